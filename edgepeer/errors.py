@@ -1,0 +1,101 @@
+"""Every exception edgepeer raises on purpose.
+
+    EdgepeerError
+    ├── ConfigError            a setting, flag or file of the user's is wrong; nothing was started
+    ├── FabricError            the broker can't be reached, refuses us, or went away for too long
+    ├── JobError               a training job can't run here (model, data, trainer)
+    │   ├── DataError          a data set can't be found, read or used
+    │   └── ModelError         a model can't be built or does not fit its data
+    ├── WireError              bytes from outside that are not what they claim to be
+    │   └── VersionError       well-formed, but of a protocol version this build does not speak
+    ├── PeerError              this peer can't do what was asked of it
+    │   ├── NotReady           the fabric did not reach the wanted size in time
+    │   ├── RoundTimeout       an allreduce did not finish in time; names who was missing
+    │   ├── ContributionMismatch  peers brought vectors of different size or dtype to one round
+    │   ├── LeftFabric         the peer has left, or was removed from, the view
+    │   └── FellBehind         rounds were committed without this peer; load the state and go on
+    └── ProtocolBug            our mistake, never the network's: please report it
+
+`EdgepeerError` is "something outside is wrong and the text says what to do"; `ProtocolBug` is the only
+one that means edgepeer itself is.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigError",
+    "ContributionMismatch",
+    "DataError",
+    "EdgepeerError",
+    "FabricError",
+    "FellBehind",
+    "JobError",
+    "LeftFabric",
+    "ModelError",
+    "NotReady",
+    "PeerError",
+    "ProtocolBug",
+    "RoundTimeout",
+    "VersionError",
+    "WireError",
+]
+
+
+class EdgepeerError(Exception):
+    """Base of all errors that a user can do something about."""
+
+
+class ConfigError(EdgepeerError):
+    """A setting is wrong. The text is one line: field, value, what is allowed."""
+
+
+class FabricError(EdgepeerError):
+    """The MQTT fabric can't be used."""
+
+
+class JobError(EdgepeerError):
+    """A training job can't run on this peer."""
+
+
+class DataError(JobError):
+    """A data set can't be found, read or used."""
+
+
+class ModelError(JobError):
+    """A model can't be built, or does not fit its data."""
+
+
+class WireError(EdgepeerError):
+    """Bytes from outside that are not what they claim to be."""
+
+
+class VersionError(WireError):
+    """A frame or document of a version that this build does not speak."""
+
+
+class PeerError(EdgepeerError):
+    """This peer can't do what was asked of it."""
+
+
+class NotReady(PeerError):
+    """The fabric did not reach the wanted number of peers in time."""
+
+
+class RoundTimeout(PeerError):
+    """An allreduce did not finish in time."""
+
+
+class ContributionMismatch(PeerError):
+    """Peers brought vectors of different size or dtype to the same round."""
+
+
+class LeftFabric(PeerError):
+    """The peer has left the view, or was removed from it."""
+
+
+class FellBehind(PeerError):
+    """Rounds were committed without this peer, and their results are no longer kept."""
+
+
+class ProtocolBug(AssertionError):
+    """A state that the protocol rules out. Our mistake: please report it with the log."""

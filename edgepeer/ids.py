@@ -1,0 +1,80 @@
+"""Names of peers and fabrics: what is allowed, and how a device keeps its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NewType
+
+from edgepeer.errors import ConfigError
+
+__all__ = ["Identity", "PeerId", "check_fabric", "check_peer_id", "load_identity"]
+
+PeerId = NewType("PeerId", str)
+"""Random, kept for the life of a device, never reused. Safe in an MQTT topic and in a file name."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """Who a peer is, and which of its lives this is."""
+
+    peer_id: PeerId
+    incarnation: int
+    """Grows by one at every start, so that a message from an earlier life is recognised."""
+
+
+def check_peer_id(text: str) -> PeerId:
+    """Return `text` as a peer id, or raise ConfigError."""
+    if not _NAME.match(text):
+        raise ConfigError(f"peer id {text!r}: allowed are 1 to 63 letters, digits, '.', '_' and '-'")
+    return PeerId(text)
+
+
+def check_fabric(text: str) -> str:
+    """Return `text` as a fabric name, or raise ConfigError."""
+    if not _NAME.match(text):
+        raise ConfigError(f"fabric {text!r}: allowed are 1 to 63 letters, digits, '.', '_' and '-'")
+    return text
+
+
+def load_identity(state_dir: Path | None, peer_id: str | None = None) -> Identity:
+    """The identity kept in `state_dir`, with its incarnation counted up; a fresh one where there is none.
+
+    Without a state directory the identity lives as long as the process.
+
+    Raises:
+        ConfigError: the directory can't be used, or holds another peer's identity than `peer_id`.
+    """
+    wanted = check_peer_id(peer_id) if peer_id is not None else None
+    if state_dir is None:
+        return Identity(peer_id=wanted or PeerId(secrets.token_hex(8)), incarnation=1)
+    path = state_dir / "identity"
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        fields = path.read_text().split() if path.exists() else []
+        if fields:
+            kept, incarnation = check_peer_id(fields[0]), int(fields[1])
+            if wanted is not None and kept != wanted:
+                raise ConfigError(f"state_dir {state_dir}: belongs to peer {kept!r}, not {wanted!r}")
+        else:
+            kept, incarnation = wanted or PeerId(secrets.token_hex(8)), 0
+        identity = Identity(peer_id=kept, incarnation=incarnation + 1)
+        _write_atomically(path, f"{identity.peer_id} {identity.incarnation}\n")
+    except (OSError, IndexError, ValueError) as error:
+        raise ConfigError(f"state_dir {state_dir}: can't keep the identity there: {error}") from error
+    return identity
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    # A device that loses power here must find the old identity or the new one, never half of one.
+    fresh = path.with_suffix(".new")
+    with fresh.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)

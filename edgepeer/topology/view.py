@@ -1,0 +1,137 @@
+"""A view: who is in, in which order, in which tree. Immutable; every frame names its epoch.
+
+The coordinator (position 0, the root) makes views; everyone else receives them over the data plane and,
+retained, over MQTT. Two views of one epoch can arise when two peers take over at once: `precedes` is the
+total order that lets every peer pick the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Annotated
+
+import msgspec
+
+from edgepeer.ids import PeerId
+from edgepeer.topology import tree
+
+__all__ = ["MAX_FANOUT", "MAX_MEMBERS", "Member", "View"]
+
+MAX_MEMBERS = 4096
+MAX_FANOUT = 64
+
+_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+_Address = Annotated[str, msgspec.Meta(max_length=128)]
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """One peer as the others know it."""
+
+    id: _Id
+    incarnation: Annotated[int, msgspec.Meta(ge=0)]
+    """Which life of the peer is meant: a restarted peer is admitted anew."""
+    addresses: Annotated[tuple[_Address, ...], msgspec.Meta(max_length=16)] = ()
+    """Where it listens, as host:port; the first that answers is used."""
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """An agreed membership."""
+
+    epoch: Annotated[int, msgspec.Meta(ge=1)]
+    members: Annotated[tuple[Member, ...], msgspec.Meta(min_length=1, max_length=MAX_MEMBERS)]
+    """Position in this tuple is position in the tree; the first is root and coordinator."""
+    fanout: Annotated[int, msgspec.Meta(ge=1, le=MAX_FANOUT)] = 2
+    run: Annotated[str, msgspec.Meta(max_length=63)] = ""
+    """The run (job id) whose rounds are counted; empty when peers only call allreduce."""
+    first_round: Annotated[int, msgspec.Meta(ge=1)] = 1
+    """The next round of the run when the view was made."""
+
+    def __post_init__(self) -> None:
+        if len(set(self.ids)) != len(self.members):
+            raise ValueError("a peer stands twice in the view")
+
+    @cached_property
+    def ids(self) -> tuple[PeerId, ...]:
+        return tuple(PeerId(member.id) for member in self.members)
+
+    @cached_property
+    def _positions(self) -> dict[PeerId, int]:
+        return {peer: position for position, peer in enumerate(self.ids)}
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    @property
+    def coordinator(self) -> PeerId:
+        return self.ids[0]
+
+    @cached_property
+    def everyone(self) -> int:
+        """The contributor set of the full view, as a bit set of positions."""
+        return (1 << len(self.members)) - 1
+
+    def __contains__(self, peer: object) -> bool:
+        return peer in self._positions
+
+    def position(self, peer: PeerId) -> int:
+        """The position of a member. Raises KeyError for anyone else."""
+        return self._positions[peer]
+
+    def member(self, peer: PeerId) -> Member:
+        return self.members[self._positions[peer]]
+
+    def parent(self, peer: PeerId) -> PeerId | None:
+        above = tree.parent(self._positions[peer], self.fanout)
+        return None if above is None else self.ids[above]
+
+    def children(self, peer: PeerId) -> tuple[PeerId, ...]:
+        return tuple(self.ids[p] for p in tree.children(self._positions[peer], self.fanout, self.size))
+
+    def neighbours(self, peer: PeerId) -> tuple[PeerId, ...]:
+        """Parent (if any), then children."""
+        above = self.parent(peer)
+        return (*((above,) if above is not None else ()), *self.children(peer))
+
+    def names(self, contributors: int) -> tuple[PeerId, ...]:
+        """The peers of a contributor bit set, in position order."""
+        return tuple(peer for position, peer in enumerate(self.ids) if contributors >> position & 1)
+
+    def precedes(self, other: View) -> bool:
+        """Whether `other` replaces this view: a higher epoch, or the same with the smaller coordinator id."""
+        return (self.epoch, other.coordinator, other.ids) < (other.epoch, self.coordinator, self.ids)
+
+    def successor(
+        self,
+        *,
+        first_round: int,
+        without: Iterable[PeerId] = (),
+        joined: Iterable[Member] = (),
+        coordinator: PeerId | None = None,
+        run: str | None = None,
+    ) -> View:
+        """The next epoch's view.
+
+        Whoever leaves is replaced by the last of the order, so that few tree links change; whoever joins
+        goes to the end. With `coordinator`, that peer swaps into position 0.
+        """
+        gone = set(without)
+        order = list(self.members)
+        for at in range(len(order) - 1, -1, -1):
+            if order[at].id in gone:
+                last = order.pop()
+                if at < len(order):
+                    order[at] = last
+        present = {member.id for member in order}
+        order.extend(member for member in joined if member.id not in present)
+        if coordinator is not None:
+            at = next(i for i, member in enumerate(order) if member.id == coordinator)
+            order[0], order[at] = order[at], order[0]
+        return View(
+            epoch=self.epoch + 1,
+            members=tuple(order),
+            fanout=self.fanout,
+            run=self.run if run is None else run,
+            first_round=first_round,
+        )

@@ -1,0 +1,1 @@
+"""Trainers, data and jobs: everything that turns samples into gradients. Knows nothing of the network."""
