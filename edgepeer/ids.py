@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NewType
@@ -25,7 +26,8 @@ class Identity:
 
     peer_id: PeerId
     incarnation: int
-    """Grows by one at every start, so that a message from an earlier life is recognised."""
+    """Grows at every start (and, in the low 16 bits, whenever the peer joins again within one), so that a
+    message from an earlier life is recognised."""
 
 
 def check_peer_id(text: str) -> PeerId:
@@ -52,22 +54,21 @@ def load_identity(state_dir: Path | None, peer_id: str | None = None) -> Identit
     """
     wanted = check_peer_id(peer_id) if peer_id is not None else None
     if state_dir is None:
-        return Identity(peer_id=wanted or PeerId(secrets.token_hex(8)), incarnation=1)
+        return Identity(peer_id=wanted or PeerId(secrets.token_hex(8)), incarnation=int(time.time()) << 16)
     path = state_dir / "identity"
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
         fields = path.read_text().split() if path.exists() else []
         if fields:
-            kept, incarnation = check_peer_id(fields[0]), int(fields[1])
+            kept, starts = check_peer_id(fields[0]), int(fields[1])
             if wanted is not None and kept != wanted:
                 raise ConfigError(f"state_dir {state_dir}: belongs to peer {kept!r}, not {wanted!r}")
         else:
-            kept, incarnation = wanted or PeerId(secrets.token_hex(8)), 0
-        identity = Identity(peer_id=kept, incarnation=incarnation + 1)
-        _write_atomically(path, f"{identity.peer_id} {identity.incarnation}\n")
+            kept, starts = wanted or PeerId(secrets.token_hex(8)), 0
+        _write_atomically(path, f"{kept} {starts + 1}\n")
     except (OSError, IndexError, ValueError) as error:
         raise ConfigError(f"state_dir {state_dir}: can't keep the identity there: {error}") from error
-    return identity
+    return Identity(peer_id=kept, incarnation=starts + 1 << 16)
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -27,7 +27,9 @@ def pack(document: msgspec.Struct) -> bytes:
     return bytes(msgpack.packb({"v": DOCUMENT_VERSION, **fields}))
 
 
-def unpack(payload: bytes | bytearray | memoryview, kind: type[_T], *, limit: int = DOCUMENT_LIMIT_BYTES) -> _T:
+def unpack(
+    payload: bytes | bytearray | memoryview, kind: type[_T], *, limit: int = DOCUMENT_LIMIT_BYTES
+) -> _T:
     """The document in `payload`.
 
     Raises:
@@ -38,8 +40,8 @@ def unpack(payload: bytes | bytearray | memoryview, kind: type[_T], *, limit: in
     if len(payload) > limit:
         raise WireError(f"{name} document of {len(payload)} bytes is over the limit of {limit}")
     try:
-        fields = msgpack.unpackb(payload, strict_map_key=True, max_buffer_size=limit)
-    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
+        fields = msgpack.unpackb(payload, strict_map_key=True)
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
         raise WireError(f"{name} document is not msgpack: {error or type(error).__name__}") from error
     if not isinstance(fields, dict):
         raise WireError(f"{name} document is a {type(fields).__name__}, not a map")

@@ -1,0 +1,615 @@
+"""Rounds: every peer's vector up the tree, their sum down again, and the root's commit.
+
+What a peer may do with the frames of a round, by what it has (the round in question is committed + 1):
+
+    has                          | child's Reduce        | Result, Commit           | own contribution
+    -----------------------------+-----------------------+--------------------------+---------------------
+    nothing yet                  | store                 | store; commit (handed    | start reducing
+                                 |                       | over after a new view)   |
+    own contribution             | store, add, pass up   | store, pass down; commit | refused: one a round
+    an abort owed for the round  | -                     | -                        | answered at once
+    another round, another epoch | dropped               | dropped                  | -
+
+A parent adds its own vector and its children's in position order, element ranges as they become complete in
+all of them, so the bits do not depend on arrival. Segments go up and down while later ones still come up;
+nobody applies anything before the Commit. A round that a new view cuts short starts again under the new
+epoch with the contributions kept. Since a round needs the contribution of every member, and whoever has
+committed it does not contribute again but hands its result to its neighbours, no round can be committed twice
+with different bits by members of one view.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+
+from edgepeer.errors import ProtocolBug
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol.events import FloatVector
+from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.segments import RateEstimate, segment_bytes
+from edgepeer.protocol.streams import Prefix, Shape, Upstream, as_bytes
+from edgepeer.topology import tree
+from edgepeer.topology.view import View
+from edgepeer.wire.frames import Abort, Commit, Reduce, Result, pack_set, unpack_set
+
+__all__ = ["Allreduce"]
+
+UNKNOWN = -1
+_VIEWS_KEPT = 8
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """How a past round ended."""
+
+    round: int
+    sum: FloatVector | None
+    commit: Commit | None
+    reason: str = ""
+
+
+class _Round:
+    """The round being worked on, in one view."""
+
+    __slots__ = (
+        "abort_wanted", "commit", "commit_from", "contributors", "own", "partial", "reduced", "result",
+        "result_from", "sent_down", "sent_up", "shape", "since", "streams", "weight", "weight_sum",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.own: FloatVector | None = None
+        self.weight = 1.0
+        self.since = 0.0
+        self.abort_wanted: str | None = None
+        self.restart({})
+
+    def restart(self, streams: dict[PeerId, Upstream]) -> None:
+        """Forget everything but the own contribution."""
+        self.streams = streams
+        self.shape: Shape | None = Shape.of(self.own) if self.own is not None else None
+        self.partial: FloatVector | None = None
+        self.reduced = -1
+        self.contributors = 0
+        self.weight_sum = 0.0
+        self.result = Prefix()
+        self.result_from: PeerId | None = None
+        self.commit: Commit | None = None
+        self.commit_from: PeerId | None = None
+        self.sent_up = -1
+        self.sent_down: dict[PeerId, int] = {}
+
+    @property
+    def begun(self) -> bool:
+        return self.own is not None or any(stream.received >= 0 for stream in self.streams.values())
+
+
+class Allreduce:
+    """The rounds of one peer."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        limits: Limits,
+        emit: Callable[[fx.Effect], None],
+        fail_link: Callable[[PeerId, str], None],
+    ) -> None:
+        self._me = me
+        self._limits = limits
+        self._emit = emit
+        self._fail_link = fail_link
+        self._view: View | None = None
+        self._views: dict[int, View] = {}
+        self._parent: PeerId | None = None
+        self._bit = 0
+        self._hops = 0
+        self.run = ""
+        self.committed = 0
+        """The last round that is over here; -1 while the state of the run is still to come."""
+        self._at: dict[PeerId, int] = {}  # neighbours in this view and run: the last round that is over there
+        self._round = _Round()
+        self._origin: frozenset[PeerId] = frozenset()  # who was in when the round began
+        self._kept: deque[_Kept] = deque(maxlen=limits.kept_results)
+        self._owed: deque[tuple[int, str]] = deque(maxlen=16)  # aborted before this peer had contributed
+        self._receive_rates: dict[PeerId, RateEstimate] = {}
+        self._send_rates: dict[PeerId, float] = {}
+        self._spare: FloatVector | None = None
+
+    # -- views and neighbours ----------------------------------------------------------------------------
+
+    def install(self, view: View) -> None:
+        """Work in `view` from now on; the round in progress starts again."""
+        self._view = view
+        self._views[view.epoch] = view
+        for old in sorted(self._views)[:-_VIEWS_KEPT]:
+            del self._views[old]
+        self._parent = view.parent(self._me)
+        position = view.position(self._me)
+        self._bit = 1 << position
+        self._hops = 2 * tree.height(view.fanout, view.size)
+        self._at.clear()
+        self._spare = None
+        if view.run != self.run:
+            self._end_run("the run has ended")
+            self.run = view.run
+            self.committed = view.first_round - 1 if not view.run else UNKNOWN
+        elif not view.run and self.committed < view.first_round - 1 and not self._round.begun:
+            self.committed = view.first_round - 1
+        if self.committed == UNKNOWN and self._parent is None and view.first_round == 1:
+            self.committed = 0  # nothing was ever committed: the root's own initial state is the run's
+        if not self._round.begun:
+            self._origin = frozenset(view.ids)
+        self._restart()
+        self._advance()
+
+    def leave(self, reason: str) -> None:
+        """In no view any more."""
+        self._view = None
+        self._parent = None
+        self._at.clear()
+        self._end_run(reason)
+        self.run = ""
+        self.committed = 0
+
+    def _end_run(self, reason: str) -> None:
+        if self._round.own is not None:
+            self._emit(fx.RoundAborted(self.run, self.committed + 1, reason, mine=True))
+        self._round = _Round()
+        self._kept.clear()
+        self._owed.clear()
+
+    def _restart(self) -> None:
+        view = self._view
+        streams = {}
+        if view is not None:
+            for child in view.children(self._me):
+                below = tree.subtree(view.position(child), view.fanout, view.size)
+                rate = self._receive_rates.setdefault(child, RateEstimate())
+                streams[child] = Upstream(sum(1 << p for p in below), rate)
+        self._round.restart(streams)
+
+    def on_sync(self, peer: PeerId, committed: int) -> None:
+        """A neighbour stands in this view and run, after round `committed`; all that it lacks is sent again."""
+        self._at[peer] = committed
+        self._round.sent_down.pop(peer, None)
+        if peer == self._parent:
+            self._round.sent_up = -1
+        if committed >= 0 and self.committed >= 0:
+            for kept in self._kept:
+                if self._at[peer] == kept.round - 1:
+                    self._hand_over(peer, kept)
+            if committed > self.committed + 1 and not self.run:
+                self._fall_behind(committed - 1)
+        self._advance()
+
+    def on_lost(self, peer: PeerId) -> None:
+        """A neighbour's link is gone."""
+        self._at.pop(peer, None)
+        if self._round.result_from == peer:
+            self._round.result_from = None
+
+    def adopt(self, committed: int) -> None:
+        """The state after round `committed` is in use here."""
+        if committed <= self.committed:
+            return
+        own = self._round.own
+        if own is not None:
+            self._emit(fx.RoundAborted(self.run, self.committed + 1, "state adopted", mine=True))
+        self._round = _Round()
+        self._kept.clear()
+        self._owed.clear()
+        self.committed = committed
+        if self._view is not None:
+            self._origin = frozenset(self._view.ids)
+        self._restart()
+
+    def _fall_behind(self, committed: int) -> None:
+        self.adopt(committed)
+        self._emit(fx.Behind(committed))
+
+    # -- what is asked from outside ------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Whether the next round has not begun here."""
+        return not self._round.begun
+
+    @property
+    def contributed(self) -> bool:
+        return self._round.own is not None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the round waits for this peer's children, and not for itself."""
+        return self._round.own is not None and any(not s.complete for s in self._round.streams.values())
+
+    def laggards(self, now: float) -> Iterator[PeerId]:
+        """Children that have kept the round waiting for longer than the limit."""
+        if self._round.own is not None and now - self._round.since > self._limits.stall_s:
+            for child, stream in self._round.streams.items():
+                if not stream.complete:
+                    yield child
+
+    def missing(self) -> tuple[PeerId, ...]:
+        """Whom the round waits for, as far as this peer can tell."""
+        if self._view is None or self._round.own is None:
+            return ()
+        missing = 0
+        for stream in self._round.streams.values():
+            missing |= stream.allowed & ~stream.contributors
+        return self._view.names(missing) or ((self._parent,) if self._parent is not None else ())
+
+    # -- contributions -----------------------------------------------------------------------------------------
+
+    def contribute(self, vector: FloatVector, weight: float, now: float) -> None:
+        """This peer's vector for the next round."""
+        if self._owed:
+            number, reason = self._owed.popleft()
+            self._emit(fx.RoundAborted(self.run, number, reason, mine=True))
+            return
+        rd = self._round
+        if rd.own is not None:
+            raise ProtocolBug(f"two contributions to round {self.committed + 1}")
+        rd.own, rd.weight, rd.since = vector, weight, now
+        shape = Shape.of(vector)
+        if rd.shape is not None and rd.shape != shape:
+            self._want_abort(f"{self._me} brings {shape}, a peer below it {rd.shape}")
+            return
+        rd.shape = shape
+        self._advance()
+
+    def time_out(self, reason: str) -> None:
+        """This peer gives up on the round."""
+        if self._round.own is not None:
+            self._want_abort(reason)
+
+    # -- frames ------------------------------------------------------------------------------------------
+
+    def _current(self, frame: Reduce | Result | Commit | Abort) -> bool:
+        return (
+            self._view is not None
+            and frame.epoch == self._view.epoch
+            and frame.round == self.committed + 1 > 0
+        )
+
+    def sink(self, peer: PeerId, frame: Reduce | Result, payload_bytes: int) -> memoryview | None:
+        """Where the payload of a frame that is about to arrive belongs; None if nowhere."""
+        rd = self._round
+        shape = Shape(frame.total, frame.dtype)
+        if not self._current(frame) or self._misfit(shape) is not None:
+            return None
+        prefix: Prefix | None
+        if isinstance(frame, Reduce):
+            prefix = rd.streams.get(peer)
+        else:
+            # One source at a time: nobody writes to a result that another source has completed.
+            prefix = rd.result if peer in self._at and rd.result_from in (None, peer) else None
+            rd.result_from = peer if prefix is not None else rd.result_from
+        return (
+            prefix.room(shape, frame.offset, payload_bytes // shape.itemsize) if prefix is not None else None
+        )
+
+    def _misfit(self, shape: Shape) -> str | None:
+        if shape.bytes > self._limits.max_vector_bytes:
+            return f"{shape} is more than the {self._limits.max_vector_bytes} bytes allowed here"
+        mine = self._round.shape
+        return f"{shape} against {mine} at {self._me}" if mine is not None and mine != shape else None
+
+    def on_reduce(
+        self, peer: PeerId, frame: Reduce, payload_bytes: int, stored: bool, seconds: float
+    ) -> None:
+        """A segment of a child's partial aggregate lies in its buffer (`stored`) or was of no use."""
+        stream = self._round.streams.get(peer)
+        if stream is None or not self._current(frame):
+            return
+        shape = Shape(frame.total, frame.dtype)
+        if (misfit := self._misfit(shape)) is not None:
+            self._want_abort(f"{peer} brings {misfit}")
+            return
+        contributors = unpack_set(frame.contributors)
+        if contributors & ~stream.allowed or not contributors:
+            self._fail_link(peer, f"Reduce for {contributors:#x}, its subtree is {stream.allowed:#x}")
+        elif stream.received >= 0 and contributors != stream.contributors:
+            self._fail_link(peer, "Reduce changes its contributors within a round")
+        elif stored:
+            self._round.shape = shape
+            stream.contributors, stream.weight = contributors, frame.weight
+            stream.stored(frame.offset, payload_bytes // shape.itemsize)
+            stream.rate.add(payload_bytes, seconds)
+            self._send_rates[peer] = frame.rate_bytes_per_s
+            if stream.complete:
+                stream.rate.close_round()
+            self._advance()
+        elif frame.offset > max(stream.received, 0):
+            self._fail_link(peer, f"Reduce at {frame.offset}, only {stream.received} elements came before")
+
+    def on_result(
+        self, peer: PeerId, frame: Result, payload_bytes: int, stored: bool, seconds: float
+    ) -> None:
+        """A segment of the root's sum lies in the result buffer (`stored`) or was of no use."""
+        rd = self._round
+        if not stored or not self._current(frame) or rd.result_from != peer:
+            return
+        shape = Shape(frame.total, frame.dtype)
+        rd.result.stored(frame.offset, payload_bytes // shape.itemsize)
+        rate = self._receive_rates.setdefault(peer, RateEstimate())
+        rate.add(payload_bytes, seconds)
+        if rd.result.complete:
+            rate.close_round()
+        self._pass_down()
+        self._try_commit()
+
+    def on_commit(self, peer: PeerId, frame: Commit) -> None:
+        """The root has decided."""
+        if self._current(frame) and peer in self._at:
+            self._send_rates[peer] = frame.rate_bytes_per_s
+            self._round.commit, self._round.commit_from = frame, peer
+            self._try_commit()
+
+    def on_abort(self, peer: PeerId, frame: Abort) -> None:
+        """From below: somebody can't complete the round. From above: it is over."""
+        if not self._current(frame):
+            return
+        if peer in self._round.streams:
+            self._want_abort(frame.reason)
+        elif peer in self._at:
+            self._at[peer] = frame.round
+            self._end(_Kept(frame.round, None, None, frame.reason))
+
+    # -- reduce ------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Do all that can be done now."""
+        rd = self._round
+        if self._view is None or self.committed == UNKNOWN:
+            return
+        if rd.abort_wanted is not None:
+            self._pass_abort(rd.abort_wanted)
+            return
+        if rd.own is not None:
+            self._reduce(rd, rd.own)
+            if self._parent is not None:
+                self._pass_up(rd, self._parent)
+        self._pass_down()
+        self._try_commit()
+
+    def _reduce(self, rd: _Round, own: FloatVector) -> None:
+        """Add what has become complete in all children to this peer's own vector."""
+        streams = rd.streams.values()
+        ready = min((stream.received for stream in streams), default=own.size)
+        if ready <= rd.reduced:
+            return
+        if rd.reduced < 0:
+            rd.contributors, rd.weight_sum = self._bit, rd.weight
+            for stream in streams:
+                if rd.contributors & stream.contributors:
+                    raise ProtocolBug(f"a contribution would count twice: {stream.contributors:#x}")
+                rd.contributors |= stream.contributors
+                rd.weight_sum += stream.weight
+            if not rd.streams and self._parent is not None and rd.weight == 1:
+                rd.partial = own  # a leaf sends its vector as it is
+            elif self._spare is not None and self._spare.size == own.size and self._spare.dtype == own.dtype:
+                rd.partial = self._spare
+            else:
+                rd.partial = np.empty_like(own)
+        if rd.partial is None:
+            raise ProtocolBug("reducing without a buffer")
+        if rd.partial is not own:
+            part = slice(max(rd.reduced, 0), ready)
+            out, buffers = rd.partial[part], [s.buffer[part] for s in streams if s.buffer is not None]
+            if rd.weight == 1 and buffers:
+                np.add(own[part], buffers.pop(0), out=out)
+            elif rd.weight == 0:
+                out.fill(0)  # whatever the vector holds, NaN included, counts for nothing
+            else:
+                np.multiply(own[part], rd.weight, out=out)
+            for buffer in buffers:
+                np.add(out, buffer, out=out)
+        rd.reduced = ready
+
+    def _segments(self, rd: _Round, peer: PeerId, sent: int, ready: int) -> Iterator[tuple[int, int]]:
+        """The ranges [start, end) to send next on a link, when `sent` of `ready` elements are out."""
+        shape = rd.shape
+        if shape is None:
+            return
+        step = segment_bytes(shape.bytes, self._send_rates.get(peer, 0.0), self._hops) // shape.itemsize
+        while sent < ready:
+            start = max(sent, 0)
+            sent = min(start + step, ready)
+            if sent - start < step and sent != shape.total:
+                return  # the rest of this segment is still to come
+            yield start, sent
+
+    def _pass_up(self, rd: _Round, parent: PeerId) -> None:
+        if self._at.get(parent) != self.committed or rd.shape is None or rd.partial is None:
+            return
+        rate = self._receive_rates.setdefault(parent, RateEstimate()).bytes_per_s
+        contributors = pack_set(rd.contributors)
+        for start, end in self._segments(rd, parent, rd.sent_up, rd.reduced):
+            frame = Reduce(
+                epoch=self._epoch,
+                round=self.committed + 1,
+                offset=start,
+                total=rd.shape.total,
+                dtype=rd.shape.dtype,
+                contributors=contributors,
+                weight=rd.weight_sum,
+                rate_bytes_per_s=rate,
+            )
+            self._emit(fx.Send(parent, frame, as_bytes(rd.partial[start:end])))
+            rd.sent_up = end
+
+    # -- broadcast -----------------------------------------------------------------------------------------
+
+    @property
+    def _epoch(self) -> int:
+        if self._view is None:
+            raise ProtocolBug("no view")
+        return self._view.epoch
+
+    def _pass_down(self) -> None:
+        """To every child what has come of the result so far. At the root, that is its own partial aggregate."""
+        rd = self._round
+        root = self._parent is None and rd.result.received < 0
+        source, ready = (rd.partial, rd.reduced) if root else (rd.result.buffer, rd.result.received)
+        if source is None or ready < 0:
+            return
+        for child in rd.streams:
+            if self._at.get(child) == self.committed:
+                self._send_result(rd, child, source, ready)
+
+    def _send_result(self, rd: _Round, peer: PeerId, source: FloatVector, ready: int) -> None:
+        shape = Shape.of(source)
+        for start, end in self._segments(rd, peer, rd.sent_down.get(peer, -1), ready):
+            frame = Result(
+                epoch=self._epoch,
+                round=self.committed + 1,
+                offset=start,
+                total=shape.total,
+                dtype=shape.dtype,
+            )
+            self._emit(fx.Send(peer, frame, as_bytes(source[start:end])))
+            rd.sent_down[peer] = end
+
+    def _hand_over(self, peer: PeerId, kept: _Kept) -> None:
+        """Give a neighbour that missed it the outcome of a past round."""
+        if kept.sum is None or kept.commit is None:
+            self._emit(fx.Send(peer, Abort(epoch=self._epoch, round=kept.round, reason=kept.reason)))
+        else:
+            shape = Shape.of(kept.sum)
+            frame = Result(
+                epoch=self._epoch, round=kept.round, offset=0, total=shape.total, dtype=shape.dtype
+            )
+            self._emit(fx.Send(peer, frame, as_bytes(kept.sum)))
+            self._send_commit(peer, kept.commit)
+        self._at[peer] = kept.round
+
+    def _send_commit(self, peer: PeerId, commit: Commit) -> None:
+        rate = self._receive_rates.get(peer)
+        self._emit(
+            fx.Send(
+                peer,
+                Commit(
+                    epoch=self._epoch,
+                    round=commit.round,
+                    decided_in=commit.decided_in,
+                    contributors=commit.contributors,
+                    weight=commit.weight,
+                    exact=commit.exact,
+                    digest=commit.digest,
+                    rate_bytes_per_s=rate.bytes_per_s if rate is not None else 0.0,
+                ),
+            )
+        )
+
+    # -- the end of a round ------------------------------------------------------------------------------
+
+    def _try_commit(self) -> None:
+        rd, view = self._round, self._view
+        if view is None:
+            return
+        if rd.commit is not None:
+            if rd.result.complete and rd.result.buffer is not None:
+                self._commit(rd, rd.commit, rd.result.buffer)
+        elif (
+            self._parent is None
+            and rd.shape is not None
+            and rd.reduced == rd.shape.total
+            and rd.partial is not None
+        ):
+            if rd.contributors != view.everyone:
+                raise ProtocolBug(f"the root has all children's data but only {rd.contributors:#x}")
+            exact = self._origin <= set(view.names(rd.contributors))
+            commit = Commit(
+                epoch=view.epoch,
+                round=self.committed + 1,
+                decided_in=view.epoch,
+                contributors=pack_set(rd.contributors),
+                weight=rd.weight_sum,
+                exact=exact,
+                digest=_digest(rd.partial),
+            )
+            self._commit(rd, commit, rd.partial)
+
+    def _commit(self, rd: _Round, commit: Commit, total: FloatVector) -> None:
+        decided_in = self._views.get(commit.decided_in)
+        if rd.commit_from is not None and _digest(total) != commit.digest:
+            rd.result, rd.commit, rd.result_from = Prefix(), None, None
+            self._fail_link(rd.commit_from, f"result of round {commit.round} does not have the root's digest")
+            return
+        if decided_in is None:
+            rd.commit = None
+            self._emit(fx.Note("warning", f"round {commit.round} was decided in a view this peer never saw"))
+            self._fall_behind(commit.round)
+            return
+        if rd.commit_from is not None:
+            self._at[rd.commit_from] = commit.round
+        total.flags.writeable = False
+        self._spare = rd.partial if rd.partial is not total and rd.partial is not rd.own else None
+        for child in rd.streams:
+            if self._at.get(child) == self.committed:
+                self._send_result(rd, child, total, total.size)
+                self._send_commit(child, commit)
+                self._at[child] = commit.round
+        names = decided_in.names(unpack_set(commit.contributors))
+        mine = rd.own is not None
+        self._end(_Kept(commit.round, total, commit))
+        self._emit(
+            fx.RoundCommitted(
+                run=self.run,
+                round=commit.round,
+                epoch=commit.decided_in,
+                sum=total,
+                weight=commit.weight,
+                contributors=names,
+                exact=commit.exact,
+                digest=commit.digest,
+                mine=mine,
+            )
+        )
+
+    def _want_abort(self, reason: str) -> None:
+        if self._round.abort_wanted is None:
+            self._round.abort_wanted = reason[:250]
+            self._advance()
+
+    def _pass_abort(self, reason: str) -> None:
+        if self._parent is None:
+            self._end(_Kept(self.committed + 1, None, None, reason))
+        elif self._at.get(self._parent) == self.committed:
+            self._emit(
+                fx.Send(self._parent, Abort(epoch=self._epoch, round=self.committed + 1, reason=reason))
+            )
+
+    def _end(self, kept: _Kept) -> None:
+        """The round is over: go to the next, and tell neighbours that still stand before it."""
+        rd = self._round
+        if kept.sum is None:
+            if rd.own is not None:
+                self._emit(fx.RoundAborted(self.run, kept.round, kept.reason, mine=True))
+            else:
+                self._owed.append((kept.round, kept.reason))
+                self._emit(fx.RoundAborted(self.run, kept.round, kept.reason, mine=False))
+        self._kept.append(kept)
+        self.committed = kept.round
+        for peer in self._at:
+            if self._at[peer] == kept.round - 1:
+                self._hand_over(peer, kept)
+        self._round = _Round()
+        if self._view is not None:
+            self._origin = frozenset(self._view.ids)
+        streams = {}
+        for child, old in rd.streams.items():
+            streams[child] = Upstream(old.allowed, old.rate)
+            # The child begins the next round after it has seen this one's result, so nobody reads this any more.
+            streams[child].buffer = old.buffer
+        self._round.restart(streams)
+
+
+def _digest(total: FloatVector) -> bytes:
+    return xxhash.xxh3_128_digest(as_bytes(total))

@@ -1,0 +1,136 @@
+"""What a peer wants done, in the order in which it wants it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol.events import FloatVector
+from edgepeer.topology.view import Member, View
+from edgepeer.wire.frames import Frame
+
+__all__ = [
+    "Behind", "CloseLink", "Dial", "Effect", "Note", "ProvideState", "PublishPresence", "PublishView", "Removed",
+    "RoundAborted", "RoundCommitted", "Send", "StateReceived", "ViewInstalled",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Send:
+    """Send a frame over the link to `peer`, in order. The payload's memory stays as it is until it is out."""
+
+    peer: PeerId
+    frame: Frame
+    payload: memoryview | bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Connect to a peer: LinkUp or DialFailed follows."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLink:
+    """Close the link to a peer: LinkDown does not follow."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishView:
+    """Coordinator: put the view on MQTT, retained; None: this peer no longer speaks for the fleet."""
+
+    view: View | None
+
+
+@dataclass(frozen=True, slots=True)
+class PublishPresence:
+    """Say again on MQTT that this peer is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewInstalled:
+    """This peer now works in `view`."""
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """This peer is in no view any more."""
+
+    reason: str
+    wanted: bool
+    """Whether it had asked to leave."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundCommitted:
+    """A round is decided; every peer that commits it sees the same."""
+
+    run: str
+    round: int
+    epoch: int
+    """Epoch of the view in which the root decided."""
+    sum: FloatVector
+    """Weighted sum over the contributors, read-only."""
+    weight: float
+    contributors: tuple[PeerId, ...]
+    exact: bool
+    digest: bytes
+    mine: bool
+    """Whether this peer had contributed, and so waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundAborted:
+    """A round is over without a result."""
+
+    run: str
+    round: int
+    reason: str
+    mine: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProvideState:
+    """A neighbour needs the state of the run after `round`: answer with StateReady."""
+
+    peer: PeerId
+    run: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateReceived:
+    """A neighbour's state after `round`: load it and answer with Adopted."""
+
+    run: str
+    round: int
+    state: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Rounds up to `committed` were decided without this peer (no state to load: plain allreduce)."""
+
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something worth a log line."""
+
+    level: str
+    """"debug", "info" or "warning"."""
+    text: str
+
+
+Effect: TypeAlias = (
+    Send | Dial | CloseLink | PublishView | PublishPresence | ViewInstalled | Removed | RoundCommitted | RoundAborted
+    | ProvideState | StateReceived | Behind | Note
+)  # fmt: skip

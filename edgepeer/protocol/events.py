@@ -1,0 +1,142 @@
+"""What can happen to a peer. Frozen, and free of I/O objects; a payload is memory that the machine may read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+from edgepeer.ids import PeerId
+from edgepeer.topology.view import Member, View
+from edgepeer.wire.frames import Frame
+
+__all__ = [
+    "Adopted", "Contribute", "ControlLost", "ControlSynced", "DialFailed", "Event", "FrameReceived", "LeaveWanted",
+    "LinkDown", "LinkUp", "PresenceGone", "PresenceSeen", "RunWanted", "StateReady", "TimedOut", "ViewSeen",
+]  # fmt: skip
+
+FloatVector: TypeAlias = NDArray[Any]
+"""A one-dimensional, contiguous, little-endian float32 or float64 array."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameReceived:
+    """A frame has arrived completely; its payload lies where `Node.sink` said, or in `payload` if a document."""
+
+    peer: PeerId
+    frame: Frame
+    payload: memoryview | bytes | None = None
+    """A document's bytes; None for vectors (they lie in the sink) and for what was thrown away."""
+    payload_bytes: int = 0
+    stored: bool = True
+    """False when there was no sink and the payload was thrown away."""
+    seconds: float = 0.0
+    """How long the payload took to arrive."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """A connection to `peer` stands, both ends have introduced themselves."""
+
+    peer: PeerId
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """The connection to `peer` is gone."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DialFailed:
+    """No address of `peer` answered."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PresenceSeen:
+    """MQTT: a peer says that it is there."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class PresenceGone:
+    """MQTT: a peer's presence was cleared, by itself or by its last will."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSeen:
+    """MQTT: the retained view."""
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSynced:
+    """MQTT: connected, and everything retained has been seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlLost:
+    """MQTT: the broker is away; presences say nothing until it is back."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contribute:
+    """This peer's vector for the next round. It must not change until the round is over."""
+
+    vector: FloatVector
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """This peer has waited too long for its round and wants it aborted."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunWanted:
+    """A job asks for a run; the coordinator starts it once `peers` are in. None: no job."""
+
+    run: str | None
+    peers: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateReady:
+    """The state that a `ProvideState` effect asked for, as of `round`."""
+
+    peer: PeerId
+    run: str
+    round: int
+    state: memoryview | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A received state is in use: this peer stands where the sender stood after `round`."""
+
+    run: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveWanted:
+    """This peer wants to leave at the next boundary."""
+
+
+Event: TypeAlias = (
+    FrameReceived | LinkUp | LinkDown | DialFailed | PresenceSeen | PresenceGone | ViewSeen | ControlSynced
+    | ControlLost | Contribute | TimedOut | RunWanted | StateReady | Adopted | LeaveWanted
+)  # fmt: skip

@@ -1,0 +1,221 @@
+"""Who is in: the first view, joiners, leavers, the lost, and a coordinator that goes.
+
+    role         | is                           | may
+    -------------+------------------------------+----------------------------------------------------------
+    outside      | in no view                   | make the first view, if its id is the smallest of those
+                 |                              | present and no view is alive
+    member       | in a view, not at its head   | report the lost to the coordinator; take over when its own
+                 |                              | parent is lost and nobody before it in the order has
+    coordinator  | position 0                   | make the next view: at a round's end or between rounds for
+                 |                              | joiners, leavers and runs, at once for the lost
+
+A view replaces another only if that `precedes` it. This module decides; `node` sends, installs and asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol.limits import Limits
+from edgepeer.topology.view import Member, View
+
+__all__ = ["Membership"]
+
+_PROBED = 8  # how many members of a view that does not admit us are tried at a time
+
+
+class Membership:
+    """The membership of one peer."""
+
+    def __init__(self, me: Member, fanout: int, limits: Limits) -> None:
+        self.me = me
+        self._id = PeerId(me.id)
+        self._fanout = fanout
+        self._limits = limits
+        self.view: View | None = None
+        self.seen: View | None = None
+        """The newest view that this peer is not in."""
+        self.present: dict[PeerId, Member] = {}
+        """Presences on MQTT, this peer's included."""
+        self.leaving = False
+        self._synced_at: float | None = None
+        self._appeared_at = 0.0
+        self._banned: dict[PeerId, int] = {}
+        self._lost: set[PeerId] = set()
+        self._leavers: dict[PeerId, int] = {}
+        self._changed_at: float | None = None
+        self._run: tuple[str, int] | None = None
+
+    # -- roles -------------------------------------------------------------------------------------------
+
+    @property
+    def coordinator(self) -> bool:
+        return self.view is not None and self.view.coordinator == self._id
+
+    def contains_me(self, view: View) -> bool:
+        """Whether the view means this peer in this life."""
+        return self._id in view and view.member(self._id).incarnation == self.me.incarnation
+
+    def accepts(self, view: View) -> bool:
+        """Whether a view that was received replaces what this peer works in or waits for."""
+        current = self.view or self.seen
+        return current is None or current.precedes(view)
+
+    def enter(self, view: View) -> None:
+        """This peer works in `view` from now on."""
+        self.view, self.seen = view, None
+        self._lost.clear()
+        self._changed_at = None
+        self._leavers = {peer: life for peer, life in self._leavers.items() if peer in view}
+        self._banned = {peer: life for peer, life in self._banned.items() if peer not in view}
+
+    def exit(self, view: View | None, now: float) -> None:
+        """This peer is in no view any more; to come back it needs a new life."""
+        self.view, self.seen = None, view
+        self._changed_at = None
+        self._appeared_at = now
+        if self.contains_life(view):
+            self.me = msgspec.structs.replace(self.me, incarnation=self.me.incarnation + 1)
+            self.present[self._id] = self.me
+
+    def contains_life(self, view: View | None) -> bool:
+        # A view without us was made by somebody who holds this life of ours for lost.
+        return view is not None and not self.contains_me(view)
+
+    # -- what MQTT says ------------------------------------------------------------------------------------
+
+    def on_synced(self, now: float) -> None:
+        self._synced_at = now
+        self._appeared_at = now
+        self.present[self._id] = self.me
+
+    def on_presence(self, member: Member, now: float) -> None:
+        peer = PeerId(member.id)
+        if peer == self._id:
+            return
+        if peer not in self.present:
+            self._appeared_at = now
+        self.present[peer] = member
+        if self._banned.get(peer, -1) < member.incarnation:
+            self._banned.pop(peer, None)
+        self._note_change(now)
+
+    def on_gone(self, peer: PeerId) -> None:
+        if peer != self._id:
+            self.present.pop(peer, None)
+
+    def want_run(self, run: str | None, peers: int, now: float) -> None:
+        self._run = (run, peers) if run is not None else None
+        self._note_change(now)
+
+    # -- what peers say ------------------------------------------------------------------------------------
+
+    def on_leaver(self, peer: PeerId, incarnation: int, now: float) -> None:
+        self._leavers[peer] = incarnation
+        self._note_change(now)
+
+    def lose(self, peer: PeerId) -> None:
+        """Coordinator: a member is gone."""
+        if self.view is not None and peer in self.view and peer != self._id:
+            self._lost.add(peer)
+
+    def _note_change(self, now: float) -> None:
+        if self._changed_at is None:
+            self._changed_at = now
+
+    # -- the coordinator's next view -----------------------------------------------------------------------
+
+    def _joiners(self, view: View) -> list[Member]:
+        return [
+            self.present[peer]
+            for peer in sorted(self.present)
+            if peer not in self._banned
+            and (peer not in view or view.member(peer).incarnation < self.present[peer].incarnation)
+            and self._leavers.get(peer, -1) < self.present[peer].incarnation
+        ]
+
+    def next_view(self, *, first_round: int, boundary: bool, idle: bool, now: float) -> View | None:
+        """The view that the coordinator should install now, None when there is no need or it is not time."""
+        view = self.view
+        if view is None or not self.coordinator:
+            return None
+        due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
+        if not (self._lost or boundary or (idle and due) or self.leaving):
+            return None
+        joiners = self._joiners(view) if not self.leaving else []
+        gone = {
+            peer
+            for peer, life in self._leavers.items()
+            if peer in view and view.member(peer).incarnation <= life
+        }
+        gone |= self._lost | {PeerId(member.id) for member in joiners if member.id in view}
+        if self.leaving and (boundary or idle):
+            gone.add(self._id)
+        if len(gone) == view.size and not joiners:
+            return None  # nobody is left to tell
+        for peer in self._lost:
+            self._banned[peer] = view.member(peer).incarnation
+        size = view.size - len(gone) + len(joiners)
+        run = None
+        if self._run is not None and self._run[0] != view.run and size >= self._run[1]:
+            run, first_round = self._run[0], 1
+        if not gone and not joiners and run is None:
+            self._changed_at = None
+            return None
+        return view.successor(first_round=first_round, without=gone, joined=joiners, run=run)
+
+    def takeover(self, parent: PeerId, lost_at: float, first_round: int, now: float) -> View | None:
+        """The view in which this peer takes over, once it is its turn after its parent was lost."""
+        view = self.view
+        if view is None or now < lost_at + (view.position(self._id) - 1) * self._limits.takeover_s:
+            return None
+        self._banned[parent] = view.member(parent).incarnation
+        return view.successor(first_round=first_round, without={parent}, coordinator=self._id)
+
+    # -- outside -----------------------------------------------------------------------------------------
+
+    def _alive(self, view: View) -> list[Member]:
+        """Members of a view who are present in the life that the view means."""
+        return [
+            member
+            for member in view.members
+            if member.id != self._id
+            and (here := self.present.get(PeerId(member.id))) is not None
+            and here.incarnation == member.incarnation
+        ]
+
+    def probes(self) -> list[Member]:
+        """Members of the view we are not in: while one of them answers, we wait to be admitted."""
+        return self._alive(self.seen)[:_PROBED] if self.view is None and self.seen is not None else []
+
+    def disbelieve(self, peer: PeerId) -> None:
+        """A peer that is present on MQTT does not answer: its presence is stale."""
+        self.present.pop(peer, None)
+
+    def first_view(self, now: float) -> View | None:
+        """The first view of a fleet, if it is for this peer to make it."""
+        limits = self._limits
+        if self.view is not None or self._synced_at is None or self.leaving or self.probes():
+            return None
+        rank = sorted(self.present).index(self._id)
+        settled = min(self._appeared_at + limits.settle_s, self._synced_at + limits.settle_limit_s)
+        if now < max(settled, self._synced_at + limits.settle_s) + rank * limits.takeover_s:
+            return None
+        epoch = self.seen.epoch + 1 if self.seen is not None else 1
+        others: Iterable[PeerId] = (peer for peer in sorted(self.present) if peer != self._id)
+        members = (self.me, *(self.present[peer] for peer in others))
+        run = self._run[0] if self._run is not None and len(members) >= self._run[1] else ""
+        return View(epoch=epoch, members=members, fanout=self._fanout, run=run)
+
+    # -- time --------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When this peer may have to act although nothing happens; the node's tick covers the rest."""
+        if self.view is None and self._synced_at is not None:
+            return self._appeared_at + self._limits.settle_s
+        if self.coordinator and self._changed_at is not None:
+            return self._changed_at + self._limits.join_batch_s
+        return None

@@ -1,0 +1,390 @@
+"""One peer's protocol: events in, effects out, one deadline.
+
+`handle(event, now)` never fails because of what came from outside: a frame that makes no sense is ignored or
+costs its sender the link. It raises ProtocolBug only for a state that must not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from edgepeer.errors import WireError
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.allreduce import UNKNOWN, Allreduce
+from edgepeer.protocol.catchup import Catchup
+from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.links import Links
+from edgepeer.protocol.membership import Membership
+from edgepeer.topology.view import Member, View
+from edgepeer.wire import frames as fr
+from edgepeer.wire.documents import pack, unpack
+
+__all__ = ["Node"]
+
+
+class Node:
+    """The machine that a peer runs.
+
+    Args:
+        me: this peer as it introduces itself.
+        fanout: the tree's fan-out, if this peer makes the first view.
+        limits: when to give up on what.
+        now: the current time; all later `now` come from the same clock and never go back.
+    """
+
+    def __init__(self, me: Member, *, fanout: int = 2, limits: Limits | None = None, now: float) -> None:
+        self.id = PeerId(me.id)
+        self.limits = limits or Limits()
+        self._effects: list[fx.Effect] = []
+        emit = self._effects.append
+        self.membership = Membership(me, fanout, self.limits)
+        self.links = Links(self.limits, emit)
+        self.allreduce = Allreduce(self.id, self.limits, emit, self._fail_link)
+        self.catchup = Catchup(self.limits, emit)
+        self._emit = emit
+        self._now = now
+        self._tick_at = now
+        self._announced = False
+        self._on_event: dict[type[Any], Callable[[Any], None]] = {
+            ev.FrameReceived: self._on_frame_received,
+            ev.LinkUp: self._on_link_up,
+            ev.LinkDown: lambda e: self._on_link_down(e.peer),
+            ev.DialFailed: lambda e: self.links.on_dial_failed(e.peer, self._now),
+            ev.PresenceSeen: self._on_presence_seen,
+            ev.PresenceGone: self._on_presence_gone,
+            ev.ViewSeen: lambda e: self._on_view(e.view),
+            ev.ControlSynced: lambda e: self.membership.on_synced(self._now),
+            ev.ControlLost: lambda e: None,
+            ev.Contribute: lambda e: self.allreduce.contribute(e.vector, e.weight, self._now),
+            ev.TimedOut: lambda e: self.allreduce.time_out(e.reason),
+            ev.RunWanted: lambda e: self.membership.want_run(e.run, e.peers, self._now),
+            ev.StateReady: self._on_state_ready,
+            ev.Adopted: self._on_adopted,
+            ev.LeaveWanted: self._on_leave_wanted,
+        }
+        self._on_frame: dict[type[Any], Callable[[PeerId, Any, ev.FrameReceived], None]] = {
+            fr.Reduce: lambda p, f, e: self.allreduce.on_reduce(p, f, e.payload_bytes, e.stored, e.seconds),
+            fr.Result: lambda p, f, e: self.allreduce.on_result(p, f, e.payload_bytes, e.stored, e.seconds),
+            fr.Commit: lambda p, f, e: self.allreduce.on_commit(p, f),
+            fr.Abort: lambda p, f, e: self.allreduce.on_abort(p, f),
+            fr.Sync: lambda p, f, e: self._on_sync(p, f),
+            fr.ViewFrame: self._on_view_frame,
+            fr.Ping: self._on_ping,
+            fr.Suspect: self._on_suspect,
+            fr.Leave: lambda p, f, e: self._on_leave(PeerId(f.peer), f.incarnation),
+            fr.StateRequest: self._on_state_request,
+            fr.State: lambda p, f, e: self.catchup.on_state(p, f, e.payload_bytes, e.stored, self._now),
+            fr.Hello: lambda p, f, e: None,
+            fr.Bye: lambda p, f, e: None,
+        }
+
+    # -- the interface -------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> View | None:
+        return self.membership.view
+
+    def sink(self, peer: PeerId, frame: fr.Frame, payload_bytes: int) -> memoryview | None:
+        """Where the payload of a frame that is about to arrive belongs; None to throw it away."""
+        if isinstance(frame, fr.Reduce | fr.Result):
+            return self.allreduce.sink(peer, frame, payload_bytes)
+        if isinstance(frame, fr.State):
+            return self.catchup.sink(peer, frame, payload_bytes)
+        return None
+
+    def handle(self, event: ev.Event, now: float) -> list[fx.Effect]:
+        """What to do about `event`, which happened at `now`."""
+        self._now = now
+        before = self.allreduce.committed
+        self._on_event[type(event)](event)
+        self._coordinate(boundary=self.allreduce.committed != before)
+        return self._drain()
+
+    def tick(self, now: float) -> list[fx.Effect]:
+        """What to do because `next_deadline()` has come."""
+        self._now = now
+        if now >= self._tick_at:
+            self._tick_at = now + self.limits.heartbeat_s / 2
+            self._check_links()
+        if self.membership.leaving and self.view is None:
+            self._exit(None, "left")
+        elif (first := self.membership.first_view(now)) is not None:
+            self._install(first)
+        self._coordinate(boundary=False)
+        return self._drain()
+
+    def next_deadline(self) -> float:
+        """When to call `tick`, at the latest."""
+        other = self.membership.next_deadline()
+        # A deadline that has passed without effect waits for the regular tick.
+        return self._tick_at if other is None or other <= self._now else min(self._tick_at, other)
+
+    def _drain(self) -> list[fx.Effect]:
+        out = self._effects[:]
+        self._effects.clear()
+        for effect in out:
+            if type(effect) is fx.Send and (link := self.links.get(effect.peer)) is not None:
+                link.sent = self._now
+        return out
+
+    # -- links ---------------------------------------------------------------------------------------------
+
+    def _on_link_up(self, event: ev.LinkUp) -> None:
+        self.links.on_up(event.peer, self._now)
+        self._send_sync(event.peer)
+
+    def _on_link_down(self, peer: PeerId) -> None:
+        self.links.on_down(peer, self._now)
+        self.allreduce.on_lost(peer)
+        self.catchup.on_lost(peer)
+
+    def _fail_link(self, peer: PeerId, reason: str) -> None:
+        self._emit(fx.Note("warning", f"link to {peer} closed: {reason}"))
+        self._emit(fx.CloseLink(peer, reason))
+        self._on_link_down(peer)
+
+    def _on_frame_received(self, event: ev.FrameReceived) -> None:
+        link = self.links.get(event.peer)
+        if link is None or not link.up:
+            return
+        link.heard = self._now
+        self._on_frame[type(event.frame)](event.peer, event.frame, event)
+
+    def _on_ping(self, peer: PeerId, frame: fr.Ping, event: ev.FrameReceived) -> None:
+        self.links[peer].waiting = frame.waiting
+
+    def _check_links(self) -> None:
+        for peer, _ in self.links.tick(self._now, self.allreduce.waiting):
+            self._on_link_down(peer)
+        view = self.view
+        for peer, reason, since in list(self.links.lost(self._now)):
+            if view is None:
+                self.membership.disbelieve(peer)
+            elif peer == view.parent(self.id):
+                if (
+                    mine := self.membership.takeover(peer, since, self._first_round(), self._now)
+                ) is not None:
+                    self._emit(fx.Note("warning", f"{peer} is gone ({reason}); taking over"))
+                    self._install(mine)
+                    return
+            else:
+                self._suspect(peer, reason)
+        for peer in list(self.allreduce.laggards(self._now)):
+            link = self.links.get(peer)
+            if link is not None and not link.waiting:
+                self._suspect(peer, f"kept the round waiting for {self.limits.stall_s:g} s")
+        if self.view is None:
+            self.links.want(self.membership.probes(), (), self._now)
+        elif self.membership.leaving and not self.membership.coordinator:
+            self._tell_coordinator(fr.Leave(peer=self.id, incarnation=self.membership.me.incarnation))
+        self._ask_for_state(patient=False)
+
+    # -- where neighbours stand ------------------------------------------------------------------------------
+
+    def _send_sync(self, peer: PeerId) -> None:
+        view = self.view
+        self._emit(
+            fx.Send(
+                peer,
+                fr.Sync(
+                    epoch=view.epoch if view is not None else 0,
+                    run=self.allreduce.run,
+                    committed=self.allreduce.committed,
+                ),
+            )
+        )
+
+    def _on_sync(self, peer: PeerId, frame: fr.Sync) -> None:
+        self.links[peer].sync = frame
+        view = self.view
+        if view is None:
+            return
+        if frame.epoch < view.epoch:
+            self._send_view(peer, view)
+            self._send_sync(peer)
+        elif self._is_level(peer):
+            self.allreduce.on_sync(peer, frame.committed)
+            self._ask_for_state(patient=True)
+
+    def _is_level(self, peer: PeerId) -> bool:
+        """Whether a neighbour works in the same view and run."""
+        view, link = self.view, self.links.get(peer)
+        return (
+            view is not None
+            and link is not None
+            and link.sync is not None
+            and (link.sync.epoch, link.sync.run) == (view.epoch, self.allreduce.run)
+            and peer in view.neighbours(self.id)
+        )
+
+    def _ask_for_state(self, *, patient: bool) -> None:
+        """Ask a neighbour that is ahead for the state, if its kept results can't or don't bring us there."""
+        mine = self.allreduce.committed
+        if self.view is None or not self.allreduce.run:
+            return
+        gap = 2 if patient and mine != UNKNOWN else 1
+        for peer in self.view.neighbours(self.id):
+            link = self.links.get(peer)
+            if (
+                link is not None
+                and link.sync is not None
+                and self._is_level(peer)
+                and link.sync.committed >= mine + gap
+            ):
+                self.catchup.ask(peer, self.allreduce.run, self._now)
+                return
+
+    def _on_state_request(self, peer: PeerId, frame: fr.StateRequest, event: ev.FrameReceived) -> None:
+        if frame.run == self.allreduce.run and self.allreduce.committed != UNKNOWN:
+            self._emit(fx.ProvideState(peer, frame.run, self.allreduce.committed))
+
+    def _on_state_ready(self, event: ev.StateReady) -> None:
+        if event.run == self.allreduce.run and self.links.is_up(event.peer):
+            self.catchup.provide(event.peer, event.run, event.round, event.state)
+
+    def _on_adopted(self, event: ev.Adopted) -> None:
+        self.catchup.reset()
+        if event.run != self.allreduce.run or self.view is None:
+            return
+        self.allreduce.adopt(event.round)
+        for peer in self.view.neighbours(self.id):
+            if self.links.is_up(peer):
+                self._send_sync(peer)
+                link = self.links[peer]
+                if link.sync is not None and self._is_level(peer):
+                    self.allreduce.on_sync(peer, link.sync.committed)
+
+    # -- views -----------------------------------------------------------------------------------------------
+
+    def _first_round(self) -> int:
+        committed = self.allreduce.committed
+        if self.view is not None and (committed == UNKNOWN or self.view.run != self.allreduce.run):
+            return self.view.first_round
+        return committed + 1
+
+    def _coordinate(self, *, boundary: bool) -> None:
+        idle = self.allreduce.idle
+        following = self.membership.next_view(
+            first_round=self._first_round(), boundary=boundary, idle=idle, now=self._now
+        )
+        if following is not None:
+            self._install(following)
+
+    def _on_presence_seen(self, event: ev.PresenceSeen) -> None:
+        self.membership.on_presence(event.member, self._now)
+        self.links.on_presence(PeerId(event.member.id), cleared=False)
+
+    def _on_presence_gone(self, event: ev.PresenceGone) -> None:
+        self.membership.on_gone(event.peer)
+        self.links.on_presence(event.peer, cleared=True)
+
+    def _on_view_frame(self, peer: PeerId, frame: fr.ViewFrame, event: ev.FrameReceived) -> None:
+        try:
+            view = unpack(event.payload or b"", View)
+        except WireError as error:
+            self._fail_link(peer, f"bad view: {error}")
+            return
+        self._on_view(view)
+
+    def _on_view(self, view: View) -> None:
+        if not self.membership.accepts(view):
+            if self.membership.coordinator and self.view is not None and view.precedes(self.view):
+                self._emit(fx.PublishView(self.view))  # ours is the newer one: MQTT should hold it
+            return
+        if self.membership.contains_me(view):
+            self._install(view)
+        elif self.view is not None:
+            self._exit(view, "another view was made without this peer")
+        else:
+            self.membership.seen = view
+
+    def _install(self, view: View) -> None:
+        if not self.membership.contains_me(view):
+            self._exit(view, "left")
+            return
+        was_coordinator = self.membership.coordinator
+        self.membership.enter(view)
+        parent = view.parent(self.id)
+        children = [view.member(child) for child in view.children(self.id)]
+        self.links.want([view.member(parent)] if parent is not None else [], children, self._now)
+        run = self.allreduce.run
+        self._emit(fx.ViewInstalled(view))
+        self.allreduce.install(view)
+        if run != view.run:
+            self.catchup.reset()
+        self._spread(view)
+        for peer in view.neighbours(self.id):
+            link = self.links.get(peer)
+            if link is not None and link.sync is not None and self._is_level(peer):
+                self.allreduce.on_sync(peer, link.sync.committed)
+        self._ask_for_state(patient=True)
+        if self.membership.coordinator:
+            self._emit(fx.PublishView(view))
+        elif was_coordinator:
+            self._emit(fx.PublishView(None))
+
+    def _spread(self, view: View) -> None:
+        """Tell everybody we are connected to, who does not know it yet."""
+        neighbours = view.neighbours(self.id) if self.id in view else ()
+        for peer, link in self.links.connected():
+            if link.sync is None or link.sync.epoch < view.epoch:
+                self._send_view(peer, view)
+            if peer in neighbours:
+                self._send_sync(peer)
+
+    def _send_view(self, peer: PeerId, view: View) -> None:
+        self._emit(fx.Send(peer, fr.ViewFrame(epoch=view.epoch), pack(view)))
+
+    def _exit(self, view: View | None, reason: str) -> None:
+        """Out of the view, because we left or because others think that we are gone."""
+        was_coordinator, wanted = self.membership.coordinator, self.membership.leaving
+        if view is not None:
+            self._spread(view)
+            if was_coordinator and wanted:
+                self._emit(fx.PublishView(view))
+        if was_coordinator:
+            self._emit(fx.PublishView(None))
+        self.allreduce.leave(reason)
+        self.catchup.reset()
+        self.membership.exit(view, self._now)
+        self.links.want((), (), self._now)
+        self._emit(fx.Removed(reason, wanted))
+        if not wanted:
+            self._emit(fx.PublishPresence())
+
+    # -- what is meant for the coordinator -------------------------------------------------------------------
+
+    def _tell_coordinator(self, frame: fr.Suspect | fr.Leave) -> None:
+        parent = self.view.parent(self.id) if self.view is not None else None
+        if parent is not None and self.links.is_up(parent):
+            self._emit(fx.Send(parent, frame))
+
+    def _suspect(self, peer: PeerId, reason: str) -> None:
+        view = self.view
+        if view is None or peer not in view:
+            return
+        if self.membership.coordinator:
+            self._emit(fx.Note("warning", f"{peer} is gone: {reason}"))
+            self.membership.lose(peer)
+        else:
+            self._tell_coordinator(fr.Suspect(epoch=view.epoch, peer=peer, reason=reason))
+
+    def _on_suspect(self, peer: PeerId, frame: fr.Suspect, event: ev.FrameReceived) -> None:
+        if self.view is not None and frame.epoch == self.view.epoch:
+            self._suspect(PeerId(frame.peer), frame.reason)
+
+    def _on_leave(self, peer: PeerId, incarnation: int) -> None:
+        if self.membership.coordinator:
+            self.membership.on_leaver(peer, incarnation, self._now)
+        else:
+            self._tell_coordinator(fr.Leave(peer=peer, incarnation=incarnation))
+
+    def _on_leave_wanted(self, event: ev.LeaveWanted) -> None:
+        self.membership.leaving = True
+        if self.view is None or self.view.size == 1:
+            self._exit(None, "left")
+        elif not self.membership.coordinator:
+            self._tell_coordinator(fr.Leave(peer=self.id, incarnation=self.membership.me.incarnation))

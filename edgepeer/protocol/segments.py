@@ -1,0 +1,67 @@
+"""How large a segment should be on a link.
+
+A vector of V bytes that goes through h links of rate r in segments of S bytes takes about
+(V/S + h) * (S/r + c), where c is what each segment costs both ends. The minimum is at S = sqrt(V*r*c/h). On a
+link so fast that the whole vector is through in a few milliseconds, segments cost more than they overlap
+(all ends share the CPU with the trainer), so the vector stays whole.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import sqrt
+from typing import Final
+
+__all__ = ["RateEstimate", "segment_bytes"]
+
+SEGMENT_COST_S: Final = 200e-6
+WHOLE_BELOW_S: Final = 8e-3
+UNKNOWN_RATE_BYTES: Final = 256 << 10
+SMALLEST_BYTES: Final = 16 << 10
+LARGEST_BYTES: Final = 4 << 20
+
+
+def segment_bytes(total_bytes: int, rate_bytes_per_s: float, hops: int) -> int:
+    """Segment size for a vector on a link.
+
+    Args:
+        total_bytes: size of the vector.
+        rate_bytes_per_s: measured rate of the link, 0 when unknown.
+        hops: links from the deepest leaf up to the root and down again.
+
+    Returns:
+        A multiple of 8 bytes, at least 16 KiB.
+    """
+    if rate_bytes_per_s <= 0:
+        return UNKNOWN_RATE_BYTES
+    if total_bytes <= rate_bytes_per_s * WHOLE_BELOW_S:
+        return max(total_bytes + 7 & ~7, SMALLEST_BYTES)
+    best = sqrt(total_bytes * rate_bytes_per_s * SEGMENT_COST_S / max(hops, 1))
+    return int(min(max(best, SMALLEST_BYTES), LARGEST_BYTES)) & ~7
+
+
+class RateEstimate:
+    """Receive rate of a link: the best of the last rounds, since a busy receiver only ever looks slower."""
+
+    __slots__ = ("_bytes", "_rates", "_seconds")
+
+    def __init__(self) -> None:
+        self._rates: deque[float] = deque(maxlen=8)
+        self._bytes = 0
+        self._seconds = 0.0
+
+    def add(self, payload_bytes: int, seconds: float) -> None:
+        """A segment has arrived."""
+        self._bytes += payload_bytes
+        self._seconds += seconds
+
+    def close_round(self) -> None:
+        """All of a round's segments have arrived."""
+        if self._bytes >= SMALLEST_BYTES:
+            self._rates.append(self._bytes / max(self._seconds, 1e-6))
+        self._bytes, self._seconds = 0, 0.0
+
+    @property
+    def bytes_per_s(self) -> float:
+        """0 while unknown."""
+        return max(self._rates, default=0.0)

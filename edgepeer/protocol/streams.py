@@ -1,0 +1,102 @@
+"""What has arrived of a vector, and where it lies.
+
+A vector arrives front to back, over one link or, after a reconnect, over several; so what is there is a
+prefix, and a segment that begins beyond it means that something is missing. A segment that repeats what is
+there already carries the same bits, whoever sends it, and may be stored again or dropped.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgepeer.protocol.events import FloatVector
+from edgepeer.protocol.segments import RateEstimate
+from edgepeer.wire.frames import Dtype
+
+__all__ = ["Prefix", "Shape", "Upstream", "as_bytes"]
+
+
+class Shape:
+    """Length and element type of a round's vectors."""
+
+    __slots__ = ("dtype", "total")
+
+    def __init__(self, total: int, dtype: Dtype) -> None:
+        self.total = total
+        """Elements."""
+        self.dtype: Dtype = dtype
+
+    @classmethod
+    def of(cls, vector: FloatVector) -> Shape:
+        return cls(vector.size, "<f4" if vector.dtype.itemsize == 4 else "<f8")
+
+    @property
+    def itemsize(self) -> int:
+        return 4 if self.dtype == "<f4" else 8
+
+    @property
+    def bytes(self) -> int:
+        return self.total * self.itemsize
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shape) and (self.total, self.dtype) == (other.total, other.dtype)
+
+    def __hash__(self) -> int:
+        return hash((self.total, self.dtype))
+
+    def __str__(self) -> str:
+        return f"{self.total} x {'float32' if self.dtype == '<f4' else 'float64'}"
+
+
+class Prefix:
+    """A vector that is on its way. `received` is -1 until the first segment, even an empty one, is there."""
+
+    __slots__ = ("buffer", "received", "shape")
+
+    def __init__(self, shape: Shape | None = None, buffer: FloatVector | None = None) -> None:
+        self.shape = shape
+        self.buffer = buffer
+        self.received = -1
+
+    @property
+    def complete(self) -> bool:
+        return self.shape is not None and self.received == self.shape.total
+
+    def room(self, shape: Shape, offset: int, count: int) -> memoryview | None:
+        """Where to put `count` elements that begin at `offset`; None when they are of no use here."""
+        if offset > max(self.received, 0) or (self.received >= 0 and offset + count <= self.received):
+            return None
+        if self.shape is None:
+            self.shape = shape
+        elif self.shape != shape:
+            return None
+        if (
+            self.buffer is None
+            or self.buffer.size != shape.total
+            or self.buffer.dtype.itemsize != shape.itemsize
+        ):
+            self.buffer = np.empty(shape.total, dtype=shape.dtype)
+        return as_bytes(self.buffer[offset : offset + count])
+
+    def stored(self, offset: int, count: int) -> None:
+        """Elements up to offset + count are there."""
+        self.received = max(self.received, offset + count)
+
+
+class Upstream(Prefix):
+    """A child's partial aggregate, and what it stands for."""
+
+    __slots__ = ("allowed", "contributors", "rate", "weight")
+
+    def __init__(self, allowed: int, rate: RateEstimate) -> None:
+        super().__init__()
+        self.allowed = allowed
+        """Positions at or below the child: nobody else's contribution may come through it."""
+        self.contributors = 0
+        self.weight = 0.0
+        self.rate = rate
+
+
+def as_bytes(vector: FloatVector) -> memoryview:
+    """The memory of a contiguous vector, without a copy."""
+    return vector.data.cast("B") if vector.size else memoryview(b"")

@@ -1,0 +1,81 @@
+"""What a transport is: channels that carry frames in order, and say when they are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from edgepeer.wire.frames import Frame
+
+__all__ = ["Accept", "Channel", "Listener", "Receiver", "Traffic", "Transport"]
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What has gone over a transport's channels."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    frames_rejected: int = 0
+    """Channels closed because of bytes that were no frame, or not one that is allowed."""
+
+
+class Receiver(Protocol):
+    """Who hears of what arrives. Called on the loop's thread; must not block."""
+
+    def sink(self, frame: Frame, payload_bytes: int) -> memoryview | None:
+        """Where the payload that follows belongs: memory of exactly that size, or None to throw it away."""
+
+    def received(
+        self, frame: Frame, payload: memoryview | None, payload_bytes: int, stored: bool, seconds: float
+    ) -> None:
+        """A frame is complete. `payload`: only a document's; `seconds`: how long its payload took."""
+
+    def closed(self, reason: str) -> None:
+        """The channel is gone, for whatever reason; called exactly once."""
+
+
+class Channel(Protocol):
+    """One connection."""
+
+    @property
+    def remote(self) -> str:
+        """Where the other end is, for people to read."""
+
+    def send(self, frame: Frame, payload: memoryview | bytes | None = None) -> None:
+        """Queue a frame; its payload must not change until it is out. Nothing happens on a closed channel."""
+
+    def close(self, reason: str) -> None:
+        """Send what is queued and a Bye, then close."""
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+
+
+Accept: TypeAlias = Callable[[Channel], Receiver]
+
+
+class Listener(Protocol):
+    """An open door."""
+
+    @property
+    def address(self) -> str:
+        """host:port as bound."""
+
+    async def close(self) -> None:
+        """Accept nobody any more."""
+
+
+class Transport(Protocol):
+    """A way to listen and to connect."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """What has gone over all channels so far."""
+
+    async def listen(self, address: str, accept: Accept) -> Listener:
+        """Let others connect. Raises ConfigError if that address can't be used."""
+
+    async def dial(self, address: str, accept: Accept, *, timeout: float) -> Channel:
+        """Connect. Raises OSError or TimeoutError if nobody answers."""

@@ -1,0 +1,65 @@
+"""Addresses as text, and what is set on every socket."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+from typing import Any, Final
+
+import ifaddr
+
+from edgepeer.errors import ConfigError
+
+__all__ = ["advertised", "format_address", "is_loopback", "parse_address", "tune"]
+
+_BUFFER_BYTES: Final = 4 << 20
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`host:port`, `[v6]:port` or `:port` (all interfaces) as host and port. Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"address {text!r}: must be host:port with a port from 0 to 65535, like 127.0.0.1:0")
+    return host or "0.0.0.0", int(port)
+
+
+def format_address(name: Any) -> str:
+    """What getsockname() returned, as text."""
+    if not isinstance(name, tuple) or len(name) < 2:
+        return "?"
+    return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach that host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def advertised(bound: str) -> tuple[str, ...]:
+    """Under which addresses others may reach a listener that is bound to `bound`, most promising first."""
+    host, port = parse_address(bound)
+    if not ipaddress.ip_address(host).is_unspecified:
+        return (bound,)
+    found = []
+    for adapter in ifaddr.get_adapters():
+        for ip in adapter.ips:
+            if isinstance(ip.ip, str) and not is_loopback(ip.ip):
+                found.append(f"{ip.ip}:{port}")
+    return (*found[:15], f"127.0.0.1:{port}")
+
+
+def tune(sock: socket.socket) -> None:
+    """Small frames at once; buffers that hold a whole vector; no pacing where there is no network."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    peer = sock.getpeername()
+    if is_loopback(str(peer[0])):
+        # bbr, the default on some kernels, paces even on loopback. Not every kernel offers a choice.
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")

@@ -1,0 +1,208 @@
+"""Frames over TCP.
+
+A vector's segment goes from the socket into its final buffer: `get_buffer` hands the kernel the very memory that
+the protocol machine will add from. Only what a header's read has caught of the payload (at most WINDOW bytes)
+is copied once. Outgoing payloads are handed to the kernel from where they lie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Final
+
+from edgepeer.errors import ConfigError, WireError
+from edgepeer.transport.base import Accept, Receiver, Traffic
+from edgepeer.transport.options import format_address, parse_address, tune
+from edgepeer.wire.frames import PRELUDE, Bye, Frame, decode_header, decode_prelude, encode, has_document
+
+__all__ = ["TcpTransport"]
+
+_log = logging.getLogger(__name__)
+
+WINDOW: Final = 2048
+_SCRATCH: Final = PRELUDE.size + 65535 + WINDOW  # the longest header and a window's worth behind it
+_WASTE: Final = 256 << 10
+BACKLOG_LIMIT_BYTES: Final = 2 << 30
+
+
+class _TcpChannel(asyncio.BufferedProtocol):
+    """One TCP connection, either end."""
+
+    def __init__(self, accept: Accept, traffic: Traffic) -> None:
+        self._accept = accept
+        self._traffic = traffic
+        self._receiver: Receiver | None = None
+        self._transport: asyncio.Transport | None = None
+        self._reason = ""
+        self.remote = "?"
+        # Bytes of preludes and headers: scratch[at:filled] is yet to be read.
+        self._scratch = memoryview(bytearray(_SCRATCH))
+        self._at = 0
+        self._filled = 0
+        # The payload that is arriving, if any.
+        self._frame: Frame | None = None
+        self._payload_bytes = 0
+        self._missing = 0
+        self._target: memoryview | None = None
+        self._waste: memoryview | None = None
+        self._since = 0.0
+
+    # -- asyncio's side ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.remote = format_address(transport.get_extra_info("peername"))
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            tune(sock)
+        self._receiver = self._accept(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            if self._target is not None:
+                return self._target[self._payload_bytes - self._missing :]
+            if self._waste is None:
+                self._waste = memoryview(bytearray(_WASTE))
+            return self._waste[: min(self._missing, _WASTE)]
+        return self._scratch[self._filled : self._filled + WINDOW]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._traffic.bytes_received += nbytes
+        if self._frame is not None:
+            self._missing -= nbytes
+            if self._missing == 0:
+                self._complete(self._frame)
+            return
+        self._filled += nbytes
+        try:
+            self._read_scratch()
+        except WireError as error:
+            self._traffic.frames_rejected += 1
+            _log.warning("connection with %s closed: %s", self.remote, error)
+            self.close(str(error))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.closed(self._reason or (str(exc) if exc is not None else "closed by the other end"))
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def _read_scratch(self) -> None:
+        """Take all frames that lie in the scratch buffer, the last perhaps without all of its payload."""
+        while self._receiver is not None and self._filled - self._at >= PRELUDE.size:
+            kind, header_bytes, payload_bytes = decode_prelude(self._scratch, self._at)
+            start = self._at + PRELUDE.size
+            if self._filled < start + header_bytes:
+                break
+            self._at = start + header_bytes
+            frame = decode_header(kind, self._scratch[start : self._at], payload_bytes)
+            self._begin(frame, payload_bytes)
+            if self._frame is not None:
+                self._at = self._filled = 0
+                return
+        if self._at == self._filled:
+            self._at = self._filled = 0
+        elif self._at:
+            rest = self._filled - self._at
+            self._scratch[:rest] = bytes(self._scratch[self._at : self._filled])
+            self._at, self._filled = 0, rest
+
+    def _begin(self, frame: Frame, payload_bytes: int) -> None:
+        """A header is there: find a place for its payload, and move what has come of it already."""
+        assert self._receiver is not None
+        self._since = time.monotonic()
+        self._payload_bytes = payload_bytes
+        if has_document(frame):
+            self._target = memoryview(bytearray(payload_bytes))
+        else:
+            self._target = self._receiver.sink(frame, payload_bytes)
+        here = min(payload_bytes, self._filled - self._at)
+        if self._target is not None and here:
+            self._target[:here] = self._scratch[self._at : self._at + here]
+        self._at += here
+        self._missing = payload_bytes - here
+        if self._missing:
+            self._frame = frame
+        else:
+            self._complete(frame)
+
+    def _complete(self, frame: Frame) -> None:
+        target, self._target, self._frame = self._target, None, None
+        if self._receiver is None:
+            return
+        if type(frame) is Bye:
+            self._reason = self._reason or f"closed by the other end: {frame.reason}"
+        self._receiver.received(
+            frame,
+            target if has_document(frame) else None,
+            self._payload_bytes,
+            target is not None,
+            time.monotonic() - self._since,
+        )
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def send(self, frame: Frame, payload: memoryview | bytes | None = None) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if payload:
+            head = encode(frame, len(payload))
+            self._traffic.bytes_sent += len(head) + len(payload)
+            self._transport.writelines((head, payload))
+        else:
+            head = encode(frame)
+            self._traffic.bytes_sent += len(head)
+            self._transport.write(head)
+        if self._transport.get_write_buffer_size() > BACKLOG_LIMIT_BYTES:
+            self.abort("the other end does not read")
+
+    def close(self, reason: str) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._reason = self._reason or reason
+            self.send(Bye(reason=reason[:250]))
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        if self._transport is not None:
+            self._reason = self._reason or reason
+            self._transport.abort()
+
+
+class _TcpListener:
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+
+    @property
+    def address(self) -> str:
+        return format_address(self._server.sockets[0].getsockname())
+
+    async def close(self) -> None:
+        self._server.close()
+
+
+class TcpTransport:
+    """TCP on the running event loop; made for uvloop, works on any."""
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+
+    async def listen(self, address: str, accept: Accept) -> _TcpListener:
+        host, port = parse_address(address)
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(lambda: _TcpChannel(accept, self.traffic), host, port, backlog=128)
+        except OSError as error:
+            raise ConfigError(f"listen {address}: {error.strerror or error}; use another address or port") from error
+        return _TcpListener(server)
+
+    async def dial(self, address: str, accept: Accept, *, timeout: float) -> _TcpChannel:
+        host, port = parse_address(address)
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout):
+            _, channel = await loop.create_connection(lambda: _TcpChannel(accept, self.traffic), host, port)
+        return channel

@@ -1,0 +1,261 @@
+"""Frames: what one peer says to another over a data link.
+
+    prelude (10 bytes, big-endian): magic "EP" | version u8 | kind u8 | header length u16 | payload length u32
+    header: one msgpack array, the fields of the frame in order
+    payload: raw bytes (vector elements little-endian, a document, or nothing)
+
+The length of everything is known, and checked against a limit, before a byte of it is stored. Fields are
+checked against their types and bounds once, here; trailing fields of a newer peer are ignored.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgpack
+import msgspec
+
+from edgepeer.errors import VersionError, WireError
+
+__all__ = [
+    "FRAME_VERSION",
+    "MAX_PAYLOAD_BYTES",
+    "PRELUDE",
+    "Abort",
+    "Bye",
+    "Commit",
+    "Dtype",
+    "Frame",
+    "Hello",
+    "Leave",
+    "Ping",
+    "Reduce",
+    "Result",
+    "State",
+    "StateRequest",
+    "Suspect",
+    "Sync",
+    "ViewFrame",
+    "decode_header",
+    "decode_prelude",
+    "encode",
+    "has_document",
+    "pack_set",
+    "unpack_set",
+]
+
+FRAME_VERSION: Final = 1
+MAGIC: Final = b"EP"
+PRELUDE: Final = struct.Struct("!2sBBHI")
+MAX_PAYLOAD_BYTES: Final = 1 << 30
+"""No frame may announce more than this; what a receiver accepts is usually far less."""
+MAX_DOCUMENT_BYTES: Final = 4 << 20
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_Text = Annotated[str, msgspec.Meta(max_length=256)]
+_Peer = Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
+_Set = Annotated[bytes, msgspec.Meta(max_length=512)]
+_Rate = Annotated[float, msgspec.Meta(ge=0)]
+Dtype: TypeAlias = Literal["<f4", "<f8"]
+
+
+class _Header(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """Base of all frames: the struct is the header."""
+
+
+class Hello(_Header, frozen=True):
+    """The first frame on a connection, from both ends: who is speaking."""
+
+    fabric: _Peer
+    peer: _Peer
+    incarnation: _Count
+
+
+class Sync(_Header, frozen=True):
+    """Where the sender stands. Sent when a link comes up and whenever any of it changes off the beat."""
+
+    epoch: _Count
+    """Epoch of the sender's view, 0 when it has none."""
+    run: _Text
+    committed: Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
+    """The last round of the run that the sender has applied; -1 while it still waits for the state."""
+
+
+class ViewFrame(_Header, frozen=True):
+    """A view, as a document in the payload."""
+
+    epoch: _Count
+
+
+class Ping(_Header, frozen=True):
+    """I am alive."""
+
+    waiting: bool
+    """Whether the sender's round waits for its children: then a parent must not blame the sender."""
+
+
+class Reduce(_Header, frozen=True):
+    """A segment of a partial aggregate on its way up. Payload: its elements."""
+
+    epoch: _Count
+    round: _Count
+    offset: _Count
+    """Index of the segment's first element."""
+    total: _Count
+    """Number of elements of the whole vector."""
+    dtype: Dtype
+    contributors: _Set
+    """Whose contributions are summed in it: bit set of positions in the view of `epoch`."""
+    weight: Annotated[float, msgspec.Meta(ge=0)]
+    """Sum of the contributors' weights."""
+    rate_bytes_per_s: _Rate = 0.0
+    """How fast the sender receives from the addressee (0: unknown): the addressee sizes its segments by it."""
+
+
+class Result(_Header, frozen=True):
+    """A segment of the root's sum on its way down. Payload: its elements. Not to be applied before Commit."""
+
+    epoch: _Count
+    round: _Count
+    offset: _Count
+    total: _Count
+    dtype: Dtype
+
+
+class Commit(_Header, frozen=True):
+    """The root's word that the round is decided, and what its sum stands for."""
+
+    epoch: _Count
+    round: _Count
+    decided_in: _Count
+    """Epoch in which the root committed; `contributors` are positions in that view."""
+    contributors: _Set
+    weight: Annotated[float, msgspec.Meta(ge=0)]
+    exact: bool
+    """Whether nobody who was in the view when the round began is missing."""
+    digest: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    """xxh3_128 of the result's bytes."""
+    rate_bytes_per_s: _Rate = 0.0
+
+
+class Abort(_Header, frozen=True):
+    """Up: this round can't be completed. Down, from the root: it is over without a result."""
+
+    epoch: _Count
+    round: _Count
+    reason: _Text
+
+
+class Suspect(_Header, frozen=True):
+    """To the coordinator, hop by hop: a neighbour of the sender is gone."""
+
+    epoch: _Count
+    peer: _Peer
+    reason: _Text
+
+
+class Leave(_Header, frozen=True):
+    """To the coordinator, hop by hop: the peer wants to leave at the next boundary."""
+
+    peer: _Peer
+    incarnation: _Count
+
+
+class StateRequest(_Header, frozen=True):
+    """Send me the state of the run as of your last committed round."""
+
+    run: _Text
+
+
+class State(_Header, frozen=True):
+    """A piece of the state. Payload: its bytes."""
+
+    run: _Text
+    round: _Count
+    offset: _Count
+    total: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+
+
+class Bye(_Header, frozen=True):
+    """The sender closes the connection, and why."""
+
+    reason: _Text
+
+
+Frame: TypeAlias = (
+    Hello | Sync | ViewFrame | Ping | Reduce | Result | Commit | Abort | Suspect | Leave
+    | StateRequest | State | Bye
+)  # fmt: skip
+
+_KINDS: Final[tuple[type[Frame], ...]] = (
+    Hello, Sync, ViewFrame, Ping, Reduce, Result, Commit, Abort, Suspect, Leave, StateRequest, State, Bye,
+)  # fmt: skip
+_CODES: Final = {kind: code for code, kind in enumerate(_KINDS, start=1)}
+_FIELDS: Final = {kind: kind.__struct_fields__ for kind in _KINDS}
+_WITH_VECTOR: Final = frozenset({Reduce, Result, State})
+
+
+def encode(frame: Frame, payload_bytes: int = 0) -> bytes:
+    """Prelude and header of a frame whose payload of that many bytes follows."""
+    kind = type(frame)
+    header: bytes = msgpack.packb([getattr(frame, name) for name in _FIELDS[kind]])
+    return PRELUDE.pack(MAGIC, FRAME_VERSION, _CODES[kind], len(header), payload_bytes) + header
+
+
+def decode_prelude(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[type[Frame], int, int]:
+    """The kind, header length and payload length that stand at `data[at:]`.
+
+    Raises:
+        VersionError: a frame of another version.
+        WireError: not a frame, an unknown kind, or longer than that kind may be.
+    """
+    magic, version, code, header_bytes, payload_bytes = PRELUDE.unpack_from(data, at)
+    if magic != MAGIC:
+        raise WireError(f"not an edgepeer frame: starts with {bytes(magic)!r}")
+    if version != FRAME_VERSION:
+        raise VersionError(f"frame of version {version}; this build speaks {FRAME_VERSION}")
+    if not 1 <= code <= len(_KINDS):
+        raise WireError(f"unknown frame kind {code}")
+    kind = _KINDS[code - 1]
+    limit = MAX_PAYLOAD_BYTES if kind in _WITH_VECTOR else MAX_DOCUMENT_BYTES if kind is ViewFrame else 0
+    if payload_bytes > limit:
+        raise WireError(f"{kind.__name__} frame announces {payload_bytes} payload bytes, limit {limit}")
+    return kind, header_bytes, payload_bytes
+
+
+def decode_header(kind: type[Frame], header: bytes | bytearray | memoryview, payload_bytes: int) -> Frame:
+    """The frame of that header.
+
+    Raises:
+        WireError: not msgpack, or fields of the wrong number, type or size.
+    """
+    try:
+        frame: Frame = msgspec.convert(msgpack.unpackb(header), kind)
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        # msgspec.ValidationError is a ValueError
+        raise WireError(f"{kind.__name__} header: {error or type(error).__name__}") from error
+    if isinstance(frame, Reduce | Result):
+        items, odd = divmod(payload_bytes, 4 if frame.dtype == "<f4" else 8)
+        if odd or frame.offset + items > frame.total:
+            raise WireError(
+                f"{kind.__name__} of {payload_bytes} bytes at element {frame.offset} of {frame.total}"
+            )
+    elif isinstance(frame, State) and frame.offset + payload_bytes > frame.total:
+        raise WireError(f"State of {payload_bytes} bytes at {frame.offset} of {frame.total}")
+    return frame
+
+
+def has_document(frame: Frame) -> bool:
+    """Whether the payload is a small document that the transport itself must hold."""
+    return isinstance(frame, ViewFrame)
+
+
+def pack_set(positions: int) -> bytes:
+    """A bit set of positions as bytes."""
+    return positions.to_bytes((positions.bit_length() + 7) // 8, "little")
+
+
+def unpack_set(data: bytes) -> int:
+    """The bit set that `pack_set` packed."""
+    return int.from_bytes(data, "little")
