@@ -22,9 +22,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import Literal
 
-import numpy as np
 import xxhash
 
 from edgepeer.errors import ProtocolBug
@@ -32,61 +31,17 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.limits import Limits
-from edgepeer.protocol.segments import RateEstimate, segment_bytes
+from edgepeer.protocol.round import Kept, Round
+from edgepeer.protocol.segments import RateEstimate
 from edgepeer.protocol.streams import Prefix, Shape, Upstream, as_bytes
 from edgepeer.topology import tree
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Abort, Commit, Reduce, Result, pack_set, unpack_set
+from edgepeer.wire.frames import Abort, Cause, Commit, Reduce, Result, pack_set, unpack_set
 
 __all__ = ["Allreduce"]
 
 UNKNOWN = -1
 _VIEWS_KEPT = 8
-
-
-@dataclass(slots=True, eq=False)
-class _Kept:
-    """How a past round ended."""
-
-    round: int
-    sum: FloatVector | None
-    commit: Commit | None
-    reason: str = ""
-
-
-class _Round:
-    """The round being worked on, in one view."""
-
-    __slots__ = (
-        "abort_wanted", "commit", "commit_from", "contributors", "own", "partial", "reduced", "result",
-        "result_from", "sent_down", "sent_up", "shape", "since", "streams", "weight", "weight_sum",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.own: FloatVector | None = None
-        self.weight = 1.0
-        self.since = 0.0
-        self.abort_wanted: str | None = None
-        self.restart({})
-
-    def restart(self, streams: dict[PeerId, Upstream]) -> None:
-        """Forget everything but the own contribution."""
-        self.streams = streams
-        self.shape: Shape | None = Shape.of(self.own) if self.own is not None else None
-        self.partial: FloatVector | None = None
-        self.reduced = -1
-        self.contributors = 0
-        self.weight_sum = 0.0
-        self.result = Prefix()
-        self.result_from: PeerId | None = None
-        self.commit: Commit | None = None
-        self.commit_from: PeerId | None = None
-        self.sent_up = -1
-        self.sent_down: dict[PeerId, int] = {}
-
-    @property
-    def begun(self) -> bool:
-        return self.own is not None or any(stream.received >= 0 for stream in self.streams.values())
 
 
 class Allreduce:
@@ -112,13 +67,12 @@ class Allreduce:
         self.committed = 0
         """The last round that is over here; -1 while the state of the run is still to come."""
         self._at: dict[PeerId, int] = {}  # neighbours in this view and run: the last round that is over there
-        self._round = _Round()
+        self._round = Round()
         self._origin: frozenset[PeerId] = frozenset()  # who was in when the round began
-        self._kept: deque[_Kept] = deque(maxlen=limits.kept_results)
-        self._owed: deque[tuple[int, str]] = deque(maxlen=16)  # aborted before this peer had contributed
+        self._kept: deque[Kept] = deque(maxlen=limits.kept_results)
+        self._owed: deque[Kept] = deque(maxlen=16)  # aborted before this peer had contributed
         self._receive_rates: dict[PeerId, RateEstimate] = {}
         self._send_rates: dict[PeerId, float] = {}
-        self._spare: FloatVector | None = None
 
     # -- views and neighbours ----------------------------------------------------------------------------
 
@@ -133,9 +87,9 @@ class Allreduce:
         self._bit = 1 << position
         self._hops = 2 * tree.height(view.fanout, view.size)
         self._at.clear()
-        self._spare = None
+        self._round.spare = None
         if view.run != self.run:
-            self._end_run("the run has ended")
+            self._end_run("run", "another run has begun")
             self.run = view.run
             self.committed = view.first_round - 1 if not view.run else UNKNOWN
         elif not view.run and self.committed < view.first_round - 1 and not self._round.begun:
@@ -152,14 +106,14 @@ class Allreduce:
         self._view = None
         self._parent = None
         self._at.clear()
-        self._end_run(reason)
+        self._end_run("left", reason)
         self.run = ""
         self.committed = 0
 
-    def _end_run(self, reason: str) -> None:
+    def _end_run(self, cause: Literal["left", "run"], reason: str) -> None:
         if self._round.own is not None:
-            self._emit(fx.RoundAborted(self.run, self.committed + 1, reason, mine=True))
-        self._round = _Round()
+            self._emit(fx.RoundAborted(self.run, self.committed + 1, cause, reason, mine=True))
+        self._round = Round()
         self._kept.clear()
         self._owed.clear()
 
@@ -199,8 +153,10 @@ class Allreduce:
             return
         own = self._round.own
         if own is not None:
-            self._emit(fx.RoundAborted(self.run, self.committed + 1, "state adopted", mine=True))
-        self._round = _Round()
+            self._emit(
+                fx.RoundAborted(self.run, self.committed + 1, "run", "the run went on without this peer", mine=True)
+            )
+        self._round = Round()
         self._kept.clear()
         self._owed.clear()
         self.committed = committed
@@ -226,7 +182,7 @@ class Allreduce:
     @property
     def waiting(self) -> bool:
         """Whether the round waits for this peer's children, and not for itself."""
-        return self._round.own is not None and any(not s.complete for s in self._round.streams.values())
+        return self._round.waits_for_children
 
     def laggards(self, now: float) -> Iterator[PeerId]:
         """Children that have kept the round waiting for longer than the limit."""
@@ -249,8 +205,8 @@ class Allreduce:
     def contribute(self, vector: FloatVector, weight: float, now: float) -> None:
         """This peer's vector for the next round."""
         if self._owed:
-            number, reason = self._owed.popleft()
-            self._emit(fx.RoundAborted(self.run, number, reason, mine=True))
+            past = self._owed.popleft()
+            self._emit(fx.RoundAborted(self.run, past.round, past.cause, past.reason, mine=True))
             return
         rd = self._round
         if rd.own is not None:
@@ -258,7 +214,7 @@ class Allreduce:
         rd.own, rd.weight, rd.since = vector, weight, now
         shape = Shape.of(vector)
         if rd.shape is not None and rd.shape != shape:
-            self._want_abort(f"{self._me} brings {shape}, a peer below it {rd.shape}")
+            self._want_abort("mismatch", f"{self._me} brings {shape}, a peer below it {rd.shape}")
             return
         rd.shape = shape
         self._advance()
@@ -266,16 +222,12 @@ class Allreduce:
     def time_out(self, reason: str) -> None:
         """This peer gives up on the round."""
         if self._round.own is not None:
-            self._want_abort(reason)
+            self._want_abort("timeout", reason)
 
     # -- frames ------------------------------------------------------------------------------------------
 
     def _current(self, frame: Reduce | Result | Commit | Abort) -> bool:
-        return (
-            self._view is not None
-            and frame.epoch == self._view.epoch
-            and frame.round == self.committed + 1 > 0
-        )
+        return self._view is not None and frame.epoch == self._view.epoch and frame.round == self.committed + 1 > 0
 
     def sink(self, peer: PeerId, frame: Reduce | Result, payload_bytes: int) -> memoryview | None:
         """Where the payload of a frame that is about to arrive belongs; None if nowhere."""
@@ -290,9 +242,7 @@ class Allreduce:
             # One source at a time: nobody writes to a result that another source has completed.
             prefix = rd.result if peer in self._at and rd.result_from in (None, peer) else None
             rd.result_from = peer if prefix is not None else rd.result_from
-        return (
-            prefix.room(shape, frame.offset, payload_bytes // shape.itemsize) if prefix is not None else None
-        )
+        return prefix.room(shape, frame.offset, payload_bytes // shape.itemsize) if prefix is not None else None
 
     def _misfit(self, shape: Shape) -> str | None:
         if shape.bytes > self._limits.max_vector_bytes:
@@ -300,16 +250,14 @@ class Allreduce:
         mine = self._round.shape
         return f"{shape} against {mine} at {self._me}" if mine is not None and mine != shape else None
 
-    def on_reduce(
-        self, peer: PeerId, frame: Reduce, payload_bytes: int, stored: bool, seconds: float
-    ) -> None:
+    def on_reduce(self, peer: PeerId, frame: Reduce, payload_bytes: int, stored: bool, seconds: float) -> None:
         """A segment of a child's partial aggregate lies in its buffer (`stored`) or was of no use."""
         stream = self._round.streams.get(peer)
         if stream is None or not self._current(frame):
             return
         shape = Shape(frame.total, frame.dtype)
         if (misfit := self._misfit(shape)) is not None:
-            self._want_abort(f"{peer} brings {misfit}")
+            self._want_abort("mismatch", f"{peer} brings {misfit}")
             return
         contributors = unpack_set(frame.contributors)
         if contributors & ~stream.allowed or not contributors:
@@ -328,9 +276,7 @@ class Allreduce:
         elif frame.offset > max(stream.received, 0):
             self._fail_link(peer, f"Reduce at {frame.offset}, only {stream.received} elements came before")
 
-    def on_result(
-        self, peer: PeerId, frame: Result, payload_bytes: int, stored: bool, seconds: float
-    ) -> None:
+    def on_result(self, peer: PeerId, frame: Result, payload_bytes: int, stored: bool, seconds: float) -> None:
         """A segment of the root's sum lies in the result buffer (`stored`) or was of no use."""
         rd = self._round
         if not stored or not self._current(frame) or rd.result_from != peer:
@@ -356,10 +302,10 @@ class Allreduce:
         if not self._current(frame):
             return
         if peer in self._round.streams:
-            self._want_abort(frame.reason)
+            self._want_abort(frame.cause, frame.reason)
         elif peer in self._at:
             self._at[peer] = frame.round
-            self._end(_Kept(frame.round, None, None, frame.reason))
+            self._end(Kept(frame.round, None, None, frame.cause, frame.reason))
 
     # -- reduce ------------------------------------------------------------------------------------------
 
@@ -369,68 +315,21 @@ class Allreduce:
         if self._view is None or self.committed == UNKNOWN:
             return
         if rd.abort_wanted is not None:
-            self._pass_abort(rd.abort_wanted)
+            self._pass_abort(*rd.abort_wanted)
             return
         if rd.own is not None:
-            self._reduce(rd, rd.own)
+            rd.reduce(self._bit, root=self._parent is None)
             if self._parent is not None:
                 self._pass_up(rd, self._parent)
         self._pass_down()
         self._try_commit()
 
-    def _reduce(self, rd: _Round, own: FloatVector) -> None:
-        """Add what has become complete in all children to this peer's own vector."""
-        streams = rd.streams.values()
-        ready = min((stream.received for stream in streams), default=own.size)
-        if ready <= rd.reduced:
-            return
-        if rd.reduced < 0:
-            rd.contributors, rd.weight_sum = self._bit, rd.weight
-            for stream in streams:
-                if rd.contributors & stream.contributors:
-                    raise ProtocolBug(f"a contribution would count twice: {stream.contributors:#x}")
-                rd.contributors |= stream.contributors
-                rd.weight_sum += stream.weight
-            if not rd.streams and self._parent is not None and rd.weight == 1:
-                rd.partial = own  # a leaf sends its vector as it is
-            elif self._spare is not None and self._spare.size == own.size and self._spare.dtype == own.dtype:
-                rd.partial = self._spare
-            else:
-                rd.partial = np.empty_like(own)
-        if rd.partial is None:
-            raise ProtocolBug("reducing without a buffer")
-        if rd.partial is not own:
-            part = slice(max(rd.reduced, 0), ready)
-            out, buffers = rd.partial[part], [s.buffer[part] for s in streams if s.buffer is not None]
-            if rd.weight == 1 and buffers:
-                np.add(own[part], buffers.pop(0), out=out)
-            elif rd.weight == 0:
-                out.fill(0)  # whatever the vector holds, NaN included, counts for nothing
-            else:
-                np.multiply(own[part], rd.weight, out=out)
-            for buffer in buffers:
-                np.add(out, buffer, out=out)
-        rd.reduced = ready
-
-    def _segments(self, rd: _Round, peer: PeerId, sent: int, ready: int) -> Iterator[tuple[int, int]]:
-        """The ranges [start, end) to send next on a link, when `sent` of `ready` elements are out."""
-        shape = rd.shape
-        if shape is None:
-            return
-        step = segment_bytes(shape.bytes, self._send_rates.get(peer, 0.0), self._hops) // shape.itemsize
-        while sent < ready:
-            start = max(sent, 0)
-            sent = min(start + step, ready)
-            if sent - start < step and sent != shape.total:
-                return  # the rest of this segment is still to come
-            yield start, sent
-
-    def _pass_up(self, rd: _Round, parent: PeerId) -> None:
+    def _pass_up(self, rd: Round, parent: PeerId) -> None:
         if self._at.get(parent) != self.committed or rd.shape is None or rd.partial is None:
             return
         rate = self._receive_rates.setdefault(parent, RateEstimate()).bytes_per_s
         contributors = pack_set(rd.contributors)
-        for start, end in self._segments(rd, parent, rd.sent_up, rd.reduced):
+        for start, end in rd.segments(rd.sent_up, rd.reduced, self._send_rates.get(parent, 0.0), self._hops):
             frame = Reduce(
                 epoch=self._epoch,
                 round=self.committed + 1,
@@ -463,9 +362,9 @@ class Allreduce:
             if self._at.get(child) == self.committed:
                 self._send_result(rd, child, source, ready)
 
-    def _send_result(self, rd: _Round, peer: PeerId, source: FloatVector, ready: int) -> None:
+    def _send_result(self, rd: Round, peer: PeerId, source: FloatVector, ready: int) -> None:
         shape = Shape.of(source)
-        for start, end in self._segments(rd, peer, rd.sent_down.get(peer, -1), ready):
+        for start, end in rd.segments(rd.sent_down.get(peer, -1), ready, self._send_rates.get(peer, 0.0), self._hops):
             frame = Result(
                 epoch=self._epoch,
                 round=self.committed + 1,
@@ -476,15 +375,13 @@ class Allreduce:
             self._emit(fx.Send(peer, frame, as_bytes(source[start:end])))
             rd.sent_down[peer] = end
 
-    def _hand_over(self, peer: PeerId, kept: _Kept) -> None:
+    def _hand_over(self, peer: PeerId, kept: Kept) -> None:
         """Give a neighbour that missed it the outcome of a past round."""
         if kept.sum is None or kept.commit is None:
-            self._emit(fx.Send(peer, Abort(epoch=self._epoch, round=kept.round, reason=kept.reason)))
+            self._emit(fx.Send(peer, Abort(epoch=self._epoch, round=kept.round, cause=kept.cause, reason=kept.reason)))
         else:
             shape = Shape.of(kept.sum)
-            frame = Result(
-                epoch=self._epoch, round=kept.round, offset=0, total=shape.total, dtype=shape.dtype
-            )
+            frame = Result(epoch=self._epoch, round=kept.round, offset=0, total=shape.total, dtype=shape.dtype)
             self._emit(fx.Send(peer, frame, as_bytes(kept.sum)))
             self._send_commit(peer, kept.commit)
         self._at[peer] = kept.round
@@ -516,12 +413,7 @@ class Allreduce:
         if rd.commit is not None:
             if rd.result.complete and rd.result.buffer is not None:
                 self._commit(rd, rd.commit, rd.result.buffer)
-        elif (
-            self._parent is None
-            and rd.shape is not None
-            and rd.reduced == rd.shape.total
-            and rd.partial is not None
-        ):
+        elif self._parent is None and rd.reduced_all and rd.partial is not None:
             if rd.contributors != view.everyone:
                 raise ProtocolBug(f"the root has all children's data but only {rd.contributors:#x}")
             exact = self._origin <= set(view.names(rd.contributors))
@@ -536,7 +428,7 @@ class Allreduce:
             )
             self._commit(rd, commit, rd.partial)
 
-    def _commit(self, rd: _Round, commit: Commit, total: FloatVector) -> None:
+    def _commit(self, rd: Round, commit: Commit, total: FloatVector) -> None:
         decided_in = self._views.get(commit.decided_in)
         if rd.commit_from is not None and _digest(total) != commit.digest:
             rd.result, rd.commit, rd.result_from = Prefix(), None, None
@@ -550,7 +442,6 @@ class Allreduce:
         if rd.commit_from is not None:
             self._at[rd.commit_from] = commit.round
         total.flags.writeable = False
-        self._spare = rd.partial if rd.partial is not total and rd.partial is not rd.own else None
         for child in rd.streams:
             if self._at.get(child) == self.committed:
                 self._send_result(rd, child, total, total.size)
@@ -558,7 +449,7 @@ class Allreduce:
                 self._at[child] = commit.round
         names = decided_in.names(unpack_set(commit.contributors))
         mine = rd.own is not None
-        self._end(_Kept(commit.round, total, commit))
+        self._end(Kept(commit.round, total, commit))
         self._emit(
             fx.RoundCommitted(
                 run=self.run,
@@ -573,34 +464,37 @@ class Allreduce:
             )
         )
 
-    def _want_abort(self, reason: str) -> None:
+    def _want_abort(self, cause: Cause, reason: str) -> None:
         if self._round.abort_wanted is None:
-            self._round.abort_wanted = reason[:250]
+            self._round.abort_wanted = (cause, reason[:250])
             self._advance()
 
-    def _pass_abort(self, reason: str) -> None:
+    def _pass_abort(self, cause: Cause, reason: str) -> None:
         if self._parent is None:
-            self._end(_Kept(self.committed + 1, None, None, reason))
+            self._end(Kept(self.committed + 1, None, None, cause, reason))
         elif self._at.get(self._parent) == self.committed:
             self._emit(
-                fx.Send(self._parent, Abort(epoch=self._epoch, round=self.committed + 1, reason=reason))
+                fx.Send(
+                    self._parent,
+                    Abort(epoch=self._epoch, round=self.committed + 1, cause=cause, reason=reason),
+                )
             )
 
-    def _end(self, kept: _Kept) -> None:
+    def _end(self, kept: Kept) -> None:
         """The round is over: go to the next, and tell neighbours that still stand before it."""
         rd = self._round
         if kept.sum is None:
             if rd.own is not None:
-                self._emit(fx.RoundAborted(self.run, kept.round, kept.reason, mine=True))
+                self._emit(fx.RoundAborted(self.run, kept.round, kept.cause, kept.reason, mine=True))
             else:
-                self._owed.append((kept.round, kept.reason))
-                self._emit(fx.RoundAborted(self.run, kept.round, kept.reason, mine=False))
+                self._owed.append(kept)
+                self._emit(fx.RoundAborted(self.run, kept.round, kept.cause, kept.reason, mine=False))
         self._kept.append(kept)
         self.committed = kept.round
         for peer in self._at:
             if self._at[peer] == kept.round - 1:
                 self._hand_over(peer, kept)
-        self._round = _Round()
+        self._round = Round(spare=rd.reusable(kept.sum) if kept.sum is not None else None)
         if self._view is not None:
             self._origin = frozenset(self._view.ids)
         streams = {}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol.events import FloatVector
 from edgepeer.topology.view import Member, View
-from edgepeer.wire.frames import Frame
+from edgepeer.wire.frames import Cause, Frame
 
 __all__ = [
     "Behind", "CloseLink", "Dial", "Effect", "Note", "ProvideState", "PublishPresence", "PublishView", "Removed",
@@ -92,8 +92,11 @@ class RoundAborted:
 
     run: str
     round: int
+    cause: Cause | Literal["left", "run"]
+    """Vectors did not fit together; somebody waited too long; this peer left the view; the run went on or ended."""
     reason: str
     mine: bool
+    """Whether this peer had contributed, and so waits for it."""
 
 
 @dataclass(frozen=True, slots=True)

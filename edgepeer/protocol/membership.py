@@ -140,22 +140,18 @@ class Membership:
     def next_view(self, *, first_round: int, boundary: bool, idle: bool, now: float) -> View | None:
         """The view that the coordinator should install now, None when there is no need or it is not time."""
         view = self.view
-        if view is None or not self.coordinator:
+        if view is None or not self.coordinator or (self.leaving and view.size == 1):
             return None
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
         if not (self._lost or boundary or (idle and due) or self.leaving):
             return None
         joiners = self._joiners(view) if not self.leaving else []
-        gone = {
-            peer
-            for peer, life in self._leavers.items()
-            if peer in view and view.member(peer).incarnation <= life
-        }
+        gone = {peer for peer, life in self._leavers.items() if peer in view and view.member(peer).incarnation <= life}
         gone |= self._lost | {PeerId(member.id) for member in joiners if member.id in view}
         if self.leaving and (boundary or idle):
             gone.add(self._id)
         if len(gone) == view.size and not joiners:
-            return None  # nobody is left to tell
+            gone = {self._id}  # the others leave one by one, so that each hears of it
         for peer in self._lost:
             self._banned[peer] = view.member(peer).incarnation
         size = view.size - len(gone) + len(joiners)

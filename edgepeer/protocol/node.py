@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from edgepeer.errors import WireError
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
@@ -47,7 +49,8 @@ class Node:
         self._emit = emit
         self._now = now
         self._tick_at = now
-        self._announced = False
+        self._left = False
+        self._providing: set[PeerId] = set()  # one state at a time to each neighbour
         self._on_event: dict[type[Any], Callable[[Any], None]] = {
             ev.FrameReceived: self._on_frame_received,
             ev.LinkUp: self._on_link_up,
@@ -87,6 +90,10 @@ class Node:
     def view(self) -> View | None:
         return self.membership.view
 
+    def introduce(self, addresses: tuple[str, ...]) -> None:
+        """Where this peer listens: to be said before it takes part in anything."""
+        self.membership.me = msgspec.structs.replace(self.membership.me, addresses=addresses)
+
     def sink(self, peer: PeerId, frame: fr.Frame, payload_bytes: int) -> memoryview | None:
         """Where the payload of a frame that is about to arrive belongs; None to throw it away."""
         if isinstance(frame, fr.Reduce | fr.Result):
@@ -109,9 +116,7 @@ class Node:
         if now >= self._tick_at:
             self._tick_at = now + self.limits.heartbeat_s / 2
             self._check_links()
-        if self.membership.leaving and self.view is None:
-            self._exit(None, "left")
-        elif (first := self.membership.first_view(now)) is not None:
+        if (first := self.membership.first_view(now)) is not None:
             self._install(first)
         self._coordinate(boundary=False)
         return self._drain()
@@ -138,6 +143,7 @@ class Node:
 
     def _on_link_down(self, peer: PeerId) -> None:
         self.links.on_down(peer, self._now)
+        self._providing.discard(peer)
         self.allreduce.on_lost(peer)
         self.catchup.on_lost(peer)
 
@@ -164,9 +170,7 @@ class Node:
             if view is None:
                 self.membership.disbelieve(peer)
             elif peer == view.parent(self.id):
-                if (
-                    mine := self.membership.takeover(peer, since, self._first_round(), self._now)
-                ) is not None:
+                if (mine := self.membership.takeover(peer, since, self._first_round(), self._now)) is not None:
                     self._emit(fx.Note("warning", f"{peer} is gone ({reason}); taking over"))
                     self._install(mine)
                     return
@@ -178,8 +182,8 @@ class Node:
                 self._suspect(peer, f"kept the round waiting for {self.limits.stall_s:g} s")
         if self.view is None:
             self.links.want(self.membership.probes(), (), self._now)
-        elif self.membership.leaving and not self.membership.coordinator:
-            self._tell_coordinator(fr.Leave(peer=self.id, incarnation=self.membership.me.incarnation))
+        elif self.membership.leaving:
+            self._ask_to_leave()
         self._ask_for_state(patient=False)
 
     # -- where neighbours stand ------------------------------------------------------------------------------
@@ -238,10 +242,13 @@ class Node:
                 return
 
     def _on_state_request(self, peer: PeerId, frame: fr.StateRequest, event: ev.FrameReceived) -> None:
-        if frame.run == self.allreduce.run and self.allreduce.committed != UNKNOWN:
+        here = frame.run == self.allreduce.run and self.allreduce.committed != UNKNOWN
+        if here and peer not in self._providing:
+            self._providing.add(peer)
             self._emit(fx.ProvideState(peer, frame.run, self.allreduce.committed))
 
     def _on_state_ready(self, event: ev.StateReady) -> None:
+        self._providing.discard(event.peer)
         if event.run == self.allreduce.run and self.links.is_up(event.peer):
             self.catchup.provide(event.peer, event.run, event.round, event.state)
 
@@ -325,6 +332,8 @@ class Node:
             self._emit(fx.PublishView(view))
         elif was_coordinator:
             self._emit(fx.PublishView(None))
+        if self.membership.leaving:
+            self._ask_to_leave()
 
     def _spread(self, view: View) -> None:
         """Tell everybody we are connected to, who does not know it yet."""
@@ -341,6 +350,9 @@ class Node:
     def _exit(self, view: View | None, reason: str) -> None:
         """Out of the view, because we left or because others think that we are gone."""
         was_coordinator, wanted = self.membership.coordinator, self.membership.leaving
+        if self._left:
+            return
+        self._left = wanted
         if view is not None:
             self._spread(view)
             if was_coordinator and wanted:
@@ -384,6 +396,9 @@ class Node:
 
     def _on_leave_wanted(self, event: ev.LeaveWanted) -> None:
         self.membership.leaving = True
+        self._ask_to_leave()
+
+    def _ask_to_leave(self) -> None:
         if self.view is None or self.view.size == 1:
             self._exit(None, "left")
         elif not self.membership.coordinator:

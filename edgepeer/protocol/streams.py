@@ -70,11 +70,7 @@ class Prefix:
             self.shape = shape
         elif self.shape != shape:
             return None
-        if (
-            self.buffer is None
-            or self.buffer.size != shape.total
-            or self.buffer.dtype.itemsize != shape.itemsize
-        ):
+        if self.buffer is None or self.buffer.size != shape.total or self.buffer.dtype.itemsize != shape.itemsize:
             self.buffer = np.empty(shape.total, dtype=shape.dtype)
         return as_bytes(self.buffer[offset : offset + count])
 

@@ -70,9 +70,7 @@ class SimulatedPeer:
         if self.alive:
             self._do(self.node.handle(event, self._world.clock.now))
 
-    def receive_frame(
-        self, source: PeerId, frame: Frame, payload: memoryview | bytes | None, seconds: float
-    ) -> None:
+    def receive_frame(self, source: PeerId, frame: Frame, payload: memoryview | bytes | None, seconds: float) -> None:
         if not self.alive:
             return
         data = payload if payload is not None else b""
@@ -180,7 +178,7 @@ class SimulatedPeer:
         self._next_round()
 
 
-def vector_of(peer: str, number: int, size: int, dtype: str = "<f4") -> np.ndarray:  # type: ignore[type-arg]
+def vector_of(peer: str, number: int, size: int, dtype: str = "<f4") -> ev.FloatVector:
     """A vector that depends on all its arguments and on nothing else."""
     seed = np.frombuffer(f"{peer}/{number}".encode(), dtype=np.uint8).astype(np.uint32)
     return np.random.Generator(np.random.PCG64(seed.tolist())).standard_normal(size).astype(dtype)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import socket
-from typing import Any, Final
+from typing import Any
 
 import ifaddr
 
 from edgepeer.errors import ConfigError
 
 __all__ = ["advertised", "format_address", "is_loopback", "parse_address", "tune"]
-
-_BUFFER_BYTES: Final = 4 << 20
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Final
+from typing import Final, cast
 
 from edgepeer.errors import ConfigError, WireError
 from edgepeer.transport.base import Accept, Receiver, Traffic
@@ -52,8 +52,7 @@ class _TcpChannel(asyncio.BufferedProtocol):
     # -- asyncio's side ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         self.remote = format_address(transport.get_extra_info("peername"))
         sock = transport.get_extra_info("socket")
         if sock is not None:

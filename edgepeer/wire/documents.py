@@ -27,9 +27,7 @@ def pack(document: msgspec.Struct) -> bytes:
     return bytes(msgpack.packb({"v": DOCUMENT_VERSION, **fields}))
 
 
-def unpack(
-    payload: bytes | bytearray | memoryview, kind: type[_T], *, limit: int = DOCUMENT_LIMIT_BYTES
-) -> _T:
+def unpack(payload: bytes | bytearray | memoryview, kind: type[_T], *, limit: int = DOCUMENT_LIMIT_BYTES) -> _T:
     """The document in `payload`.
 
     Raises:

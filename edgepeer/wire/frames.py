@@ -24,6 +24,7 @@ __all__ = [
     "PRELUDE",
     "Abort",
     "Bye",
+    "Cause",
     "Commit",
     "Dtype",
     "Frame",
@@ -58,6 +59,7 @@ _Peer = Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
 _Set = Annotated[bytes, msgspec.Meta(max_length=512)]
 _Rate = Annotated[float, msgspec.Meta(ge=0)]
 Dtype: TypeAlias = Literal["<f4", "<f8"]
+Cause: TypeAlias = Literal["mismatch", "timeout"]
 
 
 class _Header(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -144,6 +146,7 @@ class Abort(_Header, frozen=True):
 
     epoch: _Count
     round: _Count
+    cause: Cause
     reason: _Text
 
 
@@ -238,9 +241,7 @@ def decode_header(kind: type[Frame], header: bytes | bytearray | memoryview, pay
     if isinstance(frame, Reduce | Result):
         items, odd = divmod(payload_bytes, 4 if frame.dtype == "<f4" else 8)
         if odd or frame.offset + items > frame.total:
-            raise WireError(
-                f"{kind.__name__} of {payload_bytes} bytes at element {frame.offset} of {frame.total}"
-            )
+            raise WireError(f"{kind.__name__} of {payload_bytes} bytes at element {frame.offset} of {frame.total}")
     elif isinstance(frame, State) and frame.offset + payload_bytes > frame.total:
         raise WireError(f"State of {payload_bytes} bytes at {frame.offset} of {frame.total}")
     return frame

@@ -1,0 +1,11 @@
+"""A running peer: the protocol machine with real I/O around it.
+
+session.py      one connection: who is at the other end
+switchboard.py  all connections of a peer, one per other peer
+driver.py       events in, effects out, one timer
+outcome.py      what an allreduce gives back; flattening and restoring what goes in
+api.py          Peer, the public face
+blocking.py     the same for code without an event loop
+agent.py        a device that runs jobs
+job_run.py      one job on one device
+"""

@@ -1,0 +1,397 @@
+"""Peer: one member of a fabric, for a program with an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from edgepeer.errors import (
+    ConfigError,
+    ContributionMismatch,
+    FellBehind,
+    LeftFabric,
+    NotReady,
+    PeerError,
+    RoundTimeout,
+)
+from edgepeer.fabric import events as seen
+from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.client import FabricClient
+from edgepeer.fabric.documents import Presence
+from edgepeer.fabric.topics import Group, Topics
+from edgepeer.ids import PeerId, check_fabric, load_identity
+from edgepeer.peer.driver import Driver
+from edgepeer.peer.outcome import FloatArray, Outcome, Shapes, flatten
+from edgepeer.peer.switchboard import Switchboard
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.node import Node
+from edgepeer.topology.view import MAX_FANOUT, Member, View
+from edgepeer.transport.base import Listener, Traffic
+from edgepeer.transport.options import advertised, is_loopback, parse_address
+from edgepeer.transport.tcp import TcpTransport
+from edgepeer.version import VERSION
+from edgepeer.wire.frames import Hello
+
+__all__ = ["Peer"]
+
+_log = logging.getLogger(__name__)
+
+ROUND_TIMEOUT_S: Final = 600.0
+_VERDICT_S: Final = 5.0  # after a timeout: how long the root may take to say whether the round still counts
+_LEAVE_S: Final = 5.0
+_ABORTED: Final[dict[str, type[PeerError]]] = {
+    "mismatch": ContributionMismatch,
+    "timeout": RoundTimeout,
+    "left": LeftFabric,
+    "run": FellBehind,
+}
+
+
+class Peer:
+    """A member of a fabric. Use it as an async context manager; leaving it leaves the fabric.
+
+    Args:
+        broker: mqtt://[user:password@]host[:port]
+        fabric: name of the fleet; peers of one fabric find each other.
+        peer_id: a fixed id; default: the one kept in `state_dir`, or a random one.
+        state_dir: where the identity is kept over restarts.
+        listen: host:port for other peers to connect to; the default is for this machine only.
+        advertise: addresses to announce instead of those that `listen` is reached under.
+        fanout: children per peer in the tree, if this peer makes the fleet's first view.
+        limits: when to give up on what.
+
+    Raises (on entering):
+        ConfigError: an argument is wrong, or `listen` can't be used.
+        FabricError: the broker can't be reached or refuses us.
+    """
+
+    def __init__(
+        self,
+        broker: str = "mqtt://127.0.0.1:1883",
+        fabric: str = "default",
+        *,
+        peer_id: str | None = None,
+        state_dir: Path | str | None = None,
+        listen: str = "127.0.0.1:0",
+        advertise: Sequence[str] = (),
+        fanout: int = 2,
+        limits: Limits | None = None,
+    ) -> None:
+        if not 1 <= fanout <= MAX_FANOUT:
+            raise ConfigError(f"fanout = {fanout}: must be from 1 to {MAX_FANOUT}")
+        self._broker = BrokerAddress.parse(broker)
+        self._fabric_name = check_fabric(fabric)
+        self._identity_args = (Path(state_dir) if state_dir is not None else None, peer_id)
+        self._listen = listen
+        parse_address(listen)
+        for address in advertise:
+            parse_address(address)
+        self._advertise = tuple(advertise)
+        self._fanout = fanout
+        self._limits = limits or Limits()
+        self._view: View | None = None
+        self._view_changed = asyncio.Event()
+        self._waiting: asyncio.Future[Outcome] | None = None
+        self._asked: tuple[Shapes, float] | None = None
+        self._left: asyncio.Event = asyncio.Event()
+        self._closed = False
+        self._stack = contextlib.AsyncExitStack()
+        self.on_fabric_event: Callable[[seen.FabricEvent], None] | None = None
+        """Also told what the fabric client tells: for programs that do more than allreduce."""
+        self.on_state_wanted: Callable[[PeerId, str, int], None] | None = None
+        """A neighbour needs (peer, run, round): answer with `give_state`."""
+        self.on_state: Callable[[str, int, memoryview], None] | None = None
+        """A state has come (run, round, state): load it and call `adopt`."""
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def _start(self) -> None:
+        identity = load_identity(*self._identity_args)
+        self.id: PeerId = identity.peer_id
+        transport = TcpTransport()
+        self.traffic: Traffic = transport.traffic
+        tasks = await self._stack.enter_async_context(_task_group())
+        # From here on, in reverse order of what must happen at the end.
+        me = Member(id=self.id, incarnation=identity.incarnation)
+        node = Node(me, fanout=self._fanout, limits=self._limits, now=asyncio.get_running_loop().time())
+        self._driver = Driver(node, self)
+        hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation)
+        switchboard = Switchboard(transport, hello, self._driver, tasks, max_links=self._limits.max_links)
+        self._driver.switchboard = switchboard
+        self._stack.callback(switchboard.close, "leaving")
+        self._stack.callback(self._driver.stop)
+        listener = await switchboard.listen(self._listen)
+        self._stack.push_async_callback(listener.close)
+        self.address = listener.address
+        self._announce_reach(listener)
+        node.introduce(self._advertise or advertised(listener.address))
+        self.fabric = FabricClient(
+            self._broker,
+            self._fabric_name,
+            self.id,
+            on_event=self._on_fabric_event,
+            will_topic=Topics(self._fabric_name).presence(self.id),
+            interests=Group.PEERS | Group.VIEW | Group.JOB,
+        )
+        tasks.create_task(self.fabric.run(), name="fabric")
+        self._stack.push_async_callback(self.fabric.close)
+        await self.fabric.connected()
+        self._started = time.time()
+        self.publish_presence()
+        self._driver.start()
+        tasks.create_task(self._watch(), name="watch")
+        self._stack.push_async_callback(self._leave)
+
+    def _announce_reach(self, listener: Listener) -> None:
+        open_to_all = not is_loopback(parse_address(listener.address)[0])
+        if open_to_all:
+            _log.warning("listening on %s: the links between peers are not yet encrypted", listener.address)
+        elif not is_loopback(self._broker.host):
+            _log.warning(
+                "listening on %s only: peers on other machines can't connect to this one; see --listen",
+                listener.address,
+            )
+
+    async def _watch(self) -> None:
+        """Let a bug in the machine end everything, loudly."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._driver.failure
+
+    async def _leave(self) -> None:
+        self._closed = True
+        self._view_changed.set()
+        self._driver.dispatch(ev.LeaveWanted())
+        if self._driver.failure.done():
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_S):
+                await self._left.wait()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+    # -- the fleet ---------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> View | None:
+        """The view this peer works in; None while it is in none."""
+        return self._view
+
+    async def ready(self, peers: int = 1, *, timeout: float = 60.0) -> View:
+        """Wait until at least `peers` peers, this one included, are in its view.
+
+        Raises:
+            NotReady: not within `timeout` seconds.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                async for view in self.views():
+                    if view.size >= peers:
+                        return view
+        except TimeoutError:
+            pass
+        there = self._view.size if self._view is not None else 0
+        raise NotReady(f"{there} of {peers} peers are in fabric {self._fabric_name!r} after {timeout:g} s")
+
+    async def views(self) -> AsyncIterator[View]:
+        """The view, and every later one; views that the caller is too slow for are skipped."""
+        told: View | None = None
+        while not self._closed:
+            if self._view is not None and self._view is not told:
+                told = self._view
+                yield told
+            else:
+                self._view_changed.clear()
+                await self._view_changed.wait()
+
+    # -- allreduce ---------------------------------------------------------------------------------------
+
+    async def allreduce(
+        self,
+        value: FloatArray | Sequence[FloatArray],
+        *,
+        weight: float = 1.0,
+        timeout: float = ROUND_TIMEOUT_S,
+    ) -> Outcome:
+        """Add up the peers' arrays. The k-th call of a peer belongs to the k-th of every other.
+
+        Args:
+            value: float32 or float64 array, or list of arrays of one of these types; alike at all peers. It is
+                not copied and must not change until the call returns.
+            weight: what the value counts for (a number of samples, say); finite, not negative.
+            timeout: seconds until this peer asks for the round to be given up, by everybody.
+
+        Raises:
+            NotReady: this peer is in no view yet.
+            RoundTimeout: not all contributions came in time.
+            ContributionMismatch: peers brought different sizes or dtypes.
+            FellBehind: rounds were decided without this peer.
+            LeftFabric: this peer left, or was removed.
+            PeerError: another allreduce of this peer has not ended.
+        """
+        if not (math.isfinite(weight) and weight >= 0):
+            raise ValueError(f"weight = {weight}: must be finite and not negative")
+        vector, shapes = flatten(value)
+        if self._waiting is not None:
+            raise PeerError("another allreduce of this peer has not ended: one at a time")
+        if self._closed:
+            raise LeftFabric("this peer has left the fabric")
+        if self._view is None:
+            raise NotReady("this peer is in no view yet: await ready() first")
+        loop = asyncio.get_running_loop()
+        waiting = self._waiting = loop.create_future()
+        self._asked = (shapes, loop.time())
+        timer = loop.call_later(timeout, self._time_out, timeout)
+        try:
+            self._driver.dispatch(ev.Contribute(vector, float(weight)))
+            outcome: Outcome = await waiting
+            return outcome
+        finally:
+            timer.cancel()
+            self._waiting = None
+
+    def _time_out(self, seconds: float) -> None:
+        missing = ", ".join(self._driver.node.allreduce.missing()) or "peers"
+        reason = f"timed out after {seconds:g} s at {self.id}, waiting for {missing}"[:250]
+        self._driver.dispatch(ev.TimedOut(reason))
+        error = RoundTimeout(f"{reason}; the coordinator has not said whether the round counts")
+        asyncio.get_running_loop().call_later(_VERDICT_S, self._fail_round, error, self._waiting)
+
+    def _fail_round(self, error: Exception, waiting: asyncio.Future[Outcome] | None = None) -> None:
+        waiting = waiting or self._waiting
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(error)
+
+    # -- state of a run --------------------------------------------------------------------------------------
+
+    def want_run(self, run: str | None, peers: int = 1) -> None:
+        """Ask for a run: the coordinator starts it once `peers` peers are in."""
+        self._driver.dispatch(ev.RunWanted(run, peers))
+
+    def give_state(self, peer: PeerId, run: str, number: int, state: bytes) -> None:
+        """Answer `on_state_wanted`: the state after round `number`."""
+        self._driver.dispatch(ev.StateReady(peer, run, number, state))
+
+    def adopt(self, run: str, number: int) -> None:
+        """Say that the state after round `number` is in use here."""
+        self._driver.dispatch(ev.Adopted(run, number))
+
+    @property
+    def committed(self) -> int:
+        """The last round that is over at this peer; -1 while it waits for the state of a run."""
+        return self._driver.node.allreduce.committed
+
+    # -- what the driver says (driver.Owner) -------------------------------------------------------------------
+
+    def publish_view(self, view: View | None) -> None:
+        if view is not None:
+            self.fabric.publish_retained(self.fabric.topics.view, view)
+        else:
+            self.fabric.forget(self.fabric.topics.view)
+
+    def publish_presence(self) -> None:
+        me = self._driver.node.membership.me
+        presence = Presence(
+            id=me.id,
+            incarnation=me.incarnation,
+            addresses=me.addresses,
+            version=VERSION,
+            started=self._started,
+        )
+        self.fabric.publish_retained(self.fabric.topics.presence(self.id), presence)
+
+    def view_installed(self, view: View) -> None:
+        self._view = view
+        self._view_changed.set()
+
+    def removed(self, effect: fx.Removed) -> None:
+        self._view = None
+        self._view_changed.set()
+        if effect.wanted:
+            self._left.set()
+        else:
+            _log.warning("out of the view: %s; joining again", effect.reason)
+
+    def round_committed(self, effect: fx.RoundCommitted) -> None:
+        waiting, asked = self._waiting, self._asked
+        if not effect.mine or waiting is None or asked is None or waiting.done():
+            return
+        waiting.set_result(
+            Outcome(
+                round=effect.round,
+                epoch=effect.epoch,
+                contributors=effect.contributors,
+                exact=effect.exact,
+                weight=effect.weight,
+                seconds=asyncio.get_running_loop().time() - asked[1],
+                digest=effect.digest.hex(),
+                vector=effect.sum,
+                shapes=asked[0],
+            )
+        )
+
+    def round_aborted(self, effect: fx.RoundAborted) -> None:
+        if effect.mine:
+            self._fail_round(_ABORTED[effect.cause](f"round {effect.round}: {effect.reason}"))
+
+    def provide_state(self, effect: fx.ProvideState) -> None:
+        if self.on_state_wanted is not None:
+            asyncio.get_running_loop().call_soon(self.on_state_wanted, effect.peer, effect.run, effect.round)
+
+    def state_received(self, effect: fx.StateReceived) -> None:
+        if self.on_state is not None:
+            asyncio.get_running_loop().call_soon(self.on_state, effect.run, effect.round, effect.state)
+
+    def behind(self, effect: fx.Behind) -> None:
+        self._fail_round(FellBehind(f"rounds up to {effect.committed} were decided without this peer"))
+
+    # -- what MQTT says ------------------------------------------------------------------------------------
+
+    def _on_fabric_event(self, event: seen.FabricEvent) -> None:
+        match event:
+            case seen.PresenceSeen(presence):
+                member = Member(id=presence.id, incarnation=presence.incarnation, addresses=presence.addresses)
+                self._driver.dispatch(ev.PresenceSeen(member))
+            case seen.PresenceGone(peer):
+                self._driver.dispatch(ev.PresenceGone(peer))
+            case seen.ViewSeen(view):
+                self._driver.dispatch(ev.ViewSeen(view))
+            case seen.Synced():
+                self._driver.dispatch(ev.ControlSynced())
+            case seen.Disconnected(reason):
+                self._driver.dispatch(ev.ControlLost())
+                if not self._closed:
+                    _log.warning("broker is away (%s); rounds go on, joining waits", reason)
+        if self.on_fabric_event is not None:
+            self.on_fabric_event(event)
+
+
+@contextlib.asynccontextmanager
+async def _task_group() -> AsyncIterator[asyncio.TaskGroup]:
+    """A TaskGroup that raises a single failure as itself."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            yield tasks
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from None
+        raise

@@ -1,0 +1,162 @@
+"""The protocol machine with real I/O: what happens becomes events, what the machine wants is done.
+
+Everything runs on the event loop's thread, one event at a time and to its end, so the machine needs no locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from edgepeer.ids import PeerId
+from edgepeer.peer.switchboard import Switchboard
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.node import Node
+from edgepeer.topology.view import View
+from edgepeer.wire.frames import Frame
+
+__all__ = ["Driver", "Owner"]
+
+_log = logging.getLogger(__name__)
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
+
+
+class Owner(Protocol):
+    """Who uses the driver: hears what concerns the application and the control plane."""
+
+    def publish_view(self, view: View | None) -> None: ...
+
+    def publish_presence(self) -> None: ...
+
+    def view_installed(self, view: View) -> None: ...
+
+    def removed(self, effect: fx.Removed) -> None: ...
+
+    def round_committed(self, effect: fx.RoundCommitted) -> None: ...
+
+    def round_aborted(self, effect: fx.RoundAborted) -> None: ...
+
+    def provide_state(self, effect: fx.ProvideState) -> None: ...
+
+    def state_received(self, effect: fx.StateReceived) -> None: ...
+
+    def behind(self, effect: fx.Behind) -> None: ...
+
+
+class Driver:
+    """Runs one Node."""
+
+    def __init__(self, node: Node, owner: Owner) -> None:
+        self.node = node
+        self.switchboard: Switchboard | None = None
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Gets the exception that stopped the machine: always a bug."""
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._stopped = False
+        self._effects: dict[type[Any], Callable[[Any], None]] = {
+            fx.Dial: lambda e: self._lines.dial(e.member),
+            fx.CloseLink: lambda e: self._lines.hang_up(e.peer, e.reason),
+            fx.PublishView: lambda e: owner.publish_view(e.view),
+            fx.PublishPresence: lambda e: owner.publish_presence(),
+            fx.ViewInstalled: lambda e: owner.view_installed(e.view),
+            fx.Removed: owner.removed,
+            fx.RoundCommitted: owner.round_committed,
+            fx.RoundAborted: owner.round_aborted,
+            fx.ProvideState: owner.provide_state,
+            fx.StateReceived: owner.state_received,
+            fx.Behind: owner.behind,
+            fx.Note: lambda e: _log.log(_LEVELS[e.level], "%s", e.text),
+        }
+
+    @property
+    def _lines(self) -> Switchboard:
+        assert self.switchboard is not None
+        return self.switchboard
+
+    def start(self) -> None:
+        self._arm()
+
+    def stop(self) -> None:
+        """Handle nothing any more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.failure.done():
+            self.failure.cancel()
+
+    def dispatch(self, event: ev.Event) -> None:
+        """Let the machine handle an event and do what it wants."""
+        if self._stopped:
+            return
+        try:
+            self._do(self.node.handle(event, self._loop.time()))
+        except Exception as error:  # of ours: the machine does not raise for what comes from outside
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._stopped = True
+        if not self.failure.done():
+            self.failure.set_exception(error)
+
+    def _do(self, effects: list[fx.Effect]) -> None:
+        lines = self._lines
+        for effect in effects:
+            if type(effect) is fx.Send:
+                lines.send(effect.peer, effect.frame, effect.payload)
+            else:
+                self._effects[type(effect)](effect)
+        if self.node.next_deadline() < self._timer_at:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = self.node.next_deadline()
+        self._timer = self._loop.call_at(self._timer_at, self._tick)
+
+    def _tick(self) -> None:
+        if self._stopped:
+            return
+        # uvloop rounds timers to milliseconds, sometimes down: the machine is told the time it asked for.
+        now = max(self._loop.time(), self._timer_at)
+        self._timer_at = float("inf")
+        try:
+            self._do(self.node.tick(now))
+            if self._timer_at == float("inf"):
+                self._arm()
+        except Exception as error:
+            self._fail(error)
+
+    # -- what the switchboard tells ----------------------------------------------------------------------------
+
+    def link_up(self, peer: PeerId, incarnation: int) -> None:
+        self.dispatch(ev.LinkUp(peer, incarnation))
+
+    def link_down(self, peer: PeerId, reason: str) -> None:
+        _log.debug("link to %s down: %s", peer, reason)
+        self.dispatch(ev.LinkDown(peer, reason))
+
+    def dial_failed(self, peer: PeerId, reason: str) -> None:
+        _log.debug("no link to %s: %s", peer, reason)
+        self.dispatch(ev.DialFailed(peer, reason))
+
+    def sink(self, peer: PeerId, frame: Frame, payload_bytes: int) -> memoryview | None:
+        if self._stopped:
+            return None
+        return self.node.sink(peer, frame, payload_bytes)
+
+    def received(
+        self,
+        peer: PeerId,
+        frame: Frame,
+        payload: memoryview | None,
+        payload_bytes: int,
+        stored: bool,
+        seconds: float,
+    ) -> None:
+        self.dispatch(ev.FrameReceived(peer, frame, payload, payload_bytes, stored, seconds))

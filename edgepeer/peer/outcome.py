@@ -1,0 +1,97 @@
+"""What goes into an allreduce and what comes out, in the caller's own shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol.events import FloatVector
+
+__all__ = ["Arrays", "Outcome", "Shapes", "flatten"]
+
+FloatArray: TypeAlias = NDArray[Any]
+Arrays: TypeAlias = FloatArray | list[FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """How the arrays lay in the vector."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    is_list: bool
+
+    def restore(self, vector: FloatVector) -> Arrays:
+        """The vector in the caller's shapes, without a copy."""
+        if not self.is_list:
+            return vector.reshape(self.shapes[0])
+        parts, at = [], 0
+        for shape in self.shapes:
+            size = math.prod(shape)
+            parts.append(vector[at : at + size].reshape(shape))
+            at += size
+        return parts
+
+
+def flatten(value: FloatArray | Sequence[FloatArray]) -> tuple[FloatVector, Shapes]:
+    """One contiguous vector of all elements; a contiguous array is not copied.
+
+    Raises:
+        TypeError: not a float32 or float64 array, or a list of arrays of one of these types.
+    """
+    if isinstance(value, np.ndarray):
+        return _vector(value), Shapes((value.shape,), False)
+    arrays = list(value)
+    if not arrays or not all(isinstance(array, np.ndarray) for array in arrays):
+        raise TypeError("allreduce takes an array or a non-empty list of arrays")
+    dtypes = {array.dtype for array in arrays}
+    if len(dtypes) > 1:
+        raise TypeError(f"allreduce takes arrays of one dtype, not {', '.join(sorted(map(str, dtypes)))}")
+    shapes = tuple(array.shape for array in arrays)
+    return _vector(np.concatenate([_vector(array) for array in arrays])), Shapes(shapes, True)
+
+
+def _vector(array: FloatArray) -> FloatVector:
+    if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
+        raise TypeError(f"allreduce takes float32 or float64, not {array.dtype}")
+    little = array.dtype.newbyteorder("<")
+    return np.ascontiguousarray(array, dtype=little).reshape(-1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Outcome:
+    """The result of one allreduce: the same at every peer, bit for bit."""
+
+    round: int
+    """Number of the round within its run."""
+    epoch: int
+    """Epoch of the view in which it was decided."""
+    contributors: tuple[PeerId, ...]
+    """Whose vectors are in the sum, each exactly once, in tree order."""
+    exact: bool
+    """Whether nobody who was in when the round began is missing."""
+    weight: float
+    """Sum of the contributors' weights."""
+    seconds: float
+    """From this peer's call to the result."""
+    digest: str
+    """xxh3_128 of the sum's bytes, hexadecimal."""
+    vector: FloatVector = field(repr=False)
+    """The weighted sum as one vector, read-only."""
+    shapes: Shapes = field(repr=False)
+
+    @property
+    def sum(self) -> Arrays:
+        """Weighted sum over the contributors, in the shape that was given; read-only, not copied."""
+        return self.shapes.restore(self.vector)
+
+    @property
+    def mean(self) -> Arrays:
+        """Weighted mean over the contributors, in the shape that was given; zeros if all weights were 0."""
+        scale = self.vector.dtype.type(self.weight) if self.weight else self.vector.dtype.type(1)
+        return self.shapes.restore(self.vector / scale)

@@ -1,0 +1,206 @@
+"""All connections of a peer: at most one for each other peer, whoever opened it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+from edgepeer.ids import PeerId
+from edgepeer.peer.session import Session
+from edgepeer.topology.view import Member
+from edgepeer.transport.base import Channel, Listener, Transport
+from edgepeer.wire.frames import Frame, Hello
+
+__all__ = ["Lines", "Switchboard"]
+
+_log = logging.getLogger(__name__)
+
+DIAL_TIMEOUT_S: Final = 4.0
+STAGGER_S: Final = 0.25
+"""The next address is tried this long after the one before it, if that has not answered yet."""
+CROSSING_S: Final = 2.0
+"""Two connections made within this time may be two peers who dialled each other at once."""
+
+
+class Lines(Protocol):
+    """Who hears what happens on the lines."""
+
+    def link_up(self, peer: PeerId, incarnation: int) -> None: ...
+
+    def link_down(self, peer: PeerId, reason: str) -> None: ...
+
+    def dial_failed(self, peer: PeerId, reason: str) -> None: ...
+
+    def sink(self, peer: PeerId, frame: Frame, payload_bytes: int) -> memoryview | None: ...
+
+    def received(
+        self,
+        peer: PeerId,
+        frame: Frame,
+        payload: memoryview | None,
+        payload_bytes: int,
+        stored: bool,
+        seconds: float,
+    ) -> None: ...
+
+
+class Switchboard:
+    """Connections by peer. `tasks` owns the attempts to connect."""
+
+    def __init__(
+        self, transport: Transport, hello: Hello, lines: Lines, tasks: asyncio.TaskGroup, *, max_links: int
+    ) -> None:
+        self.hello = hello
+        self._transport = transport
+        self._lines = lines
+        self._tasks = tasks
+        self._max_links = max_links
+        self._sessions: dict[PeerId, Session] = {}
+        self._strangers: set[Session] = set()
+        self._dialling: set[PeerId] = set()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def listen(self, address: str) -> Listener:
+        return await self._transport.listen(address, self._accept)
+
+    def send(self, peer: PeerId, frame: Frame, payload: memoryview | bytes | None) -> None:
+        session = self._sessions.get(peer)
+        if session is not None:
+            session.channel.send(frame, payload)
+
+    def hang_up(self, peer: PeerId, reason: str) -> None:
+        """Close the connection to a peer, if there is one; `link_down` is not called."""
+        session = self._sessions.pop(peer, None)
+        if session is not None:
+            session.channel.close(reason)
+
+    def close(self, reason: str) -> None:
+        """Close everything."""
+        self._closed = True
+        for call in self._calls:
+            call.cancel()
+        for session in [*self._sessions.values(), *self._strangers]:
+            session.channel.close(reason)
+        self._sessions.clear()
+
+    # -- making connections ----------------------------------------------------------------------------------
+
+    def dial(self, member: Member) -> None:
+        """Try the peer's addresses; `link_up` or `dial_failed` follows, unless a connection arrives meanwhile."""
+        peer = PeerId(member.id)
+        if peer in self._dialling or self._closed:
+            return
+        self._dialling.add(peer)
+        call = self._tasks.create_task(self._dial(peer, member.addresses), name=f"dial {peer}")
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+
+    async def _dial(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
+        failures: list[str] = []
+        answered = asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as attempts:
+                pending = [
+                    attempts.create_task(self._attempt(peer, address, n * STAGGER_S, answered, failures))
+                    for n, address in enumerate(addresses)
+                ]
+                if addresses:
+                    waiter = attempts.create_task(answered.wait())
+                    await asyncio.wait([waiter, attempts.create_task(_all(pending))], return_when="FIRST_COMPLETED")
+                    for task in [waiter, *pending]:
+                        task.cancel()
+        finally:
+            self._dialling.discard(peer)
+        if peer not in self._sessions and not self._closed:
+            self._lines.dial_failed(peer, "; ".join(failures) or "it advertises no address")
+
+    async def _attempt(
+        self, peer: PeerId, address: str, delay: float, answered: asyncio.Event, failures: list[str]
+    ) -> None:
+        await asyncio.sleep(delay)
+        made: list[Session] = []
+
+        def accept(channel: Channel) -> Session:
+            made.append(Session(self, channel, self.hello, self._transport.traffic, dialled=True))
+            self._strangers.add(made[0])
+            return made[0]
+
+        try:
+            await self._transport.dial(address, accept, timeout=DIAL_TIMEOUT_S)
+            await made[0].settled
+        except (OSError, TimeoutError) as error:
+            failures.append(f"{address}: {str(error) or type(error).__name__}")
+            return
+        except asyncio.CancelledError:
+            if made and made[0].peer is None:
+                made[0].channel.close("another address answered")
+            raise
+        if made[0].peer == peer or peer in self._sessions:
+            answered.set()
+        else:
+            failures.append(f"{address}: somebody else is there")
+            made[0].channel.close(f"looking for {peer}")
+
+    def _accept(self, channel: Channel) -> Session:
+        session = Session(self, channel, self.hello, self._transport.traffic, dialled=False)
+        if len(self._strangers) + len(self._sessions) >= self._max_links:
+            _log.warning("connection from %s refused: %d links are in use", channel.remote, self._max_links)
+            channel.close("too many connections")
+        else:
+            self._strangers.add(session)
+        return session
+
+    # -- sessions --------------------------------------------------------------------------------------------
+
+    def introduced(self, session: Session) -> bool:
+        peer = session.peer
+        assert peer is not None
+        self._strangers.discard(session)
+        old = self._sessions.get(peer)
+        if self._closed or (old is not None and self._keeps(old, session)):
+            return False
+        if old is not None:
+            del self._sessions[peer]
+            old.channel.close("replaced by a newer connection")
+            self._lines.link_down(peer, "replaced by a newer connection")
+        self._sessions[peer] = session
+        self._lines.link_up(peer, session.incarnation)
+        return True
+
+    def _keeps(self, old: Session, new: Session) -> bool:
+        """Whether of two connections with one peer the old one stays.
+
+        The newer one stays, since the other end may have lost the old one without our knowing. But where both
+        dialled each other at once, both must decide alike: for the one that the smaller id opened.
+        """
+        if new.met_at - old.met_at > CROSSING_S or old.dialled == new.dialled:
+            return False
+        opened_by_us_stays = self.hello.peer < str(new.peer)
+        return old.dialled == opened_by_us_stays
+
+    def sink(self, peer: PeerId, frame: Frame, payload_bytes: int) -> memoryview | None:
+        return self._lines.sink(peer, frame, payload_bytes)
+
+    def received(
+        self,
+        peer: PeerId,
+        frame: Frame,
+        payload: memoryview | None,
+        payload_bytes: int,
+        stored: bool,
+        seconds: float,
+    ) -> None:
+        self._lines.received(peer, frame, payload, payload_bytes, stored, seconds)
+
+    def session_closed(self, session: Session, reason: str) -> None:
+        self._strangers.discard(session)
+        if session.peer is not None and self._sessions.get(session.peer) is session:
+            del self._sessions[session.peer]
+            if not self._closed:
+                self._lines.link_down(session.peer, reason)
+
+
+async def _all(tasks: list[asyncio.Task[None]]) -> None:
+    await asyncio.wait(tasks)

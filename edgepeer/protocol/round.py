@@ -1,0 +1,144 @@
+"""One round at one peer: what has come, what has been added up, what has been sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgepeer.errors import ProtocolBug
+from edgepeer.ids import PeerId
+from edgepeer.protocol.events import FloatVector
+from edgepeer.protocol.segments import segment_bytes
+from edgepeer.protocol.streams import Prefix, Shape, Upstream
+from edgepeer.wire.frames import Cause, Commit
+
+__all__ = ["Kept", "Round"]
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """How a past round ended: with a sum and the root's commit, or aborted."""
+
+    round: int
+    sum: FloatVector | None
+    commit: Commit | None
+    cause: Cause = "timeout"
+    reason: str = ""
+
+
+class Round:
+    """The round being worked on, in one view."""
+
+    __slots__ = (
+        "abort_wanted", "commit", "commit_from", "contributors", "own", "partial", "reduced", "result",
+        "result_from", "sent_down", "sent_up", "shape", "since", "spare", "streams", "weight", "weight_sum",
+    )  # fmt: skip
+
+    def __init__(self, spare: FloatVector | None = None) -> None:
+        self.own: FloatVector | None = None
+        self.weight = 1.0
+        self.since = 0.0
+        """When this peer contributed."""
+        self.abort_wanted: tuple[Cause, str] | None = None
+        self.spare = spare
+        """A buffer of an earlier round that nobody reads any more."""
+        self.restart({})
+
+    def restart(self, streams: dict[PeerId, Upstream]) -> None:
+        """Forget everything but the own contribution. `streams`: the children, in position order."""
+        self.streams = streams
+        self.shape: Shape | None = Shape.of(self.own) if self.own is not None else None
+        self.partial: FloatVector | None = None
+        """This peer's vector plus its children's, `reduced` elements of it."""
+        self.reduced = -1
+        self.contributors = 0
+        self.weight_sum = 0.0
+        self.result = Prefix()
+        """The root's sum, as it comes down."""
+        self.result_from: PeerId | None = None
+        self.commit: Commit | None = None
+        self.commit_from: PeerId | None = None
+        self.sent_up = -1
+        self.sent_down: dict[PeerId, int] = {}
+
+    @property
+    def begun(self) -> bool:
+        """Whether anybody's contribution is here."""
+        return self.own is not None or any(stream.received >= 0 for stream in self.streams.values())
+
+    @property
+    def waits_for_children(self) -> bool:
+        return self.own is not None and any(not stream.complete for stream in self.streams.values())
+
+    @property
+    def reduced_all(self) -> bool:
+        return self.shape is not None and self.reduced == self.shape.total
+
+    def reduce(self, bit: int, *, root: bool) -> None:
+        """Add what has become complete in all children to this peer's own vector, in position order."""
+        own = self.own
+        if own is None:
+            return
+        streams = self.streams.values()
+        ready = min((stream.received for stream in streams), default=own.size)
+        if ready <= self.reduced:
+            return
+        if self.reduced < 0:
+            self._count(bit)
+            self.partial = self._buffer(own, root)
+        if self.partial is None:
+            raise ProtocolBug("reducing without a buffer")
+        if self.partial is not own:
+            part = slice(max(self.reduced, 0), ready)
+            out, buffers = self.partial[part], [s.buffer[part] for s in streams if s.buffer is not None]
+            if self.weight == 1 and buffers:
+                np.add(own[part], buffers.pop(0), out=out)
+            elif self.weight == 0:
+                out.fill(0)  # whatever the vector holds, NaN included, counts for nothing
+            else:
+                np.multiply(own[part], self.weight, out=out)
+            for buffer in buffers:
+                np.add(out, buffer, out=out)
+        self.reduced = ready
+
+    def _count(self, bit: int) -> None:
+        self.contributors, self.weight_sum = bit, self.weight
+        for stream in self.streams.values():
+            if self.contributors & stream.contributors:
+                raise ProtocolBug(f"a contribution would count twice: {stream.contributors:#x}")
+            self.contributors |= stream.contributors
+            self.weight_sum += stream.weight
+
+    def _buffer(self, own: FloatVector, root: bool) -> FloatVector:
+        if not self.streams and not root and self.weight == 1:
+            return own  # a leaf sends its vector as it is
+        if self.spare is not None and self.spare.size == own.size and self.spare.dtype == own.dtype:
+            return self.spare
+        return np.empty_like(own)
+
+    def reusable(self, total: FloatVector) -> FloatVector | None:
+        """The buffer that the next round may reduce in, now that this one has ended with `total`.
+
+        The parent has added all that was sent from it, or there would be no total.
+        """
+        return self.partial if self.partial is not total and self.partial is not self.own else None
+
+    def segments(self, sent: int, ready: int, rate: float, hops: int) -> Iterator[tuple[int, int]]:
+        """The ranges [start, end) to send next on a link when `sent` of `ready` elements are out (-1: none).
+
+        Args:
+            rate: of the link, bytes/s; 0 when unknown.
+            hops: links from the deepest leaf up to the root and down again.
+        """
+        shape = self.shape or self.result.shape
+        if shape is None:
+            return
+        step = segment_bytes(shape.bytes, rate, hops) // shape.itemsize
+        while sent < ready:
+            start = max(sent, 0)
+            sent = min(start + step, ready)
+            if sent - start < step and sent != shape.total:
+                return  # the rest of this segment is still to come
+            yield start, sent
