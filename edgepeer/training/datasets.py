@@ -1,0 +1,221 @@
+"""Data sets by name: digits, mnist, a shared .npz file, or each device's own.
+
+Whatever the source, what comes out is checked once: float32 samples that are all finite, whole-number
+labels from 0 on, as many of one as of the other, and at least one sample to train and one to test on.
+The same name and files give the same samples in the same order on every device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgepeer.errors import DataError, ModelError
+from edgepeer.training.idx import read_idx
+from edgepeer.training.npz import read_npz
+from edgepeer.training.seeded import permutation
+
+__all__ = ["MAX_CLASSES", "Dataset", "load_dataset"]
+
+MAX_CLASSES: Final = 65_536
+_DOWNLOAD_TIMEOUT: Final = 5.0  # seconds without a byte
+_MNIST_FILES: Final = {
+    "x_train": ("train-images", 3),
+    "y_train": ("train-labels", 1),
+    "x_test": ("t10k-images", 3),
+    "y_test": ("t10k-labels", 1),
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """Samples to train and to test on."""
+
+    x_train: NDArray[np.float32]
+    """Shape (samples, *input_shape)."""
+    y_train: NDArray[np.int64]
+    """Labels, shape (samples,), from 0 to classes-1."""
+    x_test: NDArray[np.float32]
+    y_test: NDArray[np.int64]
+    classes: int
+    name: str
+    local: bool = False
+    """The device's own data: trained on whole, not shared out over the peers."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return self.x_train.shape[1:]
+
+
+def load_dataset(name: str, *, data_dir: Path | None = None) -> Dataset:
+    """The data set of that name.
+
+    Args:
+        name: `digits`; `mnist`; `npz:PATH` or a path ending in .npz, for a file with x and y (and, if it
+            likes, x_test and y_test, else a fifth is kept for testing; and `classes`, else the largest
+            label counts); `local:PATH` for such a file of the device's own. Values are used as they are:
+            scaling is up to who makes the file.
+        data_dir: where the MNIST files are, and where relative paths start.
+
+    Raises:
+        DataError: the data can't be found, read or used; the text says what to do.
+    """
+    if name == "digits":
+        return _digits()
+    if name == "mnist":
+        return _mnist(data_dir)
+    kind, colon, path = name.partition(":")
+    if colon and kind in ("npz", "local") and path:
+        return _npz(name, path, data_dir, local=kind == "local")
+    if name.endswith(".npz"):
+        return _npz(name, name, data_dir, local=False)
+    raise DataError(f"dataset {name!r}: unknown; there are digits, mnist, npz:PATH and local:PATH")
+
+
+def _digits() -> Dataset:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise DataError(f"dataset digits: needs scikit-learn: pip install 'edgepeer[digits]' ({error})") from error
+    digits = load_digits()
+    images = digits.images / 16.0
+    return _checked("digits", "digits", {"x": images, "y": digits.target, "classes": np.array(10)})
+
+
+def _mnist(data_dir: Path | None) -> Dataset:
+    arrays = _mnist_from_files(data_dir) if data_dir is not None else None
+    if arrays is None:
+        arrays = _mnist_from_keras(data_dir)
+    # The division goes straight to float32: a float64 copy of all images would be half a gigabyte.
+    scaled = {
+        name: np.divide(array, np.float32(255), dtype=np.float32) if name.startswith("x") else array
+        for name, array in arrays.items()
+    }
+    named = {
+        "x": scaled["x_train"],
+        "y": scaled["y_train"],
+        "x_test": scaled["x_test"],
+        "y_test": scaled["y_test"],
+    }
+    return _checked("mnist", f"mnist in {data_dir}", {**named, "classes": np.array(10)})
+
+
+def _mnist_from_files(directory: Path) -> dict[str, NDArray[Any]] | None:
+    """The four arrays, or None where none of the files is there."""
+    try:
+        present = {entry.name for entry in directory.iterdir()}
+    except OSError as error:
+        raise DataError(f"data directory {directory}: can't be read: {error.strerror or error}") from error
+    paths: dict[str, Path] = {}
+    for part, (stem, dimensions) in _MNIST_FILES.items():
+        spellings = [f"{stem}{mark}idx{dimensions}-ubyte{end}" for mark in "-." for end in ("", ".gz")]
+        found = next((spelling for spelling in spellings if spelling in present), None)
+        if found is not None:
+            paths[part] = directory / found
+    if not paths:
+        return None
+    for part, (stem, dimensions) in _MNIST_FILES.items():
+        if part not in paths:
+            raise DataError(
+                f"{directory / stem}-idx{dimensions}-ubyte: missing beside the other MNIST files (.gz or not)"
+            )
+    return {part: read_idx(path, dimensions=_MNIST_FILES[part][1]) for part, path in paths.items()}
+
+
+def _mnist_from_keras(data_dir: Path | None) -> dict[str, NDArray[Any]]:
+    hint = (
+        "put the four IDX files (train-images-idx3-ubyte and so on, .gz or not) in a directory and name it "
+        "as data directory, or let Keras download it where there is a network"
+    )
+    if data_dir is not None:
+        hint = f"no IDX files in {data_dir}; {hint}"
+    from edgepeer.training.keras_setup import load_keras
+
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_DOWNLOAD_TIMEOUT)  # Keras' download has none of its own, and could hang
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # its progress bar is no output of ours
+            (x_train, y_train), (x_test, y_test) = load_keras().datasets.mnist.load_data()
+    except ModelError as error:
+        raise DataError(f"dataset mnist: {hint} ({error})") from error
+    except Exception as error:  # Keras raises a bare Exception when the network fails
+        raise DataError(f"dataset mnist: {hint} ({' '.join(str(error).split())[:200]})") from error
+    finally:
+        socket.setdefaulttimeout(before)
+    return {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
+
+
+def _npz(name: str, path: str, data_dir: Path | None, *, local: bool) -> Dataset:
+    where = Path(path) if data_dir is None else data_dir / path
+    arrays = read_npz(where, ("x", "y", "x_test", "y_test", "classes"))
+    for needed in ("x", "y"):
+        if needed not in arrays:
+            raise DataError(f"{where}: has no array {needed!r}; it needs x and y")
+    if ("x_test" in arrays) != ("y_test" in arrays):
+        raise DataError(f"{where}: has one of x_test and y_test without the other")
+    return _checked(name, str(where), arrays, local=local)
+
+
+def _checked(name: str, where: str, arrays: dict[str, NDArray[Any]], *, local: bool = False) -> Dataset:
+    x, y = _samples(where, "x", arrays["x"]), _labels(where, "y", arrays["y"])
+    _match(where, x, y)
+    if "x_test" in arrays:
+        x_test, y_test = (
+            _samples(where, "x_test", arrays["x_test"]),
+            _labels(where, "y_test", arrays["y_test"]),
+        )
+        _match(where, x_test, y_test)
+        if x_test.shape[1:] != x.shape[1:]:
+            raise DataError(f"{where}: samples of shape {x.shape[1:]} in x but {x_test.shape[1:]} in x_test")
+    else:
+        if len(x) < 2:
+            raise DataError(f"{where}: one sample can't be split into training and test data; add x_test and y_test")
+        order = permutation(len(x), "train and test")
+        tested = max(1, len(x) // 5)
+        x, x_test, y, y_test = x[order[tested:]], x[order[:tested]], y[order[tested:]], y[order[:tested]]
+    classes = int(max(y.max(), y_test.max())) + 1
+    if "classes" in arrays:
+        stated = arrays["classes"]
+        if stated.size != 1 or stated.dtype.kind not in "iu" or not classes <= stated.item() <= MAX_CLASSES:
+            raise DataError(f"{where}: 'classes' must be one whole number from {classes} to {MAX_CLASSES}")
+        classes = int(stated.item())
+    return Dataset(x_train=x, y_train=y, x_test=x_test, y_test=y_test, classes=classes, name=name, local=local)
+
+
+def _samples(where: str, field: str, array: NDArray[Any]) -> NDArray[np.float32]:
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{where}: {field} has dtype {array.dtype}; samples must be numbers")
+    if array.ndim < 2 or array.size == 0:
+        raise DataError(f"{where}: {field} has shape {array.shape}; it must be (samples, values...), none of them 0")
+    with np.errstate(over="ignore"):  # what float32 can't hold becomes infinite, and is refused next
+        x = np.ascontiguousarray(array, np.float32)
+    if not (np.isfinite(x.min()) and np.isfinite(x.max())):  # NaN goes through both
+        raise DataError(f"{where}: {field} holds values that are not finite in float32")
+    return x
+
+
+def _labels(where: str, field: str, array: NDArray[Any]) -> NDArray[np.int64]:
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) == 0:
+        raise DataError(
+            f"{where}: {field} has shape {array.shape} and dtype {array.dtype}; labels must be integers, one per sample"
+        )
+    if array.min() < 0 or array.max() >= MAX_CLASSES:
+        raise DataError(
+            f"{where}: {field} has labels from {array.min()} to {array.max()}; allowed are 0 to {MAX_CLASSES - 1}"
+        )
+    return np.ascontiguousarray(array, np.int64)
+
+
+def _match(where: str, x: NDArray[Any], y: NDArray[Any]) -> None:
+    if len(x) != len(y):
+        raise DataError(f"{where}: {len(x)} samples but {len(y)} labels")

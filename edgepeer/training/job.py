@@ -1,0 +1,84 @@
+"""A training job: the one small document that tells every peer of a fabric what to train.
+
+It names things that are already on the devices, or describes them as data; it never carries code. All
+fields are bounded, so whoever decodes a job from the network holds one that is sane in itself; whether it
+can run on this device is for `build.make_trainer` and `datasets.load_dataset` to say.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from edgepeer.errors import ConfigError
+
+__all__ = ["MODEL_CONFIG_LIMIT_BYTES", "Job", "new_job"]
+
+MODEL_CONFIG_LIMIT_BYTES: Final = 2 << 20
+
+_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
+_Model = Annotated[
+    str,
+    msgspec.Meta(min_length=1, max_length=255, pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*(:[A-Za-z_][A-Za-z0-9_.]*)?\Z"),
+]
+_Dataset = Annotated[str, msgspec.Meta(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
+_Rounds = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What to train, on what, for how long."""
+
+    id: _Id
+    """Names the run; a job with a new id starts afresh."""
+    model: _Model = "mlp"
+    """A built-in (mlp, mlp-plain, linear, cnn), or package:function installed on the devices."""
+    model_config: Annotated[str, msgspec.Meta(max_length=MODEL_CONFIG_LIMIT_BYTES)] = ""
+    """A Keras model as JSON (`model.to_json()`); wins over `model` unless empty."""
+    trainer: Literal["keras", "numpy"] = "keras"
+    dataset: _Dataset = "digits"
+    """digits, mnist, npz:PATH (the same file on every device), or local:PATH (each device's own)."""
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100
+    """Samples per peer and round."""
+    learning_rate: Annotated[float, msgspec.Meta(gt=0)] = 0.1
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    rounds: _Rounds = 200
+    wait_for: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1
+    """How many peers must be there before the first round."""
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
+    """Decides initial parameters, who holds which samples, their order, and dropout."""
+    eval_every: _Rounds = 10
+    """Rounds from one evaluation on the test data to the next."""
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.learning_rate):
+            raise ValueError(f"Expected a finite `float`, got {self.learning_rate} - at `$.learning_rate`")
+        if len(self.model_config.encode(errors="surrogatepass")) > MODEL_CONFIG_LIMIT_BYTES:
+            raise ValueError(f"Expected at most {MODEL_CONFIG_LIMIT_BYTES} bytes - at `$.model_config`")
+
+
+def new_job(**fields: object) -> Job:
+    """A checked job, with a random id where none is given.
+
+    Raises:
+        ConfigError: a field is unknown or out of its bounds.
+    """
+    for name in fields:
+        if name not in Job.__struct_fields__:
+            raise ConfigError(f"job: no field {name!r}; there are {', '.join(Job.__struct_fields__)}")
+    try:
+        return msgspec.convert({"id": secrets.token_hex(8), **fields}, Job)
+    except ValueError as error:  # msgspec.ValidationError is one
+        reason, name = _reason_and_field(str(error))
+        value = repr(fields.get(name))
+        shown = value if len(value) <= 80 else f"{value[:80]}…"
+        raise ConfigError(f"job: {name} = {shown}: {reason}") from error
+
+
+def _reason_and_field(text: str) -> tuple[str, str]:
+    # msgspec says "Expected `int` >= 1 - at `$.rounds`".
+    found = re.fullmatch(r"(.*) - at `\$\.(\w+)[^`]*`", text, re.DOTALL)
+    return (found[1].replace("`", ""), found[2]) if found else (text, "?")

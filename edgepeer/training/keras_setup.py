@@ -1,0 +1,85 @@
+"""Brings Keras in, on TensorFlow, the first time somebody needs it.
+
+Nothing happens when this module is imported. The first `load_keras` takes seconds and half a gigabyte; it
+leaves one processor to the event loop and keeps TensorFlow's notes about its own build off the terminal.
+Whoever has TensorFlow imported already, or says otherwise in TF_NUM_INTRAOP_THREADS,
+TF_NUM_INTEROP_THREADS or TF_CPP_MIN_LOG_LEVEL, keeps their settings.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from edgepeer.errors import ModelError
+
+__all__ = ["load_keras"]
+
+_LOG_LEVEL: Final = "TF_CPP_MIN_LOG_LEVEL"
+_NOISE: Final = (b"All log messages before absl::InitializeLog()", b"oneDNN custom operations are on")
+
+
+def load_keras() -> Any:
+    """The module `keras`, on the TensorFlow backend.
+
+    Raises:
+        ModelError: it isn't installed, or Keras was told to use another backend.
+    """
+    fresh = "tensorflow" not in sys.modules
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    try:
+        with _without_build_notes(active=fresh and _LOG_LEVEL not in os.environ):
+            import keras
+            import tensorflow
+
+            if fresh:
+                _set_threads(tensorflow)
+    except ImportError as error:
+        raise ModelError(
+            f"trainer keras: needs Keras and TensorFlow: pip install 'edgepeer[tensorflow]' ({error})"
+        ) from error
+    if keras.backend.backend() != "tensorflow":
+        raise ModelError(f"trainer keras: Keras runs on {keras.backend.backend()} here; set KERAS_BACKEND=tensorflow")
+    return keras
+
+
+def _set_threads(tensorflow: Any) -> None:
+    processors = len(os.sched_getaffinity(0))
+    intra = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+    inter = os.environ.get("TF_NUM_INTEROP_THREADS", "")
+    threading = tensorflow.config.threading
+    threading.set_intra_op_parallelism_threads(int(intra) if intra.isdecimal() else max(1, processors - 1))
+    threading.set_inter_op_parallelism_threads(int(inter) if inter.isdecimal() else 1)
+    # The context is made here, because it too has a note to write.
+    tensorflow.config.list_logical_devices()
+
+
+@contextmanager
+def _without_build_notes(*, active: bool) -> Iterator[None]:
+    """Hold back what libraries write to file descriptor 2 meanwhile, and pass on all but the known notes.
+
+    No log level reaches these few: they are written before TensorFlow has set up its logging.
+    """
+    try:
+        terminal = os.dup(2) if active else None
+    except OSError:  # a daemon may have closed it: then there is nothing to keep clean
+        terminal = None
+    if terminal is None:
+        yield
+        return
+    os.environ[_LOG_LEVEL] = "2"
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            held.seek(0)
+            for line in held:
+                if not any(note in line for note in _NOISE):
+                    os.write(2, line)

@@ -1,0 +1,136 @@
+"""A replica's state as bytes: self-describing, checked in full before any of it is used.
+
+Layout: 8 bytes magic and version; header length, 32 bits, little-endian; a msgpack header with the kind of
+trainer and each array's name, dtype and shape; the arrays, little-endian, in that order; a 128-bit xxHash
+of all before it. It detects damage and misfits, not forgery.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from edgepeer.errors import VersionError, WireError
+
+__all__ = ["ArraySpec", "pack_state", "parameter_digest", "unpack_state"]
+
+_MAGIC: Final = b"EPSTATE"
+_VERSION: Final = 1
+_PREFIX: Final = struct.Struct("<7sBI")
+_HEADER_LIMIT_BYTES: Final = 1 << 20
+_DIGEST_BYTES: Final = 16
+_DTYPES: Final = frozenset(
+    (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
+    )
+)
+
+
+class ArraySpec(msgspec.Struct, frozen=True, array_like=True):
+    """What an array is, but for its content."""
+
+    shape: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(max_length=32)]
+    dtype: Annotated[str, msgspec.Meta(max_length=16)]
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class _Header(msgspec.Struct, frozen=True):
+    kind: Annotated[str, msgspec.Meta(max_length=32)]
+    arrays: dict[str, ArraySpec]
+
+
+def pack_state(kind: str, arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """The arrays, in their order, as bytes. `kind` names who can read them.
+
+    Raises:
+        ValueError: an array has a dtype that a state can't carry.
+    """
+    for name, array in arrays.items():
+        if array.dtype.name not in _DTYPES:
+            raise ValueError(f"a state can't carry {name} of dtype {array.dtype}")
+    header = msgspec.msgpack.encode(
+        _Header(kind, {name: ArraySpec(array.shape, array.dtype.name) for name, array in arrays.items()})
+    )
+    if len(header) > _HEADER_LIMIT_BYTES:
+        raise ValueError(f"a state can't carry {len(arrays)} arrays: its header has {len(header)} bytes")
+    parts: list[Any] = [_PREFIX.pack(_MAGIC, _VERSION, len(header)), header]
+    for array in arrays.values():
+        little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        parts.append(little.reshape(-1).view(np.uint8).data)
+    digest = xxhash.xxh3_128()
+    for part in parts:
+        digest.update(part)
+    return b"".join((*parts, digest.digest()))
+
+
+def unpack_state(
+    blob: bytes | bytearray | memoryview, kind: str, expected: Mapping[str, ArraySpec]
+) -> dict[str, NDArray[Any]]:
+    """The arrays in `blob`, as views into it, after checking that they are just the expected ones.
+
+    Raises:
+        VersionError: the state is of another version than this build reads.
+        WireError: it is not a state, is damaged, or is not of this kind, with these arrays.
+    """
+    content = memoryview(blob).cast("B")
+    if len(content) < _PREFIX.size + _DIGEST_BYTES:
+        raise WireError(f"state of {len(content)} bytes is too short to be one")
+    magic, version, header_length = _PREFIX.unpack_from(content)
+    if magic != _MAGIC:
+        raise WireError("these bytes are not a trainer's state")
+    if version != _VERSION:
+        raise VersionError(f"state of version {version}; this build reads {_VERSION}")
+    body, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
+    if xxhash.xxh3_128_digest(body) != digest:
+        raise WireError(f"state of {len(content)} bytes is damaged or cut short: its digest differs")
+    start = _PREFIX.size + header_length
+    if header_length > _HEADER_LIMIT_BYTES or start > len(body):
+        raise WireError(f"state with a header of {header_length} bytes, more than allowed or there")
+    try:
+        header = msgspec.msgpack.decode(body[_PREFIX.size : start], type=_Header)
+    except msgspec.DecodeError as error:
+        raise WireError(f"state with a broken header: {error}") from error
+    if header.kind != kind:
+        raise WireError(f"state of a {header.kind!r} trainer; this one is {kind!r}")
+    _match(header.arrays, expected)
+    sizes = [spec.size_bytes for spec in header.arrays.values()]
+    if start + sum(sizes) != len(body):
+        raise WireError(f"state with {len(body) - start} bytes of arrays where {sum(sizes)} are needed")
+    arrays: dict[str, NDArray[Any]] = {}
+    for (name, spec), size in zip(header.arrays.items(), sizes, strict=True):
+        dtype = np.dtype(spec.dtype).newbyteorder("<")
+        arrays[name] = np.frombuffer(body[start : start + size], dtype).reshape(spec.shape)
+        start += size
+    return arrays
+
+
+def parameter_digest(vector: NDArray[np.float32]) -> str:
+    """BLAKE2b-128 of the little-endian bytes, as 32 hex digits: equal only for bit-identical parameters."""
+    little = np.ascontiguousarray(vector, "<f4")
+    return hashlib.blake2b(little.view(np.uint8).data, digest_size=16).hexdigest()
+
+
+def _match(found: Mapping[str, ArraySpec], expected: Mapping[str, ArraySpec]) -> None:
+    for name in (*expected, *found):
+        if name not in found:
+            raise WireError(f"state without {name!r}: it is of another model or optimizer")
+        if name not in expected:
+            raise WireError(f"state with {name!r}: it is of another model or optimizer")
+        if found[name] != expected[name]:
+            has, wants = found[name], expected[name]
+            raise WireError(
+                f"state with {name!r} of shape {has.shape} and dtype {has.dtype}; "
+                f"this model has {wants.shape} and {wants.dtype}"
+            )

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_idx import idx
+
+from edgepeer.errors import DataError
+from edgepeer.training.datasets import Dataset, load_dataset
+from edgepeer.training.npz import read_npz
+
+MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
+X = np.arange(40, dtype=np.float32).reshape(10, 2, 2)
+Y = np.arange(10) % 3
+IDX_FILES = {
+    "train-images-idx3-ubyte": np.full((5, 28, 28), 255, np.uint8),
+    "train-labels-idx1-ubyte": np.arange(5, dtype=np.uint8),
+    "t10k-images-idx3-ubyte": np.zeros((2, 28, 28), np.uint8),
+    "t10k-labels-idx1-ubyte": np.array([9, 0], np.uint8),
+}
+
+
+def write_mnist(directory: Path, *, packed: bool = False) -> None:
+    for name, array in IDX_FILES.items():
+        content = idx(array)
+        path = directory / (f"{name}.gz" if packed else name)
+        path.write_bytes(gzip.compress(content) if packed else content)
+
+
+def write_npz(path: Path, **arrays: Any) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def one_line(raised: pytest.ExceptionInfo[DataError]) -> str:
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_digits_are_scaled_and_split_the_same_way_every_time(digits: Dataset) -> None:
+    assert (digits.name, digits.classes, digits.input_shape, digits.local) == ("digits", 10, (8, 8), False)
+    assert (len(digits.x_train), len(digits.x_test)) == (1438, 359)
+    assert digits.x_train.dtype == np.float32
+    assert digits.x_train.flags.c_contiguous
+    assert (digits.x_train.min(), digits.x_train.max()) == (0.0, 1.0)
+    assert set(digits.y_test) == set(digits.y_train) == set(range(10))
+    again = load_dataset("digits")
+    assert np.array_equal(again.x_train, digits.x_train)
+    assert np.array_equal(again.y_test, digits.y_test)
+    # The split is the same on every device, so it may never change: these labels are for all time.
+    assert digits.y_train[:8].tolist() == [8, 7, 2, 9, 8, 5, 2, 4]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_mnist_from_idx_files(tmp_path: Path, packed: bool) -> None:
+    write_mnist(tmp_path, packed=packed)
+    mnist = load_dataset("mnist", data_dir=tmp_path)
+    assert mnist.x_train.shape == (5, 28, 28)
+    assert mnist.x_train.dtype == np.float32
+    assert (mnist.x_train == 1).all()
+    assert mnist.y_test.tolist() == [9, 0]
+    assert (mnist.classes, mnist.name) == (10, "mnist")
+
+
+@pytest.mark.skipif(not MNIST.is_dir(), reason="no real MNIST beside the project")
+def test_the_real_mnist() -> None:
+    mnist = load_dataset("mnist", data_dir=MNIST)
+    assert mnist.x_train.shape == (20_000, 28, 28)
+    assert mnist.x_test.shape == (10_000, 28, 28)
+    assert (mnist.x_train.min(), mnist.x_train.max()) == (0, 1)
+    assert mnist.y_train[:5].tolist() == [5, 0, 4, 1, 9]
+
+
+def test_mnist_with_a_file_missing_names_it(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    (tmp_path / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(DataError, match="t10k-labels-idx1-ubyte: missing") as raised:
+        load_dataset("mnist", data_dir=tmp_path)
+    assert str(tmp_path) in one_line(raised)
+
+
+def test_mnist_in_a_directory_that_is_not_there_or_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data directory .*absent: can't be read: No such file"):
+        load_dataset("mnist", data_dir=tmp_path / "absent")
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(DataError, match="can't be read: Not a directory"):
+        load_dataset("mnist", data_dir=file)
+
+
+def test_mnist_in_an_unreadable_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> Any:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)  # root may read everything, so chmod would not do
+    with pytest.raises(DataError, match="can't be read: Permission denied"):
+        load_dataset("mnist", data_dir=tmp_path)
+
+
+def test_mnist_with_neither_files_nor_network_names_both_ways(
+    tmp_path: Path, keras: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_network() -> Any:
+        raise Exception("URL fetch failure on https://x: None --\n[Errno -3] Temporary failure")
+
+    monkeypatch.setattr(keras.datasets.mnist, "load_data", no_network)
+    for data_dir in (None, tmp_path):
+        with pytest.raises(DataError, match=r"IDX files .* or let Keras download it .*URL fetch failure") as raised:
+            load_dataset("mnist", data_dir=data_dir)
+        assert data_dir is None or str(tmp_path) in one_line(raised)
+
+
+def test_mnist_through_keras(keras: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels = np.full((3, 28, 28), 51, np.uint8), np.array([1, 2, 3], np.uint8)
+    monkeypatch.setattr(keras.datasets.mnist, "load_data", lambda: ((images, labels), (images[:1], labels[:1])))
+    mnist = load_dataset("mnist")
+    assert mnist.x_train.dtype == np.float32
+    assert np.allclose(mnist.x_train, 0.2)
+    assert (len(mnist.y_test), mnist.classes) == (1, 10)
+
+
+def test_what_a_device_lacks_is_named_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(DataError, match=r"pip install 'edgepeer\[digits\]'"):
+        load_dataset("digits")
+    monkeypatch.setitem(sys.modules, "keras", None)
+    with pytest.raises(DataError, match=r"IDX files .*pip install 'edgepeer\[tensorflow\]'"):
+        load_dataset("mnist")
+
+
+def test_npz_with_its_own_test_data(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "a.npz", x=X, y=Y, x_test=X[:3], y_test=Y[:3])
+    for name in (f"npz:{path}", str(path)):
+        data = load_dataset(name)
+        assert np.array_equal(data.x_train, X)
+        assert np.array_equal(data.y_test, Y[:3])
+        assert (data.classes, data.local) == (3, False)
+
+
+def test_npz_is_split_without_overlap_or_loss(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "a.npz", x=X.astype(np.uint8), y=Y.reshape(-1, 1), classes=7)
+    data, again = load_dataset(f"npz:{path}"), load_dataset(f"npz:{path}")
+    assert (len(data.x_train), len(data.x_test), data.classes) == (8, 2, 7)
+    assert sorted([*data.x_train[:, 0, 0], *data.x_test[:, 0, 0]]) == X[:, 0, 0].tolist()
+    assert np.array_equal(data.x_train, again.x_train)
+    assert np.array_equal(Y[(data.x_train[:, 0, 0] / 4).astype(int)], data.y_train)
+
+
+def test_relative_paths_start_at_the_data_directory_and_local_data_says_so(tmp_path: Path) -> None:
+    write_npz(tmp_path / "mine.npz", x=X, y=Y)
+    assert load_dataset("local:mine.npz", data_dir=tmp_path).local
+    assert not load_dataset("mine.npz", data_dir=tmp_path).local
+
+
+@pytest.mark.parametrize(
+    ("arrays", "reason"),
+    [
+        ({"x": X}, "has no array 'y'"),
+        ({"y": Y}, "has no array 'x'"),
+        ({"x": X, "y": Y, "x_test": X}, "without the other"),
+        ({"x": X, "y": Y[:9]}, "10 samples but 9 labels"),
+        ({"x": X, "y": Y, "x_test": X, "y_test": Y[:9]}, "10 samples but 9 labels"),
+        ({"x": X, "y": Y, "x_test": X[:, :1], "y_test": Y}, r"shape \(2, 2\) in x but \(1, 2\)"),
+        ({"x": X[:0], "y": Y[:0]}, r"x has shape \(0, 2, 2\)"),
+        ({"x": X[:, :0], "y": Y}, r"x has shape \(10, 0, 2\)"),
+        ({"x": X[:1], "y": Y[:1]}, "one sample can't be split"),
+        ({"x": Y, "y": Y}, r"x has shape \(10,\)"),
+        ({"x": X.astype(str), "y": Y}, "samples must be numbers"),
+        ({"x": X * 1j, "y": Y}, "samples must be numbers"),
+        ({"x": X.astype(object), "y": Y}, "Python objects"),
+        ({"x": np.where(X == 7, np.nan, X), "y": Y}, "not finite"),
+        ({"x": np.where(X == 7, -np.inf, X), "y": Y}, "not finite"),
+        ({"x": np.where(X == 7, 1e300, X.astype(float)), "y": Y}, "not finite in float32"),
+        ({"x": X, "y": Y.astype(float)}, "labels must be integers"),
+        ({"x": X, "y": X}, "labels must be integers"),
+        ({"x": X, "y": Y - 1}, "labels from -1 to 1"),
+        ({"x": X, "y": Y + 65_536}, "allowed are 0 to 65535"),
+        ({"x": X, "y": Y, "classes": 2}, "'classes' must be one whole number from 3"),
+        ({"x": X, "y": Y, "classes": [3, 4]}, "'classes' must be"),
+        ({"x": X, "y": Y, "classes": 10**9}, "'classes' must be"),
+    ],
+)
+def test_npz_that_can_not_be_used(tmp_path: Path, arrays: dict[str, Any], reason: str) -> None:
+    path = write_npz(tmp_path / "bad.npz", **arrays)
+    with pytest.raises(DataError, match=reason) as raised:
+        load_dataset(f"npz:{path}")
+    assert str(path) in one_line(raised)
+
+
+def npz_with_entry(path: Path, content: bytes) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", content)
+    return path
+
+
+def npy(shape: tuple[int, ...], content: bytes) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return file.getvalue() + content
+
+
+def test_broken_npz_files(tmp_path: Path) -> None:
+    path = tmp_path / "broken.npz"
+    whole = write_npz(path, x=X, y=Y).read_bytes()
+    for content in (b"", b"garbage", whole[: len(whole) // 2], whole[:100] + b"?" * 40 + whole[140:]):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"not a usable \.npz") as raised:
+            load_dataset(f"npz:{path}")
+        assert str(path) in one_line(raised)
+    for content in (b"", b"no array", npy((10**12,), b"abcd"), npy((1,), b"ab"), npy((1,), b"abcdefgh")):
+        npz_with_entry(path, content)
+        with pytest.raises(DataError, match=r"not a usable \.npz"):
+            read_npz(path, ("x",))
+    with pytest.raises(DataError, match="can't be read: No such file"):
+        load_dataset("npz:absent.npz", data_dir=tmp_path)
+
+
+def test_an_npz_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    path = npz_with_entry(tmp_path / "bomb.npz", npy((1_000_000,), bytes(4_000_000)))
+    assert path.stat().st_size < 10_000
+    with pytest.raises(DataError, match="over the limit of 1000000"):
+        read_npz(path, ("x",), limit=1_000_000)
+
+
+@pytest.mark.parametrize("name", ["cifar", "npz:", "local:", "npz", "csv:/a.csv"])
+def test_an_unknown_name_is_answered_with_the_known_ones(name: str) -> None:
+    with pytest.raises(DataError, match="unknown; there are digits, mnist"):
+        load_dataset(name)

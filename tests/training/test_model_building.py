@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgepeer.errors import ModelError
+from edgepeer.training.build import make_trainer
+from edgepeer.training.datasets import Dataset
+from edgepeer.training.job import new_job
+from edgepeer.training.numpy_trainer import NumpyTrainer
+
+
+def data(shape: tuple[int, ...] = (8, 8), classes: int = 10, *, local: bool = False) -> Dataset:
+    x, y = np.zeros((classes, *shape), np.float32), np.arange(classes)
+    return Dataset(x_train=x, y_train=y, x_test=x, y_test=y, classes=classes, name="some", local=local)
+
+
+def refusal(dataset: Dataset | None = None, **job: Any) -> str:
+    """The one line with which a job is refused."""
+    with pytest.raises(ModelError) as raised:
+        make_trainer(new_job(**job), dataset or data())
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 400
+    return str(raised.value)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "my_models.py").write_text(
+        """
+import keras
+
+def small(input_shape, classes):
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Flatten(), keras.layers.Dense(classes)])
+
+def anything(**options):
+    return small(**options)
+
+def fixed():
+    return small((8, 8), 10)
+
+def ends_in(*, classes=10):
+    return small((8, 8), classes + 1)
+
+def raises():
+    raise RuntimeError("no such luck\\nat all")
+
+def number():
+    return 3
+
+class Shelf:
+    small = staticmethod(small)
+
+constant = 5
+"""
+    )
+    (tmp_path / "broken_models.py").write_text("import absent_package_of_models")
+    (tmp_path / "raising_models.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("my_models", "broken_models", "raising_models"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return "my_models"
+
+
+@pytest.mark.parametrize(("model", "size"), [("mlp", 407_050), ("mlp-plain", 407_050), ("linear", 7_850)])
+def test_both_trainers_build_the_same_networks(keras: Any, model: str, size: int) -> None:
+    for trainer in ("keras", "numpy"):
+        for optimizer in ("sgd", "adam"):
+            job = new_job(model=model, trainer=trainer, optimizer=optimizer)
+            assert make_trainer(job, data((28, 28))).size == size
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (9, 7, 3), (1, 1)])
+def test_cnn_takes_images(keras: Any, shape: tuple[int, ...]) -> None:
+    assert make_trainer(new_job(model="cnn"), data(shape)).size > 0
+
+
+def test_initial_parameters_follow_the_seed_alone(keras: Any) -> None:
+    def parameters(seed: int, **job: Any) -> list[float]:
+        return make_trainer(new_job(seed=seed, **job), data()).parameters().tolist()
+
+    config = keras.Sequential([keras.Input((8, 8)), keras.layers.Flatten(), keras.layers.Dense(10)]).to_json()
+    for job in ({"model": "mlp"}, {"model": "cnn"}, {"model_config": config}, {"trainer": "numpy"}):
+        assert parameters(1, **job) == parameters(1, **job)
+        assert parameters(1, **job) != parameters(2, **job)
+
+
+def test_building_leaves_the_global_generators_where_they_were(keras: Any) -> None:
+    before, numpy_before = random.getstate(), np.random.get_state()
+    make_trainer(new_job(), data())
+    assert random.getstate() == before
+    assert all(np.array_equal(a, b) for a, b in zip(np.random.get_state(), numpy_before, strict=True))
+
+
+@pytest.mark.parametrize("function", ["small", "anything", "fixed", "Shelf.small"])
+def test_functions_of_a_package(keras: Any, package: str, function: str) -> None:
+    assert make_trainer(new_job(model=f"{package}:{function}"), data()).size == 650
+
+
+def test_functions_that_do_not_work_out(keras: Any, package: str) -> None:
+    for model, reason in {
+        "my_models:raises": "raised RuntimeError: no such luck",
+        "my_models:number": "must return a keras.Model, not int",
+        "my_models:absent": "my_models has no function 'absent'",
+        "my_models:constant": "my_models has no function 'constant'",
+        "my_models:small.absent": "has no function 'small.absent'",
+        "absent_models:small": "no package 'absent_models' is installed on this device",
+        "my_models.inner:small": "no package 'my_models.inner'",
+        "broken_models:small": "no package 'absent_package_of_models'",
+        "raising_models:small": "importing raising_models raised ZeroDivisionError",
+        "os:abort": "os is part of Python",
+        "os.path:exists": "os is part of Python",
+        "my_models:ends_in": "has 11 outputs where some has 10 classes",
+    }.items():
+        message = refusal(model=model)
+        assert message.startswith(f"model {model}: ")
+        assert reason in message
+
+
+def test_samples_and_classes_that_do_not_fit(keras: Any, package: str) -> None:
+    assert "can't take samples of shape (4, 4)" in refusal(data((4, 4)), model=f"{package}:fixed")
+    assert "10 outputs where some has 3 classes" in refusal(data(classes=3), model=f"{package}:fixed")
+    assert "10 outputs where some has 11" in refusal(data(classes=11, local=True), model=f"{package}:fixed")
+    assert "needs images" in refusal(data((64,)), model="cnn")
+    # One device's own data may lack the classes that others have.
+    assert make_trainer(new_job(model=f"{package}:fixed"), data(classes=3, local=True)).size == 650
+
+
+def test_unknown_models_are_answered_with_the_known_ones(keras: Any) -> None:
+    assert "unknown; there are mlp, mlp-plain, linear, cnn" in refusal(model="resnet")
+    for job in ({"model": "cnn"}, {"model": "resnet"}, {"model": "a:b"}, {"model_config": "{}"}):
+        message = refusal(trainer="numpy", **job)
+        assert "only mlp, mlp-plain, linear; use trainer keras" in message
+
+
+def config_of(keras: Any, *layers: Any, **extra: Any) -> dict[str, Any]:
+    model = keras.Sequential([keras.Input((8, 8)), keras.layers.Flatten(), *layers, keras.layers.Dense(10)])
+    config: dict[str, Any] = json.loads(model.to_json())
+    return {**config, **extra}
+
+
+def test_keras_json_configs(keras: Any) -> None:
+    plain = json.dumps(config_of(keras, keras.layers.Dropout(0.5), keras.layers.Dense(4, activation="relu")))
+    assert make_trainer(new_job(model_config=plain), data()).size == 64 * 4 + 4 + 4 * 10 + 10
+    inputs = keras.Input((8, 8))
+    flat = keras.layers.Flatten()(inputs)
+    hidden = keras.layers.Dense(64, kernel_regularizer="l2")(flat)
+    branched = keras.Model(inputs, keras.layers.Dense(10)(keras.layers.Add()([flat, hidden]) * 2.0))
+    branched.compile("adam", "sparse_categorical_crossentropy")  # what is compiled in does not travel
+    assert make_trainer(new_job(model_config=branched.to_json()), data()).size == 64 * 65 + 650
+
+
+def test_keras_json_configs_that_are_not_models(keras: Any) -> None:
+    for text, reason in {
+        "{": "not JSON",
+        "[" * 100_000: "can't build it: RecursionError",
+        "3": "must describe a keras.Model, not int",
+        "[]": "must describe a keras.Model, not list",
+        "{}": "must describe a keras.Model, not dict",
+        '{"class_name": "Absent", "config": {}, "module": "keras"}': "can't build it",
+        '{"class_name": "Sequential", "config": 5, "module": "keras"}': "can't build it",
+        '"Dense"': "must describe a keras.Model, not str",
+    }.items():
+        message = refusal(model_config=text)
+        assert message.startswith("model_config: ")
+        assert reason in message
+
+
+def test_keras_json_configs_carry_no_code(keras: Any) -> None:
+    evil = keras.layers.Lambda(lambda x: x)
+    assert "Lambda is not allowed" in refusal(model_config=json.dumps(config_of(keras, evil)))
+    for item, reason in (
+        ({"class_name": "function", "config": "system", "module": "os"}, "os.function is not one of Keras' own"),
+        ({"class_name": "function", "config": "get_file", "module": "keras.utils"}, "keras.utils.function is not"),
+        ({"class_name": "Popen", "config": {"args": "true"}, "module": "subprocess"}, "subprocess.Popen is not"),
+        ({"class_name": "get_file", "config": {}, "module": "keras.utils"}, "keras.utils.get_file is not"),
+        ({"class_name": "TFSMLayer", "config": {}, "module": "keras.layers"}, "TFSMLayer is not allowed"),
+        ({"class_name": "StringLookup", "config": {}, "module": "keras.layers"}, "StringLookup is not allowed"),
+        ({"class_name": "__lambda__", "config": {"value": ""}}, "__lambda__ is not allowed"),
+        ({"class_name": ["Lambda"], "config": {}, "module": ["os"]}, "is not one of Keras' own"),
+    ):
+        config = config_of(keras)
+        config["config"]["layers"].insert(1, item)
+        assert reason in refusal(model_config=json.dumps(config))
+        config = config_of(keras)
+        config["config"]["layers"][-1]["config"]["activation"] = item
+        assert reason in refusal(model_config=json.dumps(config))
+
+
+def test_without_keras_the_cure_is_named_and_numpy_still_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keras", None)
+    assert "pip install 'edgepeer[tensorflow]'" in refusal()
+    assert isinstance(make_trainer(new_job(trainer="numpy"), data()), NumpyTrainer)
+
+
+def test_another_keras_backend_is_refused(keras: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    assert "Keras runs on jax here; set KERAS_BACKEND=tensorflow" in refusal()
+
+
+@pytest.mark.slow
+def test_keras_comes_in_silence_and_only_when_asked() -> None:
+    program = """
+import sys
+import edgepeer.training.build, edgepeer.training.sharding, edgepeer.training.keras_trainer
+assert not {"tensorflow", "keras", "sklearn", "matplotlib"} & set(sys.modules)
+from edgepeer.training.keras_setup import load_keras
+keras = load_keras()
+import os, tensorflow
+assert keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])(tensorflow.zeros((1, 4))).shape == (1, 2)
+assert tensorflow.config.threading.get_inter_op_parallelism_threads() == 1
+os.write(2, b"still there")
+"""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("TF_", "KERAS_"))}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=clean, timeout=60)
+    assert done.stderr.decode() == "still there"
+    assert done.returncode == 0
