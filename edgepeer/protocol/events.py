@@ -12,7 +12,8 @@ from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Frame
 
 __all__ = [
-    "Adopted", "Contribute", "ControlLost", "ControlSynced", "DialFailed", "Event", "FrameReceived", "LeaveWanted",
+    "Adopted", "Contribute", "ControlLost", "ControlSynced", "DialFailed", "Event", "FrameReceived", "JoinWanted",
+    "LeaveWanted",
     "LinkDown", "LinkUp", "PresenceGone", "PresenceSeen", "RunWanted", "StateReady", "TimedOut", "ViewSeen",
 ]  # fmt: skip
 
@@ -133,10 +134,15 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class LeaveWanted:
-    """This peer wants to leave at the next boundary."""
+    """This peer wants to leave, and will contribute no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinWanted:
+    """This peer, having left, wants to be in again."""
 
 
 Event: TypeAlias = (
     FrameReceived | LinkUp | LinkDown | DialFailed | PresenceSeen | PresenceGone | ViewSeen | ControlSynced
-    | ControlLost | Contribute | TimedOut | RunWanted | StateReady | Adopted | LeaveWanted
+    | ControlLost | Contribute | TimedOut | RunWanted | StateReady | Adopted | LeaveWanted | JoinWanted
 )  # fmt: skip

@@ -45,7 +45,7 @@ class Membership:
         self._appeared_at = 0.0
         self._banned: dict[PeerId, int] = {}
         self._lost: set[PeerId] = set()
-        self._leavers: dict[PeerId, int] = {}
+        self._leavers: dict[PeerId, tuple[int, int]] = {}  # incarnation, last round contributed to
         self._changed_at: float | None = None
         self._run: tuple[str, int] | None = None
 
@@ -69,7 +69,7 @@ class Membership:
         self.view, self.seen = view, None
         self._lost.clear()
         self._changed_at = None
-        self._leavers = {peer: life for peer, life in self._leavers.items() if peer in view}
+        self._leavers = {peer: life for peer, life in self._leavers.items() if peer in view or peer in self.present}
         self._banned = {peer: life for peer, life in self._banned.items() if peer not in view}
 
     def exit(self, view: View | None, now: float) -> None:
@@ -78,8 +78,7 @@ class Membership:
         self._changed_at = None
         self._appeared_at = now
         if self.contains_life(view):
-            self.me = msgspec.structs.replace(self.me, incarnation=self.me.incarnation + 1)
-            self.present[self._id] = self.me
+            self._new_life()
 
     def contains_life(self, view: View | None) -> bool:
         # A view without us was made by somebody who holds this life of ours for lost.
@@ -103,6 +102,16 @@ class Membership:
             self._banned.pop(peer, None)
         self._note_change(now)
 
+    def rejoin(self, now: float) -> None:
+        """Want to be in again, in a new life, after having left."""
+        self.leaving = False
+        self._new_life()
+        self._appeared_at = now
+
+    def _new_life(self) -> None:
+        self.me = msgspec.structs.replace(self.me, incarnation=self.me.incarnation + 1)
+        self.present[self._id] = self.me
+
     def on_gone(self, peer: PeerId) -> None:
         if peer != self._id:
             self.present.pop(peer, None)
@@ -113,8 +122,8 @@ class Membership:
 
     # -- what peers say ------------------------------------------------------------------------------------
 
-    def on_leaver(self, peer: PeerId, incarnation: int, now: float) -> None:
-        self._leavers[peer] = incarnation
+    def on_leaver(self, peer: PeerId, incarnation: int, until: int, now: float) -> None:
+        self._leavers[peer] = incarnation, until
         self._note_change(now)
 
     def lose(self, peer: PeerId) -> None:
@@ -134,21 +143,26 @@ class Membership:
             for peer in sorted(self.present)
             if peer not in self._banned
             and (peer not in view or view.member(peer).incarnation < self.present[peer].incarnation)
-            and self._leavers.get(peer, -1) < self.present[peer].incarnation
+            and self._leavers.get(peer, (-1, -1))[0] < self.present[peer].incarnation
         ]
 
-    def next_view(self, *, first_round: int, boundary: bool, idle: bool, now: float) -> View | None:
+    def next_view(self, *, first_round: int, boundary: bool, idle: bool, contributed: bool, now: float) -> View | None:
         """The view that the coordinator should install now, None when there is no need or it is not time."""
         view = self.view
         if view is None or not self.coordinator or (self.leaving and view.size == 1):
             return None
+        leavers = {
+            p: until for p, (life, until) in self._leavers.items() if p in view and view.member(p).incarnation <= life
+        }
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
-        if not (self._lost or boundary or (idle and due) or self.leaving):
+        # The round in progress can't end without somebody who will not contribute to it.
+        stuck = any(until < first_round for until in leavers.values()) or (self.leaving and not contributed)
+        if not (self._lost or boundary or stuck or (idle and (due or self.leaving))):
             return None
         joiners = self._joiners(view) if not self.leaving else []
-        gone = {peer for peer, life in self._leavers.items() if peer in view and view.member(peer).incarnation <= life}
+        gone = set(leavers)
         gone |= self._lost | {PeerId(member.id) for member in joiners if member.id in view}
-        if self.leaving and (boundary or idle):
+        if self.leaving:
             gone.add(self._id)
         if len(gone) == view.size and not joiners:
             gone = {self._id}  # the others leave one by one, so that each hears of it

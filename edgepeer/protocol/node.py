@@ -67,6 +67,7 @@ class Node:
             ev.StateReady: self._on_state_ready,
             ev.Adopted: self._on_adopted,
             ev.LeaveWanted: self._on_leave_wanted,
+            ev.JoinWanted: self._on_join_wanted,
         }
         self._on_frame: dict[type[Any], Callable[[PeerId, Any, ev.FrameReceived], None]] = {
             fr.Reduce: lambda p, f, e: self.allreduce.on_reduce(p, f, e.payload_bytes, e.stored, e.seconds),
@@ -77,7 +78,7 @@ class Node:
             fr.ViewFrame: self._on_view_frame,
             fr.Ping: self._on_ping,
             fr.Suspect: self._on_suspect,
-            fr.Leave: lambda p, f, e: self._on_leave(PeerId(f.peer), f.incarnation),
+            fr.Leave: lambda p, f, e: self._on_leave(f),
             fr.StateRequest: self._on_state_request,
             fr.State: lambda p, f, e: self.catchup.on_state(p, f, e.payload_bytes, e.stored, self._now),
             fr.Hello: lambda p, f, e: None,
@@ -275,7 +276,11 @@ class Node:
     def _coordinate(self, *, boundary: bool) -> None:
         idle = self.allreduce.idle
         following = self.membership.next_view(
-            first_round=self._first_round(), boundary=boundary, idle=idle, now=self._now
+            first_round=self._first_round(),
+            boundary=boundary,
+            idle=idle,
+            contributed=self.allreduce.contributed,
+            now=self._now,
         )
         if following is not None:
             self._install(following)
@@ -388,11 +393,11 @@ class Node:
         if self.view is not None and frame.epoch == self.view.epoch:
             self._suspect(PeerId(frame.peer), frame.reason)
 
-    def _on_leave(self, peer: PeerId, incarnation: int) -> None:
+    def _on_leave(self, frame: fr.Leave) -> None:
         if self.membership.coordinator:
-            self.membership.on_leaver(peer, incarnation, self._now)
+            self.membership.on_leaver(PeerId(frame.peer), frame.incarnation, frame.until, self._now)
         else:
-            self._tell_coordinator(fr.Leave(peer=peer, incarnation=incarnation))
+            self._tell_coordinator(frame)
 
     def _on_leave_wanted(self, event: ev.LeaveWanted) -> None:
         self.membership.leaving = True
@@ -402,4 +407,12 @@ class Node:
         if self.view is None or self.view.size == 1:
             self._exit(None, "left")
         elif not self.membership.coordinator:
-            self._tell_coordinator(fr.Leave(peer=self.id, incarnation=self.membership.me.incarnation))
+            until = self.allreduce.committed + (1 if self.allreduce.contributed else 0)
+            incarnation = self.membership.me.incarnation
+            self._tell_coordinator(fr.Leave(peer=self.id, incarnation=incarnation, until=until))
+
+    def _on_join_wanted(self, event: ev.JoinWanted) -> None:
+        if self.membership.leaving and self.view is None:
+            self._left = False
+            self.membership.rejoin(self._now)
+            self._emit(fx.PublishPresence())

@@ -159,10 +159,12 @@ class Suspect(_Header, frozen=True):
 
 
 class Leave(_Header, frozen=True):
-    """To the coordinator, hop by hop: the peer wants to leave at the next boundary."""
+    """To the coordinator, hop by hop: the peer wants to leave."""
 
     peer: _Peer
     incarnation: _Count
+    until: Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
+    """The last round that it has contributed to; it can be kept in until that is over, and no longer."""
 
 
 class StateRequest(_Header, frozen=True):
