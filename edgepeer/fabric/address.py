@@ -1,0 +1,105 @@
+"""Where the broker is: `mqtt://[user:password@]host[:port]`, checked once.
+
+A password never shows: not in a repr, a log line or an error, not even when the rest is malformed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from urllib.parse import quote, unquote, urlsplit
+
+from edgepeer.errors import ConfigError
+
+__all__ = ["DEFAULT_PORT", "BrokerAddress"]
+
+DEFAULT_PORT = 1883
+_HOST_NAME = re.compile(r"(?!-)[\w-]{1,63}(\.[\w-]{1,63})*\.?\Z")
+_SHOWABLE = re.compile(
+    r"([a-z][a-z0-9+.-]*://)?(.*@)?(\[[^\]]*\]|[^:/?#]*)(:\d{1,6}(?!\d))?(.*)\Z", re.IGNORECASE | re.DOTALL
+)
+_SHOWN_CHARS = 120
+_CREDENTIAL_LIMIT_BYTES = 65535  # MQTT's own limit on a string
+_SHAPE = "must be mqtt://[user:password@]host[:port]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokerAddress:
+    """A broker and, if it wants one, our login."""
+
+    host: str
+    """A name, an IPv4 or an IPv6 address, without brackets."""
+    port: int = DEFAULT_PORT
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> BrokerAddress:
+        """Read an address.
+
+        Raises:
+            ConfigError: one line that says what is wrong with it, without its password.
+        """
+        shown = f"broker {_redacted(text)}"
+        if not text.isprintable() or " " in text:
+            raise ConfigError(f"{shown}: {_SHAPE}, without blanks")
+        try:
+            parts = urlsplit(text)
+            port = parts.port
+        except ValueError as error:
+            # urllib's own words may quote the password, when an unescaped '/' or '#' tore it apart.
+            reason = "port must be 1 to 65535" if "ort" in str(error) else "not an address"
+            raise ConfigError(f"{shown}: {reason}; {_SHAPE}") from None
+        if parts.scheme == "mqtts":
+            raise ConfigError(f"{shown}: TLS isn't available yet; use mqtt:// on a network that you trust")
+        if parts.scheme != "mqtt" or not parts.netloc:
+            raise ConfigError(f"{shown}: {_SHAPE}")
+        if parts.path not in ("", "/") or parts.query or parts.fragment:
+            escapes = "in a password write '/', '?' and '#' as %2F, %3F and %23"
+            raise ConfigError(f"{shown}: nothing may follow the port; {_SHAPE}; {escapes}")
+        host = unquote(parts.hostname or "")
+        if not _is_host(host):
+            raise ConfigError(f"{shown}: host name missing or malformed; {_SHAPE}")
+        if port == 0 or parts.netloc.endswith(":"):
+            raise ConfigError(f"{shown}: port must be 1 to 65535; {_SHAPE}")
+        username = unquote(parts.username) if parts.username is not None else None
+        password = unquote(parts.password) if parts.password is not None else None
+        if username is not None and not (username and username.isprintable()):
+            raise ConfigError(f"{shown}: user name missing or not printable; {_SHAPE}")
+        if max(len((secret or "").encode()) for secret in (username, password)) > _CREDENTIAL_LIMIT_BYTES:
+            raise ConfigError(f"{shown}: user name or password is over {_CREDENTIAL_LIMIT_BYTES} bytes")
+        return cls(host=host, port=port or DEFAULT_PORT, username=username, password=password)
+
+    def url(self) -> str:
+        """The whole address as `parse` reads it, password included: for a child process, not for a log."""
+        login = ""
+        if self.username is not None:
+            secret = "" if self.password is None else f":{quote(self.password, safe='')}"
+            login = f"{quote(self.username, safe='')}{secret}@"
+        return f"mqtt://{login}{self._place()}"
+
+    def __str__(self) -> str:
+        login = "" if self.username is None else f"{quote(self.username, safe='')}@"
+        return f"mqtt://{login}{self._place()}"
+
+    def _place(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _is_host(host: str) -> bool:
+    if _HOST_NAME.match(host) and len(host) <= 253:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _redacted(text: str) -> str:
+    """The text with everything hidden that is, or might have been meant as, a password."""
+    found = _SHOWABLE.match(text)
+    scheme, login, host, port, rest = found.groups(default="") if found else ("", "", "", "", text)
+    shown = f"{scheme}{'***@' if login else ''}{host}{port}"[:_SHOWN_CHARS]
+    return ascii(shown + ("..." if rest else ""))

@@ -1,0 +1,339 @@
+"""A peer's place in a fabric: one MQTT connection, kept for as long as its owner wants it.
+
+Broker outages of any length are this module's business: it reconnects, subscribes again, says again what it
+retains, and delivers what waited. Its owner is told what is seen, in order, on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import aiomqtt
+import msgspec
+from paho.mqtt.reasoncodes import ReasonCode
+
+from edgepeer.errors import FabricError, ProtocolBug, WireError
+from edgepeer.fabric import inbox
+from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.connection import Refused, connection, describe, failed
+from edgepeer.fabric.events import Connected, Disconnected, FabricEvent, Synced
+from edgepeer.fabric.outbox import Outbox
+from edgepeer.fabric.topics import Group, Topics
+from edgepeer.ids import check_peer_id
+from edgepeer.wire.documents import pack, unpack
+
+__all__ = ["FabricClient"]
+
+_LOG = logging.getLogger(__name__)
+_BACKOFF_S: Final = (0.2, 5.0)
+_SLOWEST_BYTES_PER_S: Final = 10_000
+_COMPLAINT_EVERY_S: Final = 1.0
+_COMPLAINT_CHARS: Final = 200
+
+
+class FabricClient:
+    """One client of one fabric.
+
+    Args:
+        client_id: unique in the fabric; a peer's own id, or any other name of that form.
+        on_event: told everything, from within the event loop; must be quick. If it raises, `run` ends with
+            that exception.
+        will_topic: the retained topic that the broker clears when we vanish, and that we fill again when
+            somebody else clears it: a peer's presence.
+        interests: what to subscribe to.
+        timeout: seconds for finding and reaching the broker, and again for its answer.
+
+    Raises:
+        ConfigError: the fabric or the client id is no name.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerAddress,
+        fabric: str,
+        client_id: str,
+        *,
+        on_event: Callable[[FabricEvent], None],
+        will_topic: str | None = None,
+        interests: Group = Group.EVERYTHING,
+        timeout: float = 4.0,
+    ) -> None:
+        self.topics = Topics(fabric)
+        self.broker = broker
+        self.reconnects = 0
+        """Connections after the first."""
+        self.rejected_documents = 0
+        """Messages on this fabric's topics that were not what they must be."""
+        self._client_id = check_peer_id(client_id)
+        self._on_event = on_event
+        self._will_topic = will_topic
+        self._interests = interests
+        self._timeout = timeout
+        self._outbox = Outbox()
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._marker = self.topics.marker(client_id)
+        self._marker_payload = b""
+        self._echoed = asyncio.Event()
+        self._listening = False
+        self._connections = 0
+        self._established = False
+        self._failure: FabricError | None = None
+        self._first_answer = asyncio.Event()
+        self._running = False
+        self._ending = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._polite = True
+        self._bug: Exception | None = None
+        self._complained_at = float("-inf")
+
+    @property
+    def dropped_events(self) -> int:
+        """Events that gave way to later ones during an outage."""
+        return self._outbox.dropped_events
+
+    async def run(self) -> None:
+        """Be connected until `close`. Cancelling this instead is like a crash: the broker sends the will.
+
+        Raises:
+            Exception: whatever `on_event` raised.
+        """
+        if self._running or self._ending.is_set():
+            raise ProtocolBug("a FabricClient runs once")
+        self._running = True
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                keeper = tasks.create_task(self._keep_connected())
+                await self._ending.wait()
+                if not self._established:
+                    keeper.cancel()
+        finally:
+            self._ended.set()
+        if self._bug is not None:
+            raise self._bug
+
+    async def connected(self, timeout: float = 8.0) -> None:
+        """Wait for the first connection; an outage after it is nothing to wait for.
+
+        Raises:
+            FabricError: the broker refused us, or could not be reached within `timeout` seconds; one line
+                with the address and the reason.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._first_answer.wait()
+        if not self._connections:
+            raise FabricError(str(self._failure or f"broker {self.broker}: timed out after {timeout:g} s"))
+
+    def publish_retained(self, topic: str, document: msgspec.Struct | None) -> None:
+        """Let the broker keep this, now and after every reconnect; None clears the topic.
+
+        Raises:
+            WireError: the document breaks its own bounds; no receiver would take it.
+        """
+        self._outbox.keep(topic, b"" if document is None else self._packed(topic, document))
+        self._wake()
+
+    def forget(self, topic: str) -> None:
+        """Stop saying it after reconnects; the broker keeps its copy."""
+        self._outbox.forget(topic)
+
+    def publish_event(self, topic: str, document: msgspec.Struct) -> None:
+        """Deliver this once, in order, at least to the broker; waits through outages, up to 1000 of them.
+
+        A connection that breaks before the acknowledgement makes it arrive twice.
+
+        Raises:
+            WireError: the document breaks its own bounds; no receiver would take it.
+        """
+        self._outbox.add_event(topic, self._packed(topic, document))
+        self._wake()
+
+    async def flush(self, timeout: float) -> bool:
+        """Whether the broker had acknowledged everything published so far within `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self, timeout: float = 2.0) -> None:
+        """Take our presence back, deliver what is pending, and leave; at the latest after `timeout` seconds.
+
+        If that was too short, the connection is dropped and the will takes our presence back.
+        """
+        if not self._running or self._ended.is_set():
+            self._ending.set()
+            return
+        if self._will_topic is not None:
+            self.publish_retained(self._will_topic, None)
+        self._polite = await self.flush(timeout)
+        self._ending.set()
+        await self._ended.wait()
+
+    def _packed(self, topic: str, document: msgspec.Struct) -> bytes:
+        parsed = self.topics.parse(topic)
+        if parsed is None:
+            raise ProtocolBug(f"{topic!r} is no topic of fabric {self.topics.fabric!r}")
+        payload = pack(document)
+        unpack(payload, type(document), limit=inbox.LIMIT_BYTES[parsed.group])
+        return payload
+
+    def _wake(self) -> None:
+        self._idle.clear()
+        self._work.set()
+
+    def _emit(self, event: FabricEvent) -> None:
+        if self._bug is not None:
+            return
+        try:
+            self._on_event(event)
+        except Exception as error:  # run() raises it: no other task of ours may swallow it
+            self._bug, self._polite = error, False
+            self._ending.set()
+
+    async def _keep_connected(self) -> None:
+        shortest, longest = _BACKOFF_S
+        loop = asyncio.get_running_loop()
+        pause = shortest
+        while not self._ending.is_set():
+            since = loop.time()
+            try:
+                await self._one_connection()
+            except FabricError as error:
+                self._note(error)
+            finally:
+                self._established = False
+            if loop.time() - since > longest:
+                pause = shortest
+            # Decorrelated jitter: a fleet that lost its broker doesn't come back in one wave.
+            pause = min(longest, random.uniform(shortest, 3 * pause))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._ending.wait()
+
+    async def _one_connection(self) -> None:
+        async with connection(
+            self.broker,
+            # The same peer may be in two fabrics of one broker, but MQTT knows only one client of a name.
+            identifier=f"{self.topics.fabric}:{self._client_id}",
+            will_topic=self._will_topic,
+            on_message=self._receive,
+            timeout=self._timeout,
+        ) as client:
+            self._established = True
+            self._emit(Connected())
+            failure: BaseException | None = None
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    serving = (tasks.create_task(self._watch(client)), tasks.create_task(self._serve(client)))
+                    await self._ending.wait()
+                    for task in serving:
+                        task.cancel()
+            except* (aiomqtt.MqttError, FabricError) as group:
+                failure = group.exceptions[0]
+            finally:
+                self._listening = False
+            reason = "left" if failure is None else describe(failure)
+            self._emit(Disconnected(reason))
+            if failure is not None or not self._polite:
+                kind = Refused if isinstance(failure, Refused) else FabricError
+                raise kind(f"broker {self.broker}: {reason}") from failure
+
+    async def _watch(self, client: aiomqtt.Client) -> None:
+        async for (
+            _
+        ) in client.messages:  # never any: they come through _receive; raises when the connection ends
+            pass
+
+    async def _serve(self, client: aiomqtt.Client) -> None:
+        self._marker_payload = secrets.token_bytes(8)
+        wanted = [*self.topics.filters(self._interests), self._marker]
+        if self._will_topic is not None and Group.PEERS not in self._interests:
+            wanted.append(self._will_topic)
+        self._listening = True
+        codes: Sequence[int | ReasonCode] = await client.subscribe([(pattern, 1) for pattern in wanted])
+        refused = [pattern for pattern, code in zip(wanted, codes, strict=True) if failed(code)]
+        if refused:
+            raise Refused(f"not allowed to subscribe to {', '.join(refused)}")
+        if self._connections:
+            self.reconnects += 1
+            _LOG.info("broker %s: connected again", self.broker)
+        self._connections += 1
+        self._failure = None
+        self._first_answer.set()
+        # Only now that a late will of an earlier connection would be seen, our own presence is said again.
+        self._outbox.repeat_all()
+        self._wake()
+        # A broker delivers in order: what we say to ourselves after subscribing comes behind all it retained.
+        await client.publish(self._marker, self._marker_payload, qos=1)
+        fallback = asyncio.get_running_loop().call_later(self._timeout, self._synced)
+        try:
+            await self._send(client)
+        finally:
+            fallback.cancel()
+
+    async def _send(self, client: aiomqtt.Client) -> None:
+        while True:
+            self._work.clear()
+            letter = self._outbox.next()
+            if letter is None:
+                self._idle.set()
+                await self._work.wait()
+                continue
+            patience = self._timeout + len(letter.payload) / _SLOWEST_BYTES_PER_S
+            await client.publish(letter.topic, letter.payload, qos=1, retain=letter.retain, timeout=patience)
+            self._outbox.acknowledged(letter)
+
+    def _synced(self) -> None:
+        if self._marker_payload:
+            self._marker_payload = b""
+            self._emit(Synced())
+
+    def _receive(self, topic: str, payload: bytes) -> None:
+        if not self._listening:
+            return  # amqtt sends what others subscribed to before we have subscribed to anything
+        if topic == self._marker:
+            if payload == self._marker_payload:
+                self._synced()
+            return
+        parsed = self.topics.parse(topic)
+        if topic == self._will_topic and not payload:
+            if self._outbox.keeps(topic):
+                self._outbox.repeat(topic)
+                self._wake()
+        elif parsed is None:
+            self._reject(topic, "no such topic")
+        elif parsed.group in self._interests:
+            try:
+                event = inbox.read(parsed, payload)
+            except WireError as error:
+                self._reject(topic, str(error))
+            else:
+                if event is not None:
+                    self._emit(event)
+
+    def _reject(self, topic: str, reason: str) -> None:
+        self.rejected_documents += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._complained_at >= _COMPLAINT_EVERY_S:
+            self._complained_at = now
+            # ascii(): neither comes from us, and a terminal obeys control characters.
+            shown, why = ascii(topic)[:_COMPLAINT_CHARS], ascii(reason)[:_COMPLAINT_CHARS]
+            _LOG.warning("rejected a document on %s: %s (%d so far)", shown, why, self.rejected_documents)
+
+    def _note(self, error: FabricError) -> None:
+        first = self._failure is None
+        self._failure = error
+        if isinstance(error, Refused):
+            self._first_answer.set()
+        if not self._ending.is_set():
+            _LOG.log(logging.WARNING if first else logging.DEBUG, "%s; trying again", error)

@@ -1,0 +1,158 @@
+"""One MQTT connection: opened within a deadline, and never left half open.
+
+aiomqtt opens its socket in a thread that can't be interrupted, and leaves it open when the broker doesn't
+answer; such a connection could come up after its owner is gone. So the socket is opened here, and lent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+import aiomqtt
+from paho.mqtt.reasoncodes import ReasonCode
+
+from edgepeer.errors import FabricError
+from edgepeer.fabric.address import BrokerAddress
+
+__all__ = ["KEEPALIVE_S", "Refused", "connection", "describe", "failed"]
+
+KEEPALIVE_S: Final = 15
+_GOODBYE_S: Final = 1.0
+_QUIET = logging.getLogger("edgepeer.fabric.mqtt")
+_QUIET.setLevel(logging.CRITICAL)  # what paho would say there, our own errors say better
+_LOGIN_REFUSED: Final = {"Bad user name or password", "Not authorized"}
+
+
+class Refused(FabricError):
+    """The broker itself said no: trying again soon won't help."""
+
+
+@contextlib.asynccontextmanager
+async def connection(
+    address: BrokerAddress,
+    *,
+    identifier: str,
+    will_topic: str | None,
+    on_message: Callable[[str, bytes], None],
+    timeout: float,
+) -> AsyncIterator[aiomqtt.Client]:
+    """A client that the broker has let in.
+
+    A regular end takes leave of the broker. After an exception, cancellation included, the socket is just
+    closed: the broker then publishes the will, an empty retained message on `will_topic`.
+
+    Args:
+        on_message: called with topic and payload on the loop's thread; must not raise.
+        timeout: for each step: finding the host and connecting to it; the broker's answer.
+
+    Raises:
+        FabricError: no connection; one line with the reason.
+    """
+
+    class Inbox(asyncio.Queue[aiomqtt.Message]):
+        # aiomqtt's queue has no bound, or drops in silence. Messages handed on at once need neither:
+        # what we don't read yet waits in TCP.
+        def put_nowait(self, item: aiomqtt.Message) -> None:
+            on_message(str(item.topic), bytes(item.payload))
+
+    sock = await _dial(address, timeout)
+    lent = False
+
+    def lend() -> socket.socket:
+        nonlocal lent
+        lent = True
+        return sock
+
+    client = aiomqtt.Client(
+        address.host,
+        address.port,
+        username=address.username,
+        password=address.password,
+        identifier=identifier,
+        protocol=aiomqtt.ProtocolVersion.V311,  # amqtt has no other
+        will=None if will_topic is None else aiomqtt.Will(will_topic, b"", qos=1, retain=True),
+        clean_session=True,
+        keepalive=KEEPALIVE_S,
+        timeout=timeout,
+        queue_type=Inbox,
+        logger=_QUIET,
+    )
+    client._client._create_socket_connection = lend  # type: ignore[method-assign]
+    try:
+        try:
+            await client.__aenter__()
+        except aiomqtt.MqttError as error:
+            raise _refusal(error, address, timeout) from error
+        yield client
+        client.timeout = _GOODBYE_S
+        await client.__aexit__(None, None, None)
+    finally:
+        # On a socket that is shut down, leaving fails at once, closes it, and says nothing to the broker.
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+        client.timeout = 0
+        with contextlib.suppress(aiomqtt.MqttError):
+            await client.__aexit__(None, None, None)
+        if not lent:
+            sock.close()
+
+
+def describe(error: BaseException) -> str:
+    """Why a connection ended, in a few words."""
+    cause = error.__cause__ or error
+    if isinstance(cause, aiomqtt.MqttCodeError):
+        return "connection lost"
+    return str(cause) or type(cause).__name__
+
+
+def failed(code: int | ReasonCode) -> bool:
+    """Whether the broker's answer to a subscription is a no."""
+    return code.is_failure if isinstance(code, ReasonCode) else code >= 0x80
+
+
+async def _dial(address: BrokerAddress, timeout: float) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout):
+            found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            reason: OSError | None = None
+            for family, kind, protocol, _, place in found:
+                sock = socket.socket(family, kind, protocol)
+                try:
+                    sock.setblocking(False)
+                    # Without it a round trip can take 44 ms: Nagle waits for a delayed acknowledgement.
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    await loop.sock_connect(sock, place)
+                except OSError as error:
+                    sock.close()
+                    reason = error
+                except BaseException:
+                    sock.close()
+                    raise
+                else:
+                    return sock
+            raise reason or OSError("host has no address")
+    except TimeoutError:
+        text = f"timed out after {timeout:g} s; is it running, and reachable from here?"
+    except socket.gaierror as error:
+        text = f"host name {address.host!r} not found ({error.strerror})"
+    except ConnectionRefusedError:
+        text = "connection refused; is a broker running there?"
+    except OSError as error:
+        text = error.strerror or str(error)
+    raise FabricError(f"broker {address}: {text}")
+
+
+def _refusal(error: aiomqtt.MqttError, address: BrokerAddress, timeout: float) -> FabricError:
+    code = error.rc if isinstance(error, aiomqtt.MqttCodeError) else None
+    if not isinstance(code, ReasonCode):
+        silent = f"timed out after {timeout:g} s without an MQTT answer; is it an MQTT broker?"
+        return FabricError(f"broker {address}: {silent}")
+    name = code.getName()
+    text = "wrong user name or password" if name in _LOGIN_REFUSED else f"connection refused: {name}"
+    return Refused(f"broker {address}: {text}")

@@ -1,0 +1,86 @@
+"""What peers publish about themselves: presence, per-round telemetry, and a report per job.
+
+Every field is bounded, so that a document that was accepted can be kept.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+__all__ = ["MAX_ERROR_CHARS", "MAX_RECORDS", "PeerReport", "Presence", "RoundRecord", "Telemetry"]
+
+MAX_ERROR_CHARS = 500
+MAX_RECORDS = 1024
+_MAX_CONTRIBUTORS = 4096
+
+_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
+_Address = Annotated[str, msgspec.Meta(max_length=128)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0)]
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class Presence(msgspec.Struct, frozen=True, kw_only=True):
+    """A peer says that it is here. Its last will takes this back."""
+
+    id: _Id
+    incarnation: _Count
+    """Which life of the peer this is."""
+    addresses: Annotated[tuple[_Address, ...], msgspec.Meta(max_length=16)]
+    """Where it listens, as host:port, best first."""
+    version: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """Of edgepeer, for a human to read."""
+    started: _Seconds = 0.0
+    """Unix time, in seconds, by the peer's own clock."""
+
+
+class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How one training round went, as its coordinator saw it."""
+
+    round: _Count
+    epoch: _Count
+    """Of the view that the round ran under."""
+    seconds: _Seconds
+    """From the end of the round before to the end of this one."""
+    allreduce_seconds: _Seconds
+    compute_seconds: _Seconds
+    contributors: Annotated[tuple[_Id, ...], msgspec.Meta(max_length=_MAX_CONTRIBUTORS)]
+    exact: bool
+    """Whether every member of the view contributed."""
+    loss: float
+    """Mean training loss; not finite when the training diverged."""
+    accuracy: _Share | None = None
+    """On held-out data, in the rounds that were evaluated."""
+
+
+class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch of rounds."""
+
+    job: _Id
+    peer: _Id
+    """Who sends it: the coordinator of these rounds."""
+    records: Annotated[tuple[RoundRecord, ...], msgspec.Meta(max_length=MAX_RECORDS)]
+
+
+class PeerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one peer stands in one job."""
+
+    job: _Id
+    peer: _Id
+    state: Literal["starting", "running", "done", "failed"]
+    error: Annotated[str, msgspec.Meta(max_length=MAX_ERROR_CHARS)] = ""
+    """Why it failed, in one line."""
+    round: _Count = 0
+    """The last round that was applied."""
+    digest: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """Of the parameters after that round, hexadecimal."""
+    parameters: _Count = 0
+    """How many the model has."""
+    bytes_sent: _Count = 0
+    bytes_received: _Count = 0
+    frames_rejected: _Count = 0
+    accuracy: _Share | None = None
+    loss: float | None = None
+    coordinator: bool = False

@@ -1,0 +1,90 @@
+"""What a fabric client tells its owner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgepeer.fabric.documents import PeerReport, Presence, Telemetry
+from edgepeer.ids import PeerId
+from edgepeer.topology.view import View
+
+__all__ = [
+    "Connected",
+    "Disconnected",
+    "FabricEvent",
+    "JobSeen",
+    "PresenceGone",
+    "PresenceSeen",
+    "ReportSeen",
+    "Synced",
+    "TelemetrySeen",
+    "ViewSeen",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The broker let us in. Everything it retains follows, then Synced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """All that the broker retained when we connected has been told.
+
+    A peer seen in an earlier connection and not since Connected has left, or hasn't come back yet itself:
+    a broker that lost its memory is filled again by the peers' own reconnects.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The connection is gone; the client is trying again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PresenceSeen:
+    presence: Presence
+
+
+@dataclass(frozen=True, slots=True)
+class PresenceGone:
+    """A peer left, or its last will was sent. Never told of the client's own presence."""
+
+    peer_id: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSeen:
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class JobSeen:
+    """The fabric's current job, still packed; None: there is none."""
+
+    payload: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSeen:
+    report: PeerReport
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetrySeen:
+    telemetry: Telemetry
+
+
+FabricEvent = (
+    Connected
+    | Synced
+    | Disconnected
+    | PresenceSeen
+    | PresenceGone
+    | ViewSeen
+    | JobSeen
+    | ReportSeen
+    | TelemetrySeen
+)

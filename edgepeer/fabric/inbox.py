@@ -1,0 +1,73 @@
+"""From an MQTT message to an event: whatever comes in is checked here, once.
+
+Anybody who can reach the broker can write on a fabric's topics. A document that is too large, isn't valid, or
+speaks for somebody else than its topic names raises WireError and goes no further.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edgepeer.errors import WireError
+from edgepeer.fabric.documents import PeerReport, Presence, Telemetry
+from edgepeer.fabric.events import (
+    FabricEvent,
+    JobSeen,
+    PresenceGone,
+    PresenceSeen,
+    ReportSeen,
+    TelemetrySeen,
+    ViewSeen,
+)
+from edgepeer.fabric.topics import Group, Topic
+from edgepeer.topology.view import View
+from edgepeer.wire.documents import DOCUMENT_LIMIT_BYTES, unpack
+
+__all__ = ["LIMIT_BYTES", "read"]
+
+LIMIT_BYTES: Final = {
+    Group.PEERS: 8 << 10,
+    Group.VIEW: DOCUMENT_LIMIT_BYTES,
+    Group.JOB: 1 << 20,
+    Group.REPORTS: 8 << 10,
+    Group.TELEMETRY: 1 << 20,
+}
+"""The longest document of each group, in bytes."""
+
+
+def read(topic: Topic, payload: bytes) -> FabricEvent | None:
+    """The event in a message; None where a view or report was cleared, which changes nothing.
+
+    Raises:
+        WireError: the document must not be used.
+    """
+    limit = LIMIT_BYTES[topic.group]
+    if len(payload) > limit:
+        raise WireError(f"{len(payload)} bytes, over the limit of {limit}")
+    match topic.group:
+        case Group.PEERS:
+            assert topic.peer is not None
+            if not payload:
+                return PresenceGone(topic.peer)
+            presence = unpack(payload, Presence, limit=limit)
+            _check_author(topic, presence.id, topic.job)
+            return PresenceSeen(presence)
+        case Group.VIEW:
+            return ViewSeen(unpack(payload, View, limit=limit)) if payload else None
+        case Group.JOB:
+            return JobSeen(payload or None)
+        case Group.REPORTS:
+            if not payload:
+                return None
+            report = unpack(payload, PeerReport, limit=limit)
+            _check_author(topic, report.peer, report.job)
+            return ReportSeen(report)
+        case _:
+            telemetry = unpack(payload, Telemetry, limit=limit)
+            _check_author(topic, telemetry.peer, topic.job)
+            return TelemetrySeen(telemetry)
+
+
+def _check_author(topic: Topic, peer: str, job: str | None) -> None:
+    if (peer, job) != (topic.peer, topic.job):
+        raise WireError(f"document of peer {peer!r}, job {job!r} on another's topic")

@@ -1,0 +1,59 @@
+"""Brokers and clients for the fabric's tests: all is tested against both kinds of broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+from fabric_guests import DEADLINE_S, Broker, Guest, Invite, StartBroker, presence
+
+from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.fabric.events import Connected, Synced
+from edgepeer.fabric.mosquitto import Mosquitto, find_mosquitto
+
+
+@pytest.fixture(params=["embedded", "mosquitto"])
+async def start_broker(request: pytest.FixtureRequest) -> AsyncIterator[StartBroker]:
+    """Starts brokers of one kind; they end with the test."""
+    if request.param == "mosquitto" and find_mosquitto() is None:
+        pytest.skip("mosquitto is not installed")
+    async with contextlib.AsyncExitStack() as brokers:
+
+        async def start(**login: str) -> Broker:
+            broker = EmbeddedBroker(**login) if request.param == "embedded" else Mosquitto(**login)
+            return await brokers.enter_async_context(broker)
+
+        yield start
+
+
+@pytest.fixture
+async def broker(start_broker: StartBroker) -> Broker:
+    return await start_broker()
+
+
+@pytest.fixture
+async def invite() -> AsyncIterator[Invite]:
+    """Brings guests to a broker, and sees them out when the test is over."""
+    guests: list[Guest] = []
+
+    async def bring(address: BrokerAddress, name: str, *, present: bool = False, **options: object) -> Guest:
+        if present:
+            options["will_topic"] = f"edgepeer/v1/lab/peer/{name}"
+        guest = Guest(address, name, **options)
+        if present:
+            guest.client.publish_retained(guest.client.topics.presence(name), presence(name))
+        guest.task = asyncio.create_task(guest.client.run())
+        guests.append(guest)
+        await guest.client.connected(DEADLINE_S)
+        await guest.until_seen(Connected(), Synced())
+        return guest
+
+    yield bring
+    for guest in guests:
+        await guest.client.close(timeout=0.2)
+        assert guest.task is not None
+        with contextlib.suppress(asyncio.CancelledError):
+            await guest.task

@@ -1,0 +1,111 @@
+"""A fabric client under observation, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.fabric.client import FabricClient
+from edgepeer.fabric.documents import Presence
+from edgepeer.fabric.events import FabricEvent
+from edgepeer.fabric.mosquitto import Mosquitto
+
+__all__ = ["DEADLINE_S", "Broker", "Gate", "Guest", "Invite", "StartBroker", "presence"]
+
+DEADLINE_S = 10.0
+
+Broker = EmbeddedBroker | Mosquitto
+StartBroker = Callable[..., Awaitable[Broker]]
+Invite = Callable[..., Awaitable["Guest"]]
+
+
+class Guest:
+    """A client, everything it was told, and a way to wait for more."""
+
+    def __init__(self, address: BrokerAddress, name: str, **options: object) -> None:
+        self.events: list[FabricEvent] = []
+        self._news = asyncio.Event()
+        self.client = FabricClient(address, "lab", name, on_event=self._note, **options)  # type: ignore[arg-type]
+        self.task: asyncio.Task[None] | None = None
+
+    def _note(self, event: FabricEvent) -> None:
+        self.events.append(event)
+        self._news.set()
+
+    async def until(self, condition: Callable[[list[FabricEvent]], bool]) -> None:
+        """Return once the condition holds for the events so far."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition(self.events):
+                self._news.clear()
+                await self._news.wait()
+
+    async def until_seen(self, *events: FabricEvent) -> None:
+        await self.until(lambda seen: all(event in seen for event in events))
+
+    def count(self, kind: type) -> int:
+        return sum(isinstance(event, kind) for event in self.events)
+
+    async def crash(self) -> None:
+        """End without a word to the broker."""
+        assert self.task is not None
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
+
+
+class Gate:
+    """A way to a broker that can be shut, which cuts whoever is on it, and opened again at the same address."""
+
+    def __init__(self, behind: BrokerAddress) -> None:
+        self._behind = behind
+        self._port = 0
+        self._server: asyncio.Server | None = None
+        self._traffic: set[asyncio.Task[None]] = set()
+
+    @property
+    def address(self) -> BrokerAddress:
+        return BrokerAddress(host="127.0.0.1", port=self._port)
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def shut(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._traffic:
+            task.cancel()
+        await asyncio.gather(*self._traffic)
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._traffic.add(task)
+        try:
+            broker_reader, broker_writer = await asyncio.open_connection(self._behind.host, self._behind.port)
+            try:
+                async with asyncio.TaskGroup() as ways:
+                    ways.create_task(_copy(reader, broker_writer))
+                    ways.create_task(_copy(broker_reader, writer))
+            finally:
+                broker_writer.transport.abort()
+        except (asyncio.CancelledError, ConnectionError):
+            return
+        finally:
+            writer.transport.abort()
+            self._traffic.discard(task)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.write_eof()
+
+
+def presence(name: str, incarnation: int = 1) -> Presence:
+    return Presence(id=name, incarnation=incarnation, addresses=("127.0.0.1:4000", "[::1]:4000"), version="0.1.0")

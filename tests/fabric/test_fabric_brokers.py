@@ -1,0 +1,221 @@
+"""The brokers themselves: where they listen, whom they let in, and that they end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import aiomqtt
+import psutil
+import pytest
+from fabric_guests import DEADLINE_S, Broker, Invite
+
+from edgepeer.errors import ConfigError
+from edgepeer.fabric import broker as broker_module
+from edgepeer.fabric import mosquitto as mosquitto_module
+from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.fabric.events import Disconnected
+from edgepeer.fabric.mosquitto import Mosquitto, find_mosquitto
+
+
+async def test_a_broker_ends_with_clients_still_connected(broker: Broker, invite: Invite) -> None:
+    guests = [await invite(broker.address, f"p{number}", present=True) for number in range(5)]
+    async with asyncio.timeout(2):
+        await broker.stop()
+    for guest in guests:
+        await guest.until(lambda seen: any(isinstance(event, Disconnected) for event in seen))
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(broker.address.host, broker.address.port)
+
+
+async def test_a_login_needs_both_halves() -> None:
+    for kind in (EmbeddedBroker, Mosquitto):
+        with pytest.raises(ConfigError, match="both a user name and a password, or neither"):
+            kind(username="lab")
+
+
+async def test_the_embedded_broker_leaves_no_task_behind() -> None:
+    before = asyncio.all_tasks()
+    async with EmbeddedBroker() as broker:
+        silent = socket.create_connection((broker.address.host, broker.address.port))
+        async with aiomqtt.Client(broker.address.host, broker.address.port) as client:
+            await client.subscribe("#")
+            await client.publish("x", b"y", qos=1, retain=True)
+            async with asyncio.timeout(2):
+                await broker.stop()
+            with pytest.raises(aiomqtt.MqttError):
+                await anext(client.messages)
+        silent.close()
+        assert {task.get_name() for task in asyncio.all_tasks() - before if "amqtt" in repr(task)} == set()
+
+
+async def test_the_embedded_broker_stops_although_a_client_does_not_read() -> None:
+    async with EmbeddedBroker() as broker, asyncio.timeout(DEADLINE_S):
+        place = (broker.address.host, broker.address.port)
+        reader, writer = await asyncio.open_connection(*place, limit=1)
+        writer.write(b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04deaf")  # CONNECT
+        writer.write(b"\x82\x08\x00\x01\x00\x03big\x00")  # SUBSCRIBE
+        assert await reader.readexactly(9) == b"\x20\x02\x00\x00" + b"\x90\x03\x00\x01\x00"
+        async with aiomqtt.Client(*place) as client:
+            for _ in range(10):
+                await client.publish("big", bytes(1 << 20), qos=1)
+        async with asyncio.timeout(2):
+            await broker.stop()
+        writer.transport.abort()
+
+
+async def test_a_new_client_of_the_embedded_broker_gets_only_what_it_subscribed_to() -> None:
+    async with EmbeddedBroker() as broker, asyncio.timeout(DEADLINE_S):
+        first, second = (aiomqtt.Client(broker.address.host, broker.address.port) for _ in range(2))
+        async with first:
+            await first.subscribe("#")
+            await first.publish("retained", b"x", qos=1, retain=True)
+            async with second:
+                await second.subscribe("other")
+                await second.publish("other", b"y")
+                assert (await anext(second.messages)).topic.value == "other"
+
+
+async def test_the_embedded_broker_closes_on_a_packet_over_its_limit() -> None:
+    async with (
+        EmbeddedBroker() as broker,
+        aiomqtt.Client(broker.address.host, broker.address.port) as client,
+        asyncio.timeout(DEADLINE_S),
+    ):
+        await client.publish("fits", bytes(3 << 20), qos=1)
+        await client.publish("fits", b"", qos=1)
+        too_large = asyncio.create_task(client.publish("too/large", bytes(17 << 20), qos=1))
+        with pytest.raises(aiomqtt.MqttError, match="Disconnected"):
+            await anext(client.messages)
+        too_large.cancel()
+
+
+@pytest.mark.parametrize("greeting", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x10\xff\xff\xff\xff", b"\x10\x00", bytes(99)])
+async def test_whoever_does_not_speak_mqtt_harms_only_itself(greeting: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async with EmbeddedBroker() as broker, asyncio.timeout(DEADLINE_S):
+        reader, writer = await asyncio.open_connection(broker.address.host, broker.address.port)
+        writer.write(greeting)
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+        async with aiomqtt.Client(broker.address.host, broker.address.port) as client:
+            await client.publish("x", b"y", qos=1)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_a_port_in_use_is_named(broker: Broker) -> None:
+    port = broker.address.port
+    for kind in (EmbeddedBroker, Mosquitto):
+        if kind is Mosquitto and find_mosquitto() is None:
+            continue
+        with pytest.raises(ConfigError, match=f"{port}: .*in use.*; choose another, or 0 for any") as caught:
+            await kind(port=port).__aenter__()
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "reason"),
+    [
+        ("192.0.2.1", 0, "192.0.2.1:0: not an address of this machine|could not bind"),
+        ("127.0.0.1", 65536, "broker port 65536: must be 0 to 65535"),
+        ("no such host", 0, "host name not found"),
+    ],
+)
+async def test_where_the_embedded_broker_cannot_listen_is_named(host: str, port: int, reason: str) -> None:
+    before = asyncio.all_tasks()
+    with pytest.raises(ConfigError, match=reason):
+        await EmbeddedBroker(host, port).__aenter__()
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_missing_amqtt_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "edgepeer.fabric.amqtt_parts", raising=False)
+    monkeypatch.setitem(sys.modules, "amqtt.adapters", None)
+    with pytest.raises(ConfigError, match=r"pip install 'edgepeer\[broker\]'"):
+        await EmbeddedBroker().__aenter__()
+
+
+async def test_a_broker_open_to_the_network_says_that_links_are_not_encrypted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with EmbeddedBroker():
+        assert not caplog.records
+    monkeypatch.setattr(broker_module, "_is_loopback", lambda host: False)
+    async with EmbeddedBroker() as broker:
+        assert f"broker on 127.0.0.1:{broker.address.port}: links to it are not encrypted" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        *(("127.0.0.1", True), ("127.0.0.9", True), ("::1", True), ("localhost", True)),
+        *(("0.0.0.0", False), ("::", False), ("192.168.1.7", False), ("broker.local", False)),
+    ],
+)
+def test_what_counts_as_loopback(host: str, loopback: bool) -> None:
+    assert broker_module._is_loopback(host) is loopback
+
+
+async def test_a_missing_mosquitto_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mosquitto_module.shutil, "which", lambda *_, **__: None)
+    assert find_mosquitto() is None
+    with pytest.raises(ConfigError, match="mosquitto is not installed: apt install mosquitto"):
+        await Mosquitto().__aenter__()
+
+
+async def test_why_mosquitto_did_not_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    if find_mosquitto() is None:
+        pytest.skip("mosquitto is not installed")
+    monkeypatch.setattr(Mosquitto, "_configuration", lambda self, home: "no_such_option 1\n")
+    with pytest.raises(ConfigError, match=r"mosquitto on port \d+: .*Unknown configuration variable"):
+        await Mosquitto().__aenter__()
+
+
+def test_mosquitto_dies_with_its_parent() -> None:
+    if find_mosquitto() is None:
+        pytest.skip("mosquitto is not installed")
+    program = """
+import asyncio, os
+from edgepeer.fabric.mosquitto import Mosquitto
+async def main():
+    async with Mosquitto() as broker:
+        print(broker._process.pid, flush=True)
+        os.kill(os.getpid(), 9)
+asyncio.run(main())
+"""
+    parent = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    pid = int(parent.stdout)
+    try:
+        child = psutil.Process(pid)
+        if child.name() == "mosquitto":
+            child.wait(timeout=DEADLINE_S)
+    except psutil.NoSuchProcess:
+        pass
+
+
+def test_amqtt_comes_only_with_a_broker() -> None:
+    program = "import sys, edgepeer.fabric.broker, edgepeer.fabric.client; sys.exit('amqtt' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == 0
+
+
+def test_the_embedded_broker_warns_of_nothing() -> None:
+    program = """
+import asyncio, warnings
+from edgepeer.fabric.broker import EmbeddedBroker
+async def main():
+    async with EmbeddedBroker(username="a", password="b"):
+        pass
+asyncio.run(main())
+"""
+    ran = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, timeout=30, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
+
+
+def test_find_mosquitto_gives_a_program() -> None:
+    found = find_mosquitto()
+    assert found is None or Path(found).is_file()

@@ -1,0 +1,153 @@
+"""Garbage on a fabric's topics: counted, told in the log once a second, and otherwise without effect."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import math
+
+import aiomqtt
+import msgpack
+import pytest
+from fabric_guests import Broker, Invite, presence
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from edgepeer.errors import WireError
+from edgepeer.fabric import inbox
+from edgepeer.fabric.documents import PeerReport, Telemetry
+from edgepeer.fabric.events import Connected, PresenceSeen, Synced
+from edgepeer.fabric.topics import Topics
+from edgepeer.wire.documents import pack
+
+TOPICS = Topics("lab")
+EXAMPLES = itertools.count()
+EVERY_TOPIC = [
+    TOPICS.presence("a"),
+    TOPICS.view,
+    TOPICS.job,
+    TOPICS.report("j1", "a"),
+    TOPICS.telemetry("a"),
+]
+PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary()
+TREES = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
+FIELDS = st.sampled_from(
+    [
+        "id",
+        "incarnation",
+        "addresses",
+        "version",
+        "started",
+        "epoch",
+        "members",
+        "fanout",
+        "run",
+        "job",
+        "peer",
+        "records",
+        "state",
+        "error",
+        "digest",
+    ]
+)
+ALMOST = st.dictionaries(FIELDS, TREES).map(lambda fields: msgpack.packb({"v": 1, **fields}))
+PAYLOADS = st.binary(max_size=300) | TREES.map(msgpack.packb) | ALMOST
+
+GOOD = pack(presence("a"))
+BAD = {
+    "not msgpack": (TOPICS.presence("a"), b"\xc1"),
+    "cut short": (TOPICS.presence("a"), GOOD[:-1]),
+    "too much": (TOPICS.presence("a"), GOOD + b"\x00"),
+    "another version": (TOPICS.presence("a"), msgpack.packb({**msgpack.unpackb(GOOD), "v": 2})),
+    "no version": (TOPICS.presence("a"), msgpack.packb({"id": "a", "incarnation": 1, "addresses": []})),
+    "another's presence": (TOPICS.presence("b"), GOOD),
+    "no name": (TOPICS.root + "peer/..%2F", GOOD),
+    "name with a line feed": (TOPICS.root + "peer/a\n", GOOD.replace(b"\xa1a", b"\xa2a\n")),
+    "an address too long": (TOPICS.presence("a"), GOOD.replace(b"\xaa[::1]:4000", b"\xd9\xc8" + b"x" * 200)),
+    "too large": (TOPICS.presence("a"), pack(presence("a"))[:-1] + b"\xc6\x00\x00\x30\x00" + bytes(0x3000)),
+    "a view of nobody": (TOPICS.view, msgpack.packb({"v": 1, "epoch": 1, "members": []})),
+    "a peer twice in a view": (
+        TOPICS.view,
+        msgpack.packb({"v": 1, "epoch": 1, "members": [{"id": "a", "incarnation": 1}] * 2}),
+    ),
+    "a job too large": (TOPICS.job, bytes((1 << 20) + 1)),
+    "another's report": (TOPICS.report("j1", "b"), pack(PeerReport(job="j1", peer="a", state="done"))),
+    "another job's report": (TOPICS.report("j2", "a"), pack(PeerReport(job="j1", peer="a", state="done"))),
+    "no such state": (TOPICS.report("j1", "a"), msgpack.packb({"v": 1, "job": "j1", "peer": "a", "state": "lost"})),
+    "accuracy over 1": (
+        TOPICS.report("j1", "a"),
+        pack(PeerReport(job="j1", peer="a", state="done", accuracy=1.5)),
+    ),
+    "accuracy not a number": (
+        TOPICS.report("j1", "a"),
+        pack(PeerReport(job="j1", peer="a", state="done", accuracy=math.nan)),
+    ),
+    "another's telemetry": (TOPICS.telemetry("b"), pack(Telemetry(job="j1", peer="a", records=()))),
+    "empty telemetry": (TOPICS.telemetry("a"), b""),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_documents_are_refused(what: str) -> None:
+    name, payload = BAD[what]
+    topic = TOPICS.parse(name)
+    if topic is not None:
+        with pytest.raises(WireError):
+            inbox.read(topic, payload)
+
+
+@given(st.sampled_from(EVERY_TOPIC), PAYLOADS)
+@example(TOPICS.presence("a"), b"\xdf\xff\xff\xff\xff")  # a map that claims four billion entries
+@example(TOPICS.view, b"\x81" * 2000)  # nested beyond any recursion
+@example(TOPICS.presence("a"), b"\xc7\x0c\xff" + b"\xff" * 12)  # a timestamp out of range
+def test_reading_raises_nothing_but_wire_error(name: str, payload: bytes) -> None:
+    topic = TOPICS.parse(name)
+    assert topic is not None
+    with contextlib.suppress(WireError):
+        inbox.read(topic, payload)
+
+
+async def test_bad_documents_are_counted_and_good_ones_pass(
+    broker: Broker, invite: Invite, caplog: pytest.LogCaptureFixture
+) -> None:
+    guest = await invite(broker.address, "guest")
+    with caplog.at_level(logging.WARNING):
+        async with aiomqtt.Client(broker.address.host, broker.address.port) as raw:
+            sent = 0
+            for name, payload in BAD.values():
+                if "\n" not in name:  # a strict broker refuses control characters itself
+                    await raw.publish(name, payload, qos=1)
+                    sent += 1
+            await raw.publish("edgepeer/v1/another/peer/a", b"garbage", qos=1)
+            await raw.publish(TOPICS.presence("a"), GOOD, qos=1)
+        await guest.until_seen(PresenceSeen(presence("a")))
+    assert guest.events == [Connected(), Synced(), PresenceSeen(presence("a"))]
+    assert guest.client.rejected_documents == sent
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("edgepeer.fabric")]
+    assert 1 <= len(lines) <= 2  # once a second
+    assert lines[0].startswith("rejected a document on 'edgepeer/v1/lab/peer/a': ")
+    assert guest.client.reconnects == 0
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from(EVERY_TOPIC), PAYLOADS.filter(bool), st.booleans()), max_size=60))
+async def test_fuzzed_messages_are_rejected_or_told(
+    broker: Broker, invite: Invite, messages: list[tuple[str, bytes, bool]]
+) -> None:
+    example_number = next(EXAMPLES)
+    guest = await invite(broker.address, f"guest{example_number}")
+    async with aiomqtt.Client(broker.address.host, broker.address.port) as raw:
+        await asyncio.gather(*(raw.publish(name, payload, 1, retain) for name, payload, retain in messages))
+        await raw.publish(TOPICS.presence("z"), pack(presence("z")), qos=1)
+        await guest.until_seen(PresenceSeen(presence("z")))
+        told = [event for event in guest.events if not isinstance(event, Connected | Synced)]
+        assert guest.client.rejected_documents + len(told) == len(messages) + 1
+        # Whoever comes now finds the last of the garbage retained.
+        late = await invite(broker.address, f"late{example_number}")
+        assert late.events[0] == Connected()
+        assert late.events[-1] == Synced()
+        assert guest.client.reconnects == late.client.reconnects == 0
+        for name in EVERY_TOPIC:
+            await raw.publish(name, b"", qos=1, retain=True)
