@@ -66,6 +66,10 @@ class Membership:
 
     def enter(self, view: View) -> None:
         """This peer works in `view` from now on."""
+        for member in self.view.members if self.view is not None else ():
+            if member.id not in view:
+                # Left or lost: its presence on MQTT may outlast it, so it takes a new life to be let in again.
+                self._banned[PeerId(member.id)] = member.incarnation
         self.view, self.seen = view, None
         self._lost.clear()
         self._changed_at = None

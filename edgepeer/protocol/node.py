@@ -302,6 +302,8 @@ class Node:
         self._on_view(view)
 
     def _on_view(self, view: View) -> None:
+        if self._left:
+            return
         if not self.membership.accepts(view):
             if self.membership.coordinator and self.view is not None and view.precedes(self.view):
                 self._emit(fx.PublishView(self.view))  # ours is the newer one: MQTT should hold it
