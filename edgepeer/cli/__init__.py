@@ -1,0 +1,51 @@
+"""The command line `edgepeer`: one file per verb, all run by `edgepeer.cli.verb`.
+
+Starting it imports nothing heavy: each verb imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from edgepeer.cli import broker, emulate, peer, status, train, version
+
+__all__ = ["application", "main"]
+
+_ABOUT = "Train one model on many small machines: peers meet over MQTT and add up gradients along a tree."
+_EPILOG = """\b
+Examples:
+\b
+  # everything on this machine: seven peers and a broker train a classifier of digits
+  $ edgepeer emulate
+\b
+  # the same by hand, each in its own terminal
+  $ edgepeer broker
+  $ edgepeer peer
+  $ edgepeer peer
+  $ edgepeer train --peers 2
+  $ edgepeer status
+
+`edgepeer VERB --help` shows more of each."""
+
+
+def application() -> typer.Typer:
+    """The command line with all verbs."""
+    app = typer.Typer(
+        name="edgepeer",
+        help=_ABOUT,
+        epilog=_EPILOG,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    )
+    for verb in (broker.VERB, peer.VERB, train.VERB, emulate.VERB, status.VERB):
+        verb.register(app)
+    version.register(app)
+    return app
+
+
+def main() -> None:
+    """Entry point; ends with SystemExit."""
+    application()(prog_name="edgepeer")

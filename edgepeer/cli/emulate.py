@@ -1,0 +1,42 @@
+"""`edgepeer emulate`: a whole fleet on this machine, every peer a process of its own."""
+
+from __future__ import annotations
+
+from edgepeer.cli.signals import run as run_async
+from edgepeer.cli.verb import Verb
+from edgepeer.settings import EmulateSettings
+
+__all__ = ["VERB"]
+
+
+def run(settings: EmulateSettings) -> int:
+    from edgepeer.cli.outcome import conclude
+    from edgepeer.emulation.display import open_display
+    from edgepeer.emulation.launcher import emulate
+    from edgepeer.emulation.report import prepare_report
+
+    if settings.report is not None:
+        prepare_report(settings.report)
+    with open_display() as display:
+        result = run_async(emulate(settings, display.update))
+    return conclude(result, display, report=settings.report)
+
+
+VERB = Verb(
+    kind=EmulateSettings,
+    about="Run a whole fleet on this machine: a broker, peers, a job.\n\n"
+    "Shows the tree and the training live on a terminal, and in plain lines elsewhere.",
+    examples=[
+        ("seven peers train a classifier of handwritten digits", "edgepeer emulate"),
+        (
+            "without TensorFlow, a wider tree",
+            "edgepeer emulate --trainer numpy --peers 15 --fanout 4 --batch-size 50",
+        ),
+        (
+            "real MNIST from files, with a report and a plot",
+            "edgepeer emulate --dataset mnist --data-dir ~/mnist --report out",
+        ),
+        ("over mosquitto, or a broker that runs already", "edgepeer emulate --broker mosquitto"),
+    ],
+    run=run,
+)

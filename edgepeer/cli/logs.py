@@ -1,0 +1,50 @@
+"""Log lines on standard error: short and plain for people, or one JSON object a line for machines."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+__all__ = ["setup_logging"]
+
+
+def setup_logging(level: str, *, as_json: bool) -> None:
+    """Send log records to standard error: edgepeer's from `level` up, all others' from warnings up."""
+    handler = _StandardError()
+    handler.setFormatter(_Json() if as_json else _Plain())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.getLogger("edgepeer").setLevel(level.upper())
+    logging.captureWarnings(True)
+
+
+class _StandardError(logging.Handler):
+    # Looks sys.stderr up at every record, so that a live display that stands in for it is not torn.
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+        except Exception:
+            self.handleError(record)
+
+
+class _Plain(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        line = f"{clock} {record.levelname.lower():7} {record.name}: {record.getMessage()}"
+        return line if record.exc_info is None else f"{line}\n{self.formatException(record.exc_info)}"
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info is not None:
+            fields["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(fields).decode()

@@ -1,0 +1,34 @@
+"""`edgepeer peer`: one device's peer, until it is told to stop."""
+
+from __future__ import annotations
+
+from edgepeer.cli.listening import warn_if_open
+from edgepeer.cli.signals import run_until_stopped
+from edgepeer.cli.verb import Verb
+from edgepeer.settings import PeerSettings
+
+__all__ = ["VERB"]
+
+
+def run(settings: PeerSettings) -> int:
+    from edgepeer.peer.agent import run_agent
+
+    warn_if_open(settings.listen)
+    return run_until_stopped(lambda stop: run_agent(settings, stop=stop))
+
+
+VERB = Verb(
+    kind=PeerSettings,
+    about="Run one peer: join a fabric and take part in its jobs.\n\nSIGTERM or Ctrl-C makes it leave gracefully.",
+    examples=[
+        ("a peer on this machine, at a broker on this machine", "edgepeer peer"),
+        (
+            "a device that keeps its identity and is reached by others over the network",
+            "edgepeer peer --broker mqtt://broker.local --fabric greenhouse \\\n"
+            "      --state-dir /var/lib/edgepeer --listen 0.0.0.0:7700",
+        ),
+        ("a small device without TensorFlow", "edgepeer peer --trainer numpy --data-dir ~/mnist"),
+        ("a device that trains on data of its own", "edgepeer peer --dataset local:/home/pi/readings.npz"),
+    ],
+    run=run,
+)

@@ -1,0 +1,149 @@
+"""`edgepeer status`: the peers of a fabric, their view and tree, and the current job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from edgepeer.cli.signals import run as run_async
+from edgepeer.cli.verb import Verb
+from edgepeer.ids import PeerId
+from edgepeer.settings import StatusSettings
+
+if TYPE_CHECKING:
+    from edgepeer.emulation.picture import Picture
+    from edgepeer.fabric.address import BrokerAddress
+    from edgepeer.topology.view import View
+
+__all__ = ["VERB", "plain_tree", "status_fields", "status_lines"]
+
+
+def run(settings: StatusSettings) -> int:
+    from edgepeer.fabric.address import BrokerAddress
+
+    broker = BrokerAddress.parse(settings.broker)
+    picture = run_async(_look(settings, broker))
+    fields = status_fields(picture, fabric=settings.fabric, broker=str(broker))
+    if settings.json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(fields), indent=2).decode())
+    elif sys.stdout.isatty():
+        _print_pretty(picture, fields)
+    else:
+        print("\n".join([*status_lines(fields), *(plain_tree(picture.view) if picture.view else ())]))
+    return 0
+
+
+async def _look(settings: StatusSettings, broker: BrokerAddress) -> Picture:
+    from edgepeer.emulation.observe import observe
+    from edgepeer.emulation.picture import Picture
+    from edgepeer.fabric.topics import Group
+
+    picture = Picture()
+    interests = Group.PEERS | Group.VIEW | Group.JOB | Group.REPORTS
+    async with observe(broker, settings.fabric, picture.take, interests=interests, timeout=settings.timeout):
+        return picture
+
+
+def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, Any]:
+    """What `--json` prints."""
+    view, job = picture.view, picture.job
+    return {
+        "fabric": fabric,
+        "broker": broker,
+        "peers": [
+            {
+                "id": peer.id,
+                "incarnation": peer.incarnation,
+                "addresses": peer.addresses,
+                "version": peer.version,
+                "started": peer.started,
+            }
+            for _, peer in sorted(picture.peers.items())
+        ],
+        "view": None
+        if view is None
+        else {
+            "epoch": view.epoch,
+            "coordinator": view.coordinator,
+            "fanout": view.fanout,
+            "members": view.ids,
+        },
+        "job": None
+        if job is None
+        else {
+            **{name: getattr(job, name) for name in job.__struct_fields__ if name != "model_config"},
+            "reports": {
+                peer: {"state": report.state, "round": report.round, "error": report.error}
+                for peer, report in picture.reports_of(job.id).items()
+            },
+        },
+    }
+
+
+def status_lines(fields: dict[str, Any]) -> list[str]:
+    """The same for people, without the tree."""
+    lines = [f"fabric {fields['fabric']} at {fields['broker']}"]
+    view, job = fields["view"], fields["job"]
+    if job is None:
+        lines.append("job: none")
+    else:
+        lines.append(f"job {job['id']}: {job['model']} on {job['dataset']}, {job['trainer']}, {job['rounds']} rounds")
+        for peer, report in job["reports"].items():
+            error = f": {' '.join(report['error'].split())}" if report["error"] else ""
+            lines.append(f"  {peer} {report['state']}, round {report['round']}{error}")
+    members = set() if view is None else set(view["members"])
+    lines.append(f"peers: {len(fields['peers'])}")
+    for peer in fields["peers"]:
+        where = ", ".join(peer["addresses"]) or "no address"
+        lines.append(f"  {peer['id']} at {where}{'' if peer['id'] in members else ', not in the view'}")
+    if view is None:
+        lines.append("view: none yet")
+    else:
+        count = len(view["members"])
+        lines.append(f"view: epoch {view['epoch']}, fan-out {view['fanout']}, {count} member{'s' * (count != 1)}")
+    return lines
+
+
+def plain_tree(view: View) -> list[str]:
+    """The tree, a peer a line, children indented under their parent."""
+
+    def below(peer: PeerId, depth: int) -> Iterator[str]:
+        yield "  " * (depth + 1) + peer
+        for child in view.children(peer):
+            yield from below(child, depth + 1)
+
+    return list(below(view.coordinator, 0))
+
+
+def _print_pretty(picture: Picture, fields: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from edgepeer.emulation.panels import peer_tree
+
+    def label(peer: str) -> Text:
+        if peer in picture.peers:
+            return Text.assemble(("● ", "green"), peer)
+        return Text.assemble(("○ ", "red"), peer, ("  not in the fabric", "red"))
+
+    console = Console(highlight=False)
+    for line in status_lines(fields):
+        console.print(line, markup=False, style="" if line.startswith(" ") else "bold", soft_wrap=True)
+    if picture.view is not None:
+        console.print(Padding(peer_tree(picture.view, label), (0, 0, 0, 2)))
+
+
+VERB = Verb(
+    kind=StatusSettings,
+    about="Show the peers of a fabric, their view and tree, and its job.",
+    examples=[
+        ("the fabric on this machine", "edgepeer status"),
+        ("another one", "edgepeer status --broker mqtt://broker.local --fabric greenhouse"),
+        ("for a script: how many peers are in?", "edgepeer status --json | jq '.peers | length'"),
+    ],
+    run=run,
+)

@@ -1,0 +1,96 @@
+"""`edgepeer train`: puts a job into a fabric and follows it.
+
+The job belongs to the fabric, not to this process: Ctrl-C ends the following, and the devices train on.
+`--withdraw` takes the job back.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from edgepeer.cli.jobs import make_job
+from edgepeer.cli.signals import run as run_async
+from edgepeer.cli.verb import Verb
+from edgepeer.settings import TrainSettings
+
+__all__ = ["VERB"]
+
+
+def run(settings: TrainSettings) -> int:
+    if settings.withdraw:
+        return run_async(_withdraw(settings))
+
+    from edgepeer.cli.outcome import conclude
+    from edgepeer.emulation.display import open_display
+    from edgepeer.emulation.follow import run_job
+    from edgepeer.emulation.progress import Progress
+    from edgepeer.emulation.report import prepare_report
+    from edgepeer.fabric.address import BrokerAddress
+
+    broker = BrokerAddress.parse(settings.broker)
+    if settings.report is not None:
+        prepare_report(settings.report)
+    progress = Progress(make_job(settings, wait_for=settings.peers), broker=str(broker))
+    try:
+        with open_display() as display:
+            result = run_async(
+                run_job(
+                    progress,
+                    display.update,
+                    broker=broker,
+                    fabric=settings.fabric,
+                    timeout=settings.timeout,
+                    detach=True,
+                )
+            )
+    except KeyboardInterrupt:
+        if progress.published:
+            print(
+                f"edgepeer: job {progress.job.id} goes on without this terminal; edgepeer status shows it, "
+                "edgepeer train --withdraw ends it",
+                file=sys.stderr,
+            )
+        raise
+    return conclude(result, display, report=settings.report)
+
+
+async def _withdraw(settings: TrainSettings) -> int:
+    from edgepeer.emulation.observe import observe
+    from edgepeer.emulation.picture import Picture
+    from edgepeer.errors import FabricError
+    from edgepeer.fabric.address import BrokerAddress
+    from edgepeer.fabric.topics import Group
+
+    picture = Picture()
+    broker = BrokerAddress.parse(settings.broker)
+    async with observe(broker, settings.fabric, picture.take, interests=Group.JOB) as client:
+        if picture.job is None and not picture.unreadable:
+            print(f"fabric {settings.fabric!r} has no job")
+            return 0
+        job = "(unreadable)" if picture.job is None else picture.job.id
+        client.publish_retained(client.topics.job, None)
+        if not await client.flush(settings.timeout):
+            raise FabricError(f"broker {broker}: did not confirm within {settings.timeout:g} s")
+    print(f"job {job} is withdrawn")
+    return 0
+
+
+VERB = Verb(
+    kind=TrainSettings,
+    about="Train a model on the peers that are in a fabric, and follow it.\n\n"
+    "The job belongs to the fabric: Ctrl-C ends the following, and the peers train on.",
+    examples=[
+        ("train the built-in network on digits once seven peers are in", "edgepeer train --peers 7"),
+        (
+            "MNIST, which every device has in the directory that its peer was given",
+            "edgepeer train --broker mqtt://broker.local --fabric greenhouse \\\n"
+            "      --dataset mnist --batch-size 100 --rounds 200",
+        ),
+        (
+            "a model of your own: a function that is installed on the devices, or a Keras JSON config",
+            "edgepeer train --model plants.models:small --dataset local:readings.npz",
+        ),
+        ("end the job that the fabric has", "edgepeer train --withdraw"),
+    ],
+    run=run,
+)

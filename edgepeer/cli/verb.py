@@ -1,0 +1,120 @@
+"""What a verb of the command line is, and how every verb is run.
+
+A verb is a settings struct, a function of it, and examples. Its flags follow from the struct's fields.
+Loading of settings, logging, error lines and exit codes are the same for all verbs.
+
+Exit codes: 0 done; 1 failed, with one line on standard error; 2 used or configured wrongly, nothing was
+started; 130 ended by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Generic, TypeVar
+
+import typer
+
+from edgepeer.cli.logs import setup_logging
+from edgepeer.errors import ConfigError, EdgepeerError
+from edgepeer.settings import Setting, VerbSettings, load_settings, settings_of, variable
+
+__all__ = ["FAILED", "INTERRUPTED", "MISUSED", "Verb"]
+
+FAILED: Final = 1
+MISUSED: Final = 2
+INTERRUPTED: Final = 130
+
+_S = TypeVar("_S", bound=VerbSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb(Generic[_S]):
+    """One verb."""
+
+    kind: type[_S]
+    """Its settings; flags, variables and TOML keys follow from the fields."""
+    about: str
+    """What it does, for `--help`; the first line stands in the list of verbs."""
+    examples: Sequence[tuple[str, str]]
+    """(what it does, command line) pairs for `--help`."""
+    run: Callable[[_S], int]
+    """Does it, and returns the exit code. Raises EdgepeerError where it fails."""
+
+    def register(self, app: typer.Typer) -> None:
+        """Add the verb to the command line."""
+        settings = settings_of(self.kind)
+
+        def command(**given: Any) -> None:
+            config = given.pop("config")
+            raise typer.Exit(self.execute(given, config=config))
+
+        parameters = {name: _option(setting) for name, setting in settings.items()}
+        parameters["config"] = Annotated[
+            Path | None,
+            typer.Option(metavar="FILE", help="TOML file with settings, instead of edgepeer.toml."),
+        ]
+        command.__annotations__ = parameters
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+                for name, annotation in parameters.items()
+            ]
+        )
+        app.command(self.kind.verb, help=self.about, epilog=self._epilog())(command)
+
+    def execute(self, flags: dict[str, object], *, config: Path | None = None) -> int:
+        """Load the settings, run the verb, say in one line what went wrong; returns the exit code."""
+        try:
+            settings = load_settings(self.kind, flags=flags, config=config)
+            setup_logging(settings.log_level, as_json=settings.log_json)
+            return self.run(settings)
+        except EdgepeerError as error:
+            return _complain(error)
+        except BaseExceptionGroup as group:
+            # A task group wraps what its tasks raise; the first of ours says what happened.
+            ours, others = group.split(EdgepeerError)
+            if ours is None or others is not None:
+                raise
+            return _complain(_first(ours))
+        except KeyboardInterrupt:
+            return INTERRUPTED
+
+    def _epilog(self) -> str:
+        shown = "\n\n".join(f"\b\n  # {what}\n  $ {line}" for what, line in self.examples)
+        settings = settings_of(self.kind)
+        name = next(iter(settings))
+        return (
+            f"\b\nExamples:\n{shown}\n\n"
+            f"Every option can also stand in edgepeer.toml, as {name} = ... under [{self.kind.verb}], or in "
+            f"the environment, as {variable(self.kind, name)}; a flag is stronger than both, and the "
+            "environment stronger than the file."
+        )
+
+
+def _option(setting: Setting) -> Any:
+    text = setting.help
+    if setting.plain is not bool and setting.default not in (None, ()):
+        text += f" [{setting.default:g}]" if setting.plain is float else f" [{setting.default}]"
+    if setting.plain is bool:
+        return Annotated[bool | None, typer.Option(f"{setting.flag}/--no-{setting.flag[2:]}", help=text)]
+    # Values arrive as text and are checked where those of the other sources are, by the same words.
+    kind: Any = list[str] | None if setting.plain is tuple else str | None
+    return Annotated[kind, typer.Option(setting.flag, metavar=setting.metavar, help=text)]
+
+
+def _complain(error: BaseException) -> int:
+    line = " ".join(str(error).split()) or type(error).__name__
+    print(f"edgepeer: {line}", file=sys.stderr)
+    return MISUSED if isinstance(error, ConfigError) else FAILED
+
+
+def _first(group: BaseExceptionGroup[EdgepeerError]) -> EdgepeerError:
+    leaf: BaseException = group
+    while isinstance(leaf, BaseExceptionGroup):
+        leaf = leaf.exceptions[0]
+    assert isinstance(leaf, EdgepeerError)
+    return leaf

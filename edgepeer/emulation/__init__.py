@@ -1,0 +1,1 @@
+"""Watching a job and showing it; starting whole fleets as processes on one machine."""

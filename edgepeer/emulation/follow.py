@@ -1,0 +1,163 @@
+"""Publishes a job in a fabric and follows it until nobody is left to wait for, or nothing moves any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from edgepeer.emulation.observe import observe
+from edgepeer.emulation.picture import Picture
+from edgepeer.emulation.progress import Progress
+from edgepeer.emulation.result import JobResult
+from edgepeer.errors import JobError, WireError
+from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.events import (
+    Disconnected,
+    FabricEvent,
+    JobSeen,
+    PresenceGone,
+    PresenceSeen,
+    ReportSeen,
+    TelemetrySeen,
+    ViewSeen,
+)
+from edgepeer.training.job import Job
+from edgepeer.wire.documents import unpack
+
+__all__ = ["SETTLE_S", "Follower", "run_job"]
+
+SETTLE_S: Final = 20.0
+"""How long the others have to report once one peer is done."""
+_LAST_RECORD_S: Final = 2.0
+"""How long to wait for the last round's telemetry, which may come after the reports, or be lost."""
+_TICK_S: Final = 0.125
+
+
+async def run_job(
+    progress: Progress,
+    on_update: Callable[[Progress], None],
+    *,
+    broker: BrokerAddress,
+    fabric: str,
+    timeout: float,
+    detach: bool = False,
+) -> JobResult:
+    """Publish `progress.job` in the fabric, follow it to its end, and clear it.
+
+    Args:
+        on_update: called several times a second, on the event loop.
+        timeout: seconds without any progress (a peer joining, a round finished) after which to give up.
+        detach: leave the job to its fabric when we are cancelled; otherwise it ends with us.
+
+    Raises:
+        FabricError: the broker can't be reached.
+        JobError: the fabric is busy, all peers failed, the job was withdrawn, or nothing moved for too long.
+    """
+    picture = Picture()
+    follower = Follower(progress, on_update)
+
+    def take(event: FabricEvent) -> None:
+        picture.take(event)
+        follower.take(event)
+
+    async with observe(broker, fabric, take) as client:
+        if picture.busy:
+            raise JobError(f"fabric {fabric!r}: {picture.busy}; wait, or end it with edgepeer train --withdraw")
+        for job, peer in picture.reports:
+            client.publish_retained(client.topics.report(job, peer), None)  # nobody will ask for them any more
+        client.publish_retained(client.topics.job, progress.job)
+        try:
+            result = await follower.finish(timeout=timeout)
+        except asyncio.CancelledError:
+            if not detach:
+                client.publish_retained(client.topics.job, None)
+            raise
+        except JobError:
+            if not progress.withdrawn:  # whoever withdrew it may have put another one there
+                client.publish_retained(client.topics.job, None)
+            raise
+        client.publish_retained(client.topics.job, None)
+        return result
+
+
+class Follower:
+    """Feeds a Progress from a client's events and waits for its end."""
+
+    def __init__(self, progress: Progress, on_update: Callable[[Progress], None]) -> None:
+        self._progress = progress
+        self._on_update = on_update
+        self._changed = asyncio.Event()
+        self._moved = False
+
+    def take(self, event: FabricEvent) -> None:
+        """Hear of one event; for a FabricClient's `on_event`."""
+        if self._tell(event):
+            self._moved = True
+        self._changed.set()
+
+    async def finish(self, *, timeout: float, settle: float = SETTLE_S) -> JobResult:
+        """Wait until the job has ended.
+
+        Args:
+            timeout: seconds without any sign of progress after which to give up.
+            settle: the same, once a peer is done.
+
+        Raises:
+            JobError: all peers failed, the job was withdrawn, or nothing moved for too long.
+        """
+        progress = self._progress
+        clock = asyncio.get_running_loop().time
+        moved_at, shown_at = clock(), float("-inf")
+        while True:
+            now = clock()
+            if self._moved:
+                self._moved, moved_at = False, now
+            if now - shown_at >= _TICK_S or progress.finished:
+                shown_at = now
+                self._on_update(progress)
+            if progress.finished and (progress.recorded or now - moved_at >= _LAST_RECORD_S):
+                return progress.result()
+            if now - moved_at >= (min(settle, timeout) if progress.done else timeout):
+                return self._give_up(timeout)
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(_TICK_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _give_up(self, timeout: float) -> JobResult:
+        progress = self._progress
+        if not progress.done:
+            raise JobError(f"nothing has moved for {timeout:g} s: {progress.trouble()}")
+        for peer in progress.pending:
+            progress.note(f"{peer} did not report in time")
+        self._on_update(progress)
+        return progress.result()
+
+    def _tell(self, event: FabricEvent) -> bool:
+        progress = self._progress
+        match event:
+            case ViewSeen(view):
+                return progress.see_view(view)
+            case PresenceSeen(presence):
+                return progress.see_presence(presence.id, presence)
+            case PresenceGone(peer_id):
+                return progress.see_presence(peer_id, None)
+            case ReportSeen(report):
+                return progress.see_report(report)
+            case TelemetrySeen(telemetry):
+                return progress.see_telemetry(telemetry)
+            case JobSeen(payload):
+                progress.see_job(_job_id(payload))
+            case Disconnected(reason) if reason != "left":
+                progress.note(f"lost the broker, trying again; the job goes on meanwhile: {reason}")
+        return False
+
+
+def _job_id(payload: bytes | None) -> str | None:
+    try:
+        return None if payload is None else unpack(payload, Job).id
+    except WireError:
+        return ""  # a job, and not ours

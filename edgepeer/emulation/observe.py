@@ -1,0 +1,61 @@
+"""Looking at a fabric without being one of its peers."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from edgepeer.errors import FabricError
+from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.client import FabricClient
+from edgepeer.fabric.events import FabricEvent, Synced
+from edgepeer.fabric.topics import Group
+
+__all__ = ["observe"]
+
+
+@asynccontextmanager
+async def observe(
+    broker: BrokerAddress,
+    fabric: str,
+    on_event: Callable[[FabricEvent], None],
+    *,
+    interests: Group = Group.EVERYTHING,
+    timeout: float = 8.0,
+) -> AsyncIterator[FabricClient]:
+    """A client of the fabric; when the context opens, `on_event` was told all that the broker retains.
+
+    Raises:
+        FabricError: the broker refused us, or did not answer, each within `timeout` seconds.
+        ConfigError: the fabric's name is none.
+    """
+    synced = asyncio.Event()
+
+    def tell(event: FabricEvent) -> None:
+        on_event(event)
+        if isinstance(event, Synced):
+            synced.set()
+
+    client = FabricClient(broker, fabric, f"observer-{secrets.token_hex(6)}", on_event=tell, interests=interests)
+    running = asyncio.create_task(client.run(), name="observer")
+    try:
+        await client.connected(timeout)
+        async with asyncio.timeout(timeout):
+            await synced.wait()
+    except TimeoutError:
+        await _leave(client, running)
+        raise FabricError(f"broker {broker}: let us in, but did not answer within {timeout:g} s") from None
+    except BaseException:
+        await _leave(client, running)
+        raise
+    try:
+        yield client
+    finally:
+        await _leave(client, running)
+
+
+async def _leave(client: FabricClient, running: asyncio.Task[None]) -> None:
+    await client.close()
+    await running

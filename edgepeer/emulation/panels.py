@@ -1,0 +1,153 @@
+"""The live picture of a job: pure functions from what is known to rich renderables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from edgepeer.emulation.progress import PeerState, Progress
+from edgepeer.emulation.result import JobResult
+from edgepeer.emulation.texts import duration, headline, summary, waiting_line
+from edgepeer.topology.view import View
+
+__all__ = ["job_panel", "peer_tree", "summary_panel"]
+
+_LOOKS: Final[Mapping[PeerState, tuple[str, str]]] = {
+    "gone": ("○", "dim"),
+    "joined": ("○", "cyan"),
+    "starting": ("◔", "yellow"),
+    "running": ("●", "green"),
+    "done": ("✔", "bold green"),
+    "failed": ("✘", "bold red"),
+}
+_NOTES_SHOWN: Final = 4
+_BARS: Final = "▁▂▃▄▅▆▇█"
+
+
+def peer_tree(view: View, label: Callable[[str], Text]) -> Tree:
+    """The tree of a view; `label` says how a peer looks."""
+    nodes = [Tree(label(view.coordinator), guide_style="dim")]
+    for peer in view.ids[1:]:
+        above = view.parent(peer)
+        assert above is not None
+        nodes.append(nodes[view.position(above)].add(label(peer)))
+    return nodes[0]
+
+
+def job_panel(progress: Progress, *, elapsed: float) -> RenderableType:
+    """All that is known of a running job; `elapsed` seconds since its start."""
+    body = Table.grid(padding=(0, 3), expand=True)
+    body.add_column(no_wrap=True)
+    body.add_column(ratio=1)
+    body.add_row(_tree(progress), Group(_numbers(progress, elapsed), Text(), *_notes(progress)))
+    return Panel(
+        Group(_bar(progress), Text(), body),
+        title=f"[bold]edgepeer[/] {escape(headline(progress))}",
+        title_align="left",
+        border_style="blue",
+    )
+
+
+def summary_panel(result: JobResult) -> RenderableType:
+    """How a job ended."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for what, value, good in summary(result):
+        table.add_row(what, Text(value, style="" if good else "bold red"))
+    good = result.identical and not result.failed and not result.missing
+    return Panel(
+        table,
+        title=f"[bold]job {escape(result.job.id)} is done[/]",
+        title_align="left",
+        border_style="green" if good else "red",
+        expand=False,
+    )
+
+
+def _tree(progress: Progress) -> RenderableType:
+    def label(peer: str) -> Text:
+        glyph, style = _LOOKS[progress.state(peer)]
+        text = Text.assemble((glyph, style), " ", peer)
+        state = progress.state(peer)
+        if state != "running":
+            text.append(f"  {state}", style)
+        if progress.view is not None and peer == progress.view.coordinator:
+            text.append("  coordinator", "dim")
+        return text
+
+    parts: list[RenderableType] = []
+    if progress.view is None:
+        parts.append(Text("no tree yet", "dim"))
+    else:
+        parts.append(peer_tree(progress.view, label))
+    if progress.outside:
+        parts.append(Text("not in the tree", "dim"))
+        parts.extend(label(peer) for peer in progress.outside)
+    return Group(*parts)
+
+
+def _bar(progress: Progress) -> RenderableType:
+    row = Table.grid(padding=(0, 1), expand=True)
+    row.add_column(no_wrap=True)
+    row.add_column(ratio=1)
+    row.add_column(no_wrap=True, justify="right")
+    if progress.round == 0:
+        row.add_row(waiting_line(progress), ProgressBar(total=None, pulse=True), "")
+        return row
+    rounds = progress.job.rounds
+    left = f"{duration(progress.seconds_left)} left" if progress.round < rounds else "finishing"
+    bar = ProgressBar(total=rounds, completed=progress.round, complete_style="blue", finished_style="green")
+    row.add_row(f"round [bold]{progress.round}[/]/{rounds}", bar, left)
+    return row
+
+
+def _numbers(progress: Progress, elapsed: float) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="ellipsis", no_wrap=True)
+    last = progress.last
+    speed = progress.rounds_per_s
+    table.add_row("loss", "-" if last is None else f"[bold]{last.loss:.4f}[/]  [blue]{_spark(progress)}[/]")
+    measured = progress.measured
+    accuracy = "-"
+    if measured is not None:
+        accuracy = f"[bold]{measured.accuracy:.4f}[/]  [dim]round {measured.round}[/]"
+    table.add_row("test accuracy", accuracy)
+    table.add_row("rounds/s", "-" if speed is None else f"[bold]{speed:.3g}[/]")
+    if last is None:
+        table.add_row("contributors", "-")
+    else:
+        everyone = f"{len(last.contributors)} of {len(progress.members) or len(last.contributors)}"
+        table.add_row("contributors", everyone if last.exact else f"[bold red]{everyone}[/]")
+    epoch = "-" if progress.view is None else f"epoch {progress.view.epoch}, fan-out {progress.view.fanout}"
+    table.add_row("view", epoch)
+    table.add_row("elapsed", duration(elapsed))
+    return table
+
+
+def _notes(progress: Progress) -> list[Text]:
+    return [Text(note, "yellow") for note in list(progress.notes)[-_NOTES_SHOWN:]]
+
+
+def _spark(progress: Progress, width: int = 24) -> str:
+    """The loss over all rounds so far, as a row of bars of its logarithm."""
+    rounds = sorted(progress.records)
+    values = [progress.records[number].loss for number in rounds]
+    logs = [math.log(max(value, 1e-9)) for value in values if math.isfinite(value)]
+    if len(logs) < 2:
+        return ""
+    steps = min(width, len(logs))
+    picked = [logs[at * (len(logs) - 1) // (steps - 1)] for at in range(steps)]
+    low, high = min(picked), max(picked)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((value - low) * scale)] for value in picked)

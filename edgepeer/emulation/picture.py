@@ -1,0 +1,62 @@
+"""What a fabric says of itself at one moment: peers, view, current job and its reports."""
+
+from __future__ import annotations
+
+from edgepeer.errors import WireError
+from edgepeer.fabric.documents import PeerReport, Presence
+from edgepeer.fabric.events import FabricEvent, JobSeen, PresenceGone, PresenceSeen, ReportSeen, ViewSeen
+from edgepeer.topology.view import View
+from edgepeer.training.job import Job
+from edgepeer.wire.documents import unpack
+
+__all__ = ["Picture"]
+
+
+class Picture:
+    """Put together from a client's events; complete after its Synced."""
+
+    def __init__(self) -> None:
+        self.peers: dict[str, Presence] = {}
+        self.view: View | None = None
+        self.job: Job | None = None
+        self.unreadable = ""
+        """Why the fabric's job can't be read; empty if there is none, or it can."""
+        self.reports: dict[tuple[str, str], PeerReport] = {}
+        """By job and peer."""
+
+    def take(self, event: FabricEvent) -> None:
+        """Add what an event tells."""
+        match event:
+            case PresenceSeen(presence):
+                self.peers[presence.id] = presence
+            case PresenceGone(peer_id):
+                self.peers.pop(peer_id, None)
+            case ViewSeen(view):
+                self.view = view
+            case ReportSeen(report):
+                self.reports[report.job, report.peer] = report
+            case JobSeen(payload):
+                self.job, self.unreadable = None, ""
+                if payload is not None:
+                    try:
+                        self.job = unpack(payload, Job)
+                    except WireError as error:
+                        self.unreadable = str(error)
+
+    def reports_of(self, job: str) -> dict[str, PeerReport]:
+        """The reports of one job by peer, sorted."""
+        return {peer: report for (of, peer), report in sorted(self.reports.items()) if of == job}
+
+    @property
+    def busy(self) -> str:
+        """Why another job must not start now, in words; empty if it may."""
+        if self.unreadable:
+            return f"the fabric has a job that this build can't read ({self.unreadable})"
+        if self.job is None:
+            return ""
+        reports = self.reports_of(self.job.id)
+        working = [peer for peer in reports if reports[peer].state in ("starting", "running") and peer in self.peers]
+        if reports and not working:
+            return ""  # whoever took part is through, or gone
+        doing = f"{len(working)} peers work on it" if working else f"it waits for {self.job.wait_for} peers"
+        return f"job {self.job.id} is not done yet ({doing})"

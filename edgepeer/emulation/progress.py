@@ -1,0 +1,225 @@
+"""What is known of a running job, put together from what its fabric says. No I/O and no clock.
+
+Documents may come late, twice, or in any order (MQTT promises at least once): the state is the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, Literal
+
+from edgepeer.emulation.result import JobResult
+from edgepeer.errors import JobError
+from edgepeer.fabric.documents import PeerReport, Presence, RoundRecord, Telemetry
+from edgepeer.topology.view import View
+from edgepeer.training.job import Job
+
+__all__ = ["PeerState", "Progress"]
+
+PeerState = Literal["gone", "joined", "starting", "running", "done", "failed"]
+
+_NOTES: Final = 200
+_RECENT: Final = 20
+"""Over how many rounds the speed is taken."""
+
+
+class Progress:
+    """One job as seen from outside."""
+
+    def __init__(self, job: Job, *, broker: str) -> None:
+        """`broker` is how the broker is called in reports, without any password."""
+        self.job = job
+        self.broker = broker
+        self.view: View | None = None
+        self.present: dict[str, Presence] = {}
+        self.reports: dict[str, PeerReport] = {}
+        self.records: dict[int, RoundRecord] = {}
+        """By round; of two records of one round the one of the later view counts."""
+        self.notes: deque[str] = deque(maxlen=_NOTES)
+        """What a user should read in one line, oldest first."""
+        self.noted = 0
+        """How many notes there ever were."""
+        self.round = 0
+        """The last round that is known to be done."""
+        self.withdrawn = False
+        """Whether somebody took the job back, or put another one in its place."""
+        self.published = False
+
+    # What the fabric says. Each returns whether it is a sign of progress.
+
+    def see_view(self, view: View) -> bool:
+        """A view was announced."""
+        if self.view is not None and not self.view.precedes(view):
+            return False
+        self.view = view
+        return True
+
+    def see_presence(self, peer: str, presence: Presence | None) -> bool:
+        """A peer is in, or gone (None)."""
+        if presence is not None:
+            news = peer not in self.present
+            self.present[peer] = presence
+            return news
+        if self.present.pop(peer, None) is not None and peer in self.reports and not self._final(peer):
+            self.note(f"{peer} is gone, after round {self.round}")
+        return False
+
+    def see_report(self, report: PeerReport) -> bool:
+        """A peer told how far it is with a job."""
+        known = self.reports.get(report.peer)
+        if report.job != self.job.id or report == known:
+            return False
+        self.reports[report.peer] = report
+        self.round = min(max(self.round, report.round), self.job.rounds)
+        if report.state == "failed" and (known is None or known.state != "failed"):
+            self.note(f"{report.peer} failed: {' '.join(report.error.split()) or 'it did not say why'}")
+        return known is None or (known.state, known.round) != (report.state, report.round)
+
+    def see_telemetry(self, telemetry: Telemetry) -> bool:
+        """The coordinator told of finished rounds."""
+        if telemetry.job != self.job.id:
+            return False
+        news = False
+        for record in telemetry.records:
+            known = self.records.get(record.round)
+            if record.round > self.job.rounds or (known is not None and known.epoch >= record.epoch):
+                continue
+            news = news or known is None
+            self.records[record.round] = record
+            self.round = max(self.round, record.round)
+        return news
+
+    def see_job(self, job: str | None) -> None:
+        """The fabric's current job is the one of this id, or none."""
+        if job == self.job.id:
+            self.published, self.withdrawn = True, False
+        elif self.published:
+            self.withdrawn = True
+
+    def note(self, line: str) -> None:
+        """Tell the user something, once."""
+        self.notes.append(line)
+        self.noted += 1
+
+    # What follows from it.
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The peers of the current view in tree order; none before the first view."""
+        return () if self.view is None else self.view.ids
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """Peers that are in the fabric but not, or not yet, in the view."""
+        return tuple(peer for peer in sorted(self.present) if peer not in self.members)
+
+    def state(self, peer: str) -> PeerState:
+        """What is known of one peer."""
+        report = self.reports.get(peer)
+        if report is not None and report.state in ("done", "failed"):
+            return report.state
+        if peer not in self.present:
+            return "gone"
+        return "joined" if report is None else report.state
+
+    @property
+    def last(self) -> RoundRecord | None:
+        """The record of the latest round that has one."""
+        return self.records[max(self.records)] if self.records else None
+
+    @property
+    def measured(self) -> RoundRecord | None:
+        """The record of the latest round whose test accuracy was measured."""
+        rounds = sorted(self.records, reverse=True)
+        return next((self.records[at] for at in rounds if self.records[at].accuracy is not None), None)
+
+    @property
+    def rounds_per_s(self) -> float | None:
+        """Speed over the latest rounds."""
+        latest = sorted(self.records)[-_RECENT:]
+        seconds = sum(self.records[number].seconds for number in latest)
+        return len(latest) / seconds if seconds > 0 else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the remaining rounds take at this speed."""
+        speed = self.rounds_per_s
+        return None if speed is None else (self.job.rounds - self.round) / speed
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """Members that are in and have not said that they are through."""
+        return tuple(peer for peer in self.members if peer in self.present and not self._final(peer))
+
+    @property
+    def done(self) -> tuple[str, ...]:
+        """Peers that finished the job."""
+        return tuple(peer for peer in sorted(self.reports) if self.reports[peer].state == "done")
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Peers that could not go on."""
+        return tuple(peer for peer in sorted(self.reports) if self.reports[peer].state == "failed")
+
+    @property
+    def finished(self) -> bool:
+        """Whether nobody is left to wait for: everyone is done or failed, or the job was withdrawn."""
+        if self.withdrawn:
+            return True
+        if self.done:
+            return not self.pending
+        known = {*self.present, *self.reports}
+        others = known.difference(self.failed)
+        return bool(self.failed) and len(known) >= self.job.wait_for and others.isdisjoint(self.present)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether no more telemetry is to be expected."""
+        return not self.done or self.job.rounds in self.records
+
+    def result(self) -> JobResult:
+        """How the job ended.
+
+        Raises:
+            JobError: no peer finished it.
+        """
+        if not self.done:
+            raise JobError(self.trouble())
+        judge = next((peer for peer in self.done if self.reports[peer].coordinator), self.done[0])
+        final = self.reports[judge]
+        return JobResult(
+            job=self.job,
+            broker=self.broker,
+            reports={peer: self.reports[peer] for peer in self._ordered()},
+            records=tuple(self.records[number] for number in sorted(self.records)),
+            missing=self.pending,
+            accuracy=self.measured.accuracy if final.accuracy is None and self.measured else final.accuracy,
+            loss=self.last.loss if final.loss is None and self.last else final.loss,
+        )
+
+    def trouble(self) -> str:
+        """Why the job is not going on, as far as is known, in one line."""
+        if self.withdrawn:
+            return f"job {self.job.id} was withdrawn after round {self.round} of {self.job.rounds}"
+        failures = {peer: " ".join(self.reports[peer].error.split()) for peer in self.failed}
+        texts = sorted(set(failures.values()))
+        if failures and len(failures) == len({*self.present, *self.reports}):
+            if len(failures) == 1:
+                return f"peer {self.failed[0]} failed: {texts[0]}"
+            return f"all {len(failures)} peers failed: {texts[0]}"
+        known = f"; {self.failed[0]} failed: {failures[self.failed[0]]}" if failures else ""
+        if not self.present:
+            return f"no peer is in the fabric{known}"
+        wanted = self.job.wait_for
+        if len(self.members) < wanted and self.round == 0:
+            return f"{len(self.members)} of {wanted} wanted peers are in{known}"
+        waiting = f", waiting for {', '.join(self.pending)}" if self.pending else ""
+        return f"round {self.round} of {self.job.rounds}{waiting}{known}"
+
+    def _final(self, peer: str) -> bool:
+        return peer in self.reports and self.reports[peer].state in ("done", "failed")
+
+    def _ordered(self) -> list[str]:
+        """Whoever reported, members in tree order first."""
+        order = {peer: at for at, peer in enumerate(self.members)}
+        return sorted(self.reports, key=lambda peer: (order.get(peer, len(order)), peer))

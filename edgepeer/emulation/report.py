@@ -1,0 +1,88 @@
+"""What a run leaves behind: report.json for programs and report.png for people."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edgepeer.emulation.result import JobResult
+from edgepeer.errors import ConfigError, EdgepeerError
+
+__all__ = ["prepare_report", "report_fields", "write_report"]
+
+_log = logging.getLogger(__name__)
+
+
+def prepare_report(directory: Path) -> None:
+    """Make the directory and check that files can be written there: before a run, not after it.
+
+    Raises:
+        ConfigError: they can't.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise ConfigError(f"report = {directory}: can't write there: {error.strerror or error}") from error
+
+
+def write_report(directory: Path, result: JobResult) -> list[Path]:
+    """Write report.json and, where matplotlib is installed, report.png; returns the files written.
+
+    Raises:
+        EdgepeerError: the directory can't be written to any more.
+    """
+    try:
+        text = msgspec.json.format(msgspec.json.encode(report_fields(result)), indent=2)
+        written = [_replace(directory / "report.json", text + b"\n")]
+        try:
+            from edgepeer.emulation.plot import plot_png
+        except ImportError as error:
+            _log.error("no report.png: it needs matplotlib: pip install 'edgepeer[plot]' (%s)", error)
+            return written
+        return [*written, _replace(directory / "report.png", plot_png(result))]
+    except OSError as error:
+        raise EdgepeerError(f"report {directory}: can't be written: {error.strerror or error}") from error
+
+
+def report_fields(result: JobResult) -> dict[str, Any]:
+    """The content of report.json. Numbers that are not finite become null."""
+    return {
+        "peers": len(result.reports),
+        "rounds": result.job.rounds,
+        "trainer": result.job.trainer,
+        "dataset": result.job.dataset,
+        "broker": result.broker,
+        "final": {"accuracy": result.accuracy, "loss": result.loss},
+        "round_seconds": result.round_seconds._asdict(),
+        "allreduce_seconds": result.allreduce_seconds._asdict(),
+        "bytes_sent_per_peer": result.bytes_sent,
+        "parameter_digests": result.digests,
+        "view_epochs": result.view_epochs,
+        "rounds_detail": [
+            {
+                "round": record.round,
+                "seconds": record.seconds,
+                "contributors": record.contributors,
+                "exact": record.exact,
+            }
+            for record in result.records
+        ],
+    }
+
+
+def _replace(path: Path, content: bytes) -> Path:
+    # Whoever reads the report meanwhile finds the old one or the new one, never half of one.
+    fresh = path.with_name(path.name + ".new")
+    with fresh.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    return path

@@ -1,0 +1,89 @@
+"""How a job ended: what the summary and the report say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from edgepeer.fabric.documents import PeerReport, RoundRecord
+from edgepeer.training.job import Job
+
+__all__ = ["JobResult", "Spread"]
+
+
+class Spread(NamedTuple):
+    """Where a number lies over many rounds."""
+
+    median: float | None
+    p95: float | None
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        """Of the values; None where there are none."""
+        import numpy as np
+
+        taken = list(values)
+        if not taken:
+            return cls(None, None)
+        median, p95 = np.percentile(taken, (50, 95))
+        return cls(float(median), float(p95))
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """A job that at least one peer finished."""
+
+    job: Job
+    broker: str
+    """embedded, mosquitto or a URL without password."""
+    reports: Mapping[str, PeerReport]
+    """The last report of every peer that took part, in tree order."""
+    records: tuple[RoundRecord, ...]
+    """The rounds, in order; there are gaps where telemetry was lost."""
+    missing: tuple[str, ...]
+    """Peers that were still in at the end but did not report."""
+    accuracy: float | None
+    """Share of test samples classified correctly, 0 to 1; None if nothing was held out."""
+    loss: float | None
+    """Mean loss on the test samples, or of the last batches if nothing was held out."""
+
+    @property
+    def done(self) -> tuple[str, ...]:
+        """Peers that finished the job, in tree order."""
+        return tuple(peer for peer, report in self.reports.items() if report.state == "done")
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Peers that could not go on."""
+        return tuple(peer for peer, report in self.reports.items() if report.state == "failed")
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Digest of the final parameters of every peer that finished, as hex."""
+        return {peer: self.reports[peer].digest for peer in self.done}
+
+    @property
+    def identical(self) -> bool:
+        """Whether all peers that finished hold the same bits."""
+        return len(set(self.digests.values())) == 1 and "" not in self.digests.values()
+
+    @property
+    def bytes_sent(self) -> dict[str, int]:
+        """Bytes sent to other peers, by peer."""
+        return {peer: report.bytes_sent for peer, report in self.reports.items()}
+
+    @property
+    def view_epochs(self) -> int:
+        """Under how many views rounds were done."""
+        return len({record.epoch for record in self.records})
+
+    @property
+    def round_seconds(self) -> Spread:
+        """Time of a whole round: gradients, sum and step."""
+        return Spread.of(record.seconds for record in self.records)
+
+    @property
+    def allreduce_seconds(self) -> Spread:
+        """Time of the sum alone."""
+        return Spread.of(record.allreduce_seconds for record in self.records)

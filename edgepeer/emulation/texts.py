@@ -1,0 +1,122 @@
+"""What is known of a job in words: pure functions to plain text, shared by all displays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from statistics import median
+
+from edgepeer.emulation.progress import Progress
+from edgepeer.emulation.result import JobResult, Spread
+
+__all__ = ["amount", "duration", "headline", "progress_line", "summary", "waiting_line"]
+
+
+def duration(seconds: float | None) -> str:
+    """As people say it: 3.2 ms, 1.5 s, 2 min 05 s, 1 h 02 min."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    if seconds < 0.9995:
+        return f"{1e3 * seconds:.3g} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min"
+
+
+def amount(count: float) -> str:
+    """Bytes as people say them: 512 B, 1.6 MB. Decimal prefixes."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.4g} TB"
+
+
+def headline(progress: Progress) -> str:
+    """What is being done."""
+    job = progress.job
+    model = "a Keras model" if job.model_config else job.model
+    how = f"{job.trainer}, {job.optimizer} {job.learning_rate:g}, batch {job.batch_size}"
+    return f"job {job.id}: {model} on {job.dataset}, {how}"
+
+
+def waiting_line(progress: Progress) -> str:
+    """Before the first round: who is in."""
+    wanted = progress.job.wait_for
+    inside = len(progress.members)
+    ready = sum(1 for peer in progress.members if progress.state(peer) == "running")
+    if inside < wanted:
+        return f"waiting for peers: {inside} of {wanted} in"
+    return f"getting ready: {ready} of {inside} peers"
+
+
+def progress_line(progress: Progress) -> str:
+    """Where the job is, in one line of plain ASCII."""
+    if progress.round == 0:
+        return waiting_line(progress)
+    parts = [f"round {progress.round}/{progress.job.rounds}"]
+    if (last := progress.last) is not None:
+        parts.append(f"loss {last.loss:.4f}")
+        if (measured := progress.measured) is not None:
+            parts.append(f"accuracy {measured.accuracy:.4f}")
+        parts.append(f"{len(last.contributors)}/{len(progress.members) or len(last.contributors)} contributed")
+    if (speed := progress.rounds_per_s) is not None:
+        parts.append(f"{speed:.3g} rounds/s")
+    if progress.round < progress.job.rounds:
+        parts.append(f"{duration(progress.seconds_left)} left")
+    return "  ".join(parts)
+
+
+def summary(result: JobResult) -> Iterator[tuple[str, str, bool]]:
+    """How the job ended, as (what, value, whether it is as it should be)."""
+    accuracy = "not measured" if result.accuracy is None else f"{result.accuracy:.4f}"
+    loss = "" if result.loss is None else f" (loss {result.loss:.4f})"
+    yield "test accuracy", accuracy + loss, True
+    yield from _rounds(result)
+    yield "round time", _spread(result.round_seconds), True
+    yield "allreduce time", _spread(result.allreduce_seconds), True
+    sent = result.bytes_sent
+    yield "bytes sent", f"median {amount(median(sent.values()))} a peer", True
+    for row in _chunks([f"{peer} {amount(count)}" for peer, count in sent.items()]):
+        yield "", row, True
+    yield from _digests(result)
+    for peer in result.failed:
+        yield "failed", f"{peer}: {' '.join(result.reports[peer].error.split())}", False
+    if result.missing:
+        yield "did not report", ", ".join(result.missing), False
+
+
+def _rounds(result: JobResult) -> Iterator[tuple[str, str, bool]]:
+    total = sum(record.seconds for record in result.records)
+    inexact = sum(1 for record in result.records if not record.exact)
+    views = f", {result.view_epochs} views" if result.view_epochs > 1 else ""
+    yield "rounds", f"{result.job.rounds} in {duration(total)}{views}", True
+    if inexact:
+        yield "", f"{inexact} of them without everyone's contribution", False
+
+
+def _spread(spread: Spread) -> str:
+    if spread.median is None:
+        return "not measured"
+    return f"median {duration(spread.median)}, p95 {duration(spread.p95)}"
+
+
+def _digests(result: JobResult) -> Iterator[tuple[str, str, bool]]:
+    count = len(result.done)
+    what = f"parameters bit-identical on {'all ' if count > 1 else ''}{count} peer{'s' if count > 1 else ''}"
+    if result.identical:
+        yield what, f"yes ({next(iter(result.digests.values()))[:16]})", True
+        return
+    yield what, "NO", False
+    for peer, digest in result.digests.items():
+        yield "", f"{peer} {digest[:16] or 'sent no digest'}", False
+
+
+def _chunks(items: list[str], width: int = 60) -> Iterator[str]:
+    per_row = max(1, width // (2 + max(map(len, items))))
+    for at in range(0, len(items), per_row):
+        yield ", ".join(items[at : at + per_row])

@@ -1,0 +1,30 @@
+"""Settings of the command line's verbs, from a TOML file, the environment and flags, checked before use."""
+
+from edgepeer.settings.fields import Setting, settings_of
+from edgepeer.settings.model import (
+    BrokerSettings,
+    EmulateSettings,
+    FabricSettings,
+    JobSettings,
+    PeerSettings,
+    StatusSettings,
+    TrainSettings,
+    VerbSettings,
+)
+from edgepeer.settings.sources import find_config, load_settings, variable
+
+__all__ = [
+    "BrokerSettings",
+    "EmulateSettings",
+    "FabricSettings",
+    "JobSettings",
+    "PeerSettings",
+    "Setting",
+    "StatusSettings",
+    "TrainSettings",
+    "VerbSettings",
+    "find_config",
+    "load_settings",
+    "settings_of",
+    "variable",
+]

@@ -1,0 +1,207 @@
+"""Every setting of every verb: its type, its bounds, its default and one sentence on what it does.
+
+These structs are the only place where a setting is declared: the TOML keys, the environment variables, the
+flags, their help and the text of a refusal all follow from the fields here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from msgspec import Meta, Struct
+
+from edgepeer.errors import ConfigError
+
+__all__ = [
+    "COMMON",
+    "VERBS",
+    "BrokerSettings",
+    "EmulateSettings",
+    "FabricSettings",
+    "JobSettings",
+    "PeerSettings",
+    "StatusSettings",
+    "TrainSettings",
+    "VerbSettings",
+]
+
+COMMON: Final = ("broker", "fabric", "log_level", "log_json")
+"""Settings that the [common] table and EDGEPEER_<NAME> give to several verbs at once."""
+
+_PORT = r"([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_HOST = r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)"
+_MQTT = rf"mqtt://([^@/\s]+@)?{_HOST}(:{_PORT})?/?"
+
+_Listen = Annotated[str, Meta(pattern=rf"^{_HOST}:{_PORT}$", extra={"allowed": "host:port, port 0 being any free one"})]
+_Address = Annotated[str, Meta(pattern=rf"^{_HOST}:{_PORT}$", max_length=128)]
+_BrokerUrl = Annotated[
+    str, Meta(pattern=rf"^{_MQTT}$", extra={"allowed": "mqtt://[user:password@]host[:port]", "url": True})
+]
+_EmulatedBroker = Annotated[
+    str,
+    Meta(
+        pattern=rf"^(embedded|mosquitto|{_MQTT})$",
+        extra={"allowed": "embedded, mosquitto or mqtt://[user:password@]host[:port]", "url": True},
+    ),
+]
+_Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$",
+        extra={"allowed": "1 to 63 letters, digits, '.', '_' and '-', a letter or digit first"},
+    ),
+]
+_Text = Annotated[str, Meta(min_length=1, max_length=512)]
+
+
+def _says(description: str, **extra: Any) -> Meta:
+    return Meta(description=description, extra=extra)
+
+
+_LogLevel = Annotated[Literal["debug", "info", "warning", "error"], _says("The least serious log line to show.")]
+
+
+class VerbSettings(Struct, frozen=True, kw_only=True):
+    """What every verb understands."""
+
+    verb: ClassVar[str] = ""
+    """The verb on the command line, which is also its TOML table."""
+    apart: ClassVar[tuple[str, ...]] = ()
+    """Those of COMMON that mean something else here, and are taken only from this verb's own table."""
+
+    log_level: _LogLevel = "info"
+    log_json: Annotated[bool, _says("Write logs as one JSON object a line.")] = False
+
+
+class FabricSettings(VerbSettings, frozen=True, kw_only=True):
+    """What every verb that goes to a fabric understands."""
+
+    broker: Annotated[_BrokerUrl, _says("The MQTT broker.")] = "mqtt://127.0.0.1:1883"
+    fabric: Annotated[_Name, _says("The fabric's name: peers of one name meet on one broker.")] = "default"
+
+
+class BrokerSettings(VerbSettings, frozen=True, kw_only=True):
+    """Settings of `edgepeer broker`."""
+
+    verb: ClassVar[str] = "broker"
+
+    listen: Annotated[_Listen, _says("Where to listen; only loopback unless told otherwise.")] = "127.0.0.1:1883"
+    username: Annotated[_Text | None, _says("Refuse clients without this user name.")] = None
+    password: Annotated[
+        _Text | None, _says("The password of that user; best given in the environment.", secret=True)
+    ] = None
+
+    def __post_init__(self) -> None:
+        if (self.username is None) != (self.password is None):
+            given, missing = ("password", "username") if self.username is None else ("username", "password")
+            raise ConfigError(f"{missing} is not set, but {given} is: give both, or neither")
+
+
+class PeerSettings(FabricSettings, frozen=True, kw_only=True):
+    """Settings of `edgepeer peer`."""
+
+    verb: ClassVar[str] = "peer"
+
+    peer_id: Annotated[
+        _Name | None,
+        _says("This device's name; without it, the one kept in the state directory or a random one."),
+    ] = None
+    state_dir: Annotated[
+        Path | None, _says("Directory that keeps this device's identity over restarts.", metavar="DIR")
+    ] = None
+    listen: Annotated[_Listen, _says("Where other peers connect; only loopback unless told otherwise.")] = "127.0.0.1:0"
+    advertise: Annotated[
+        Annotated[tuple[_Address, ...], Meta(max_length=16)],
+        _says(
+            "host:port at which others reach this peer, if not where it listens.",
+            allowed="host:port, at most 16 of them",
+            metavar="HOST:PORT",
+        ),
+    ] = ()
+    fanout: Annotated[
+        Annotated[int, Meta(ge=1, le=64)],
+        _says("Children of each peer in a tree that this peer coordinates."),
+    ] = 2
+    trainer: Annotated[
+        Literal["auto", "keras", "numpy"], _says("What computes gradients; auto does as the job says.")
+    ] = "auto"
+    data_dir: Annotated[Path | None, _says("Directory with this device's data sets.", metavar="DIR")] = None
+    dataset: Annotated[
+        _Text | None, _says("This device's own data, such as local:PATH, instead of what the job names.")
+    ] = None
+
+
+class StatusSettings(FabricSettings, frozen=True, kw_only=True):
+    """Settings of `edgepeer status`."""
+
+    verb: ClassVar[str] = "status"
+
+    log_level: _LogLevel = "error"
+    json: Annotated[bool, _says("Print one JSON object, for scripts.")] = False
+    timeout: Annotated[Annotated[float, Meta(gt=0, le=600)], _says("Seconds to wait for the broker.")] = 5.0
+
+
+class JobSettings(FabricSettings, frozen=True, kw_only=True):
+    """What a training job is made of."""
+
+    log_level: _LogLevel = "error"
+    model: Annotated[
+        _Text, _says("mlp, mlp-plain, linear, cnn, or package:function that makes a model on the devices.")
+    ] = "mlp"
+    model_config: Annotated[
+        Path | None, _says("File with a Keras model's JSON config, instead of --model.", metavar="FILE")
+    ] = None
+    trainer: Annotated[Literal["keras", "numpy"], _says("What computes gradients on the devices.")] = "keras"
+    dataset: Annotated[
+        _Text, _says("digits, mnist, npz:PATH for one file on all devices, or local:PATH for each its own.")
+    ] = "digits"
+    batch_size: Annotated[Annotated[int, Meta(ge=1, le=65536)], _says("Samples per peer and round.")] = 100
+    learning_rate: Annotated[Annotated[float, Meta(gt=0, le=100)], _says("Step size of the optimizer.")] = 0.1
+    optimizer: Annotated[Literal["sgd", "adam"], _says("Optimizer.")] = "sgd"
+    rounds: Annotated[Annotated[int, Meta(ge=1, le=100_000)], _says("Rounds to train.")] = 200
+    seed: Annotated[
+        Annotated[int, Meta(ge=0, le=2**31 - 1)],
+        _says("Seed of the initial model, of batches and of dropout."),
+    ] = 0
+    eval_every: Annotated[
+        Annotated[int, Meta(ge=1, le=100_000)], _says("Measure the test accuracy every so many rounds.")
+    ] = 10
+    timeout: Annotated[
+        Annotated[float, Meta(ge=1, le=86_400)],
+        _says("Give up after so many seconds in which no peer joined and no round finished."),
+    ] = 120.0
+    report: Annotated[Path | None, _says("Directory for report.json and report.png.", metavar="DIR")] = None
+
+
+class TrainSettings(JobSettings, frozen=True, kw_only=True):
+    """Settings of `edgepeer train`."""
+
+    verb: ClassVar[str] = "train"
+
+    peers: Annotated[Annotated[int, Meta(ge=1, le=4096)], _says("Start once so many peers are in.")] = 1
+    withdraw: Annotated[bool, _says("Start nothing: take back the job that the fabric has, and so stop it.")] = False
+
+
+class EmulateSettings(JobSettings, frozen=True, kw_only=True):
+    """Settings of `edgepeer emulate`."""
+
+    verb: ClassVar[str] = "emulate"
+    apart: ClassVar[tuple[str, ...]] = ("broker", "fabric")
+
+    broker: Annotated[
+        _EmulatedBroker, _says("embedded, mosquitto (both started here), or the URL of a running broker.")
+    ] = "embedded"
+    fabric: Annotated[_Name, _says("Fabric to use on that broker.")] = "emulation"
+    peers: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("Peers to start, each its own process.")] = 7
+    fanout: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("Children of each peer in the tree.")] = 2
+    data_dir: Annotated[Path | None, _says("Directory with data sets in files.", metavar="DIR")] = None
+
+
+VERBS: Final[tuple[type[VerbSettings], ...]] = (
+    BrokerSettings,
+    PeerSettings,
+    TrainSettings,
+    EmulateSettings,
+    StatusSettings,
+)

@@ -1,0 +1,239 @@
+"""The command line as a user meets it: help, exit codes, one-line errors, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import edgepeer.cli
+from edgepeer.cli import broker, emulate, peer, status, train
+from edgepeer.cli.verb import Verb
+from edgepeer.errors import ConfigError, FabricError, JobError, ProtocolBug
+from edgepeer.settings import PeerSettings, StatusSettings, settings_of
+
+VERBS = (broker.VERB, peer.VERB, train.VERB, emulate.VERB, status.VERB)
+DEADLINE_S = 20
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings but a test's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name in [name for name in os.environ if name.startswith("EDGEPEER_")]:
+        monkeypatch.delenv(name)
+
+
+def edgepeer_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["edgepeer", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        edgepeer.cli.main()
+    return int(caught.value.code or 0)
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "edgepeer", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def running_broker() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    process = start("broker", "--listen", "127.0.0.1:0")
+    try:
+        assert process.stdout is not None
+        found = re.fullmatch(r"broker ready at (mqtt://127\.0\.0\.1:\d+)\n", process.stdout.readline())
+        assert found is not None, process.communicate()
+        yield process, found[1]
+    finally:
+        process.kill()
+        process.communicate(timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.kind.verb)
+def test_help_names_every_setting_and_teaches_by_example(
+    verb: Verb[StatusSettings], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert edgepeer_main(monkeypatch, verb.kind.verb, "--help") == 0
+    text = capsys.readouterr().out
+    for setting in settings_of(verb.kind).values():
+        assert setting.flag in text
+    assert f"$ edgepeer {verb.kind.verb}" in text or f" edgepeer {verb.kind.verb}" in text
+    assert f"EDGEPEER_{verb.kind.verb.upper()}_" in text
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.kind.verb)
+def test_examples_use_flags_that_exist(verb: Verb[StatusSettings]) -> None:
+    flags = {setting.flag for setting in settings_of(verb.kind).values()}
+    for _, line in verb.examples:
+        assert set(re.findall(r"--[a-z-]+", line)) <= flags
+
+
+def test_the_list_of_verbs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert edgepeer_main(monkeypatch, "--help") == 0
+    text = capsys.readouterr().out
+    for name in ("broker", "peer", "train", "emulate", "status", "version"):
+        assert re.search(rf"^  {name} +\w.*\.$", text, re.MULTILINE)
+    assert not re.search(r"^  \w+ .*\.\.\.$", text, re.MULTILINE)
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert edgepeer_main(monkeypatch, "version") == 0
+    assert re.match(r"edgepeer \d+\.\d+\.\d+ \(Python 3\.", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("arguments", [["fly"], ["peer", "--wings", "2"], ["peer", "--fanout"]])
+def test_misuse(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert edgepeer_main(monkeypatch, *arguments) == 2
+    assert "Error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["peer", "--fanout", "0"], "fanout = 0 (from --fanout): must be an integer from 1 to 64"),
+        (["status", "--config", "no.toml"], "config = no.toml: can't read it: No such file or directory"),
+        (["train", "--report", "/dev/null/x"], "report = /dev/null/x: can't write there: Not a directory"),
+        (["train", "--model-config", "no.json"], "model_config = no.json: can't read it: No such file or dir"),
+        (["train", "--model", "rm -rf"], "job: model = 'rm -rf': "),
+    ],
+)
+def test_bad_settings(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert edgepeer_main(monkeypatch, *arguments) == 2
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert written.err.startswith(f"edgepeer: {said}")
+    assert written.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", ["status", "train"])
+def test_no_broker(verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("EDGEPEER_STATUS_TIMEOUT", "1")
+    assert edgepeer_main(monkeypatch, verb, "--broker", "mqtt://127.0.0.1:1") == 1
+    written = capsys.readouterr()
+    assert written.err.startswith("edgepeer: broker mqtt://127.0.0.1:1: ")
+    assert written.err.count("\n") == 1
+
+
+def failing(error: BaseException) -> Verb[PeerSettings]:
+    def run(settings: PeerSettings) -> int:
+        raise error
+
+    return Verb(kind=PeerSettings, about="", examples=[], run=run)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (FabricError("broker x:\n gone"), 1, "edgepeer: broker x: gone\n"),
+        (ConfigError("port = 0"), 2, "edgepeer: port = 0\n"),
+        (ExceptionGroup("two", [ExceptionGroup("one", [JobError("no data")])]), 1, "edgepeer: no data\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_exit_codes(error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert failing(error).execute({}) == code
+    assert capsys.readouterr().err == said
+
+
+def test_bugs_are_not_hidden() -> None:
+    with pytest.raises(ProtocolBug):
+        failing(ProtocolBug("impossible")).execute({})
+    with pytest.raises(ExceptionGroup):
+        failing(ExceptionGroup("mixed", [JobError("no data"), ValueError("bug")])).execute({})
+
+
+def test_status_of_an_empty_fabric(running_broker: tuple[subprocess.Popen[str], str]) -> None:
+    _, address = running_broker
+    plain = start("status", "--broker", address)
+    machine = start("status", "--broker", address, "--fabric", "greenhouse", "--json")
+    out, err = plain.communicate(timeout=DEADLINE_S)
+    assert (plain.returncode, err) == (0, "")
+    assert out == f"fabric default at {address}\njob: none\npeers: 0\nview: none yet\n"
+    out, err = machine.communicate(timeout=DEADLINE_S)
+    assert (machine.returncode, err) == (0, "")
+    assert json.loads(out) == {
+        "fabric": "greenhouse",
+        "broker": address,
+        "peers": [],
+        "view": None,
+        "job": None,
+    }
+
+
+def test_withdrawing_where_there_is_nothing(running_broker: tuple[subprocess.Popen[str], str]) -> None:
+    process = start("train", "--withdraw", "--broker", running_broker[1])
+    assert process.communicate(timeout=DEADLINE_S) == ("fabric 'default' has no job\n", "")
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_the_broker_ends_when_told(
+    running_broker: tuple[subprocess.Popen[str], str], number: signal.Signals, code: int
+) -> None:
+    process, _ = running_broker
+    process.send_signal(number)
+    assert process.communicate(timeout=DEADLINE_S) == ("", "")
+    assert process.returncode == code
+
+
+def test_a_port_in_use(running_broker: tuple[subprocess.Popen[str], str]) -> None:
+    port = running_broker[1].rpartition(":")[2]
+    process = start("broker", "--listen", f"127.0.0.1:{port}")
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out) == (2, "")
+    assert err.startswith(f"edgepeer: broker on 127.0.0.1:{port}: port is already in use")
+    assert err.count("\n") == 1
+
+
+def test_ctrl_c_leaves_the_job_to_the_fabric(running_broker: tuple[subprocess.Popen[str], str]) -> None:
+    _, address = running_broker
+    process = start("train", "--broker", address, "--trainer", "numpy")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("job ")
+    assert process.stdout.readline() == "waiting for peers: 0 of 1 in\n"
+    second = start("train", "--broker", address)
+    out, err = second.communicate(timeout=DEADLINE_S)
+    assert (second.returncode, out) == (1, "")
+    assert re.fullmatch(r"edgepeer: fabric 'default': job \w+ is not done yet \(it waits for 1 peers\); .*\n", err)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out) == (130, "")
+    assert re.fullmatch(r"edgepeer: job \w+ goes on without this terminal; .*\n", err)
+    shown = start("status", "--broker", address, "--json")
+    job = json.loads(shown.communicate(timeout=DEADLINE_S)[0])["job"]
+    assert job["trainer"] == "numpy"
+    withdrawn = start("train", "--withdraw", "--broker", address)
+    assert withdrawn.communicate(timeout=DEADLINE_S)[0] == f"job {job['id']} is withdrawn\n"
+
+
+def test_nobody_comes(running_broker: tuple[subprocess.Popen[str], str]) -> None:
+    process = start("train", "--broker", running_broker[1], "--timeout", "1", "--peers", "3")
+    _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 1
+    assert err == "edgepeer: nothing has moved for 1 s: no peer is in the fabric\n"
+    shown = start("status", "--broker", running_broker[1], "--json")
+    assert json.loads(shown.communicate(timeout=DEADLINE_S)[0])["job"] is None
+
+
+def test_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys; from edgepeer.cli import application; application();"
+        "heavy = {'tensorflow', 'keras', 'sklearn', 'matplotlib', 'amqtt', 'rich', 'numpy'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -1,0 +1,170 @@
+"""What a user sees: words, lines, panels."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+from told import Told
+
+from edgepeer.emulation.display import LiveDisplay, PlainDisplay, open_display
+from edgepeer.emulation.panels import job_panel, peer_tree, summary_panel
+from edgepeer.emulation.progress import Progress
+from edgepeer.emulation.texts import amount, duration, progress_line, summary
+
+Finish = Callable[..., Progress]
+
+
+def drawn(renderable: object, *, width: int = 110) -> str:
+    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
+    console.print(renderable)
+    return console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (float("nan"), "-"),
+        (0.0031234, "3.12 ms"),
+        (0.9996, "1.0 s"),
+        (1.54, "1.5 s"),
+        (59.96, "1 min 00 s"),
+        (125, "2 min 05 s"),
+        (3725, "1 h 02 min"),
+    ],
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1_628_200, "1.63 MB"), (4.2e12, "4.2 TB")]
+)
+def test_amounts(count: float, text: str) -> None:
+    assert amount(count) == text
+
+
+def test_progress_line(running: Progress, told: Told) -> None:
+    assert progress_line(running) == (
+        "round 7/10  loss 0.3286  accuracy 0.9250  3/3 contributed  10 rounds/s  300 ms left"
+    )
+    waiting = Progress(told.job, broker="embedded")
+    assert progress_line(waiting) == "waiting for peers: 0 of 3 in"
+    waiting.see_view(told.view())
+    assert progress_line(waiting) == "getting ready: 0 of 3 peers"
+
+
+def test_the_tree_is_the_views(told: Told) -> None:
+    from rich.text import Text
+
+    text = drawn(peer_tree(told.view(), Text))
+    assert text.split() == ["ash", "├──", "birch", "└──", "cedar"]
+
+
+def test_job_panel(running: Progress, told: Told) -> None:
+    running.see_report(told.report("birch", "failed", error="out of [memory]", round=7))
+    text = drawn(job_panel(running, elapsed=3.2))
+    for part in ("mlp on digits", "round 7/10", "300 ms left", "0.3286", "0.9250", "3 of 3", "epoch 3, fan-out 2"):
+        assert part in text
+    assert "✘ birch  failed" in text
+    assert "birch failed: out of [memory]" in text
+    assert "● ash  coordinator" in text
+
+
+def test_job_panel_before_anything_is_known(told: Told) -> None:
+    progress = Progress(told.job, broker="embedded")
+    assert "waiting for peers: 0 of 3 in" in drawn(job_panel(progress, elapsed=0))
+    progress.see_presence("ash", told.presence("ash"))
+    text = drawn(job_panel(progress, elapsed=0))
+    assert "no tree yet" in text
+    assert "○ ash  joined" in text
+
+
+def test_job_panel_with_a_diverged_loss(running: Progress, told: Told) -> None:
+    running.see_telemetry(told.telemetry(told.record(8, loss=float("nan")), told.record(9, loss=float("inf"))))
+    assert "inf" in drawn(job_panel(running, elapsed=1))
+
+
+def test_summary(running: Progress, told: Told, finish: Finish) -> None:
+    result = finish(running).result()
+    rows = {what: value for what, value, _ in summary(result)}
+    assert rows["test accuracy"] == "0.9700 (loss 0.1250)"
+    assert rows["rounds"] == "10 in 1.0 s"
+    assert rows["round time"] == "median 100 ms, p95 100 ms"
+    assert rows["bytes sent"] == "median 1.6 MB a peer"
+    assert rows["parameters bit-identical on all 3 peers"] == "yes (abababababababab)"
+    assert all(good for _, _, good in summary(result))
+    assert "ash 1.6 MB, birch 1.6 MB, cedar 1.6 MB" in drawn(summary_panel(result))
+
+
+def test_summary_of_different_bits_is_loud(running: Progress, told: Told, finish: Finish) -> None:
+    finish(running, "ash", "birch")
+    running.see_report(told.report("cedar", digest="cd" * 8))
+    rows = list(summary(running.result()))
+    assert ("parameters bit-identical on all 3 peers", "NO", False) in rows
+    assert ("", "cedar cdcdcdcdcdcdcdcd", False) in rows
+
+
+def test_plain_lines_come_neither_too_often_nor_too_seldom(told: Told) -> None:
+    now = 0.0
+    stream = io.StringIO()
+    job = told.job.__class__(id="j1", rounds=1000)
+    progress = Progress(job, broker="embedded")
+    progress.see_view(told.view())
+    with PlainDisplay(stream, clock=lambda: now) as display:
+        display.update(progress)
+        for number in range(1, 1001):
+            now += 0.01
+            progress.see_telemetry(told.telemetry(told.record(number)))
+            display.update(progress)
+        progress.note("ash is tired")
+        display.update(progress)
+    lines = stream.getvalue().splitlines()
+    assert lines[0].startswith("job j1: mlp on digits")
+    assert lines[1] == "getting ready: 0 of 3 peers"
+    assert [line.split()[1] for line in lines[2:-1]] == [f"{number}/1000" for number in range(100, 1001, 100)]
+    assert lines[-1] == "ash is tired"
+
+
+def test_slow_rounds_are_shown_every_other_second(told: Told) -> None:
+    now = 0.0
+    stream = io.StringIO()
+    progress = Progress(told.job.__class__(id="j1", rounds=1000), broker="embedded")
+    display = PlainDisplay(stream, clock=lambda: now)
+    display.update(progress)
+    for number in range(1, 7):
+        now += 1
+        progress.see_telemetry(told.telemetry(told.record(number)))
+        display.update(progress)
+    assert [line.split()[1] for line in stream.getvalue().splitlines()[2:]] == ["2/1000", "4/1000", "6/1000"]
+
+
+def test_a_pipe_gets_lines_of_its_own_encoding(running: Progress, finish: Finish) -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    display = open_display(stream)
+    assert isinstance(display, PlainDisplay)
+    running.note("bïrch")
+    display.update(running)
+    display.summarise(finish(running).result())
+    assert b"b\\xefrch\n" in raw.getvalue()
+    assert b"  test accuracy " in raw.getvalue()
+
+
+def test_a_terminal_gets_the_picture_and_the_summary(running: Progress, finish: Finish) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=40, record=True)
+    now = 0.0
+    with LiveDisplay(console, clock=lambda: now) as display:
+        display.update(running)
+        drawn_before = console.file.getvalue()  # type: ignore[attr-defined]
+        display.update(running)
+        assert console.file.getvalue() == drawn_before, "not more often than eyes want"  # type: ignore[attr-defined]
+        now = 1.0
+        display.update(finish(running))
+    display.summarise(running.result())
+    text = console.export_text()
+    assert "round 10/10" in text
+    assert "bit-identical on all 3 peers  yes" in text

@@ -1,0 +1,219 @@
+"""Following a job over a real broker, with peers that only talk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+from told import Told
+
+from edgepeer.emulation.follow import Follower, run_job
+from edgepeer.emulation.observe import observe
+from edgepeer.emulation.picture import Picture
+from edgepeer.emulation.progress import Progress
+from edgepeer.errors import FabricError, JobError
+from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.fabric.events import FabricEvent, JobSeen, PresenceGone, PresenceSeen, ReportSeen, TelemetrySeen, ViewSeen
+from edgepeer.training.job import Job
+from edgepeer.wire.documents import pack, unpack
+
+DEADLINE_S = 20.0
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[BrokerAddress]:
+    async with EmbeddedBroker() as running:
+        yield running.address
+
+
+class Mouth:
+    """Plays all peers of a job: waits for it, then says what they would."""
+
+    def __init__(self, broker: BrokerAddress, told: Told, say: Callable[[Mouth, Job], None]) -> None:
+        self.told = told
+        self._say = say
+        self._broker = broker
+        self.jobs: list[str | None] = []
+        self.cleared = asyncio.Event()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Mouth]:
+        async with observe(self._broker, "test", self._hear) as self.client:
+            yield self
+
+    def _hear(self, event: FabricEvent) -> None:
+        if isinstance(event, JobSeen):
+            job = None if event.payload is None else unpack(event.payload, Job)
+            self.jobs.append(None if job is None else job.id)
+            if job is None:
+                self.cleared.set()
+            else:
+                self._say(self, job)
+
+    def keep(self, topic: str, document: msgspec.Struct | None) -> None:
+        self.client.publish_retained(topic, document)
+
+    def join(self) -> None:
+        topics = self.client.topics
+        for peer in self.told.peers:
+            self.keep(topics.presence(peer), self.told.presence(peer))
+        self.keep(topics.view, self.told.view())
+
+    def train(self, job: Job) -> None:
+        topics = self.client.topics
+        for number in range(1, job.rounds + 1):
+            self.client.publish_event(topics.telemetry("ash"), self.told.telemetry(self.told.record(number)))
+        for peer in self.told.peers:
+            self.keep(topics.report(job.id, peer), self.told.report(peer, accuracy=0.97))
+
+
+async def test_a_job_from_its_document_to_its_result(broker: BrokerAddress, told: Told) -> None:
+    def say(mouth: Mouth, job: Job) -> None:
+        mouth.join()
+        mouth.train(job)
+
+    shown: list[int] = []
+    async with asyncio.timeout(DEADLINE_S), Mouth(broker, told, say).open() as mouth:
+        old = told.report("ash").__class__(job="old", peer="ash", state="done")
+        mouth.keep(mouth.client.topics.report("old", "ash"), old)
+        assert await mouth.client.flush(DEADLINE_S)
+        progress = Progress(told.job, broker="embedded")
+        result = await run_job(
+            progress, lambda now: shown.append(now.round), broker=broker, fabric="test", timeout=DEADLINE_S
+        )
+        assert result.identical
+        assert result.accuracy == 0.97
+        assert [record.round for record in result.records] == list(range(1, 11))
+        assert shown[-1] == 10
+        await mouth.cleared.wait()
+        assert mouth.jobs == ["j1", None]
+
+        picture = Picture()
+        async with observe(broker, "test", picture.take):
+            assert picture.job is None
+            assert sorted(picture.reports) == [("j1", peer) for peer in told.peers], "the old one is cleared"
+
+
+async def test_all_peers_fail(broker: BrokerAddress, told: Told) -> None:
+    def say(mouth: Mouth, job: Job) -> None:
+        mouth.join()
+        for peer in told.peers:
+            mouth.keep(mouth.client.topics.report(job.id, peer), told.report(peer, "failed", error="no data"))
+
+    async with asyncio.timeout(DEADLINE_S), Mouth(broker, told, say).open() as mouth:
+        with pytest.raises(JobError, match=r"^all 3 peers failed: no data$"):
+            await run_job(
+                Progress(told.job, broker=""), lambda _: None, broker=broker, fabric="test", timeout=DEADLINE_S
+            )
+        await mouth.cleared.wait()
+
+
+async def test_somebody_withdraws_the_job(broker: BrokerAddress, told: Told) -> None:
+    def say(mouth: Mouth, job: Job) -> None:
+        mouth.keep(mouth.client.topics.job, None)
+
+    async with asyncio.timeout(DEADLINE_S), Mouth(broker, told, say).open():
+        with pytest.raises(JobError, match="job j1 was withdrawn after round 0 of 10"):
+            await run_job(
+                Progress(told.job, broker=""), lambda _: None, broker=broker, fabric="test", timeout=DEADLINE_S
+            )
+
+
+@pytest.mark.parametrize("detach", [True, False])
+async def test_a_follower_that_is_cancelled(broker: BrokerAddress, told: Told, detach: bool) -> None:
+    seen = asyncio.Event()
+    async with asyncio.timeout(DEADLINE_S), Mouth(broker, told, lambda _, job: seen.set()).open() as mouth:
+        progress = Progress(told.job, broker="")
+        following = asyncio.create_task(
+            run_job(progress, lambda _: None, broker=broker, fabric="test", timeout=DEADLINE_S, detach=detach)
+        )
+        await seen.wait()
+        following.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await following
+        if not detach:
+            await mouth.cleared.wait()
+        picture = Picture()
+        async with observe(broker, "test", picture.take):
+            assert (picture.job is not None) == detach
+
+
+async def test_a_busy_fabric_is_left_alone(broker: BrokerAddress, told: Told) -> None:
+    async with asyncio.timeout(DEADLINE_S), Mouth(broker, told, lambda _, job: None).open() as mouth:
+        mouth.keep(mouth.client.topics.job, told.job)
+        assert await mouth.client.flush(DEADLINE_S)
+        other = Progress(Job(id="j2"), broker="")
+        with pytest.raises(JobError, match=r"job j1 is not done yet \(it waits for 3 peers\)"):
+            await run_job(other, lambda _: None, broker=broker, fabric="test", timeout=DEADLINE_S)
+        assert mouth.jobs == ["j1"]
+
+
+async def test_no_broker(told: Told) -> None:
+    with pytest.raises(FabricError, match=r"^broker mqtt://127\.0\.0\.1:1: "):
+        async with observe(BrokerAddress(host="127.0.0.1", port=1), "test", lambda _: None, timeout=0.5):
+            pytest.fail("there is none")
+
+
+def test_busy(told: Told) -> None:
+    picture = Picture()
+    assert picture.busy == ""
+    picture.take(JobSeen(b"garbage"))
+    assert picture.busy.startswith("the fabric has a job that this build can't read (")
+    picture.take(JobSeen(pack(told.job)))
+    assert picture.busy == "job j1 is not done yet (it waits for 3 peers)"
+    for peer in told.peers:
+        picture.take(PresenceSeen(told.presence(peer)))
+        picture.take(ReportSeen(told.report(peer, "running")))
+    assert picture.busy == "job j1 is not done yet (3 peers work on it)"
+    picture.take(ReportSeen(told.report("ash")))
+    picture.take(ReportSeen(told.report("birch", "failed")))
+    assert picture.busy == "job j1 is not done yet (1 peers work on it)"
+    picture.take(PresenceGone("cedar"))  # type: ignore[arg-type]
+    assert picture.busy == ""
+
+
+async def test_a_standstill_ends_with_what_is_known(running: Progress) -> None:
+    follower = Follower(running, lambda _: None)
+    with pytest.raises(JobError, match=r"nothing has moved for 0\.2 s: round 7 of 10, waiting for ash, birch, cedar"):
+        await follower.finish(timeout=0.2)
+
+
+async def test_whoever_never_reports_is_named(running: Progress, finish: Callable[..., Progress]) -> None:
+    finish(running, "ash", "birch")
+    result = await Follower(running, lambda _: None).finish(timeout=DEADLINE_S, settle=0.2)
+    assert result.missing == ("cedar",)
+    assert list(running.notes) == ["cedar did not report in time"]
+
+
+async def test_each_sign_of_progress_prolongs_the_wait(told: Told) -> None:
+    progress = Progress(told.job, broker="")
+    follower = Follower(progress, lambda _: None)
+    loop = asyncio.get_running_loop()
+    for at, peer in enumerate(told.peers):
+        loop.call_later(0.4 * (at + 1), follower.take, PresenceSeen(told.presence(peer)))
+    began = loop.time()
+    with pytest.raises(JobError, match=r"nothing has moved for 0\.6 s"):
+        await follower.finish(timeout=0.6)
+    assert loop.time() - began >= 1.75
+    assert len(progress.present) == 3
+
+
+def test_events_reach_the_progress(told: Told) -> None:
+    progress = Progress(told.job, broker="")
+    follower = Follower(progress, lambda _: None)
+    for event in (
+        PresenceSeen(told.presence("ash")),
+        ViewSeen(told.view()),
+        ReportSeen(told.report("ash", "running")),
+        TelemetrySeen(told.telemetry(told.record(3))),
+        JobSeen(pack(told.job)),
+        PresenceGone("ash"),  # type: ignore[arg-type]
+    ):
+        follower.take(event)
+    assert (progress.members, progress.round, progress.published, progress.present) == (told.peers, 10, True, {})
+    follower.take(JobSeen(b"another build's job"))
+    assert progress.withdrawn

@@ -1,0 +1,146 @@
+"""What is known of a job does not depend on the order or the number of times it was said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from told import Told
+
+from edgepeer.emulation.progress import Progress
+from edgepeer.emulation.result import Spread
+from edgepeer.errors import JobError
+
+Finish = Callable[..., Progress]
+
+
+def test_a_job_from_the_first_peer_to_the_last_report(told: Told, finish: Finish) -> None:
+    progress = Progress(told.job, broker="embedded")
+    assert progress.members == ()
+    assert not progress.finished
+    for peer in told.peers:
+        assert progress.see_presence(peer, told.presence(peer))
+        assert not progress.see_presence(peer, told.presence(peer))
+        assert progress.state(peer) == "joined"
+    assert progress.outside == told.peers
+    assert progress.see_view(told.view())
+    assert not progress.see_view(told.view(epoch=2))
+    assert (progress.outside, progress.pending) == ((), told.peers)
+    assert progress.see_telemetry(told.telemetry(told.record(1)))
+    assert progress.seconds_left == pytest.approx(0.9)
+    finish(progress, "ash", "birch")
+    assert (progress.finished, progress.pending, progress.round) == (False, ("cedar",), 10)
+    finish(progress, "cedar")
+    assert progress.finished
+    result = progress.result()
+    assert result.identical
+    assert (result.accuracy, result.loss, result.missing, result.failed) == (0.97, 0.125, (), ())
+    assert result.bytes_sent == dict.fromkeys(told.peers, 1_600_000)
+    assert [record.round for record in result.records] == [1, 8, 9, 10]
+
+
+def test_another_jobs_documents_change_nothing(running: Progress, told: Told) -> None:
+    before = dict(running.records)
+    assert not running.see_telemetry(told.telemetry(told.record(9), job="other"))
+    assert running.records == before
+
+
+def test_rounds_that_the_job_does_not_have_are_not_counted(running: Progress, told: Told) -> None:
+    assert not running.see_telemetry(told.telemetry(told.record(11)))
+    assert running.round == 7
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_order_and_repetition_do_not_matter(told: Told, data: st.DataObject) -> None:
+    # Rounds 4 and 5 were run again under view 4, with another loss.
+    records = [told.record(number) for number in range(1, 6)]
+    again = [told.record(number, epoch=4, loss=1.5, accuracy=None) for number in (4, 5)]
+    said = data.draw(st.permutations([*records, *again]))
+    said += data.draw(st.lists(st.sampled_from(said), max_size=5))
+    progress = Progress(told.job, broker="embedded")
+    for record in said:
+        progress.see_telemetry(told.telemetry(record))
+    assert progress.records == {record.round: record for record in [*records, *again]}
+    assert progress.round == 5
+    assert progress.measured is None
+    assert progress.last == again[-1]
+
+
+def test_a_killed_peer_is_not_waited_for(running: Progress, told: Told, finish: Finish) -> None:
+    running.see_presence("cedar", None)
+    assert running.state("cedar") == "gone"
+    assert list(running.notes) == ["cedar is gone, after round 7"]
+    running.see_view(told.view("ash", "birch", epoch=4))
+    finish(running, "ash", "birch")
+    assert running.finished
+    assert running.result().done == ("ash", "birch")
+
+
+def test_a_failed_peer_is_noted_once_and_does_not_end_the_job(running: Progress, told: Told, finish: Finish) -> None:
+    failure = told.report("birch", "failed", error="no\nmemory", round=7)
+    assert running.see_report(failure)
+    assert not running.see_report(failure)
+    assert list(running.notes) == ["birch failed: no memory"]
+    assert not running.finished
+    finish(running, "ash", "cedar")
+    assert running.finished
+    assert running.result().failed == ("birch",)
+
+
+def test_all_failed(told: Told) -> None:
+    progress = Progress(told.job, broker="embedded")
+    progress.see_view(told.view())
+    for peer in told.peers:
+        progress.see_presence(peer, told.presence(peer))
+    progress.see_report(told.report("ash", "failed", error="dataset mnist: no files"))
+    assert not progress.finished
+    for peer in told.peers:
+        progress.see_report(told.report(peer, "failed", error="dataset mnist: no files"))
+    assert progress.finished
+    with pytest.raises(JobError, match=r"^all 3 peers failed: dataset mnist: no files$"):
+        progress.result()
+
+
+def test_early_failures_do_not_end_a_job_that_waits_for_more(told: Told) -> None:
+    progress = Progress(told.job, broker="embedded")
+    progress.see_presence("ash", told.presence("ash"))
+    progress.see_report(told.report("ash", "failed", error="x"))
+    assert not progress.finished
+    assert progress.trouble() == "peer ash failed: x"
+
+
+def test_trouble_in_words(running: Progress, told: Told) -> None:
+    assert running.trouble() == "round 7 of 10, waiting for ash, birch, cedar"
+    empty = Progress(told.job, broker="embedded")
+    assert empty.trouble() == "no peer is in the fabric"
+    empty.see_presence("ash", told.presence("ash"))
+    empty.see_view(told.view("ash"))
+    assert empty.trouble() == "1 of 3 wanted peers are in"
+
+
+def test_withdrawal(running: Progress) -> None:
+    running.see_job(None)
+    assert not running.finished, "the job was not published yet"
+    running.see_job("j1")
+    running.see_job(None)
+    assert running.finished
+    with pytest.raises(JobError, match="job j1 was withdrawn after round 7 of 10"):
+        running.result()
+
+
+def test_different_bits_are_told(running: Progress, told: Told, finish: Finish) -> None:
+    finish(running, "ash", "birch")
+    running.see_report(told.report("cedar", digest="cd" * 8))
+    assert running.finished
+    assert not running.result().identical
+    running.see_report(told.report("cedar", digest=""))
+    assert not running.result().identical
+
+
+def test_spread() -> None:
+    assert Spread.of([]) == (None, None)
+    assert Spread.of([3.0]) == (3.0, 3.0)
+    assert Spread.of(range(101)) == (50.0, 95.0)
