@@ -30,7 +30,9 @@ class TidyBroker(Broker):  # type: ignore[misc]  # amqtt isn't followed by mypy
     ) -> None:
         pattern, _ = subscription
         if any(holder is session for holder, _ in self._subscriptions.get(pattern, ())):
-            await super()._publish_retained_messages_for_subscription(subscription, session)
+            # At QoS 0: TCP delivers as long as the session lasts, and amqtt would give up on a client that is
+            # busy for five seconds.
+            await super()._publish_retained_messages_for_subscription((pattern, 0), session)
 
     async def _delete_session(self, client_id: str) -> None:
         # A second connection with the same id replaces the first, whose will is then sent.
@@ -54,9 +56,7 @@ class PasswordPlugin(BaseAuthPlugin):  # type: ignore[misc]
 
     async def authenticate(self, *, session: Session) -> bool:
         username, password = ((text or "").encode() for text in (session.username, session.password))
-        return hmac.compare_digest(username, self._expected[0]) & hmac.compare_digest(
-            password, self._expected[1]
-        )
+        return hmac.compare_digest(username, self._expected[0]) & hmac.compare_digest(password, self._expected[1])
 
 
 class BoundedReader(StreamReaderAdapter):  # type: ignore[misc]

@@ -70,9 +70,7 @@ class EmbeddedBroker:
         try:
             from edgepeer.fabric.amqtt_parts import PasswordPlugin, TidyBroker
         except ImportError as error:
-            raise ConfigError(
-                f"the embedded broker needs amqtt ({error}): pip install 'edgepeer[broker]'"
-            ) from error
+            raise ConfigError(f"the embedded broker needs amqtt ({error}): pip install 'edgepeer[broker]'") from error
         if self._username is None:
             plugins: dict[str, dict[str, object]] = {
                 "amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}
@@ -124,6 +122,8 @@ class EmbeddedBroker:
                 errno.EACCES: "not allowed to listen there; choose a port of 1024 or more",
             }.get(error.errno or 0, error.strerror or str(error))
             raise ConfigError(f"{place}: {reason}") from error
+        except UnicodeError as error:
+            raise ConfigError(f"broker on {self._host}:{self._port}: not a host name") from error
         except OverflowError as error:
             raise ConfigError(f"broker port {self._port}: must be 0 to 65535") from error
 
@@ -135,9 +135,7 @@ class EmbeddedBroker:
         self._clients[task] = writer
         try:
             _expect_life(writer.get_extra_info("socket"))
-            await self._broker.external_connected(
-                BoundedReader(reader), StreamWriterAdapter(writer), "default"
-            )
+            await self._broker.external_connected(BoundedReader(reader), StreamWriterAdapter(writer), "default")
         except asyncio.CancelledError:
             return  # we are stopping; asyncio.streams would report it as an error
         except Exception as error:  # whatever a client sends ends its own connection, nothing else

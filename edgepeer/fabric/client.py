@@ -31,6 +31,7 @@ from edgepeer.wire.documents import pack, unpack
 __all__ = ["FabricClient"]
 
 _LOG = logging.getLogger(__name__)
+_JITTER: Final = random.SystemRandom()  # nobody's seed is disturbed
 _BACKOFF_S: Final = (0.2, 5.0)
 _SLOWEST_BYTES_PER_S: Final = 10_000
 _COMPLAINT_EVERY_S: Final = 1.0
@@ -81,7 +82,6 @@ class FabricClient:
         self._idle.set()
         self._marker = self.topics.marker(client_id)
         self._marker_payload = b""
-        self._echoed = asyncio.Event()
         self._listening = False
         self._connections = 0
         self._established = False
@@ -105,7 +105,7 @@ class FabricClient:
         Raises:
             Exception: whatever `on_event` raised.
         """
-        if self._running or self._ending.is_set():
+        if self._running:
             raise ProtocolBug("a FabricClient runs once")
         self._running = True
         try:
@@ -116,6 +116,7 @@ class FabricClient:
                     keeper.cancel()
         finally:
             self._ended.set()
+            self._first_answer.set()  # there won't be another
         if self._bug is not None:
             raise self._bug
 
@@ -130,7 +131,8 @@ class FabricClient:
             async with asyncio.timeout(timeout):
                 await self._first_answer.wait()
         if not self._connections:
-            raise FabricError(str(self._failure or f"broker {self.broker}: timed out after {timeout:g} s"))
+            why = "closed before it was connected" if self._ended.is_set() else f"timed out after {timeout:g} s"
+            raise FabricError(str(self._failure or f"broker {self.broker}: {why}"))
 
     def publish_retained(self, topic: str, document: msgspec.Struct | None) -> None:
         """Let the broker keep this, now and after every reconnect; None clears the topic.
@@ -215,7 +217,7 @@ class FabricClient:
             if loop.time() - since > longest:
                 pause = shortest
             # Decorrelated jitter: a fleet that lost its broker doesn't come back in one wave.
-            pause = min(longest, random.uniform(shortest, 3 * pause))
+            pause = min(longest, _JITTER.uniform(shortest, 3 * pause))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._ending.wait()
@@ -249,10 +251,8 @@ class FabricClient:
                 raise kind(f"broker {self.broker}: {reason}") from failure
 
     async def _watch(self, client: aiomqtt.Client) -> None:
-        async for (
-            _
-        ) in client.messages:  # never any: they come through _receive; raises when the connection ends
-            pass
+        # Messages come through _receive; this raises when the connection ends.
+        await anext(client.messages)
 
     async def _serve(self, client: aiomqtt.Client) -> None:
         self._marker_payload = secrets.token_bytes(8)
@@ -275,7 +275,7 @@ class FabricClient:
         self._wake()
         # A broker delivers in order: what we say to ourselves after subscribing comes behind all it retained.
         await client.publish(self._marker, self._marker_payload, qos=1)
-        fallback = asyncio.get_running_loop().call_later(self._timeout, self._synced)
+        fallback = asyncio.get_running_loop().call_later(self._timeout, self._settle)
         try:
             await self._send(client)
         finally:
@@ -298,6 +298,11 @@ class FabricClient:
             self._marker_payload = b""
             self._emit(Synced())
 
+    def _settle(self) -> None:
+        if self._marker_payload:
+            _LOG.warning("broker %s: no echo of our own message; what it retains may come later", self.broker)
+            self._synced()
+
     def _receive(self, topic: str, payload: bytes) -> None:
         if not self._listening:
             return  # amqtt sends what others subscribed to before we have subscribed to anything
@@ -311,7 +316,8 @@ class FabricClient:
                 self._outbox.repeat(topic)
                 self._wake()
         elif parsed is None:
-            self._reject(topic, "no such topic")
+            if topic.startswith(self.topics.root):  # amqtt may hand us what is retained for others
+                self._reject(topic, "no such topic")
         elif parsed.group in self._interests:
             try:
                 event = inbox.read(parsed, payload)
@@ -331,9 +337,11 @@ class FabricClient:
             _LOG.warning("rejected a document on %s: %s (%d so far)", shown, why, self.rejected_documents)
 
     def _note(self, error: FabricError) -> None:
-        first = self._failure is None
+        news = self._failure is None
         self._failure = error
         if isinstance(error, Refused):
             self._first_answer.set()
         if not self._ending.is_set():
-            _LOG.log(logging.WARNING if first else logging.DEBUG, "%s; trying again", error)
+            # Until we were connected, connected() tells; after that, each outage is told once.
+            level = logging.WARNING if news and self._connections else logging.DEBUG
+            _LOG.log(level, "%s; trying again", error)

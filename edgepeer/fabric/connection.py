@@ -90,7 +90,8 @@ async def connection(
             raise _refusal(error, address, timeout) from error
         yield client
         client.timeout = _GOODBYE_S
-        await client.__aexit__(None, None, None)
+        with contextlib.suppress(aiomqtt.MqttError):
+            await client.__aexit__(None, None, None)
     finally:
         # On a socket that is shut down, leaving fails at once, closes it, and says nothing to the broker.
         with contextlib.suppress(OSError):
@@ -141,6 +142,8 @@ async def _dial(address: BrokerAddress, timeout: float) -> socket.socket:
         text = f"timed out after {timeout:g} s; is it running, and reachable from here?"
     except socket.gaierror as error:
         text = f"host name {address.host!r} not found ({error.strerror})"
+    except UnicodeError:
+        text = f"host name {address.host!r} is not one"
     except ConnectionRefusedError:
         text = "connection refused; is a broker running there?"
     except OSError as error:

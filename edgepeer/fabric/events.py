@@ -45,6 +45,8 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class PresenceSeen:
+    """A peer is there, the client's own included, or says something new of itself."""
+
     presence: Presence
 
 
@@ -78,13 +80,5 @@ class TelemetrySeen:
 
 
 FabricEvent = (
-    Connected
-    | Synced
-    | Disconnected
-    | PresenceSeen
-    | PresenceGone
-    | ViewSeen
-    | JobSeen
-    | ReportSeen
-    | TelemetrySeen
+    Connected | Synced | Disconnected | PresenceSeen | PresenceGone | ViewSeen | JobSeen | ReportSeen | TelemetrySeen
 )

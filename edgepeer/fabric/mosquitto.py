@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import ctypes
 import hashlib
 import os
 import pwd
 import secrets
 import shutil
-import signal
 import socket
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 from edgepeer.errors import ConfigError
 from edgepeer.fabric.address import BrokerAddress
+from edgepeer.processes import dies_with_parent
 
 __all__ = ["Mosquitto", "find_mosquitto"]
 
@@ -31,14 +29,11 @@ _READY_S: Final = 5.0
 _POLL_S: Final = 0.005
 _STOP_S: Final = 2.0
 _PBKDF2_ROUNDS: Final = 101  # mosquitto_passwd's own number
-_PR_SET_PDEATHSIG: Final = 1
 
 
 def find_mosquitto() -> Path | None:
     """The mosquitto of this machine: on PATH, or where distributions put it."""
-    found = shutil.which("mosquitto") or shutil.which(
-        "mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin"
-    )
+    found = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin")
     return Path(found) if found else None
 
 
@@ -63,9 +58,7 @@ class Mosquitto:
 
     @property
     def address(self) -> BrokerAddress:
-        return BrokerAddress(
-            host="127.0.0.1", port=self._port, username=self._username, password=self._password
-        )
+        return BrokerAddress(host="127.0.0.1", port=self._port, username=self._username, password=self._password)
 
     async def __aenter__(self) -> Mosquitto:
         self._home = tempfile.TemporaryDirectory(prefix="edgepeer-mosquitto-")
@@ -101,7 +94,7 @@ class Mosquitto:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=_dies_with_parent(),
+                preexec_fn=dies_with_parent(),
             )
         try:
             async with asyncio.timeout(_READY_S):
@@ -177,19 +170,3 @@ def _free_port(wanted: int) -> int:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"mosquitto on port {wanted}: {reason}; choose another, or 0 for any") from error
-
-
-def _dies_with_parent() -> Callable[[], None] | None:
-    """What the child does before it becomes mosquitto, so that it never outlives us."""
-    try:
-        prctl = ctypes.CDLL(None).prctl
-    except (AttributeError, OSError):
-        return None  # not Linux: only a regular end stops it
-    parent = os.getpid()
-
-    def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # too late to be told
-            os._exit(1)
-
-    return ask

@@ -51,9 +51,7 @@ class Outbox:
 
     def repeat(self, topic: str) -> None:
         """Say the kept value of this topic once more, also when it is just on its way."""
-        self._unsaid[topic] = self._kept[
-            topic
-        ]._replace()  # a new letter: the receipt of the old isn't its own
+        self._unsaid[topic] = self._kept[topic]._replace()  # a new letter: the receipt of the old isn't its own
 
     def repeat_all(self) -> None:
         """A new connection: the broker may have forgotten everything."""

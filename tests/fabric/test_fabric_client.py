@@ -10,7 +10,7 @@ import time
 import aiomqtt
 import msgspec
 import pytest
-from fabric_guests import DEADLINE_S, Broker, Gate, Guest, Invite, StartBroker, presence
+from fabric_guests import DEADLINE_S, Broker, Gate, Invite, presence
 
 from edgepeer.errors import FabricError, ProtocolBug, WireError
 from edgepeer.fabric.address import BrokerAddress
@@ -287,104 +287,6 @@ async def test_what_the_owner_raises_ends_the_client_and_the_will_is_sent(broker
     await watcher.until_seen(PresenceGone(PeerId("a")))
 
 
-async def test_wrong_credentials_are_told_from_other_failures(start_broker: StartBroker, invite: Invite) -> None:
-    broker = await start_broker(username="lab", password="wörd: with / all @ sorts")
-    await invite(broker.address, "right", present=True)
-    here = {"host": broker.address.host, "port": broker.address.port}
-    for login in (
-        {},
-        {"username": "lab"},
-        {"username": "lab", "password": "s3cret"},
-        {"username": "x", "password": "y"},
-    ):
-        address = BrokerAddress(**here, **login)  # type: ignore[arg-type]
-        guest = Guest(address, "wrong", timeout=2.0)
-        async with asyncio.timeout(DEADLINE_S), running(guest.client):
-            with pytest.raises(FabricError) as caught:
-                await guest.client.connected(DEADLINE_S)
-        assert str(caught.value) == f"broker {address}: wrong user name or password"
-        assert "s3cret" not in str(caught.value)
-        assert guest.events == []
-
-
-async def test_a_broker_that_comes_late_is_found(start_broker: StartBroker) -> None:
-    broker = await start_broker()
-    await broker.stop()
-    guest = Guest(broker.address, "a")
-    async with running(guest.client):
-        with pytest.raises(FabricError, match="connection refused; is a broker running there"):
-            await guest.client.connected(0.1)
-        await broker.start()
-        await guest.client.connected(DEADLINE_S)
-        await guest.until_seen(Synced())
-        assert guest.client.reconnects == 0
-
-
-@contextlib.asynccontextmanager
-async def running(client: FabricClient):  # type: ignore[no-untyped-def]
-    task = asyncio.create_task(client.run())
-    try:
-        yield
-    finally:
-        await client.close(timeout=0.1)
-        await task
-
-
-async def test_a_wrong_port_is_named(unused_tcp_port: int) -> None:
-    client = FabricClient(BrokerAddress(host="127.0.0.1", port=unused_tcp_port), "lab", "a", on_event=print)
-    async with running(client), asyncio.timeout(DEADLINE_S):
-        with pytest.raises(FabricError) as caught:
-            await client.connected(0.2)
-    assert str(caught.value) == (
-        f"broker mqtt://127.0.0.1:{unused_tcp_port}: connection refused; is a broker running there?"
-    )
-
-
-async def test_a_wrong_host_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nobody(*_: object, **__: object) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", nobody)
-    client = FabricClient(BrokerAddress(host="no-such-host.invalid"), "lab", "a", on_event=print)
-    async with running(client):
-        with pytest.raises(FabricError) as caught:
-            await client.connected(0.1)
-    assert str(caught.value) == (
-        "broker mqtt://no-such-host.invalid:1883: "
-        "host name 'no-such-host.invalid' not found (Name or service not known)"
-    )
-
-
-@pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-async def test_whoever_does_not_speak_mqtt_is_named(greeting: bytes) -> None:
-    hung_up = asyncio.Event()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(greeting)
-        await reader.read()  # until the client has given up and closed
-        writer.close()
-        hung_up.set()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server, asyncio.timeout(DEADLINE_S):
-        address = BrokerAddress(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
-        client = FabricClient(address, "lab", "a", on_event=print, timeout=0.1)
-        async with running(client):
-            with pytest.raises(FabricError, match="without an MQTT answer; is it an MQTT broker"):
-                await client.connected(0.3)
-        await hung_up.wait()
-
-
-async def test_an_address_that_nobody_answers_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def silence(*_: object) -> None:
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", silence)
-    client = FabricClient(BrokerAddress(host="127.0.0.1"), "lab", "a", on_event=print, timeout=0.05)
-    async with running(client):
-        with pytest.raises(FabricError, match=r"mqtt://127.0.0.1:1883: timed out after 0.05 s"):
-            await client.connected(0.1)
-
-
 async def test_nagle_is_off(broker: Broker) -> None:
     async with connection(
         broker.address, identifier="x", will_topic=None, on_message=lambda topic, payload: None, timeout=5
@@ -408,5 +310,8 @@ async def test_a_document_that_breaks_its_bounds_is_refused_before_it_is_sent() 
 async def test_a_client_that_never_ran_can_be_closed() -> None:
     client = FabricClient(BrokerAddress(host="127.0.0.1"), "lab", "a", on_event=print, will_topic=TOPICS.presence("a"))
     await client.close()
+    await client.run()
+    with pytest.raises(FabricError, match="closed before it was connected"):
+        await client.connected(DEADLINE_S)
     with pytest.raises(ProtocolBug, match="runs once"):
         await client.run()
