@@ -30,7 +30,7 @@ VERB = Verb(
         ("seven peers train a classifier of handwritten digits", "edgepeer emulate"),
         (
             "without TensorFlow, a wider tree",
-            "edgepeer emulate --trainer numpy --peers 15 --fanout 4 --batch-size 50",
+            "edgepeer emulate --trainer numpy --peers 15 --fanout 4 --batch-size 20",
         ),
         (
             "real MNIST from files, with a report and a plot",

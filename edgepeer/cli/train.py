@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 
-from edgepeer.cli.jobs import make_job
 from edgepeer.cli.signals import run as run_async
 from edgepeer.cli.verb import Verb
+from edgepeer.emulation.jobs import make_job
 from edgepeer.settings import TrainSettings
 
 __all__ = ["VERB"]

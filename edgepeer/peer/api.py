@@ -27,6 +27,7 @@ from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.documents import Presence
 from edgepeer.fabric.topics import Group, Topics
 from edgepeer.ids import PeerId, check_fabric, load_identity
+from edgepeer.peer.bell import Bell
 from edgepeer.peer.driver import Driver
 from edgepeer.peer.outcome import FloatArray, Outcome, Shapes, flatten
 from edgepeer.peer.switchboard import Switchboard
@@ -99,7 +100,8 @@ class Peer:
         self._fanout = fanout
         self._limits = limits or Limits()
         self._view: View | None = None
-        self._view_changed = asyncio.Event()
+        self.bell = Bell()
+        """Rings whenever the view or anything else of this peer has changed."""
         self._waiting: asyncio.Future[Outcome] | None = None
         self._asked: tuple[Shapes, float] | None = None
         self._left: asyncio.Event = asyncio.Event()
@@ -130,7 +132,7 @@ class Peer:
         tasks = await self._stack.enter_async_context(_task_group())
         # From here on, in reverse order of what must happen at the end.
         me = Member(id=self.id, incarnation=identity.incarnation)
-        node = Node(me, fanout=self._fanout, limits=self._limits, now=asyncio.get_running_loop().time())
+        node = Node(me, fanout=self._fanout, limits=self._limits, now=time.monotonic())
         self._driver = Driver(node, self)
         hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation)
         switchboard = Switchboard(transport, hello, self._driver, tasks, max_links=self._limits.max_links)
@@ -176,7 +178,7 @@ class Peer:
 
     async def _leave(self) -> None:
         self._closed = True
-        self._view_changed.set()
+        self.bell.ring()
         self._driver.dispatch(ev.LeaveWanted())
         if self._driver.failure.done():
             return
@@ -216,12 +218,12 @@ class Peer:
         """The view, and every later one; views that the caller is too slow for are skipped."""
         told: View | None = None
         while not self._closed:
+            count = self.bell.count
             if self._view is not None and self._view is not told:
                 told = self._view
                 yield told
             else:
-                self._view_changed.clear()
-                await self._view_changed.wait()
+                await self.bell.wait(count)
 
     # -- allreduce ---------------------------------------------------------------------------------------
 
@@ -251,15 +253,17 @@ class Peer:
         if not (math.isfinite(weight) and weight >= 0):
             raise ValueError(f"weight = {weight}: must be finite and not negative")
         vector, shapes = flatten(value)
-        if self._waiting is not None:
-            raise PeerError("another allreduce of this peer has not ended: one at a time")
+        if self._waiting is not None or (self._view is not None and self._driver.node.allreduce.contributed):
+            raise PeerError(
+                "another allreduce of this peer has not ended, or was cancelled in mid-round: one at a time"
+            )
         if self._closed:
             raise LeftFabric("this peer has left the fabric")
         if self._view is None:
             raise NotReady("this peer is in no view yet: await ready() first")
         loop = asyncio.get_running_loop()
         waiting = self._waiting = loop.create_future()
-        self._asked = (shapes, loop.time())
+        self._asked = (shapes, time.monotonic())
         timer = loop.call_later(timeout, self._time_out, timeout)
         try:
             self._driver.dispatch(ev.Contribute(vector, float(weight)))
@@ -286,6 +290,14 @@ class Peer:
     def want_run(self, run: str | None, peers: int = 1) -> None:
         """Ask for a run: the coordinator starts it once `peers` peers are in."""
         self._driver.dispatch(ev.RunWanted(run, peers))
+
+    def stand_aside(self) -> None:
+        """Leave the view but stay in reach; `come_back` undoes it. Not in an allreduce."""
+        self._driver.dispatch(ev.LeaveWanted())
+
+    def come_back(self) -> None:
+        """Join again after `stand_aside`, as soon as that is through."""
+        self._driver.dispatch(ev.JoinWanted())
 
     def give_state(self, peer: PeerId, run: str, number: int, state: bytes) -> None:
         """Answer `on_state_wanted`: the state after round `number`."""
@@ -321,14 +333,14 @@ class Peer:
 
     def view_installed(self, view: View) -> None:
         self._view = view
-        self._view_changed.set()
+        self.bell.ring()
 
     def removed(self, effect: fx.Removed) -> None:
         self._view = None
-        self._view_changed.set()
+        self.bell.ring()
         if effect.wanted:
             self._left.set()
-        else:
+        elif not self._closed:
             _log.warning("out of the view: %s; joining again", effect.reason)
 
     def round_committed(self, effect: fx.RoundCommitted) -> None:
@@ -342,7 +354,7 @@ class Peer:
                 contributors=effect.contributors,
                 exact=effect.exact,
                 weight=effect.weight,
-                seconds=asyncio.get_running_loop().time() - asked[1],
+                seconds=time.monotonic() - asked[1],
                 digest=effect.digest.hex(),
                 vector=effect.sum,
                 shapes=asked[0],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -94,7 +95,7 @@ class Driver:
         if self._stopped:
             return
         try:
-            self._do(self.node.handle(event, self._loop.time()))
+            self._do(self.node.handle(event, time.monotonic()))
         except Exception as error:  # of ours: the machine does not raise for what comes from outside
             self._fail(error)
 
@@ -117,13 +118,13 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = self.node.next_deadline()
-        self._timer = self._loop.call_at(self._timer_at, self._tick)
+        self._timer = self._loop.call_later(max(0.0, self._timer_at - time.monotonic()), self._tick)
 
     def _tick(self) -> None:
         if self._stopped:
             return
         # uvloop rounds timers to milliseconds, sometimes down: the machine is told the time it asked for.
-        now = max(self._loop.time(), self._timer_at)
+        now = max(time.monotonic(), self._timer_at)
         self._timer_at = float("inf")
         try:
             self._do(self.node.tick(now))

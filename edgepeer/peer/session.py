@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Final, Protocol
 
 from edgepeer.ids import PeerId
@@ -80,7 +81,7 @@ class Session:
         else:
             self._overdue.cancel()
             self.peer, self.incarnation = PeerId(hello.peer), hello.incarnation
-            self.met_at = asyncio.get_running_loop().time()
+            self.met_at = time.monotonic()
             if not self._owner.introduced(self):
                 self.peer = None
                 self.channel.close("another connection is in use")

@@ -21,7 +21,7 @@ __all__ = ["MAX_FANOUT", "MAX_MEMBERS", "Member", "View"]
 MAX_MEMBERS = 4096
 MAX_FANOUT = 64
 
-_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
 _Address = Annotated[str, msgspec.Meta(max_length=128)]
 
 

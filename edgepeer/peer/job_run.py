@@ -1,0 +1,324 @@
+"""One job on one device: compute a gradient, allreduce it, apply the mean, again and again.
+
+The state of the run (parameters, optimizer, round) comes from the coordinator when the run begins and from a
+neighbour for whoever joins later, so that all peers apply the same means to the same bits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+
+from edgepeer.errors import (
+    ContributionMismatch,
+    EdgepeerError,
+    FellBehind,
+    JobError,
+    LeftFabric,
+    NotReady,
+    RoundTimeout,
+    WireError,
+)
+from edgepeer.fabric.documents import MAX_ERROR_CHARS, PeerReport, RoundRecord
+from edgepeer.ids import PeerId
+from edgepeer.peer.api import Peer
+from edgepeer.peer.reporting import RoundReporter
+from edgepeer.training.build import make_trainer
+from edgepeer.training.datasets import Dataset, load_dataset
+from edgepeer.training.job import Job
+from edgepeer.training.sharding import Shard, shard_of
+from edgepeer.training.state import parameter_digest
+from edgepeer.training.trainer import Evaluation, Float32Vector, Trainer
+
+if TYPE_CHECKING:
+    from edgepeer.settings import PeerSettings
+    from edgepeer.topology.view import View
+
+__all__ = ["JobRun"]
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+RETIRE_S: Final = 60.0
+"""How long after its end a job stays announced if nobody withdraws it."""
+
+
+class JobRun:
+    """This device's part in one job."""
+
+    def __init__(self, peer: Peer, job: Job, settings: PeerSettings, worker: ThreadPoolExecutor) -> None:
+        self._peer = peer
+        self._job = job
+        self._settings = settings
+        self._worker = worker
+        self._trainer: Trainer | None = None
+        self._data: Dataset | None = None
+        self._shard: tuple[View, Shard] | None = None
+        self._applied = -1
+        """The last round in the parameters; -1 before there are any that count."""
+        self._incoming: tuple[int, memoryview] | None = None
+        self._wanted: dict[PeerId, int] = {}
+        self._snapshot: tuple[int, bytes] | None = None
+        self._rounds = RoundReporter(peer, job)
+
+    async def run(self) -> None:
+        """Take part until cancelled.
+
+        Raises:
+            JobError: this device can't do the job; has been reported.
+        """
+        self._report("starting")
+        self._peer.on_state, self._peer.on_state_wanted = self._on_state, self._on_state_wanted
+        try:
+            await self._prepare()
+            self._peer.want_run(self._job.id, self._job.wait_for)
+            async with asyncio.TaskGroup() as tasks:
+                serving = tasks.create_task(self._serve_state())
+                await self._train()
+                await self._finish()
+                await asyncio.sleep(RETIRE_S)
+                if self._leads:
+                    self._peer.fabric.publish_retained(self._peer.fabric.topics.job, None)
+                await serving
+        except* Exception as group:
+            raise self._failed(group.exceptions[0]) from group
+
+    def close(self) -> None:
+        """The job is over, or withdrawn."""
+        self._peer.on_state = self._peer.on_state_wanted = None
+        self._peer.want_run(None)
+
+    def _failed(self, error: BaseException) -> JobError:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if not isinstance(error, EdgepeerError):
+            _log.error("job %s failed", self._job.id, exc_info=error)
+        text = str(error) if isinstance(error, EdgepeerError) else f"{type(error).__name__}: {error}"
+        line = " ".join(text.split())
+        self._report("failed", error=line)
+        return JobError(line)
+
+    async def _in_worker(self, call: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, call)
+
+    # -- before the first round ----------------------------------------------------------------------------
+
+    async def _prepare(self) -> None:
+        job, settings = self._job, self._settings
+
+        def build() -> tuple[Dataset, Trainer]:
+            data = load_dataset(settings.dataset or job.dataset, data_dir=settings.data_dir)
+            kind = job.trainer if settings.trainer == "auto" else settings.trainer
+            fields = {name: getattr(job, name) for name in job.__struct_fields__} | {"trainer": kind}
+            return data, make_trainer(Job(**fields), data)
+
+        self._data, trainer = await self._in_worker(build)
+        self._trainer = trainer
+        # The last element carries the batch's loss: its weighted mean is the fleet's.
+        self._vector = np.zeros(trainer.size + 1, dtype=np.float32)
+
+    @property
+    def _leads(self) -> bool:
+        return self._peer.view is not None and self._peer.view.coordinator == self._peer.id
+
+    # -- the state of the run --------------------------------------------------------------------------------
+
+    def _on_state(self, run: str, number: int, state: memoryview) -> None:
+        if run == self._job.id:
+            self._incoming = number, state
+            self._peer.bell.ring()
+
+    def _on_state_wanted(self, peer: PeerId, run: str, number: int) -> None:
+        if run == self._job.id:
+            self._wanted[peer] = number
+            self._peer.bell.ring()
+
+    async def _serve_state(self) -> None:
+        """Give the state to neighbours that ask, and take the one that was asked for."""
+        while True:
+            count = self._peer.bell.count
+            if self._incoming is not None:
+                await self._load(*self._incoming)
+                continue
+            ready = next((peer for peer, number in self._wanted.items() if 0 <= number <= self._applied), None)
+            if ready is not None:
+                del self._wanted[ready]
+                number, state = await self._state()
+                self._peer.give_state(ready, self._job.id, number, state)
+                continue
+            await self._peer.bell.wait(count)
+
+    async def _load(self, number: int, state: memoryview) -> None:
+        trainer = self._require_trainer()
+        try:
+            await self._in_worker(lambda: trainer.load_state(state))
+        except WireError as error:
+            raise JobError(f"the run's state does not fit the model here: {error}") from error
+        self._incoming = None
+        self._applied = number
+        self._peer.adopt(self._job.id, number)
+        self._peer.bell.ring()
+
+    async def _state(self) -> tuple[int, bytes]:
+        trainer = self._require_trainer()
+        if self._snapshot is None or self._snapshot[0] != self._applied:
+            # The worker does one thing at a time, so no step can come between the number and the state.
+            self._snapshot = await self._in_worker(lambda: (self._applied, trainer.state()))
+        return self._snapshot
+
+    def _require_trainer(self) -> Trainer:
+        if self._trainer is None:
+            raise JobError("the model is not built yet")
+        return self._trainer
+
+    # -- rounds ----------------------------------------------------------------------------------------------
+
+    async def _in_step(self) -> View:
+        """Wait until this peer is in the run, and its parameters are those of the last committed round."""
+        while True:
+            count = self._peer.bell.count
+            view = self._peer.view
+            if view is not None and view.run == self._job.id:
+                if self._applied < 0 and self._peer.committed == 0:
+                    self._applied = 0  # the run begins here: this peer's initial parameters are everybody's
+                    self._peer.bell.ring()
+                if self._applied == self._peer.committed >= 0:
+                    return view
+            await self._peer.bell.wait(count)
+
+    async def _train(self) -> None:
+        ended = time.monotonic()
+        started = False
+        while self._applied < self._job.rounds:
+            view = await self._in_step()
+            if self._applied >= self._job.rounds:
+                return
+            if not started:
+                started = True
+                self._report("running")
+                ended = time.monotonic()
+            number = self._applied + 1
+            began = time.monotonic()
+            weight = await self._compute(view, number)
+            computed = time.monotonic() - began
+            try:
+                outcome = await self._peer.allreduce(self._vector, weight=weight)
+            except (FellBehind, LeftFabric, NotReady) as error:
+                _log.info("round %d: %s", number, error)
+                continue
+            except (ContributionMismatch, RoundTimeout) as error:
+                raise JobError(str(error)) from error
+            if outcome.round != number:
+                raise JobError(f"round {outcome.round} came out where round {number} was due")
+            mean = outcome.mean
+            assert isinstance(mean, np.ndarray)
+            evaluation = await self._apply(mean, number)
+            now = time.monotonic()
+            if self._leads:
+                self._rounds.add(
+                    RoundRecord(
+                        round=number,
+                        epoch=outcome.epoch,
+                        seconds=now - ended,
+                        allreduce_seconds=outcome.seconds,
+                        compute_seconds=computed,
+                        contributors=outcome.contributors,
+                        exact=outcome.exact,
+                        loss=float(mean[-1]),
+                        accuracy=evaluation.accuracy if evaluation is not None else None,
+                    )
+                )
+            ended = now
+            self._peer.bell.ring()
+
+    async def _compute(self, view: View, number: int) -> int:
+        """Write the gradient of this peer's batch to the vector. Returns the number of samples."""
+        data, trainer = self._data, self._require_trainer()
+        assert data is not None
+        if self._shard is None or self._shard[0] is not view:
+            shard = shard_of(
+                data,
+                position=view.position(self._peer.id),
+                peers=view.size,
+                batch_size=self._job.batch_size,
+                seed=self._job.seed,
+            )
+            self._shard = view, shard
+        shard, vector = self._shard[1], self._vector
+
+        def compute() -> int:
+            batch = shard.batch(number)
+            if not len(batch):
+                vector.fill(0)
+                return 0
+            seed = (self._job.seed * 1_000_003 + number * 4099 + shard.position) & 0xFFFFFFFF
+            result = trainer.gradient(data.x_train[batch], data.y_train[batch], vector[:-1], seed=seed)
+            vector[-1] = result.loss
+            return result.samples
+
+        return await self._in_worker(compute)
+
+    async def _apply(self, mean: Float32Vector, number: int) -> Evaluation | None:
+        trainer, data = self._require_trainer(), self._data
+        assert data is not None
+        due = self._leads and (number % self._job.eval_every == 0 or number == self._job.rounds)
+
+        def apply() -> Evaluation | None:
+            trainer.apply(mean[:-1])
+            self._applied = number
+            return trainer.evaluate(data.x_test, data.y_test) if due else None
+
+        return await self._in_worker(apply)
+
+    async def _finish(self) -> None:
+        trainer, data = self._require_trainer(), self._data
+        assert data is not None
+        leads = self._leads
+
+        def measure() -> tuple[str, Evaluation | None]:
+            digest = parameter_digest(trainer.parameters())
+            return digest, trainer.evaluate(data.x_test, data.y_test) if leads else None
+
+        digest, evaluation = await self._in_worker(measure)
+        await self._rounds.flush()
+        self._report(
+            "done",
+            digest=digest,
+            accuracy=evaluation.accuracy if evaluation is not None else None,
+            loss=evaluation.loss if evaluation is not None else None,
+        )
+
+    # -- reports ---------------------------------------------------------------------------------------------
+
+    def _report(
+        self,
+        state: str,
+        *,
+        error: str = "",
+        digest: str = "",
+        accuracy: float | None = None,
+        loss: float | None = None,
+    ) -> None:
+        traffic = self._peer.traffic
+        report = PeerReport(
+            job=self._job.id,
+            peer=self._peer.id,
+            state=state,  # type: ignore[arg-type]  # one of the four literals, always
+            error=error[:MAX_ERROR_CHARS],
+            round=max(self._applied, 0),
+            digest=digest,
+            parameters=self._trainer.size if self._trainer is not None else 0,
+            bytes_sent=traffic.bytes_sent,
+            bytes_received=traffic.bytes_received,
+            frames_rejected=traffic.frames_rejected,
+            accuracy=accuracy,
+            loss=loss,
+            coordinator=self._leads,
+        )
+        self._peer.fabric.publish_retained(self._peer.fabric.topics.report(self._job.id, self._peer.id), report)
