@@ -1,0 +1,44 @@
+# Two commands: `make demo` and `make test`. Both make what they need first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Tests use both cores of a small machine; more would only wait for each other.
+WORKERS ?= 2
+
+.PHONY: help demo test lint types bench clean mosquitto
+
+help:
+	@echo "make demo    seven peers on this machine train a classifier of handwritten digits"
+	@echo "make test    the whole test suite"
+	@echo "make lint    ruff; make types: mypy"
+	@echo "make bench   what the benchmarks need (large: PyTorch and Open MPI)"
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("edgepeer needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: $(VENV)/.ready
+	$(BIN)/edgepeer emulate
+
+test: $(VENV)/.ready mosquitto
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.ready
+	$(BIN)/mypy
+
+# The real broker, for the tests that use one. Without it they are skipped and say why.
+mosquitto:
+	@PATH="$$PATH:/usr/sbin" command -v mosquitto >/dev/null || sh deploy/install-mosquitto.sh || true
+
+bench: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
