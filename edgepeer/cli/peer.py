@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from edgepeer.cli.listening import warn_if_open
 from edgepeer.cli.signals import run_until_stopped
 from edgepeer.cli.verb import Verb
 from edgepeer.settings import PeerSettings
@@ -13,7 +12,6 @@ __all__ = ["VERB"]
 def run(settings: PeerSettings) -> int:
     from edgepeer.peer.agent import run_agent
 
-    warn_if_open(settings.listen)
     return run_until_stopped(lambda stop: run_agent(settings, stop=stop))
 
 

@@ -71,7 +71,7 @@ def _accuracy(axes: Any, result: JobResult) -> None:
         return
     axes.plot(*zip(*points, strict=True), color=_GREEN, linewidth=1.6, marker="o", markersize=3.5)
     last_round, last = points[-1]
-    axes.set_ylim(min(0.5, max(0.0, min(value for _, value in points) - 0.05)), 1.02)
+    axes.set_ylim(max(0.0, min(value for _, value in points) - 0.05), 1.02)
     axes.annotate(
         f"{last:.1%}",
         (last_round, last),

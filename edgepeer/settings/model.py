@@ -156,9 +156,9 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
     dataset: Annotated[
         _Text, _says("digits, mnist, npz:PATH for one file on all devices, or local:PATH for each its own.")
     ] = "digits"
-    batch_size: Annotated[Annotated[int, Meta(ge=1, le=65536)], _says("Samples per peer and round.")] = 100
-    learning_rate: Annotated[Annotated[float, Meta(gt=0, le=100)], _says("Step size of the optimizer.")] = 0.1
-    optimizer: Annotated[Literal["sgd", "adam"], _says("Optimizer.")] = "sgd"
+    batch_size: Annotated[Annotated[int, Meta(ge=1, le=65536)], _says("Samples per peer and round.")] = 50
+    learning_rate: Annotated[Annotated[float, Meta(gt=0, le=100)], _says("Step size of the optimizer.")] = 0.005
+    optimizer: Annotated[Literal["sgd", "adam"], _says("Optimizer.")] = "adam"
     rounds: Annotated[Annotated[int, Meta(ge=1, le=100_000)], _says("Rounds to train.")] = 200
     seed: Annotated[
         Annotated[int, Meta(ge=0, le=2**31 - 1)],

@@ -1,0 +1,48 @@
+"""Log lines: short for people, JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from edgepeer.cli.logs import setup_logging
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("edgepeer")
+    handlers, levels = root.handlers[:], (root.level, ours.level)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+    logging.captureWarnings(False)
+
+
+def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    setup_logging("info", as_json=False)
+    logging.getLogger("edgepeer.fabric").info("joined %s", "greenhouse")
+    logging.getLogger("edgepeer.fabric").debug("not shown")
+    logging.getLogger("amqtt").info("not shown")
+    logging.getLogger("amqtt").warning("shown")
+    lines = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d info    edgepeer\.fabric: joined greenhouse", lines[0])
+    assert re.fullmatch(r"\d\d:\d\d:\d\d warning amqtt: shown", lines[1])
+    assert len(lines) == 2
+
+
+def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    setup_logging("debug", as_json=True)
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        logging.getLogger("edgepeer").exception("it\nfailed")
+    (line,) = capsys.readouterr().err.splitlines()
+    entry = json.loads(line)
+    assert (entry["level"], entry["logger"], entry["message"]) == ("error", "edgepeer", "it\nfailed")
+    assert entry["exception"].endswith("ValueError: two\nlines")
+    assert entry["time"] > 1.7e9
