@@ -59,6 +59,11 @@ class JobResult:
         return tuple(peer for peer, report in self.reports.items() if report.state == "failed")
 
     @property
+    def lost(self) -> tuple[str, ...]:
+        """Peers that took part and were gone before the end."""
+        return tuple(peer for peer in self.reports if peer not in {*self.done, *self.failed, *self.missing})
+
+    @property
     def digests(self) -> dict[str, str]:
         """Digest of the final parameters of every peer that finished, as hex."""
         return {peer: self.reports[peer].digest for peer in self.done}
@@ -70,8 +75,8 @@ class JobResult:
 
     @property
     def bytes_sent(self) -> dict[str, int]:
-        """Bytes sent to other peers, by peer."""
-        return {peer: report.bytes_sent for peer, report in self.reports.items()}
+        """Bytes sent to other peers, by every peer that finished: the others did not count to the end."""
+        return {peer: self.reports[peer].bytes_sent for peer in self.done}
 
     @property
     def view_epochs(self) -> int:

@@ -86,6 +86,8 @@ def summary(result: JobResult) -> Iterator[tuple[str, str, bool]]:
     yield from _digests(result)
     for peer in result.failed:
         yield "failed", f"{peer}: {' '.join(result.reports[peer].error.split())}", False
+    if result.lost:
+        yield "gone before the end", ", ".join(result.lost), True
     if result.missing:
         yield "did not report", ", ".join(result.missing), False
 

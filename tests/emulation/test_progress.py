@@ -77,6 +77,8 @@ def test_a_killed_peer_is_not_waited_for(running: Progress, told: Told, finish: 
     finish(running, "ash", "birch")
     assert running.finished
     assert running.result().done == ("ash", "birch")
+    assert running.result().lost == ("cedar",)
+    assert list(running.result().bytes_sent) == ["ash", "birch"]
 
 
 def test_a_failed_peer_is_noted_once_and_does_not_end_the_job(running: Progress, told: Told, finish: Finish) -> None:
