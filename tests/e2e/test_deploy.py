@@ -1,0 +1,159 @@
+"""What deploy/ holds is accepted by those who will read it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgepeer.errors import FabricError
+from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.client import FabricClient
+from edgepeer.fabric.mosquitto import find_mosquitto
+from edgepeer.settings import (
+    BrokerSettings,
+    EmulateSettings,
+    PeerSettings,
+    StatusSettings,
+    TrainSettings,
+    load_settings,
+)
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+SETTINGS = DEPLOY / "edgepeer.toml"
+UNITS = ["edgepeer-peer.service", "edgepeer-broker.service"]
+
+
+@pytest.mark.parametrize("kind", [PeerSettings, BrokerSettings, TrainSettings, EmulateSettings, StatusSettings])
+def test_the_example_settings_are_the_defaults(kind: type[PeerSettings]) -> None:
+    assert load_settings(kind, environ={}, config=SETTINGS) == kind()
+
+
+@pytest.mark.parametrize("kind", [PeerSettings, BrokerSettings])
+def test_the_example_settings_are_valid_with_every_line_in_use(kind: type[PeerSettings], tmp_path: Path) -> None:
+    # A key may be there twice, as an example and as the default: the first is used.
+    lines: list[str] = []
+    keys: set[str] = set()
+    for line in SETTINGS.read_text().splitlines():
+        setting = re.fullmatch(r"# (\w+) = (.+)", line)
+        if line.startswith("["):
+            keys.clear()
+        if setting and setting[1] not in keys:
+            keys.add(setting[1])
+            lines.append(line.removeprefix("# "))
+        elif line.startswith("["):
+            lines.append(line)
+    used = tmp_path / "edgepeer.toml"
+    used.write_text("\n".join(lines))
+    settings = load_settings(kind, environ={}, config=used)
+    assert settings.listen.startswith("0.0.0.0:")
+
+
+def install(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", str(DEPLOY / "install.sh"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHON": sys.executable, **environment},
+    )
+
+
+def test_a_dry_run_of_the_installation_names_its_steps_and_does_none(tmp_path: Path) -> None:
+    done = install("--dry-run", "--with-broker", "--with-digits", DESTDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "[digits,broker]" in done.stdout
+    for unit in UNITS:
+        assert f"{tmp_path}/etc/systemd/system/{unit}" in done.stdout
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("wrong", [("--trainer", "abacus"), ("--trainer",), ("--nonsense",)])
+def test_the_installation_refuses_what_it_does_not_know(wrong: tuple[str, ...]) -> None:
+    done = install("--dry-run", *wrong)
+    assert done.returncode != 0
+    assert done.stderr
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_the_shell_scripts_are_clean() -> None:
+    checked = subprocess.run(
+        ["shellcheck", *map(str, DEPLOY.glob("*.sh"))], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("unit", UNITS)
+def test_systemd_accepts_the_unit(unit: str, tmp_path: Path) -> None:
+    # Only the program's path is changed, to one that is there.
+    text = (DEPLOY / unit).read_text()
+    assert "/opt/edgepeer/bin/edgepeer" in text
+    (tmp_path / unit).write_text(text.replace("/opt/edgepeer/bin/edgepeer", sys.executable))
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", str(tmp_path / unit)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.fixture
+def mosquitto_settings(tmp_path: Path) -> tuple[Path, int]:
+    """The recommended settings with a free port and a login of this test's own; the port."""
+    passwords = shutil.which("mosquitto_passwd")
+    if find_mosquitto() is None or passwords is None:
+        pytest.skip("mosquitto is not installed")
+    login = tmp_path / "edgepeer.passwd"
+    subprocess.run([passwords, "-c", "-b", str(login), "greenhouse", "secret"], check=True, timeout=10)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    text = (DEPLOY / "mosquitto.conf").read_text()
+    changes = {
+        "\nlistener 1883\n": f"\nlistener {port} 127.0.0.1\n",
+        "\npassword_file ": f"\npassword_file {login}\n# ",
+    }
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    if os.geteuid() == 0:
+        text += "user root\n"  # or it would become user mosquitto, who can't read this test's files
+    config = tmp_path / "mosquitto.conf"
+    config.write_text(text)
+    return config, port
+
+
+async def test_mosquitto_accepts_the_recommended_settings(mosquitto_settings: tuple[Path, int]) -> None:
+    config, port = mosquitto_settings
+    program = find_mosquitto()
+    assert program is not None
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(program, "-c", config, stdout=pipe, stderr=pipe)
+    try:
+        assert await _lets_in(BrokerAddress(host="127.0.0.1", port=port, username="greenhouse", password="secret"))
+        assert not await _lets_in(BrokerAddress(host="127.0.0.1", port=port))
+        assert process.returncode is None
+    finally:
+        process.terminate()
+        async with asyncio.timeout(10):
+            said = b"".join(await process.communicate())
+    assert b"rror" not in said, said
+
+
+async def _lets_in(address: BrokerAddress) -> bool:
+    client = FabricClient(address, "lab", "visitor", on_event=lambda event: None)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(client.run())
+        try:
+            await client.connected(8)
+        except FabricError:
+            return False
+        finally:
+            await client.close(timeout=0.2)
+    return True
