@@ -8,7 +8,10 @@ What a peer may do with the frames of a round, by what it has (the round in ques
                                  |                       | over after a new view)   |
     own contribution             | store, add, pass up   | store, pass down; commit | refused: one a round
     an abort owed for the round  | -                     | -                        | answered at once
+    no state of the run yet      | dropped               | dropped                  | kept until there is
     another round, another epoch | dropped               | dropped                  | -
+
+An Abort from a child is passed up; from the parent, or handed over by a neighbour that is ahead, it ends the round.
 
 A parent adds its own vector and its children's in position order, element ranges as they become complete in
 all of them, so the bits do not depend on arrival. Segments go up and down while later ones still come up;
@@ -20,9 +23,8 @@ with different bits by members of one view.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Final, Literal
 
 import xxhash
 
@@ -31,17 +33,20 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.limits import Limits
-from edgepeer.protocol.round import Kept, Round
-from edgepeer.protocol.segments import RateEstimate
+from edgepeer.protocol.past import Decided, Dropped, Past, commit_frame
+from edgepeer.protocol.rates import Rates
+from edgepeer.protocol.round import Round
 from edgepeer.protocol.streams import Prefix, Shape, Upstream, as_bytes
 from edgepeer.topology import tree
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Abort, Cause, Commit, Reduce, Result, pack_set, unpack_set
+from edgepeer.wire.frames import Abort, Cause, Commit, Reduce, Result, Sync, pack_set, unpack_set
 
-__all__ = ["Allreduce"]
+__all__ = ["HOPING", "UNKNOWN", "Allreduce"]
 
-UNKNOWN = -1
-_VIEWS_KEPT = 8
+UNKNOWN: Final = -1
+"""Stands for the last round of a peer that waits for the state of the run."""
+HOPING: Final = -2
+"""The same, of a peer below which somebody may have the state."""
 
 
 class Allreduce:
@@ -59,46 +64,37 @@ class Allreduce:
         self._emit = emit
         self._fail_link = fail_link
         self._view: View | None = None
-        self._views: dict[int, View] = {}
         self._parent: PeerId | None = None
         self._bit = 0
-        self._hops = 0
         self.run = ""
         self.committed = 0
         """The last round that is over here; -1 while the state of the run is still to come."""
         self._at: dict[PeerId, int] = {}  # neighbours in this view and run: the last round that is over there
         self._round = Round()
         self._origin: frozenset[PeerId] = frozenset()  # who was in when the round began
-        self._kept: deque[Kept] = deque(maxlen=limits.kept_results)
-        self._owed: deque[Kept] = deque(maxlen=16)  # aborted before this peer had contributed
-        self._receive_rates: dict[PeerId, RateEstimate] = {}
-        self._send_rates: dict[PeerId, float] = {}
+        self._past = Past(limits.kept_results, emit)
+        self._rates = Rates(limits)
 
     # -- views and neighbours ----------------------------------------------------------------------------
 
     def install(self, view: View) -> None:
         """Work in `view` from now on; the round in progress starts again."""
         self._view = view
-        self._views[view.epoch] = view
-        for old in sorted(self._views)[:-_VIEWS_KEPT]:
-            del self._views[old]
         self._parent = view.parent(self._me)
-        position = view.position(self._me)
-        self._bit = 1 << position
-        self._hops = 2 * tree.height(view.fanout, view.size)
+        self._bit = 1 << view.position(self._me)
+        self._rates.keep(view.neighbours(self._me), 2 * tree.height(view.fanout, view.size))
         self._at.clear()
         self._round.spare = None
         if view.run != self.run:
             self._end_run("run", "another run has begun")
             self.run = view.run
-            self.committed = view.first_round - 1 if not view.run else UNKNOWN
+            self.committed = UNKNOWN if view.run else view.first_round - 1
         elif not view.run and self.committed < view.first_round - 1 and not self._round.begun:
             self.committed = view.first_round - 1
-        if self.committed == UNKNOWN and self._parent is None and view.first_round == 1:
-            self.committed = 0  # nothing was ever committed: the root's own initial state is the run's
         if not self._round.begun:
             self._origin = frozenset(view.ids)
         self._restart()
+        self._begin()
         self._advance()
 
     def leave(self, reason: str) -> None:
@@ -114,8 +110,7 @@ class Allreduce:
         if self._round.own is not None:
             self._emit(fx.RoundAborted(self.run, self.committed + 1, cause, reason, mine=True))
         self._round = Round()
-        self._kept.clear()
-        self._owed.clear()
+        self._past.clear()
 
     def _restart(self) -> None:
         view = self._view
@@ -123,52 +118,75 @@ class Allreduce:
         if view is not None:
             for child in view.children(self._me):
                 below = tree.subtree(view.position(child), view.fanout, view.size)
-                rate = self._receive_rates.setdefault(child, RateEstimate())
-                streams[child] = Upstream(sum(1 << p for p in below), rate)
+                streams[child] = Upstream(sum(1 << p for p in below), self._rates.of(child))
         self._round.restart(streams)
 
     def on_sync(self, peer: PeerId, committed: int) -> None:
         """A neighbour stands in this view and run, after round `committed`; all that it lacks is sent again."""
-        self._at[peer] = committed
-        self._round.sent_down.pop(peer, None)
-        if peer == self._parent:
-            self._round.sent_up = -1
-        if committed >= 0 and self.committed >= 0:
-            for kept in self._kept:
-                if self._at[peer] == kept.round - 1:
-                    self._hand_over(peer, kept)
-            if committed > self.committed + 1 and not self.run:
-                self._fall_behind(committed - 1)
+        if self._at.get(peer) != committed:
+            self._round.sent_down.pop(peer, None)
+            if peer == self._parent:
+                self._round.sent_up = -1
+            self._at[peer] = committed
+            if committed >= 0 and self.committed >= 0:
+                self._hand_over(peer)
+                if committed > self.committed + 1 and not self.run:
+                    self._fall_behind(committed - 1)
+        if self._begin() and self._view is not None:
+            self._emit(fx.ViewInstalled(self._view))
         self._advance()
+
+    def _begin(self) -> bool:
+        """Where nobody has the state of the run, it begins with the root's own."""
+        if self.run and self.committed == UNKNOWN and self._parent is None and self.standing == UNKNOWN:
+            self.committed = 0
+            return True
+        return False
 
     def on_lost(self, peer: PeerId) -> None:
         """A neighbour's link is gone."""
         self._at.pop(peer, None)
+        self._past.forget(peer)
         if self._round.result_from == peer:
             self._round.result_from = None
 
+    def learn(self, peer: PeerId, view: View) -> None:
+        """A neighbour tells of an older view: what it hands over next was decided there."""
+        if peer in self._at:
+            self._past.learn(peer, view)
+
     def adopt(self, committed: int) -> None:
         """The state after round `committed` is in use here."""
-        if committed <= self.committed:
-            return
-        own = self._round.own
-        if own is not None:
-            self._emit(
-                fx.RoundAborted(self.run, self.committed + 1, "run", "the run went on without this peer", mine=True)
-            )
+        if committed > self.committed:
+            self._skip(committed)
+
+    def forget(self) -> None:
+        """The state of the run is being replaced by a neighbour's: until it is in use, there is none."""
+        self._skip(UNKNOWN)
+
+    def _skip(self, committed: int) -> None:
+        if self._round.own is not None:
+            reason = "the run went on without this peer"
+            self._emit(fx.RoundAborted(self.run, self.committed + 1, "run", reason, mine=True))
         self._round = Round()
-        self._kept.clear()
-        self._owed.clear()
+        self._past.clear()
         self.committed = committed
         if self._view is not None:
             self._origin = frozenset(self._view.ids)
         self._restart()
 
     def _fall_behind(self, committed: int) -> None:
-        self.adopt(committed)
+        self._skip(committed)
         self._emit(fx.Behind(committed))
 
     # -- what is asked from outside ------------------------------------------------------------------------
+
+    @property
+    def standing(self) -> int:
+        """What neighbours are told: the last round that is over here; UNKNOWN or HOPING without the state."""
+        if self.committed == UNKNOWN and any(self._at.get(child) != UNKNOWN for child in self._round.streams):
+            return HOPING
+        return self.committed
 
     @property
     def idle(self) -> bool:
@@ -204,8 +222,7 @@ class Allreduce:
 
     def contribute(self, vector: FloatVector, weight: float, now: float) -> None:
         """This peer's vector for the next round."""
-        if self._owed:
-            past = self._owed.popleft()
+        if (past := self._past.owed()) is not None:
             self._emit(fx.RoundAborted(self.run, past.round, past.cause, past.reason, mine=True))
             return
         rd = self._round
@@ -269,7 +286,7 @@ class Allreduce:
             stream.contributors, stream.weight = contributors, frame.weight
             stream.stored(frame.offset, payload_bytes // shape.itemsize)
             stream.rate.add(payload_bytes, seconds)
-            self._send_rates[peer] = frame.rate_bytes_per_s
+            self._rates.told(peer, frame.rate_bytes_per_s)
             if stream.complete:
                 stream.rate.close_round()
             self._advance()
@@ -283,7 +300,7 @@ class Allreduce:
             return
         shape = Shape(frame.total, frame.dtype)
         rd.result.stored(frame.offset, payload_bytes // shape.itemsize)
-        rate = self._receive_rates.setdefault(peer, RateEstimate())
+        rate = self._rates.of(peer)
         rate.add(payload_bytes, seconds)
         if rd.result.complete:
             rate.close_round()
@@ -293,7 +310,7 @@ class Allreduce:
     def on_commit(self, peer: PeerId, frame: Commit) -> None:
         """The root has decided."""
         if self._current(frame) and peer in self._at:
-            self._send_rates[peer] = frame.rate_bytes_per_s
+            self._rates.told(peer, frame.rate_bytes_per_s)
             self._round.commit, self._round.commit_from = frame, peer
             self._try_commit()
 
@@ -305,7 +322,7 @@ class Allreduce:
             self._want_abort(frame.cause, frame.reason)
         elif peer in self._at:
             self._at[peer] = frame.round
-            self._end(Kept(frame.round, None, None, frame.cause, frame.reason))
+            self._end(Dropped(frame.round, frame.cause, frame.reason), peer)
 
     # -- reduce ------------------------------------------------------------------------------------------
 
@@ -325,11 +342,13 @@ class Allreduce:
         self._try_commit()
 
     def _pass_up(self, rd: Round, parent: PeerId) -> None:
-        if self._at.get(parent) != self.committed or rd.shape is None or rd.partial is None:
+        if rd.sent_up >= rd.reduced or self._at.get(parent) != self.committed:
             return
-        rate = self._receive_rates.setdefault(parent, RateEstimate()).bytes_per_s
+        if rd.shape is None or rd.partial is None:
+            raise ProtocolBug("reduced without a vector")
+        rate = self._rates.of(parent).bytes_per_s
         contributors = pack_set(rd.contributors)
-        for start, end in rd.segments(rd.sent_up, rd.reduced, self._send_rates.get(parent, 0.0), self._hops):
+        for start, end in self._rates.segments(parent, rd.shape, rd.sent_up, rd.reduced):
             frame = Reduce(
                 epoch=self._epoch,
                 round=self.committed + 1,
@@ -363,8 +382,11 @@ class Allreduce:
                 self._send_result(rd, child, source, ready)
 
     def _send_result(self, rd: Round, peer: PeerId, source: FloatVector, ready: int) -> None:
+        sent = rd.sent_down.get(peer, -1)
+        if sent >= ready:
+            return
         shape = Shape.of(source)
-        for start, end in rd.segments(rd.sent_down.get(peer, -1), ready, self._send_rates.get(peer, 0.0), self._hops):
+        for start, end in self._rates.segments(peer, shape, sent, ready):
             frame = Result(
                 epoch=self._epoch,
                 round=self.committed + 1,
@@ -375,34 +397,21 @@ class Allreduce:
             self._emit(fx.Send(peer, frame, as_bytes(source[start:end])))
             rd.sent_down[peer] = end
 
-    def _hand_over(self, peer: PeerId, kept: Kept) -> None:
-        """Give a neighbour that missed it the outcome of a past round."""
-        if kept.sum is None or kept.commit is None:
-            self._emit(fx.Send(peer, Abort(epoch=self._epoch, round=kept.round, cause=kept.cause, reason=kept.reason)))
+    def _tell(self, rd: Round, peer: PeerId, ended: Decided | Dropped) -> None:
+        """Let a neighbour know how the round in progress has ended."""
+        if isinstance(ended, Decided) and ended.view is self._view:
+            self._send_result(rd, peer, ended.total, ended.total.size)
+            frame = commit_frame(ended.commit, ended.view.epoch, self._rates.of(peer).bytes_per_s)
+            self._emit(fx.Send(peer, frame))
+            self._at[peer] = ended.round
         else:
-            shape = Shape.of(kept.sum)
-            frame = Result(epoch=self._epoch, round=kept.round, offset=0, total=shape.total, dtype=shape.dtype)
-            self._emit(fx.Send(peer, frame, as_bytes(kept.sum)))
-            self._send_commit(peer, kept.commit)
-        self._at[peer] = kept.round
+            self._hand_over(peer)
 
-    def _send_commit(self, peer: PeerId, commit: Commit) -> None:
-        rate = self._receive_rates.get(peer)
-        self._emit(
-            fx.Send(
-                peer,
-                Commit(
-                    epoch=self._epoch,
-                    round=commit.round,
-                    decided_in=commit.decided_in,
-                    contributors=commit.contributors,
-                    weight=commit.weight,
-                    exact=commit.exact,
-                    digest=commit.digest,
-                    rate_bytes_per_s=rate.bytes_per_s if rate is not None else 0.0,
-                ),
-            )
-        )
+    def _hand_over(self, peer: PeerId) -> None:
+        """Give a neighbour that missed it the outcome of past rounds."""
+        if self._view is not None:
+            rate = self._rates.of(peer).bytes_per_s
+            self._at[peer] = self._past.hand_over(peer, self._at[peer], self._view, rate)
 
     # -- the end of a round ------------------------------------------------------------------------------
 
@@ -429,27 +438,23 @@ class Allreduce:
             self._commit(rd, commit, rd.partial)
 
     def _commit(self, rd: Round, commit: Commit, total: FloatVector) -> None:
-        decided_in = self._views.get(commit.decided_in)
-        if rd.commit_from is not None and _digest(total) != commit.digest:
-            rd.result, rd.commit, rd.result_from = Prefix(), None, None
-            self._fail_link(rd.commit_from, f"result of round {commit.round} does not have the root's digest")
-            return
+        view, source = self._view, rd.commit_from
+        if view is None:
+            raise ProtocolBug("a commit without a view")
+        if source is not None:
+            if _digest(total) != commit.digest:
+                rd.result, rd.commit, rd.result_from = Prefix(), None, None
+                self._fail_link(source, f"result of round {commit.round} does not have the root's digest")
+                return
+            self._at[source] = commit.round
+        decided_in = self._past.decided_in(source, commit, view) if source is not None else view
         if decided_in is None:
             rd.commit = None
-            self._emit(fx.Note("warning", f"round {commit.round} was decided in a view this peer never saw"))
-            self._fall_behind(commit.round)
+            self._fail_link(rd.commit_from or self._me, f"round {commit.round} was decided in an unknown view")
             return
-        if rd.commit_from is not None:
-            self._at[rd.commit_from] = commit.round
         total.flags.writeable = False
-        for child in rd.streams:
-            if self._at.get(child) == self.committed:
-                self._send_result(rd, child, total, total.size)
-                self._send_commit(child, commit)
-                self._at[child] = commit.round
-        names = decided_in.names(unpack_set(commit.contributors))
         mine = rd.own is not None
-        self._end(Kept(commit.round, total, commit))
+        self._end(Decided(commit.round, total, commit, decided_in), source)
         self._emit(
             fx.RoundCommitted(
                 run=self.run,
@@ -457,7 +462,7 @@ class Allreduce:
                 epoch=commit.decided_in,
                 sum=total,
                 weight=commit.weight,
-                contributors=names,
+                contributors=decided_in.names(unpack_set(commit.contributors)),
                 exact=commit.exact,
                 digest=commit.digest,
                 mine=mine,
@@ -471,7 +476,7 @@ class Allreduce:
 
     def _pass_abort(self, cause: Cause, reason: str) -> None:
         if self._parent is None:
-            self._end(Kept(self.committed + 1, None, None, cause, reason))
+            self._end(Dropped(self.committed + 1, cause, reason), None)
         elif self._at.get(self._parent) == self.committed:
             self._emit(
                 fx.Send(
@@ -480,21 +485,23 @@ class Allreduce:
                 )
             )
 
-    def _end(self, kept: Kept) -> None:
-        """The round is over: go to the next, and tell neighbours that still stand before it."""
+    def _end(self, ended: Decided | Dropped, source: PeerId | None) -> None:
+        """The round is over, says `source`: go to the next, and tell the neighbours that don't know it of us."""
         rd = self._round
-        if kept.sum is None:
-            if rd.own is not None:
-                self._emit(fx.RoundAborted(self.run, kept.round, kept.cause, kept.reason, mine=True))
-            else:
-                self._owed.append(kept)
-                self._emit(fx.RoundAborted(self.run, kept.round, kept.cause, kept.reason, mine=False))
-        self._kept.append(kept)
-        self.committed = kept.round
-        for peer in self._at:
-            if self._at[peer] == kept.round - 1:
-                self._hand_over(peer, kept)
-        self._round = Round(spare=rd.reusable(kept.sum) if kept.sum is not None else None)
+        self._past.keep(ended)
+        for peer, at in self._at.items():
+            if at == self.committed:
+                self._tell(rd, peer, ended)
+            elif peer != source:  # it is ahead and has waited for us, or waits for the state
+                self._emit(fx.Send(peer, Sync(epoch=self._epoch, run=self.run, committed=ended.round)))
+        self.committed = ended.round
+        spare = rd.reusable(ended.total) if isinstance(ended, Decided) else None
+        if isinstance(ended, Dropped):
+            mine = rd.own is not None
+            self._emit(fx.RoundAborted(self.run, ended.round, ended.cause, ended.reason, mine=mine))
+            if not mine and not self._past.owe(ended):
+                self._emit(fx.Behind(ended.round))
+        self._round = Round(spare)
         if self._view is not None:
             self._origin = frozenset(self._view.ids)
         streams = {}

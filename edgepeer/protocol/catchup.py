@@ -8,12 +8,13 @@
     StateReceived to its owner,      |
     who loads it: Adopted            |
 
-One request at a time; if it makes no progress, the next neighbour that is ahead is asked.
+One request at a time; if it makes no progress, the next neighbour that is ahead is asked. A state that has come
+too late, because handed-over results were faster, is thrown away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
@@ -32,6 +33,7 @@ class Catchup:
         self._limits = limits
         self._emit = emit
         self._asked: PeerId | None = None
+        self._run = ""
         self._progress_at = 0.0
         self._buffer: bytearray | None = None
         self._received = 0
@@ -48,13 +50,14 @@ class Catchup:
         if peer == self._asked:
             self._asked, self._buffer = None, None
 
-    def ask(self, peer: PeerId, run: str, now: float) -> None:
-        """Ask a neighbour that is ahead, unless another is being asked and delivers."""
-        if self._loading or (self._asked is not None and now - self._progress_at < PATIENCE_S):
+    def ask(self, ahead: Sequence[PeerId], run: str, now: float) -> None:
+        """Ask one of the neighbours that are ahead, unless one is being asked and delivers."""
+        if not ahead or self._loading or (self._asked is not None and now - self._progress_at < PATIENCE_S):
             return
-        self._asked, self._progress_at = peer, now
+        last = ahead.index(self._asked) if self._asked in ahead else -1
+        self._asked, self._run, self._progress_at = ahead[(last + 1) % len(ahead)], run, now
         self._buffer, self._received, self._round = None, 0, -1
-        self._emit(fx.Send(peer, StateRequest(run=run)))
+        self._emit(fx.Send(self._asked, StateRequest(run=run)))
 
     def provide(self, peer: PeerId, run: str, number: int, state: memoryview | bytes) -> None:
         """Send a state to the neighbour that asked for it."""
@@ -66,7 +69,9 @@ class Catchup:
 
     def sink(self, peer: PeerId, frame: State, payload_bytes: int) -> memoryview | None:
         """Where a piece of the state belongs; None if nobody asked for it."""
-        if peer != self._asked or self._loading or frame.total > self._limits.max_state_bytes:
+        if (peer, frame.run) != (self._asked, self._run) or self._loading:
+            return None
+        if frame.total > self._limits.max_state_bytes:
             return None
         if self._buffer is None and frame.offset == 0:
             self._buffer, self._received, self._round = bytearray(frame.total), 0, frame.round
@@ -78,13 +83,14 @@ class Catchup:
             return None
         return memoryview(self._buffer)[frame.offset : frame.offset + payload_bytes]
 
-    def on_state(self, peer: PeerId, frame: State, payload_bytes: int, stored: bool, now: float) -> None:
-        """A piece has arrived."""
-        if not stored or peer != self._asked or self._buffer is None:
-            return
+    def on_state(self, peer: PeerId, frame: State, payload_bytes: int, now: float) -> memoryview | None:
+        """A piece has been stored. Returns the state once it is complete; `reset` or `Adopted` must follow."""
+        if (peer, frame.run) != (self._asked, self._run) or self._buffer is None:
+            return None
         self._received = frame.offset + payload_bytes
         self._progress_at = now
-        if self._received == frame.total:
-            self._loading = True
-            state, self._buffer = memoryview(self._buffer).toreadonly(), None
-            self._emit(fx.StateReceived(frame.run, frame.round, state))
+        if self._received < frame.total:
+            return None
+        self._loading = True
+        state, self._buffer = memoryview(self._buffer).toreadonly(), None
+        return state

@@ -54,7 +54,7 @@ class PublishPresence:
 
 @dataclass(frozen=True, slots=True)
 class ViewInstalled:
-    """This peer now works in `view`."""
+    """This peer now works in `view`. Said again where a run begins with this peer's own state."""
 
     view: View
 

@@ -38,6 +38,10 @@ class Limits:
     """No state that a neighbour hands over may be larger."""
     kept_results: int = 2
     """How many committed results a peer keeps for neighbours that missed the broadcast."""
+    smallest_segment_bytes: int = 16 << 10
+    """Segments of a vector are not cut smaller; a multiple of 8."""
+    first_segment_bytes: int = 256 << 10
+    """Size of segments on a link whose rate is not yet known; a multiple of 8."""
     state_segment_bytes: int = 256 << 10
     max_links: int = 256
     """How many peers may be connected at once, neighbours or not."""

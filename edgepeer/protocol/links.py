@@ -4,10 +4,11 @@
     -------------------+-----------------+------------------------------+-----------------------------+---------------
     up                 | up              | Ping                         | closed, down                | down
     down, wanted       | -               | dial again, with back-off    | the peer is gone            | -
-    down, not wanted   | forgotten       |                              |                             |
+    down, not wanted   | -               | forgotten                    | -                           | -
 
 A peer whose link is down counts as gone after `silence_s`, or after `refused_s` if its presence on MQTT has
-been cleared too. A cleared presence alone means nothing: it may be the broker that is gone.
+been cleared too. A cleared presence alone means nothing: it may be the broker that is gone. A peer that shows
+up in a newer life than the one that is wanted is gone at once, link or no link.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Link:
         "dialing",
         "down_since",
         "heard",
+        "life",
+        "life_at",
         "member",
         "redial_at",
         "redial_s",
@@ -52,6 +55,10 @@ class Link:
         self.redial_s = 0.0
         self.cleared = False
         """The peer's presence on MQTT is gone."""
+        self.life = 0
+        """The newest incarnation that the peer has shown, on MQTT or on connecting ..."""
+        self.life_at = now
+        """... and since when."""
         self.waiting = False
         """The peer's round waits for its children."""
         self.sync: Sync | None = None
@@ -102,12 +109,17 @@ class Links:
         if not link.up and link.member is None:
             del self._links[peer]
 
-    def on_up(self, peer: PeerId, now: float) -> Link:
+    def on_up(self, peer: PeerId, incarnation: int, now: float) -> Link:
         link = self._links.setdefault(peer, Link(now))
         link.up, link.dialing, link.sync, link.waiting, link.cleared = True, False, None, False, False
         link.heard = link.sent = now
         link.redial_s = self._limits.redial_min_s
+        self._note_life(link, incarnation, now)
         return link
+
+    def _note_life(self, link: Link, incarnation: int, now: float) -> None:
+        if incarnation > link.life:
+            link.life, link.life_at = incarnation, now
 
     def on_down(self, peer: PeerId, now: float) -> None:
         link = self._links.get(peer)
@@ -126,10 +138,14 @@ class Links:
         link.redial_s = min(2 * link.redial_s, self._limits.redial_max_s)
         self._forget_if_idle(peer)
 
-    def on_presence(self, peer: PeerId, cleared: bool) -> None:
-        link = self._links.get(peer)
-        if link is not None:
-            link.cleared = cleared
+    def on_presence(self, peer: PeerId, incarnation: int, now: float) -> None:
+        if (link := self._links.get(peer)) is not None:
+            link.cleared = False
+            self._note_life(link, incarnation, now)
+
+    def on_gone(self, peer: PeerId) -> None:
+        if (link := self._links.get(peer)) is not None:
+            link.cleared = True
 
     def tick(self, now: float, waiting: bool) -> list[tuple[PeerId, str]]:
         """Ping, dial and close what is due. Returns the links that were closed for silence."""
@@ -152,9 +168,12 @@ class Links:
         """Wanted peers that count as gone: who, why, and since when."""
         for peer in sorted(self._links):
             link = self._links[peer]
-            if link.up or link.member is None:
+            if link.member is None:
                 continue
-            patience = self._limits.refused_s if link.cleared else self._limits.silence_s
-            if now - link.down_since >= patience:
-                why = "link broke and presence was cleared" if link.cleared else f"no link for {patience:g} s"
-                yield peer, why, link.down_since + patience
+            if link.life > link.member.incarnation:
+                yield peer, "it has started anew", link.life_at
+            elif not link.up:
+                patience = self._limits.refused_s if link.cleared else self._limits.silence_s
+                if now - link.down_since >= patience:
+                    why = "link broke and presence was cleared" if link.cleared else f"no link for {patience:g} s"
+                    yield peer, why, link.down_since + patience

@@ -14,13 +14,11 @@ A view replaces another only if that `precedes` it. This module decides; `node` 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol.limits import Limits
-from edgepeer.topology.view import Member, View
+from edgepeer.topology.view import MAX_MEMBERS, Member, View
 
 __all__ = ["Membership"]
 
@@ -40,20 +38,20 @@ class Membership:
         """The newest view that this peer is not in."""
         self.present: dict[PeerId, Member] = {}
         """Presences on MQTT, this peer's included."""
+        self.cleared: set[PeerId] = set()
+        """Members of the view whose presence has been cleared."""
         self.leaving = False
+        self.coordinator = False
+        """Whether this peer stands at the head of its view."""
         self._synced_at: float | None = None
         self._appeared_at = 0.0
-        self._banned: dict[PeerId, int] = {}
+        self._banned: dict[PeerId, int] = {}  # lives that are over, of peers that are still present
         self._lost: set[PeerId] = set()
         self._leavers: dict[PeerId, tuple[int, int]] = {}  # incarnation, last round contributed to
         self._changed_at: float | None = None
         self._run: tuple[str, int] | None = None
 
     # -- roles -------------------------------------------------------------------------------------------
-
-    @property
-    def coordinator(self) -> bool:
-        return self.view is not None and self.view.coordinator == self._id
 
     def contains_me(self, view: View) -> bool:
         """Whether the view means this peer in this life."""
@@ -64,29 +62,31 @@ class Membership:
         current = self.view or self.seen
         return current is None or current.precedes(view)
 
-    def enter(self, view: View) -> None:
+    def enter(self, view: View, now: float) -> None:
         """This peer works in `view` from now on."""
         for member in self.view.members if self.view is not None else ():
-            if member.id not in view:
+            if member.id not in view and member.id in self.present:
                 # Left or lost: its presence on MQTT may outlast it, so it takes a new life to be let in again.
                 self._banned[PeerId(member.id)] = member.incarnation
         self.view, self.seen = view, None
+        self.coordinator = view.coordinator == self._id
         self._lost.clear()
-        self._changed_at = None
-        self._leavers = {peer: life for peer, life in self._leavers.items() if peer in view or peer in self.present}
-        self._banned = {peer: life for peer, life in self._banned.items() if peer not in view}
+        self.cleared &= set(view.ids)
+        for member in self.present.values():
+            self._note_life(member)
+        self._leavers = {peer: life for peer, life in self._leavers.items() if peer in view}
+        # Who came before this peer became coordinator waits still.
+        self._changed_at = now if self.coordinator else None
 
     def exit(self, view: View | None, now: float) -> None:
         """This peer is in no view any more; to come back it needs a new life."""
         self.view, self.seen = None, view
+        self.coordinator = False
         self._changed_at = None
         self._appeared_at = now
-        if self.contains_life(view):
+        if view is not None:
+            # A view without this peer was made by somebody who holds this life for lost.
             self._new_life()
-
-    def contains_life(self, view: View | None) -> bool:
-        # A view without us was made by somebody who holds this life of ours for lost.
-        return view is not None and not self.contains_me(view)
 
     # -- what MQTT says ------------------------------------------------------------------------------------
 
@@ -97,18 +97,24 @@ class Membership:
 
     def on_presence(self, member: Member, now: float) -> None:
         peer = PeerId(member.id)
-        if peer == self._id:
+        known = self.present.get(peer)
+        if peer == self._id or (known is None and len(self.present) >= MAX_MEMBERS):
             return
-        if peer not in self.present:
+        if known is None:
             self._appeared_at = now
         self.present[peer] = member
-        if self._banned.get(peer, -1) < member.incarnation:
-            self._banned.pop(peer, None)
+        self.cleared.discard(peer)
+        self._note_life(member)
         self._note_change(now)
+
+    def _note_life(self, member: Member) -> None:
+        """A newer life than the one in the view: the one in the view has ended."""
+        peer = PeerId(member.id)
+        if self.view is not None and peer in self.view and self.view.member(peer).incarnation < member.incarnation:
+            self.lose(peer)
 
     def rejoin(self, now: float) -> None:
         """Want to be in again, in a new life, after having left."""
-        self.leaving = False
         self._new_life()
         self._appeared_at = now
 
@@ -119,6 +125,9 @@ class Membership:
     def on_gone(self, peer: PeerId) -> None:
         if peer != self._id:
             self.present.pop(peer, None)
+            self._banned.pop(peer, None)
+            if self.view is not None and peer in self.view:
+                self.cleared.add(peer)
 
     def want_run(self, run: str | None, peers: int, now: float) -> None:
         self._run = (run, peers) if run is not None else None
@@ -145,15 +154,14 @@ class Membership:
         return [
             self.present[peer]
             for peer in sorted(self.present)
-            if peer not in self._banned
-            and (peer not in view or view.member(peer).incarnation < self.present[peer].incarnation)
-            and self._leavers.get(peer, (-1, -1))[0] < self.present[peer].incarnation
+            if (peer not in view or view.member(peer).incarnation < self.present[peer].incarnation)
+            and self._banned.get(peer, -1) < self.present[peer].incarnation
         ]
 
     def next_view(self, *, first_round: int, boundary: bool, idle: bool, contributed: bool, now: float) -> View | None:
         """The view that the coordinator should install now, None when there is no need or it is not time."""
         view = self.view
-        if view is None or not self.coordinator or (self.leaving and view.size == 1):
+        if view is None or (self.leaving and view.size == 1):
             return None
         leavers = {
             p: until for p, (life, until) in self._leavers.items() if p in view and view.member(p).incarnation <= life
@@ -170,8 +178,7 @@ class Membership:
             gone.add(self._id)
         if len(gone) == view.size and not joiners:
             gone = {self._id}  # the others leave one by one, so that each hears of it
-        for peer in self._lost:
-            self._banned[peer] = view.member(peer).incarnation
+        joiners = joiners[: MAX_MEMBERS - view.size + len(gone)]
         size = view.size - len(gone) + len(joiners)
         run = None
         if self._run is not None and self._run[0] != view.run and size >= self._run[1]:
@@ -186,7 +193,6 @@ class Membership:
         view = self.view
         if view is None or now < lost_at + (view.position(self._id) - 1) * self._limits.takeover_s:
             return None
-        self._banned[parent] = view.member(parent).incarnation
         return view.successor(first_round=first_round, without={parent}, coordinator=self._id)
 
     # -- outside -----------------------------------------------------------------------------------------
@@ -219,8 +225,8 @@ class Membership:
         if now < max(settled, self._synced_at + limits.settle_s) + rank * limits.takeover_s:
             return None
         epoch = self.seen.epoch + 1 if self.seen is not None else 1
-        others: Iterable[PeerId] = (peer for peer in sorted(self.present) if peer != self._id)
-        members = (self.me, *(self.present[peer] for peer in others))
+        others = [peer for peer in sorted(self.present) if peer != self._id]
+        members = (self.me, *(self.present[peer] for peer in others[: MAX_MEMBERS - 1]))
         run = self._run[0] if self._run is not None and len(members) >= self._run[1] else ""
         return View(epoch=epoch, members=members, fanout=self._fanout, run=run)
 

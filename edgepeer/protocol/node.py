@@ -50,6 +50,7 @@ class Node:
         self._now = now
         self._tick_at = now
         self._left = False
+        self._told_parent = 0
         self._providing: set[PeerId] = set()  # one state at a time to each neighbour
         self._on_event: dict[type[Any], Callable[[Any], None]] = {
             ev.FrameReceived: self._on_frame_received,
@@ -80,7 +81,7 @@ class Node:
             fr.Suspect: self._on_suspect,
             fr.Leave: lambda p, f, e: self._on_leave(f),
             fr.StateRequest: self._on_state_request,
-            fr.State: lambda p, f, e: self.catchup.on_state(p, f, e.payload_bytes, e.stored, self._now),
+            fr.State: self._on_state,
             fr.Hello: lambda p, f, e: None,
             fr.Bye: lambda p, f, e: None,
         }
@@ -139,7 +140,7 @@ class Node:
     # -- links ---------------------------------------------------------------------------------------------
 
     def _on_link_up(self, event: ev.LinkUp) -> None:
-        self.links.on_up(event.peer, self._now)
+        self.links.on_up(event.peer, event.incarnation, self._now)
         self._send_sync(event.peer)
 
     def _on_link_down(self, peer: PeerId) -> None:
@@ -147,6 +148,7 @@ class Node:
         self._providing.discard(peer)
         self.allreduce.on_lost(peer)
         self.catchup.on_lost(peer)
+        self._hope()
 
     def _fail_link(self, peer: PeerId, reason: str) -> None:
         self._emit(fx.Note("warning", f"link to {peer} closed: {reason}"))
@@ -161,7 +163,10 @@ class Node:
         self._on_frame[type(event.frame)](event.peer, event.frame, event)
 
     def _on_ping(self, peer: PeerId, frame: fr.Ping, event: ev.FrameReceived) -> None:
-        self.links[peer].waiting = frame.waiting
+        link = self.links[peer]
+        link.waiting = frame.waiting
+        if link.member is None:
+            self._send_sync(peer)  # it wants the link though we don't: let it hear that we live
 
     def _check_links(self) -> None:
         for peer, _ in self.links.tick(self._now, self.allreduce.waiting):
@@ -171,6 +176,9 @@ class Node:
             if view is None:
                 self.membership.disbelieve(peer)
             elif peer == view.parent(self.id):
+                if self.membership.leaving:
+                    self._exit(None, "left")  # whoever takes over will find us gone
+                    return
                 if (mine := self.membership.takeover(peer, since, self._first_round(), self._now)) is not None:
                     self._emit(fx.Note("warning", f"{peer} is gone ({reason}); taking over"))
                     self._install(mine)
@@ -191,13 +199,15 @@ class Node:
 
     def _send_sync(self, peer: PeerId) -> None:
         view = self.view
+        if view is not None and peer == view.parent(self.id):
+            self._told_parent = self.allreduce.standing
         self._emit(
             fx.Send(
                 peer,
                 fr.Sync(
                     epoch=view.epoch if view is not None else 0,
                     run=self.allreduce.run,
-                    committed=self.allreduce.committed,
+                    committed=self.allreduce.standing,
                 ),
             )
         )
@@ -211,8 +221,29 @@ class Node:
             self._send_view(peer, view)
             self._send_sync(peer)
         elif self._is_level(peer):
+            before = self.allreduce.committed
             self.allreduce.on_sync(peer, frame.committed)
+            if before == UNKNOWN != self.allreduce.committed:
+                self._sync_all(view)
+            self._hope()
             self._ask_for_state(patient=True)
+
+    def _sync_all(self, view: View) -> None:
+        """Say to all neighbours where this peer stands, and hear again where they do."""
+        for peer in view.neighbours(self.id):
+            if self.links.is_up(peer):
+                self._send_sync(peer)
+                link = self.links[peer]
+                if link.sync is not None and self._is_level(peer):
+                    self.allreduce.on_sync(peer, link.sync.committed)
+
+    def _hope(self) -> None:
+        """Tell the parent when it becomes known whether somebody below has the state."""
+        if self.view is None or self.allreduce.committed != UNKNOWN:
+            return
+        parent = self.view.parent(self.id)
+        if parent is not None and self.links.is_up(parent) and self._told_parent != self.allreduce.standing:
+            self._send_sync(parent)
 
     def _is_level(self, peer: PeerId) -> bool:
         """Whether a neighbour works in the same view and run."""
@@ -231,16 +262,14 @@ class Node:
         if self.view is None or not self.allreduce.run:
             return
         gap = 2 if patient and mine != UNKNOWN else 1
+        ahead = []
         for peer in self.view.neighbours(self.id):
             link = self.links.get(peer)
-            if (
-                link is not None
-                and link.sync is not None
-                and self._is_level(peer)
-                and link.sync.committed >= mine + gap
-            ):
-                self.catchup.ask(peer, self.allreduce.run, self._now)
-                return
+            if link is None or link.sync is None or not self._is_level(peer):
+                continue
+            if link.sync.committed >= mine + gap:
+                ahead.append(peer)
+        self.catchup.ask(ahead, self.allreduce.run, self._now)
 
     def _on_state_request(self, peer: PeerId, frame: fr.StateRequest, event: ev.FrameReceived) -> None:
         here = frame.run == self.allreduce.run and self.allreduce.committed != UNKNOWN
@@ -253,17 +282,22 @@ class Node:
         if event.run == self.allreduce.run and self.links.is_up(event.peer):
             self.catchup.provide(event.peer, event.run, event.round, event.state)
 
+    def _on_state(self, peer: PeerId, frame: fr.State, event: ev.FrameReceived) -> None:
+        state = self.catchup.on_state(peer, frame, event.payload_bytes, self._now) if event.stored else None
+        if state is None:
+            return
+        if frame.round <= self.allreduce.committed:
+            self.catchup.reset()
+            return
+        self.allreduce.forget()
+        self._emit(fx.StateReceived(frame.run, frame.round, state))
+
     def _on_adopted(self, event: ev.Adopted) -> None:
-        self.catchup.reset()
         if event.run != self.allreduce.run or self.view is None:
             return
+        self.catchup.reset()
         self.allreduce.adopt(event.round)
-        for peer in self.view.neighbours(self.id):
-            if self.links.is_up(peer):
-                self._send_sync(peer)
-                link = self.links[peer]
-                if link.sync is not None and self._is_level(peer):
-                    self.allreduce.on_sync(peer, link.sync.committed)
+        self._sync_all(self.view)
 
     # -- views -----------------------------------------------------------------------------------------------
 
@@ -274,11 +308,12 @@ class Node:
         return committed + 1
 
     def _coordinate(self, *, boundary: bool) -> None:
-        idle = self.allreduce.idle
+        if not self.membership.coordinator:
+            return
         following = self.membership.next_view(
             first_round=self._first_round(),
             boundary=boundary,
-            idle=idle,
+            idle=self.allreduce.idle,
             contributed=self.allreduce.contributed,
             now=self._now,
         )
@@ -287,11 +322,11 @@ class Node:
 
     def _on_presence_seen(self, event: ev.PresenceSeen) -> None:
         self.membership.on_presence(event.member, self._now)
-        self.links.on_presence(PeerId(event.member.id), cleared=False)
+        self.links.on_presence(PeerId(event.member.id), event.member.incarnation, self._now)
 
     def _on_presence_gone(self, event: ev.PresenceGone) -> None:
         self.membership.on_gone(event.peer)
-        self.links.on_presence(event.peer, cleared=True)
+        self.links.on_gone(event.peer)
 
     def _on_view_frame(self, peer: PeerId, frame: fr.ViewFrame, event: ev.FrameReceived) -> None:
         try:
@@ -299,7 +334,10 @@ class Node:
         except WireError as error:
             self._fail_link(peer, f"bad view: {error}")
             return
-        self._on_view(view)
+        if self.view is not None and view.precedes(self.view):
+            self.allreduce.learn(peer, view)
+        else:
+            self._on_view(view)
 
     def _on_view(self, view: View) -> None:
         if self._left:
@@ -320,10 +358,13 @@ class Node:
             self._exit(view, "left")
             return
         was_coordinator = self.membership.coordinator
-        self.membership.enter(view)
+        self.membership.enter(view, self._now)
         parent = view.parent(self.id)
         children = [view.member(child) for child in view.children(self.id)]
         self.links.want([view.member(parent)] if parent is not None else [], children, self._now)
+        for peer in view.neighbours(self.id):
+            if peer in self.membership.cleared:
+                self.links.on_gone(peer)
         run = self.allreduce.run
         self._emit(fx.ViewInstalled(view))
         self.allreduce.install(view)
@@ -334,6 +375,7 @@ class Node:
             link = self.links.get(peer)
             if link is not None and link.sync is not None and self._is_level(peer):
                 self.allreduce.on_sync(peer, link.sync.committed)
+        self._hope()
         self._ask_for_state(patient=True)
         if self.membership.coordinator:
             self._emit(fx.PublishView(view))
@@ -361,9 +403,8 @@ class Node:
             return
         self._left = wanted
         if view is not None:
+            # Over the links, behind the last commit; MQTT, which might overtake it, hears from the next coordinator.
             self._spread(view)
-            if was_coordinator and wanted:
-                self._emit(fx.PublishView(view))
         if was_coordinator:
             self._emit(fx.PublishView(None))
         self.allreduce.leave(reason)
@@ -414,7 +455,8 @@ class Node:
             self._tell_coordinator(fr.Leave(peer=self.id, incarnation=incarnation, until=until))
 
     def _on_join_wanted(self, event: ev.JoinWanted) -> None:
-        if self.membership.leaving and self.view is None:
+        self.membership.leaving = False
+        if self._left:
             self._left = False
             self.membership.rejoin(self._now)
             self._emit(fx.PublishPresence())

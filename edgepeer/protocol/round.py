@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import numpy as np
 
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol.events import FloatVector
-from edgepeer.protocol.segments import segment_bytes
 from edgepeer.protocol.streams import Prefix, Shape, Upstream
 from edgepeer.wire.frames import Cause, Commit
 
-__all__ = ["Kept", "Round"]
-
-
-@dataclass(slots=True, eq=False)
-class Kept:
-    """How a past round ended: with a sum and the root's commit, or aborted."""
-
-    round: int
-    sum: FloatVector | None
-    commit: Commit | None
-    cause: Cause = "timeout"
-    reason: str = ""
+__all__ = ["Round"]
 
 
 class Round:
@@ -124,21 +109,3 @@ class Round:
         The parent has added all that was sent from it, or there would be no total.
         """
         return self.partial if self.partial is not total and self.partial is not self.own else None
-
-    def segments(self, sent: int, ready: int, rate: float, hops: int) -> Iterator[tuple[int, int]]:
-        """The ranges [start, end) to send next on a link when `sent` of `ready` elements are out (-1: none).
-
-        Args:
-            rate: of the link, bytes/s; 0 when unknown.
-            hops: links from the deepest leaf up to the root and down again.
-        """
-        shape = self.shape or self.result.shape
-        if shape is None:
-            return
-        step = segment_bytes(shape.bytes, rate, hops) // shape.itemsize
-        while sent < ready:
-            start = max(sent, 0)
-            sent = min(start + step, ready)
-            if sent - start < step and sent != shape.total:
-                return  # the rest of this segment is still to come
-            yield start, sent

@@ -16,28 +16,29 @@ __all__ = ["RateEstimate", "segment_bytes"]
 
 SEGMENT_COST_S: Final = 200e-6
 WHOLE_BELOW_S: Final = 8e-3
-UNKNOWN_RATE_BYTES: Final = 256 << 10
-SMALLEST_BYTES: Final = 16 << 10
 LARGEST_BYTES: Final = 4 << 20
+MEASURABLE_BYTES: Final = 16 << 10
 
 
-def segment_bytes(total_bytes: int, rate_bytes_per_s: float, hops: int) -> int:
+def segment_bytes(total_bytes: int, rate_bytes_per_s: float, hops: int, *, smallest: int, unknown: int) -> int:
     """Segment size for a vector on a link.
 
     Args:
         total_bytes: size of the vector.
         rate_bytes_per_s: measured rate of the link, 0 when unknown.
         hops: links from the deepest leaf up to the root and down again.
+        smallest: the least size, a multiple of 8 bytes.
+        unknown: the size to begin with while the rate is unknown, a multiple of 8 bytes.
 
     Returns:
-        A multiple of 8 bytes, at least 16 KiB.
+        A multiple of 8 bytes.
     """
     if rate_bytes_per_s <= 0:
-        return UNKNOWN_RATE_BYTES
+        return unknown
     if total_bytes <= rate_bytes_per_s * WHOLE_BELOW_S:
-        return max(total_bytes + 7 & ~7, SMALLEST_BYTES)
+        return max(total_bytes + 7 & ~7, smallest)
     best = sqrt(total_bytes * rate_bytes_per_s * SEGMENT_COST_S / max(hops, 1))
-    return int(min(max(best, SMALLEST_BYTES), LARGEST_BYTES)) & ~7
+    return int(max(min(best, LARGEST_BYTES), smallest)) & ~7
 
 
 class RateEstimate:
@@ -57,7 +58,7 @@ class RateEstimate:
 
     def close_round(self) -> None:
         """All of a round's segments have arrived."""
-        if self._bytes >= SMALLEST_BYTES:
+        if self._bytes >= MEASURABLE_BYTES:
             self._rates.append(self._bytes / max(self._seconds, 1e-6))
         self._bytes, self._seconds = 0, 0.0
 

@@ -95,4 +95,4 @@ class Upstream(Prefix):
 
 def as_bytes(vector: FloatVector) -> memoryview:
     """The memory of a contiguous vector, without a copy."""
-    return vector.data.cast("B") if vector.size else memoryview(b"")
+    return vector.data.cast("B") if vector.size else memoryview(bytearray())

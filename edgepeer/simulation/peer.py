@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -12,57 +12,90 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.node import Node
+from edgepeer.simulation.broker import Client
 from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Frame, has_document
 
 if TYPE_CHECKING:
     from edgepeer.simulation.world import World
 
-__all__ = ["SimulatedPeer"]
+__all__ = ["ABORTED", "SimulatedPeer", "vector_of"]
+
+ABORTED: Final = bytes(16)
+"""Stands for the digest of a round that ended without a sum."""
+_NO_STATE: Final = b"-"
 
 
 class SimulatedPeer:
-    """One peer. Its application contributes `world.vector(peer, round)` to each round after a compute time.
+    """One life of a peer. Its application contributes `world.contribution(peer, round)` after a compute time.
 
-    The application's state is the list of digests it has committed; joiners receive it like a model's.
+    The application's state is the list of digests of the run's rounds; joiners receive it like a model's. As in a
+    real application, the vector's memory is written anew for each round.
     """
 
     def __init__(self, world: World, peer: PeerId, incarnation: int) -> None:
         self._world = world
         self.id = peer
-        self.incarnation = incarnation
-        self.alive = True
-        self.member = Member(id=peer, incarnation=incarnation)
-        self.node = Node(self.member, fanout=world.fanout, limits=world.limits, now=world.clock.now)
+        self.alive = False
+        self.node = Node(
+            Member(id=peer, incarnation=incarnation), fanout=world.fanout, limits=world.limits, now=world.clock.now
+        )
+        self.client = Client(peer, self.receive)
         self.bytes_sent = 0
-        self.digests: list[bytes] = []
-        """Digest of every round committed, from round 1."""
+        self.digests: dict[int, bytes] = {}
+        """By round: of all rounds of a run, else of those that this peer took part in."""
+        self.over = 0
+        """The last round that is over at this peer's application."""
         self.views: list[View] = []
         self.outcomes: list[fx.RoundCommitted] = []
-        self.ended = False
+        self.aborts: list[fx.RoundAborted] = []
+        self.gaps = 0
+        """How often rounds were decided without this peer."""
+        self.left = False
+        self._leaving = False
         self._computing = 0
+        self._owed = 0  # rounds that were dropped before this peer had contributed to them
+        self._memory: dict[tuple[int, str], ev.FloatVector] = {}
         self._timer = float("inf")
         self._handlers: dict[type, Callable[..., None]] = {
             fx.Send: self._do_send,
-            fx.Dial: lambda e: world.network.dial(self.id, PeerId(e.member.id)),
+            fx.Dial: lambda e: world.network.dial(self, PeerId(e.member.id)),
             fx.CloseLink: lambda e: world.network.close(self.id, e.peer, e.reason),
-            fx.PublishView: lambda e: world.broker.publish_view(e.view) if e.view is not None else None,
-            fx.PublishPresence: lambda e: self._present(),
+            fx.PublishView: lambda e: world.broker.publish_view(self.client, e.view),
+            fx.PublishPresence: lambda e: world.broker.present(self.client, self.node.membership.me),
             fx.ViewInstalled: self._do_view,
             fx.Removed: self._do_removed,
             fx.RoundCommitted: self._do_committed,
-            fx.RoundAborted: lambda e: self._next_round() if e.mine else None,
+            fx.RoundAborted: self._do_aborted,
             fx.ProvideState: self._do_provide,
             fx.StateReceived: self._do_state,
-            fx.Behind: lambda e: self._next_round(),
+            fx.Behind: self._do_behind,
             fx.Note: lambda e: world.note(self.id, f"{e.level}: {e.text}"),
         }
 
     def start(self) -> None:
-        self._world.broker.connect(self.member, self.receive)
+        self.alive = True
+        self._world.network.alive[self.id] = self
+        self._world.broker.connect(self.client)
+        self._world.broker.present(self.client, self.node.membership.me)
         if self._world.run is not None:
             self.receive(ev.RunWanted(*self._world.run))
         self._arm()
+
+    def stop(self) -> None:
+        """The process has ended."""
+        self.alive = False
+        if self._world.network.alive.get(self.id) is self:
+            del self._world.network.alive[self.id]
+
+    @property
+    def done(self) -> int:
+        """The last round that this peer will not take part in any more; without a run it may begin with a later one."""
+        return max(self.over, 0 if self._world.run_id else self.node.allreduce.committed)
+
+    @property
+    def incarnation(self) -> int:
+        return self.node.membership.me.incarnation
 
     # -- events in, effects out ----------------------------------------------------------------------------
 
@@ -70,17 +103,27 @@ class SimulatedPeer:
         if self.alive:
             self._do(self.node.handle(event, self._world.clock.now))
 
-    def receive_frame(self, source: PeerId, frame: Frame, payload: memoryview | bytes | None, seconds: float) -> None:
-        if not self.alive:
-            return
+    def sink(self, source: PeerId, frame: Frame, payload_bytes: int) -> memoryview | None:
+        if not self.alive or has_document(frame):
+            return None
+        sink = self.node.sink(source, frame, payload_bytes)
+        if sink is not None and len(sink) != payload_bytes:
+            raise ProtocolBug(f"sink of {len(sink)} bytes for {payload_bytes}")
+        return sink
+
+    def receive_frame(
+        self,
+        source: PeerId,
+        frame: Frame,
+        payload: memoryview | bytes | None,
+        sink: memoryview | None,
+        seconds: float,
+    ) -> None:
         data = payload if payload is not None else b""
         if has_document(frame):
             self.receive(ev.FrameReceived(source, frame, bytes(data), len(data), True, seconds))
             return
-        sink = self.node.sink(source, frame, len(data))
         if sink is not None:
-            if len(sink) != len(data):
-                raise ProtocolBug(f"sink of {len(sink)} bytes for {len(data)}")
             sink[:] = data
         self.receive(ev.FrameReceived(source, frame, None, len(data), sink is not None, seconds))
 
@@ -107,75 +150,119 @@ class SimulatedPeer:
     def _do_send(self, effect: fx.Send) -> None:
         self.bytes_sent += self._world.network.send(self.id, effect.peer, effect.frame, effect.payload)
 
-    def _present(self) -> None:
-        self.member = self.node.membership.me
-        self.incarnation = self.member.incarnation
-        self._world.broker.present(self.member)
-
     # -- the application -------------------------------------------------------------------------------------
 
-    @property
-    def committed(self) -> int:
-        return len(self.digests)
+    def leave(self) -> None:
+        """Leave gracefully: nothing more is contributed."""
+        self._leaving = True
+        self.receive(ev.LeaveWanted())
+
+    def time_out(self) -> None:
+        """Give up on the round."""
+        self.receive(ev.TimedOut(f"timed out at {self.id}"))
 
     def _do_view(self, effect: fx.ViewInstalled) -> None:
+        if not self.views or self.views[-1].run != effect.view.run:
+            self._forget()
         self.views.append(effect.view)
-        if effect.view.run and (self.node.allreduce.run != effect.view.run):
-            self.digests = []
         self._world.clock.after(0.0, self._next_round)
 
+    def _forget(self) -> None:
+        self.digests = {}
+        self.over = self._computing = self._owed = 0
+
     def _do_removed(self, effect: fx.Removed) -> None:
-        self.digests = []
-        if effect.wanted:
-            self.alive = False
-            self._world.broker.disconnect(self.id)
-            self._world.network.drop_all(self.id)
+        self.views.clear()
+        if not effect.wanted:
+            self._forget()
+        else:
+            self.left = True
+            self._world.broker.disconnect(self.client)
+            self._world.network.drop_all(self.id, gracefully=True)
+            self.stop()
 
     def _next_round(self) -> None:
         """Compute for the next round, unless that is being done or there is nothing to do."""
-        node, view = self.node, self.node.view
-        number = node.allreduce.committed + 1
-        if (
-            not self.alive
-            or view is None
-            or view.run != self._world.run_id
-            or node.allreduce.contributed
-            or number < 1
-            or number > self._world.rounds
-            or self._computing == number
-        ):
+        number = self._number
+        if number > self._world.rounds or self._computing == number or not self._may_contribute:
             return
         self._computing = number
 
         def computed() -> None:
-            if self._computing != number:
+            if self._computing != number or not self.alive:
                 return
             self._computing = 0
-            if self.alive and node.view is not None and node.allreduce.committed + 1 == number:
+            if number != self._number and not self._owed:
+                self._next_round()
+            elif self._may_contribute:
                 vector, weight = self._world.contribution(self.id, number)
-                self.receive(ev.Contribute(vector, weight))
+                memory = self._memory.setdefault((vector.size, vector.dtype.str), np.empty_like(vector))
+                memory[:] = vector
+                self.receive(ev.Contribute(memory, weight))
 
-        self._world.clock.after(self._world.compute_s(self.id, number), computed)
+        self._world.clock.after(self._world.compute_s(), computed)
+
+    @property
+    def _number(self) -> int:
+        return self.done + 1
+
+    @property
+    def _may_contribute(self) -> bool:
+        rounds, view = self.node.allreduce, self.node.view
+        ready = view is not None and view.run == self._world.run_id and rounds.committed >= 0
+        return self.alive and not self._leaving and ready and not rounds.contributed
+
+    def _ended(self, number: int, digest: bytes) -> None:
+        if self._world.run_id and number != self.over + 1:
+            raise ProtocolBug(f"{self.id}: round {number} ends after round {self.over}")
+        if number <= self.over:
+            raise ProtocolBug(f"{self.id}: round {number} ends again, after round {self.over}")
+        self.over = number
+        self.digests[number] = digest
 
     def _do_committed(self, effect: fx.RoundCommitted) -> None:
-        if effect.round != self.committed + 1:
-            raise ProtocolBug(f"{self.id} commits round {effect.round} after {self.committed}")
-        self.digests.append(effect.digest)
+        self._ended(effect.round, effect.digest)
         self.outcomes.append(effect)
         self._world.committed(self, effect)
         self._next_round()
 
+    def _do_aborted(self, effect: fx.RoundAborted) -> None:
+        if effect.cause in ("mismatch", "timeout") and effect.round > self.over:
+            self._ended(effect.round, ABORTED)
+            self.aborts.append(effect)
+            self._world.aborted(self, effect)
+            self._owed += not effect.mine
+        elif effect.mine and self._owed:
+            self._owed -= 1
+        if effect.mine:
+            self._next_round()
+
+    def _do_behind(self, effect: fx.Behind) -> None:
+        self.gaps += 1
+        self.over, self._owed = effect.committed, 0
+        self._next_round()
+
     def _do_provide(self, effect: fx.ProvideState) -> None:
-        state = b"".join(self.digests) or b"-"
-        self.receive(ev.StateReady(effect.peer, effect.run, self.committed, state))
+        def provide() -> None:
+            state = b"".join(self.digests.values()) or _NO_STATE
+            self.receive(ev.StateReady(effect.peer, effect.run, self.over, state))
+
+        self._world.clock.after(self._world.compute_s(), provide)
 
     def _do_state(self, effect: fx.StateReceived) -> None:
-        blob = bytes(effect.state)
-        self.digests = [blob[i : i + 16] for i in range(0, len(blob), 16)] if blob != b"-" else []
-        if len(self.digests) != effect.round:
-            raise ProtocolBug(f"state of {len(self.digests)} rounds for round {effect.round}")
-        self.receive(ev.Adopted(effect.run, effect.round))
-        self._next_round()
+        def load() -> None:
+            if self.node.allreduce.run != effect.run:
+                return
+            blob = bytes(effect.state)
+            pieces = [blob[at : at + 16] for at in range(0, len(blob), 16)] if blob != _NO_STATE else []
+            self.digests = dict(enumerate(pieces, start=1))
+            if len(self.digests) != effect.round:
+                raise ProtocolBug(f"state of {len(self.digests)} rounds for round {effect.round}")
+            self.over, self._owed = effect.round, 0
+            self.receive(ev.Adopted(effect.run, effect.round))
+            self._next_round()
+
+        self._world.clock.after(self._world.compute_s(), load)
 
 
 def vector_of(peer: str, number: int, size: int, dtype: str = "<f4") -> ev.FloatVector:

@@ -80,8 +80,9 @@ class Sync(_Header, frozen=True):
     epoch: _Count
     """Epoch of the sender's view, 0 when it has none."""
     run: _Text
-    committed: Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
-    """The last round of the run that the sender has applied; -1 while it still waits for the state."""
+    committed: Annotated[int, msgspec.Meta(ge=-2, le=2**53)]
+    """The last round of the run that is over at the sender; -1 while it waits for the state of the run and knows
+    nobody below it who has it; -2 while it waits and somebody below may have it."""
 
 
 class ViewFrame(_Header, frozen=True):

@@ -1,0 +1,131 @@
+"""How the last rounds ended: kept for neighbours that missed it, and told to them.
+
+    a neighbour of this view and run     | is told
+    -------------------------------------+--------------------------------------------------------------------
+    stands just before a kept round      | that round's result and commit, or its abort; then the next kept one
+    stands anywhere else                 | nothing
+
+A commit may be handed over to a peer that was not in the view that decided it. That view goes ahead of it,
+so that the contributors keep their names.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol.events import FloatVector
+from edgepeer.protocol.streams import Shape, as_bytes
+from edgepeer.topology.view import View
+from edgepeer.wire.documents import pack
+from edgepeer.wire.frames import Abort, Cause, Commit, Result, ViewFrame
+
+__all__ = ["Decided", "Dropped", "Past", "commit_frame"]
+
+_OWED_LIMIT: Final = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decided:
+    """A round that ended with a sum."""
+
+    round: int
+    total: FloatVector
+    commit: Commit
+    view: View
+    """The view in which the root decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A round that ended without one."""
+
+    round: int
+    cause: Cause
+    reason: str
+
+
+class Past:
+    """The rounds that are over at one peer."""
+
+    def __init__(self, kept: int, emit: Callable[[fx.Effect], None]) -> None:
+        self._emit = emit
+        self._kept: deque[Decided | Dropped] = deque(maxlen=kept)
+        self._owed: deque[Dropped] = deque()
+        self._told: dict[PeerId, View] = {}
+
+    def clear(self) -> None:
+        """Another run, or another place in it."""
+        self._kept.clear()
+        self._owed.clear()
+        self._told.clear()
+
+    def keep(self, ended: Decided | Dropped) -> None:
+        self._kept.append(ended)
+
+    # -- rounds that ended before this peer had contributed ------------------------------------------------------
+
+    def owe(self, ended: Dropped) -> bool:
+        """This peer's next contribution belongs to that round. False if too many are waiting already."""
+        if len(self._owed) == _OWED_LIMIT:
+            self._owed.clear()
+            return False
+        self._owed.append(ended)
+        return True
+
+    def owed(self) -> Dropped | None:
+        """The round that the contribution which is made now belongs to, if it is over already."""
+        return self._owed.popleft() if self._owed else None
+
+    # -- handing over --------------------------------------------------------------------------------------
+
+    def hand_over(self, peer: PeerId, at: int, view: View, rate_bytes_per_s: float) -> int:
+        """Tell a neighbour that stands after round `at` of what it missed. Returns where it will stand then."""
+        for ended in self._kept:
+            if ended.round != at + 1:
+                continue
+            at = ended.round
+            if isinstance(ended, Dropped):
+                frame = Abort(epoch=view.epoch, round=ended.round, cause=ended.cause, reason=ended.reason)
+                self._emit(fx.Send(peer, frame))
+                continue
+            if ended.view is not view:
+                self._emit(fx.Send(peer, ViewFrame(epoch=ended.view.epoch), pack(ended.view)))
+            shape = Shape.of(ended.total)
+            result = Result(epoch=view.epoch, round=ended.round, offset=0, total=shape.total, dtype=shape.dtype)
+            self._emit(fx.Send(peer, result, as_bytes(ended.total)))
+            self._emit(fx.Send(peer, commit_frame(ended.commit, view.epoch, rate_bytes_per_s)))
+        return at
+
+    def learn(self, peer: PeerId, view: View) -> None:
+        """A neighbour tells of an older view: what it hands over next was decided there."""
+        self._told[peer] = view
+
+    def forget(self, peer: PeerId) -> None:
+        """A neighbour's link is gone."""
+        self._told.pop(peer, None)
+
+    def decided_in(self, peer: PeerId, commit: Commit, view: View) -> View | None:
+        """The view whose positions a neighbour's commit speaks of; None if it was never told."""
+        told = self._told.pop(peer, None)
+        if told is not None and told.epoch == commit.decided_in:
+            return told
+        return view if view.epoch == commit.decided_in else None
+
+
+def commit_frame(commit: Commit, epoch: int, rate_bytes_per_s: float) -> Commit:
+    """The root's commit as one neighbour says it to another."""
+    return Commit(
+        epoch=epoch,
+        round=commit.round,
+        decided_in=commit.decided_in,
+        contributors=commit.contributors,
+        weight=commit.weight,
+        exact=commit.exact,
+        digest=commit.digest,
+        rate_bytes_per_s=rate_bytes_per_s,
+    )

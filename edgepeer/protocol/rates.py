@@ -1,0 +1,55 @@
+"""How fast a peer's links are, in both directions, and what follows for the segments it sends on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.segments import RateEstimate, segment_bytes
+from edgepeer.protocol.streams import Shape
+
+__all__ = ["Rates"]
+
+
+class Rates:
+    """Rates of the links with this view's neighbours. Each end measures what it receives and tells the other."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._receiving: dict[PeerId, RateEstimate] = {}
+        self._sending: dict[PeerId, float] = {}
+        self._hops = 0
+
+    def keep(self, neighbours: Iterable[PeerId], hops: int) -> None:
+        """Another view. `hops`: links from the deepest leaf up to the root and down again."""
+        self._hops = hops
+        self._receiving = {peer: self._receiving.get(peer) or RateEstimate() for peer in neighbours}
+        self._sending = {peer: rate for peer, rate in self._sending.items() if peer in self._receiving}
+
+    def of(self, peer: PeerId) -> RateEstimate:
+        """What this peer receives from a neighbour."""
+        return self._receiving[peer]
+
+    def told(self, peer: PeerId, bytes_per_s: float) -> None:
+        """A neighbour says how fast it receives from this peer."""
+        self._sending[peer] = bytes_per_s
+
+    def segments(self, peer: PeerId, shape: Shape, sent: int, ready: int) -> Iterator[tuple[int, int]]:
+        """The ranges [start, end) to send next to a neighbour when `sent` of `ready` elements are out (-1: none)."""
+        if sent >= ready:
+            return
+        size = segment_bytes(
+            shape.bytes,
+            self._sending.get(peer, 0.0),
+            self._hops,
+            smallest=self._limits.smallest_segment_bytes,
+            unknown=self._limits.first_segment_bytes,
+        )
+        step = size // shape.itemsize
+        while sent < ready:
+            start = max(sent, 0)
+            sent = min(start + step, ready)
+            if sent - start < step and sent != shape.total:
+                return  # the rest of this segment is still to come
+            yield start, sent
