@@ -5,7 +5,7 @@ Starting it imports nothing heavy: each verb imports what it needs when it runs.
 
 from __future__ import annotations
 
-import typer
+import click
 
 from edgepeer.cli import broker, emulate, peer, status, train, version
 
@@ -28,22 +28,17 @@ Examples:
 `edgepeer VERB --help` shows more of each."""
 
 
-def application() -> typer.Typer:
+def application() -> click.Group:
     """The command line with all verbs."""
-    app = typer.Typer(
+    verbs = (broker.VERB, peer.VERB, train.VERB, emulate.VERB, status.VERB)
+    return click.Group(
         name="edgepeer",
+        commands=[*(verb.command() for verb in verbs), version.command],
         help=_ABOUT,
         epilog=_EPILOG,
         no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
-    for verb in (broker.VERB, peer.VERB, train.VERB, emulate.VERB, status.VERB):
-        verb.register(app)
-    version.register(app)
-    return app
 
 
 def main() -> None:

@@ -9,14 +9,13 @@ started; 130 ended by Ctrl-C.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-import typer
+import click
 
 from edgepeer.cli.logs import setup_logging
 from edgepeer.errors import ConfigError, EdgepeerError
@@ -44,27 +43,28 @@ class Verb(Generic[_S]):
     run: Callable[[_S], int]
     """Does it, and returns the exit code. Raises EdgepeerError where it fails."""
 
-    def register(self, app: typer.Typer) -> None:
-        """Add the verb to the command line."""
-        settings = settings_of(self.kind)
+    def command(self) -> click.Command:
+        """The verb as click knows it."""
 
-        def command(**given: Any) -> None:
+        def callback(**given: Any) -> None:
             config = given.pop("config")
-            raise typer.Exit(self.execute(given, config=config))
+            # What was not given is not a setting; the other sources and the defaults have their say.
+            flags = {name: value for name, value in given.items() if value is not None and value != ()}
+            click.get_current_context().exit(self.execute(flags, config=config))
 
-        parameters = {name: _option(setting) for name, setting in settings.items()}
-        parameters["config"] = Annotated[
-            Path | None,
-            typer.Option(metavar="FILE", help="TOML file with settings, instead of edgepeer.toml."),
-        ]
-        command.__annotations__ = parameters
-        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [
-                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-                for name, annotation in parameters.items()
-            ]
+        config = click.Option(
+            ["--config"],
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="TOML file with settings, instead of edgepeer.toml.",
         )
-        app.command(self.kind.verb, help=self.about, epilog=self._epilog())(command)
+        return click.Command(
+            self.kind.verb,
+            callback=callback,
+            params=[*(_option(name, setting) for name, setting in settings_of(self.kind).items()), config],
+            help=self.about,
+            epilog=self._epilog(),
+        )
 
     def execute(self, flags: dict[str, object], *, config: Path | None = None) -> int:
         """Load the settings, run the verb, say in one line what went wrong; returns the exit code."""
@@ -95,15 +95,16 @@ class Verb(Generic[_S]):
         )
 
 
-def _option(setting: Setting) -> Any:
+def _option(name: str, setting: Setting) -> click.Option:
     text = setting.help
     if setting.plain is not bool and setting.default not in (None, ()):
         text += f" [{setting.default:g}]" if setting.plain is float else f" [{setting.default}]"
     if setting.plain is bool:
-        return Annotated[bool | None, typer.Option(f"{setting.flag}/--no-{setting.flag[2:]}", help=text)]
+        return click.Option([name, f"{setting.flag}/--no-{setting.flag[2:]}"], default=None, help=text)
     # Values arrive as text and are checked where those of the other sources are, by the same words.
-    kind: Any = list[str] | None if setting.plain is tuple else str | None
-    return Annotated[kind, typer.Option(setting.flag, metavar=setting.metavar, help=text)]
+    return click.Option(
+        [name, setting.flag], metavar=setting.metavar, multiple=setting.plain is tuple, default=None, help=text
+    )
 
 
 def _complain(error: BaseException) -> int:

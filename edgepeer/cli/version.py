@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import typer
+import click
 
-__all__ = ["register"]
+__all__ = ["command"]
 
 _OPTIONAL = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),
@@ -15,18 +15,15 @@ _OPTIONAL = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
+@click.command("version", epilog="\b\nExamples:\n\b\n  $ edgepeer version")
+def command() -> None:
+    """Print the version, and which of the optional libraries are here."""
+    import platform
 
-    @app.command("version", epilog="\b\nExamples:\n\b\n  $ edgepeer version")
-    def version() -> None:
-        """Print the version, and which of the optional libraries are here."""
-        import platform
-
-        print(f"edgepeer {_installed('edgepeer')} (Python {platform.python_version()}, {platform.machine()})")
-        for name, distributions in _OPTIONAL.items():
-            found = next((text for text in map(_installed, distributions) if text), None)
-            print(f"  {name:13} {found or 'not installed'}")
+    print(f"edgepeer {_installed('edgepeer')} (Python {platform.python_version()}, {platform.machine()})")
+    for name, distributions in _OPTIONAL.items():
+        found = next((text for text in map(_installed, distributions) if text), None)
+        print(f"  {name:13} {found or 'not installed'}")
 
 
 def _installed(distribution: str) -> str | None:
