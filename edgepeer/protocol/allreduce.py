@@ -2,7 +2,7 @@
 
 What a peer may do with the frames of a round, by what it has (the round in question is committed + 1):
 
-    has                          | child's Reduce        | Result, Commit           | own contribution
+    has                          | child's Reduce        | Result with its Commit   | own contribution
     -----------------------------+-----------------------+--------------------------+---------------------
     nothing yet                  | store                 | store; commit (handed    | start reducing
                                  |                       | over after a new view)   |
@@ -33,7 +33,7 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.limits import Limits
-from edgepeer.protocol.past import Decided, Dropped, Past, commit_frame
+from edgepeer.protocol.past import Decided, Dropped, Past
 from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.round import Round
 from edgepeer.protocol.streams import Prefix, Shape, Upstream, as_bytes
@@ -68,7 +68,8 @@ class Allreduce:
         self._bit = 0
         self.run = ""
         self.committed = 0
-        """The last round that is over here; -1 while the state of the run is still to come."""
+        """The last round that is over here; UNKNOWN while the state of the run is still to come."""
+        self._loading = False
         self._at: dict[PeerId, int] = {}  # neighbours in this view and run: the last round that is over there
         self._round = Round()
         self._origin: frozenset[PeerId] = frozenset()  # who was in when the round began
@@ -111,6 +112,7 @@ class Allreduce:
             self._emit(fx.RoundAborted(self.run, self.committed + 1, cause, reason, mine=True))
         self._round = Round()
         self._past.clear()
+        self._loading = False
 
     def _restart(self) -> None:
         view = self._view
@@ -157,12 +159,14 @@ class Allreduce:
 
     def adopt(self, committed: int) -> None:
         """The state after round `committed` is in use here."""
+        self._loading = False
         if committed > self.committed:
             self._skip(committed)
 
     def forget(self) -> None:
         """The state of the run is being replaced by a neighbour's: until it is in use, there is none."""
         self._skip(UNKNOWN)
+        self._loading = True
 
     def _skip(self, committed: int) -> None:
         if self._round.own is not None:
@@ -184,9 +188,10 @@ class Allreduce:
     @property
     def standing(self) -> int:
         """What neighbours are told: the last round that is over here; UNKNOWN or HOPING without the state."""
-        if self.committed == UNKNOWN and any(self._at.get(child) != UNKNOWN for child in self._round.streams):
-            return HOPING
-        return self.committed
+        if self.committed != UNKNOWN:
+            return self.committed
+        below = any(self._at.get(child) != UNKNOWN for child in self._round.streams)
+        return HOPING if self._loading or below else UNKNOWN
 
     @property
     def idle(self) -> bool:
@@ -243,7 +248,7 @@ class Allreduce:
 
     # -- frames ------------------------------------------------------------------------------------------
 
-    def _current(self, frame: Reduce | Result | Commit | Abort) -> bool:
+    def _current(self, frame: Reduce | Result | Abort) -> bool:
         return self._view is not None and frame.epoch == self._view.epoch and frame.round == self.committed + 1 > 0
 
     def sink(self, peer: PeerId, frame: Reduce | Result, payload_bytes: int) -> memoryview | None:
@@ -302,17 +307,12 @@ class Allreduce:
         rd.result.stored(frame.offset, payload_bytes // shape.itemsize)
         rate = self._rates.of(peer)
         rate.add(payload_bytes, seconds)
-        if rd.result.complete:
+        self._rates.told(peer, frame.rate_bytes_per_s)
+        if frame.commit is not None:
             rate.close_round()
+            rd.commit = frame.commit
         self._pass_down()
         self._try_commit()
-
-    def on_commit(self, peer: PeerId, frame: Commit) -> None:
-        """The root has decided."""
-        if self._current(frame) and peer in self._at:
-            self._rates.told(peer, frame.rate_bytes_per_s)
-            self._round.commit, self._round.commit_from = frame, peer
-            self._try_commit()
 
     def on_abort(self, peer: PeerId, frame: Abort) -> None:
         """From below: somebody can't complete the round. From above: it is over."""
@@ -382,17 +382,23 @@ class Allreduce:
                 self._send_result(rd, child, source, ready)
 
     def _send_result(self, rd: Round, peer: PeerId, source: FloatVector, ready: int) -> None:
+        """Send what is ready and not sent; the last segment goes with the commit, and not before there is one."""
         sent = rd.sent_down.get(peer, -1)
         if sent >= ready:
             return
         shape = Shape.of(source)
         for start, end in self._rates.segments(peer, shape, sent, ready):
+            last = end == shape.total
+            if last and rd.commit is None:
+                return
             frame = Result(
                 epoch=self._epoch,
                 round=self.committed + 1,
                 offset=start,
                 total=shape.total,
                 dtype=shape.dtype,
+                commit=rd.commit if last else None,
+                rate_bytes_per_s=self._rates.of(peer).bytes_per_s,
             )
             self._emit(fx.Send(peer, frame, as_bytes(source[start:end])))
             rd.sent_down[peer] = end
@@ -401,8 +407,6 @@ class Allreduce:
         """Let a neighbour know how the round in progress has ended."""
         if isinstance(ended, Decided) and ended.view is self._view:
             self._send_result(rd, peer, ended.total, ended.total.size)
-            frame = commit_frame(ended.commit, ended.view.epoch, self._rates.of(peer).bytes_per_s)
-            self._emit(fx.Send(peer, frame))
             self._at[peer] = ended.round
         else:
             self._hand_over(peer)
@@ -419,46 +423,43 @@ class Allreduce:
         rd, view = self._round, self._view
         if view is None:
             return
-        if rd.commit is not None:
-            if rd.result.complete and rd.result.buffer is not None:
-                self._commit(rd, rd.commit, rd.result.buffer)
+        if rd.result.complete and rd.commit is not None and rd.result.buffer is not None:
+            self._commit(rd, rd.commit, rd.result.buffer, rd.result_from)
         elif self._parent is None and rd.reduced_all and rd.partial is not None:
             if rd.contributors != view.everyone:
                 raise ProtocolBug(f"the root has all children's data but only {rd.contributors:#x}")
-            exact = self._origin <= set(view.names(rd.contributors))
-            commit = Commit(
-                epoch=view.epoch,
-                round=self.committed + 1,
+            rd.commit = Commit(
                 decided_in=view.epoch,
                 contributors=pack_set(rd.contributors),
                 weight=rd.weight_sum,
-                exact=exact,
+                exact=self._origin <= set(view.names(rd.contributors)),
                 digest=_digest(rd.partial),
             )
-            self._commit(rd, commit, rd.partial)
+            self._commit(rd, rd.commit, rd.partial, None)
 
-    def _commit(self, rd: Round, commit: Commit, total: FloatVector) -> None:
-        view, source = self._view, rd.commit_from
+    def _commit(self, rd: Round, commit: Commit, total: FloatVector, source: PeerId | None) -> None:
+        """Accept the total that `source` has sent; None: that this peer, as the root, has reduced."""
+        view, number = self._view, self.committed + 1
         if view is None:
             raise ProtocolBug("a commit without a view")
+        decided_in: View | None = view
         if source is not None:
-            if _digest(total) != commit.digest:
+            decided_in = self._past.decided_in(source, commit, view)
+            wrong = "does not have the root's digest" if _digest(total) != commit.digest else ""
+            if decided_in is None or wrong:
                 rd.result, rd.commit, rd.result_from = Prefix(), None, None
-                self._fail_link(source, f"result of round {commit.round} does not have the root's digest")
+                self._fail_link(source, f"result of round {number} {wrong or 'was decided in an unknown view'}")
                 return
-            self._at[source] = commit.round
-        decided_in = self._past.decided_in(source, commit, view) if source is not None else view
+            self._at[source] = number
         if decided_in is None:
-            rd.commit = None
-            self._fail_link(rd.commit_from or self._me, f"round {commit.round} was decided in an unknown view")
-            return
+            raise ProtocolBug("the root decides in its own view")
         total.flags.writeable = False
         mine = rd.own is not None
-        self._end(Decided(commit.round, total, commit, decided_in), source)
+        self._end(Decided(number, total, commit, decided_in), source)
         self._emit(
             fx.RoundCommitted(
                 run=self.run,
-                round=commit.round,
+                round=number,
                 epoch=commit.decided_in,
                 sum=total,
                 weight=commit.weight,

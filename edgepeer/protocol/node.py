@@ -73,7 +73,6 @@ class Node:
         self._on_frame: dict[type[Any], Callable[[PeerId, Any, ev.FrameReceived], None]] = {
             fr.Reduce: lambda p, f, e: self.allreduce.on_reduce(p, f, e.payload_bytes, e.stored, e.seconds),
             fr.Result: lambda p, f, e: self.allreduce.on_result(p, f, e.payload_bytes, e.stored, e.seconds),
-            fr.Commit: lambda p, f, e: self.allreduce.on_commit(p, f),
             fr.Abort: lambda p, f, e: self.allreduce.on_abort(p, f),
             fr.Sync: lambda p, f, e: self._on_sync(p, f),
             fr.ViewFrame: self._on_view_frame,
@@ -109,7 +108,8 @@ class Node:
         self._now = now
         before = self.allreduce.committed
         self._on_event[type(event)](event)
-        self._coordinate(boundary=self.allreduce.committed != before)
+        if self.membership.coordinator:
+            self._coordinate(boundary=self.allreduce.committed != before)
         return self._drain()
 
     def tick(self, now: float) -> list[fx.Effect]:
@@ -120,7 +120,8 @@ class Node:
             self._check_links()
         if (first := self.membership.first_view(now)) is not None:
             self._install(first)
-        self._coordinate(boundary=False)
+        if self.membership.coordinator:
+            self._coordinate(boundary=False)
         return self._drain()
 
     def next_deadline(self) -> float:
@@ -308,8 +309,6 @@ class Node:
         return committed + 1
 
     def _coordinate(self, *, boundary: bool) -> None:
-        if not self.membership.coordinator:
-            return
         following = self.membership.next_view(
             first_round=self._first_round(),
             boundary=boundary,

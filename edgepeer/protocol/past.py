@@ -24,7 +24,7 @@ from edgepeer.topology.view import View
 from edgepeer.wire.documents import pack
 from edgepeer.wire.frames import Abort, Cause, Commit, Result, ViewFrame
 
-__all__ = ["Decided", "Dropped", "Past", "commit_frame"]
+__all__ = ["Decided", "Dropped", "Past"]
 
 _OWED_LIMIT: Final = 16
 
@@ -96,9 +96,16 @@ class Past:
             if ended.view is not view:
                 self._emit(fx.Send(peer, ViewFrame(epoch=ended.view.epoch), pack(ended.view)))
             shape = Shape.of(ended.total)
-            result = Result(epoch=view.epoch, round=ended.round, offset=0, total=shape.total, dtype=shape.dtype)
+            result = Result(
+                epoch=view.epoch,
+                round=ended.round,
+                offset=0,
+                total=shape.total,
+                dtype=shape.dtype,
+                commit=ended.commit,
+                rate_bytes_per_s=rate_bytes_per_s,
+            )
             self._emit(fx.Send(peer, result, as_bytes(ended.total)))
-            self._emit(fx.Send(peer, commit_frame(ended.commit, view.epoch, rate_bytes_per_s)))
         return at
 
     def learn(self, peer: PeerId, view: View) -> None:
@@ -115,17 +122,3 @@ class Past:
         if told is not None and told.epoch == commit.decided_in:
             return told
         return view if view.epoch == commit.decided_in else None
-
-
-def commit_frame(commit: Commit, epoch: int, rate_bytes_per_s: float) -> Commit:
-    """The root's commit as one neighbour says it to another."""
-    return Commit(
-        epoch=epoch,
-        round=commit.round,
-        decided_in=commit.decided_in,
-        contributors=commit.contributors,
-        weight=commit.weight,
-        exact=commit.exact,
-        digest=commit.digest,
-        rate_bytes_per_s=rate_bytes_per_s,
-    )

@@ -17,7 +17,7 @@ class Round:
     """The round being worked on, in one view."""
 
     __slots__ = (
-        "abort_wanted", "commit", "commit_from", "contributors", "own", "partial", "reduced", "result",
+        "abort_wanted", "commit", "contributors", "own", "partial", "reduced", "result",
         "result_from", "sent_down", "sent_up", "shape", "since", "spare", "streams", "weight", "weight_sum",
     )  # fmt: skip
 
@@ -44,7 +44,7 @@ class Round:
         """The root's sum, as it comes down."""
         self.result_from: PeerId | None = None
         self.commit: Commit | None = None
-        self.commit_from: PeerId | None = None
+        """The root's, once it is here."""
         self.sent_up = -1
         self.sent_down: dict[PeerId, int] = {}
 

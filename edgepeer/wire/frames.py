@@ -116,30 +116,32 @@ class Reduce(_Header, frozen=True):
     """How fast the sender receives from the addressee (0: unknown): the addressee sizes its segments by it."""
 
 
+class Commit(_Header, frozen=True):
+    """The root's word that a round is decided, and what its sum stands for. Rides on the last Result."""
+
+    decided_in: _Count
+    """Epoch in which the root committed; `contributors` are positions in that view."""
+    contributors: _Set
+    weight: Annotated[float, msgspec.Meta(ge=0)]
+    """Sum of the contributors' weights."""
+    exact: bool
+    """Whether nobody who was in the view when the round began is missing."""
+    digest: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    """xxh3_128 of the whole result's bytes."""
+
+
 class Result(_Header, frozen=True):
-    """A segment of the root's sum on its way down. Payload: its elements. Not to be applied before Commit."""
+    """A segment of the root's sum on its way down. Payload: its elements. Not to be applied before the Commit."""
 
     epoch: _Count
     round: _Count
     offset: _Count
     total: _Count
     dtype: Dtype
-
-
-class Commit(_Header, frozen=True):
-    """The root's word that the round is decided, and what its sum stands for."""
-
-    epoch: _Count
-    round: _Count
-    decided_in: _Count
-    """Epoch in which the root committed; `contributors` are positions in that view."""
-    contributors: _Set
-    weight: Annotated[float, msgspec.Meta(ge=0)]
-    exact: bool
-    """Whether nobody who was in the view when the round began is missing."""
-    digest: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-    """xxh3_128 of the result's bytes."""
+    commit: Commit | None = None
+    """With the last segment, and only with that."""
     rate_bytes_per_s: _Rate = 0.0
+    """How fast the sender receives from the addressee (0: unknown): the addressee sizes its segments by it."""
 
 
 class Abort(_Header, frozen=True):
@@ -190,22 +192,21 @@ class Bye(_Header, frozen=True):
 
 
 Frame: TypeAlias = (
-    Hello | Sync | ViewFrame | Ping | Reduce | Result | Commit | Abort | Suspect | Leave
+    Hello | Sync | ViewFrame | Ping | Reduce | Result | Abort | Suspect | Leave
     | StateRequest | State | Bye
 )  # fmt: skip
 
 _KINDS: Final[tuple[type[Frame], ...]] = (
-    Hello, Sync, ViewFrame, Ping, Reduce, Result, Commit, Abort, Suspect, Leave, StateRequest, State, Bye,
+    Hello, Sync, ViewFrame, Ping, Reduce, Result, Abort, Suspect, Leave, StateRequest, State, Bye,
 )  # fmt: skip
 _CODES: Final = {kind: code for code, kind in enumerate(_KINDS, start=1)}
-_FIELDS: Final = {kind: kind.__struct_fields__ for kind in _KINDS}
 _WITH_VECTOR: Final = frozenset({Reduce, Result, State})
 
 
 def encode(frame: Frame, payload_bytes: int = 0) -> bytes:
     """Prelude and header of a frame whose payload of that many bytes follows."""
     kind = type(frame)
-    header: bytes = msgpack.packb([getattr(frame, name) for name in _FIELDS[kind]])
+    header: bytes = msgpack.packb(msgspec.to_builtins(frame, builtin_types=(bytes,)))
     return PRELUDE.pack(MAGIC, FRAME_VERSION, _CODES[kind], len(header), payload_bytes) + header
 
 
@@ -245,6 +246,8 @@ def decode_header(kind: type[Frame], header: bytes | bytearray | memoryview, pay
         items, odd = divmod(payload_bytes, 4 if frame.dtype == "<f4" else 8)
         if odd or frame.offset + items > frame.total:
             raise WireError(f"{kind.__name__} of {payload_bytes} bytes at element {frame.offset} of {frame.total}")
+        if isinstance(frame, Result) and (frame.commit is not None) != (frame.offset + items == frame.total):
+            raise WireError("Result: the commit comes with the last segment, and only with that")
     elif isinstance(frame, State) and frame.offset + payload_bytes > frame.total:
         raise WireError(f"State of {payload_bytes} bytes at {frame.offset} of {frame.total}")
     return frame
