@@ -139,6 +139,7 @@ class Peer:
         self._driver.switchboard = switchboard
         self._stack.callback(switchboard.close, "leaving")
         self._stack.callback(self._driver.stop)
+        self._stack.callback(self._fail_round, LeftFabric("this peer has left the fabric"))
         listener = await switchboard.listen(self._listen)
         self._stack.push_async_callback(listener.close)
         self.address = listener.address

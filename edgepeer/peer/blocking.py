@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import uvloop
 
+from edgepeer.errors import LeftFabric
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import ROUND_TIMEOUT_S, Peer
 from edgepeer.peer.outcome import FloatArray, Outcome
@@ -26,35 +27,56 @@ class BlockingPeer:
 
     def __init__(self, **arguments: Any) -> None:
         self._loop = uvloop.new_event_loop()
-        self._stop: asyncio.Event | None = None
+        self._stop = asyncio.Event()
+        self._life: Future[None] = Future()
+        """Done when the thread is through; holds the bug that ended it, if one did."""
         started: Future[Peer] = Future()
-        self._thread = threading.Thread(
-            target=self._loop.run_until_complete, args=(self._live(arguments, started),), name="edgepeer", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(arguments, started), name="edgepeer", daemon=True)
         self._thread.start()
         try:
             self._peer = started.result()
         except BaseException:
-            self._thread.join()
-            self._loop.close()
+            self.close()
             raise
 
+    def _run(self, arguments: dict[str, Any], started: Future[Peer]) -> None:
+        try:
+            self._loop.run_until_complete(self._live(arguments, started))
+        except BaseException as error:
+            if started.done():
+                self._life.set_exception(error)
+            else:
+                started.set_exception(error)
+        if not self._life.done():
+            self._life.set_result(None)
+
     async def _live(self, arguments: dict[str, Any], started: Future[Peer]) -> None:
-        self._stop = asyncio.Event()
         try:
             async with Peer(**arguments) as peer:
                 started.set_result(peer)
                 await self._stop.wait()
-        except BaseException as error:
-            if started.done():
-                raise
-            started.set_exception(error)
+        finally:
+            # Calls that wait for something that will not come any more.
+            calls = asyncio.all_tasks() - {asyncio.current_task()}
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
 
     def _wait(self, call: Coroutine[Any, Any, _T]) -> _T:
-        if not self._thread.is_alive():
+        if self._life.done():
             call.close()
-            raise RuntimeError("this peer is closed")
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+            self._life.result()  # raises the bug, if that was it
+            raise LeftFabric("this peer is closed")
+        result = asyncio.run_coroutine_threadsafe(call, self._loop)
+        either: list[Future[Any]] = [result, self._life]
+        try:
+            wait(either, return_when=FIRST_COMPLETED)
+            if result.done() and not result.cancelled():
+                return result.result()
+            self._life.result()
+            raise LeftFabric("this peer was closed meanwhile")
+        finally:
+            result.cancel()  # after Ctrl-C; does nothing to what is done
 
     @property
     def id(self) -> PeerId:
@@ -77,7 +99,7 @@ class BlockingPeer:
 
     def close(self) -> None:
         """Leave the fabric."""
-        if self._thread.is_alive() and self._stop is not None:
+        if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
         if not self._loop.is_closed():
@@ -90,6 +112,8 @@ class BlockingPeer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        if error is None:
+            self._life.result()  # a bug that no call has met
 
 
 def connect(broker: str = "mqtt://127.0.0.1:1883", fabric: str = "default", **arguments: Any) -> BlockingPeer:

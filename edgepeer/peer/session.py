@@ -11,18 +11,21 @@ from edgepeer.ids import PeerId
 from edgepeer.transport.base import Channel, Traffic
 from edgepeer.wire.frames import Frame, Hello
 
-__all__ = ["Session", "SessionOwner"]
+__all__ = ["Lines", "Session", "SessionOwner"]
 
 _log = logging.getLogger(__name__)
 
 HELLO_WITHIN_S: Final = 5.0
 
 
-class SessionOwner(Protocol):
-    """Whoever holds the sessions."""
+class Lines(Protocol):
+    """Who hears what other peers say."""
 
-    def introduced(self, session: Session) -> bool:
-        """The other end has said who it is; False if it is not welcome."""
+    def link_up(self, peer: PeerId, incarnation: int) -> None: ...
+
+    def link_down(self, peer: PeerId, reason: str) -> None: ...
+
+    def dial_failed(self, peer: PeerId, reason: str) -> None: ...
 
     def sink(self, peer: PeerId, frame: Frame, payload_bytes: int) -> memoryview | None: ...
 
@@ -35,6 +38,15 @@ class SessionOwner(Protocol):
         stored: bool,
         seconds: float,
     ) -> None: ...
+
+
+class SessionOwner(Protocol):
+    """Whoever holds the sessions."""
+
+    lines: Lines
+
+    def introduced(self, session: Session) -> bool:
+        """The other end has said who it is; False if it is not welcome."""
 
     def session_closed(self, session: Session, reason: str) -> None: ...
 
@@ -53,6 +65,7 @@ class Session:
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the other end is known, or the connection is gone."""
         self._owner = owner
+        self._lines = owner.lines
         self._hello = hello
         self._traffic = traffic
         channel.send(hello)
@@ -61,13 +74,13 @@ class Session:
         )
 
     def sink(self, frame: Frame, payload_bytes: int) -> memoryview | None:
-        return self._owner.sink(self.peer, frame, payload_bytes) if self.peer is not None else None
+        return self._lines.sink(self.peer, frame, payload_bytes) if self.peer is not None else None
 
     def received(
         self, frame: Frame, payload: memoryview | None, payload_bytes: int, stored: bool, seconds: float
     ) -> None:
         if self.peer is not None:
-            self._owner.received(self.peer, frame, payload, payload_bytes, stored, seconds)
+            self._lines.received(self.peer, frame, payload, payload_bytes, stored, seconds)
         elif isinstance(frame, Hello):
             self._meet(frame)
         else:

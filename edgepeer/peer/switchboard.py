@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final, Protocol
+from typing import Final
 
 from edgepeer.ids import PeerId
-from edgepeer.peer.session import Session
+from edgepeer.peer.session import Lines, Session
 from edgepeer.topology.view import Member
 from edgepeer.transport.base import Channel, Listener, Transport
 from edgepeer.wire.frames import Frame, Hello
 
-__all__ = ["Lines", "Switchboard"]
+__all__ = ["Switchboard"]
 
 _log = logging.getLogger(__name__)
 
@@ -23,28 +23,6 @@ CROSSING_S: Final = 2.0
 """Two connections made within this time may be two peers who dialled each other at once."""
 
 
-class Lines(Protocol):
-    """Who hears what happens on the lines."""
-
-    def link_up(self, peer: PeerId, incarnation: int) -> None: ...
-
-    def link_down(self, peer: PeerId, reason: str) -> None: ...
-
-    def dial_failed(self, peer: PeerId, reason: str) -> None: ...
-
-    def sink(self, peer: PeerId, frame: Frame, payload_bytes: int) -> memoryview | None: ...
-
-    def received(
-        self,
-        peer: PeerId,
-        frame: Frame,
-        payload: memoryview | None,
-        payload_bytes: int,
-        stored: bool,
-        seconds: float,
-    ) -> None: ...
-
-
 class Switchboard:
     """Connections by peer. `tasks` owns the attempts to connect."""
 
@@ -53,7 +31,7 @@ class Switchboard:
     ) -> None:
         self.hello = hello
         self._transport = transport
-        self._lines = lines
+        self.lines = lines
         self._tasks = tasks
         self._max_links = max_links
         self._sessions: dict[PeerId, Session] = {}
@@ -114,7 +92,7 @@ class Switchboard:
         finally:
             self._dialling.discard(peer)
         if peer not in self._sessions and not self._closed:
-            self._lines.dial_failed(peer, "; ".join(failures) or "it advertises no address")
+            self.lines.dial_failed(peer, "; ".join(failures) or "it advertises no address")
 
     async def _attempt(
         self, peer: PeerId, address: str, delay: float, answered: asyncio.Event, failures: list[str]
@@ -164,9 +142,9 @@ class Switchboard:
         if old is not None:
             del self._sessions[peer]
             old.channel.close("replaced by a newer connection")
-            self._lines.link_down(peer, "replaced by a newer connection")
+            self.lines.link_down(peer, "replaced by a newer connection")
         self._sessions[peer] = session
-        self._lines.link_up(peer, session.incarnation)
+        self.lines.link_up(peer, session.incarnation)
         return True
 
     def _keeps(self, old: Session, new: Session) -> bool:
@@ -180,26 +158,12 @@ class Switchboard:
         opened_by_us_stays = self.hello.peer < str(new.peer)
         return old.dialled == opened_by_us_stays
 
-    def sink(self, peer: PeerId, frame: Frame, payload_bytes: int) -> memoryview | None:
-        return self._lines.sink(peer, frame, payload_bytes)
-
-    def received(
-        self,
-        peer: PeerId,
-        frame: Frame,
-        payload: memoryview | None,
-        payload_bytes: int,
-        stored: bool,
-        seconds: float,
-    ) -> None:
-        self._lines.received(peer, frame, payload, payload_bytes, stored, seconds)
-
     def session_closed(self, session: Session, reason: str) -> None:
         self._strangers.discard(session)
         if session.peer is not None and self._sessions.get(session.peer) is session:
             del self._sessions[session.peer]
             if not self._closed:
-                self._lines.link_down(session.peer, reason)
+                self.lines.link_down(session.peer, reason)
 
 
 async def _all(tasks: list[asyncio.Task[None]]) -> None:
