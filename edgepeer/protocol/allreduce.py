@@ -311,6 +311,7 @@ class Allreduce:
         if frame.commit is not None:
             rate.close_round()
             rd.commit = frame.commit
+            rd.handed_over = frame.commit.decided_in != frame.epoch or self._past.was_told(peer)
         self._pass_down()
         self._try_commit()
 
@@ -382,14 +383,17 @@ class Allreduce:
                 self._send_result(rd, child, source, ready)
 
     def _send_result(self, rd: Round, peer: PeerId, source: FloatVector, ready: int) -> None:
-        """Send what is ready and not sent; the last segment goes with the commit, and not before there is one."""
+        """Send what is ready and not sent; the last segment goes with the commit, and not before there is one.
+
+        A commit of another view is for `Past` to hand on, with that view.
+        """
         sent = rd.sent_down.get(peer, -1)
         if sent >= ready:
             return
         shape = Shape.of(source)
         for start, end in self._rates.segments(peer, shape, sent, ready):
             last = end == shape.total
-            if last and rd.commit is None:
+            if last and (rd.commit is None or rd.handed_over):
                 return
             frame = Result(
                 epoch=self._epoch,

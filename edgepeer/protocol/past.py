@@ -112,6 +112,10 @@ class Past:
         """A neighbour tells of an older view: what it hands over next was decided there."""
         self._told[peer] = view
 
+    def was_told(self, peer: PeerId) -> bool:
+        """Whether what the neighbour hands over was decided in another view."""
+        return peer in self._told
+
     def forget(self, peer: PeerId) -> None:
         """A neighbour's link is gone."""
         self._told.pop(peer, None)

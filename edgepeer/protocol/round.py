@@ -17,7 +17,7 @@ class Round:
     """The round being worked on, in one view."""
 
     __slots__ = (
-        "abort_wanted", "commit", "contributors", "own", "partial", "reduced", "result",
+        "abort_wanted", "commit", "contributors", "handed_over", "own", "partial", "reduced", "result",
         "result_from", "sent_down", "sent_up", "shape", "since", "spare", "streams", "weight", "weight_sum",
     )  # fmt: skip
 
@@ -45,6 +45,8 @@ class Round:
         self.result_from: PeerId | None = None
         self.commit: Commit | None = None
         """The root's, once it is here."""
+        self.handed_over = False
+        """Whether it was decided in another view than this one."""
         self.sent_up = -1
         self.sent_down: dict[PeerId, int] = {}
 

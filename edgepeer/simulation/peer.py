@@ -27,7 +27,7 @@ _NO_STATE: Final = b"-"
 
 
 class SimulatedPeer:
-    """One life of a peer. Its application contributes `world.contribution(peer, round)` after a compute time.
+    """One life of a peer. Its application contributes `world.brought_by(peer, round)` after a compute time.
 
     The application's state is the list of digests of the run's rounds; joiners receive it like a model's. As in a
     real application, the vector's memory is written anew for each round.
@@ -52,7 +52,10 @@ class SimulatedPeer:
         self.gaps = 0
         """How often rounds were decided without this peer."""
         self.left = False
-        self._leaving = False
+        """Whether it has left, and not just died."""
+        self.leaving = False
+        self.paused = False
+        """While set, the application contributes to nothing."""
         self._computing = 0
         self._owed = 0  # rounds that were dropped before this peer had contributed to them
         self._memory: dict[tuple[int, str], ev.FloatVector] = {}
@@ -154,8 +157,16 @@ class SimulatedPeer:
 
     def leave(self) -> None:
         """Leave gracefully: nothing more is contributed."""
-        self._leaving = True
+        self.leaving = True
         self.receive(ev.LeaveWanted())
+
+    def pause(self) -> None:
+        """Contribute to nothing until `resume`."""
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+        self._next_round()
 
     def time_out(self) -> None:
         """Give up on the round."""
@@ -195,7 +206,7 @@ class SimulatedPeer:
             if number != self._number and not self._owed:
                 self._next_round()
             elif self._may_contribute:
-                vector, weight = self._world.contribution(self.id, number)
+                vector, weight = self._world.brought_by(self.id, number)
                 memory = self._memory.setdefault((vector.size, vector.dtype.str), np.empty_like(vector))
                 memory[:] = vector
                 self.receive(ev.Contribute(memory, weight))
@@ -210,7 +221,7 @@ class SimulatedPeer:
     def _may_contribute(self) -> bool:
         rounds, view = self.node.allreduce, self.node.view
         ready = view is not None and view.run == self._world.run_id and rounds.committed >= 0
-        return self.alive and not self._leaving and ready and not rounds.contributed
+        return self.alive and not self.leaving and not self.paused and ready and not rounds.contributed
 
     def _ended(self, number: int, digest: bytes) -> None:
         if self._world.run_id and number != self.over + 1:

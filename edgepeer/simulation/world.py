@@ -40,8 +40,8 @@ class Workload:
     """With a run, joiners receive state; None: plain allreduce calls."""
     wait_for: int = 1
     """How many peers must be in before the run starts."""
-    weighted: bool = True
-    """Weights 0.5, 1 and 2 in turn instead of 1."""
+    weights: tuple[float, ...] = (0.5, 1.0, 2.0, 0.0)
+    """Of the contributions, in turn. What has the weight 0 is full of NaN."""
 
 
 class World:
@@ -134,12 +134,17 @@ class World:
     # -- the application -----------------------------------------------------------------------------------
 
     def weight(self, peer: PeerId, number: int) -> float:
-        return (0.5, 1.0, 2.0)[(sum(peer.encode()) + number) % 3] if self.workload.weighted else 1.0
+        return self.workload.weights[(sum(peer.encode()) + number) % len(self.workload.weights)]
 
     def contribution(self, peer: PeerId, number: int) -> tuple[FloatVector, float]:
         if (brought := self.brought.get((peer, number))) is not None:
             return brought
         return vector_of(peer, number, self.workload.size, self.workload.dtype), self.weight(peer, number)
+
+    def brought_by(self, peer: PeerId, number: int) -> tuple[FloatVector, float]:
+        """What the peer's application hands to the machine."""
+        vector, weight = self.contribution(peer, number)
+        return (np.full_like(vector, np.nan) if weight == 0 else vector), weight
 
     def compute_s(self) -> float:
         """How long an application is busy with something."""

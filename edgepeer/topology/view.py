@@ -99,8 +99,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return tuple(peer for position, peer in enumerate(self.ids) if contributors >> position & 1)
 
     def precedes(self, other: View) -> bool:
-        """Whether `other` replaces this view: a higher epoch, or the same with the smaller coordinator id."""
-        return (self.epoch, other.coordinator, other.ids) < (other.epoch, self.coordinator, self.ids)
+        """Whether `other` replaces this view: a higher epoch; the same with more members; or the smaller ids."""
+        return (self.epoch, self.size, other._key) < (other.epoch, other.size, self._key)
+
+    @cached_property
+    def _key(self) -> tuple[tuple[str, int], ...]:
+        return tuple((member.id, member.incarnation) for member in self.members)
 
     def successor(
         self,

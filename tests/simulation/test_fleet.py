@@ -1,0 +1,175 @@
+"""Fleets without faults: every sum is right, whatever the tree, the sizes, the links and the weights."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from fleet_stories import SMALL_SEGMENTS, Story, Teller
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from edgepeer.errors import ProtocolBug
+from edgepeer.protocol import effects as fx
+from edgepeer.simulation.network import LinkModel
+from edgepeer.simulation.world import Workload, World
+from edgepeer.wire.frames import Reduce, Result
+
+calm = st.builds(
+    Story,
+    peers=st.integers(1, 20),
+    fanout=st.integers(1, 5),
+    rounds=st.integers(1, 4),
+    size=st.sampled_from([0, 1, 2, 15, 16, 17, 1000, 4999]),
+    dtype=st.sampled_from(["<f4", "<f8"]),
+    compute_s=st.sampled_from([0.0, 0.05]),
+    run=st.sampled_from(["run", None]),
+    latency_s=st.sampled_from([1e-5, 1e-3, 5e-2]),
+    jitter_s=st.sampled_from([0.0, 1e-2]),
+    rate=st.sampled_from([1e5, 1e7, 1e9]),
+    seed=st.integers(0, 1 << 16),
+)
+
+
+@given(calm)
+@example(Story(peers=20, fanout=5, size=4999, rate=1e5))
+def test_every_peer_commits_the_plain_sum(story: Story) -> None:
+    world = Teller(story).tell()
+    assert world.checked >= story.rounds  # each commit was compared with a plain float64 sum
+    if story.run:
+        assert world.checked >= story.rounds * story.peers
+    for peer in world.alive:
+        for outcome in peer.outcomes:
+            assert outcome.sum.dtype == np.dtype(story.dtype)
+            assert outcome.sum.size == story.size
+
+
+@given(story=calm, weights=st.lists(st.sampled_from([0.0, 0.25, 1.0, 3.0]), min_size=1, max_size=5))
+@settings(max_examples=15)
+def test_weights_count_and_a_weight_of_zero_hides_even_nan(story: Story, weights: list[float]) -> None:
+    teller = Teller(dataclasses.replace(story, weights=tuple(weights)))
+    world = teller.tell()
+    assert all(np.isfinite(outcome.sum).all() for peer in world.alive for outcome in peer.outcomes)
+
+
+def test_vectors_are_really_cut_in_segments_in_both_directions() -> None:
+    world = World(
+        seed=1,
+        workload=Workload(rounds=4, size=3000, compute_s=0.0),
+        link=LinkModel(rate_bytes_per_s=1e5),
+        limits=SMALL_SEGMENTS,
+    )
+    for number in range(7):
+        world.add(f"p{number}")
+    offsets: dict[type, set[tuple[int, int]]] = {Reduce: set(), Result: set()}
+    sent = world.trace
+
+    def spy(peer: str, effect: fx.Effect) -> None:
+        if isinstance(effect, fx.Send) and isinstance(effect.frame, Reduce | Result):
+            offsets[type(effect.frame)].add((effect.frame.round, effect.frame.offset))
+        sent(peer, effect)  # type: ignore[arg-type]
+
+    world.trace = spy  # type: ignore[method-assign, assignment]
+    assert world.run_rounds()
+    for kind in (Reduce, Result):
+        for number in (1, 4):  # before the rate is known, and after
+            assert len({offset for of, offset in offsets[kind] if of == number}) >= 8, (kind, number)
+
+
+def test_segments_go_down_while_later_ones_still_come_up() -> None:
+    world = World(
+        seed=1,
+        workload=Workload(rounds=1, size=3000, compute_s=0.0),
+        link=LinkModel(rate_bytes_per_s=1e5),
+        limits=SMALL_SEGMENTS,
+    )
+    for number in range(7):
+        world.add(f"p{number}")
+    world.log = []
+    assert world.run_rounds()
+    down = next(i for i, line in enumerate(world.log) if " p0 Result(" in line)
+    assert any(" p1 Reduce(" in line for line in world.log[down:])
+
+
+# -- the checker itself ------------------------------------------------------------------------------------
+
+
+def small_world(run: str | None = "run") -> World:
+    world = World(seed=3, workload=Workload(rounds=3, size=8, run=run, weights=(1.0, 2.0)), limits=SMALL_SEGMENTS)
+    for number in range(3):
+        world.add(f"p{number}")
+    return world
+
+
+def tampering(world: World, victim: str, change: dict[str, object]) -> None:
+    """From now on `victim` believes to have committed something else."""
+    peer = world.network.peers[victim]  # type: ignore[index]
+    real = peer._handlers[fx.RoundCommitted]
+
+    def commit(effect: fx.RoundCommitted) -> None:
+        real(dataclasses.replace(effect, **change))
+
+    peer._handlers[fx.RoundCommitted] = commit
+
+
+@pytest.mark.parametrize(
+    ("victim", "change", "complaint"),
+    [
+        ("p0", {"sum": np.ones(8, dtype="<f4")}, "is not the sum"),
+        ("p0", {"weight": 17.0}, "contributors have"),
+        ("p0", {"contributors": ("p0", "p1")}, "contributors have"),
+        ("p2", {"sum": np.ones(8, dtype="<f4")}, "other bits or contributors"),
+        ("p2", {"contributors": ("p0", "p1")}, "other bits or contributors"),
+        ("p1", {"round": 2}, "ends after round 0"),
+    ],
+)
+def test_the_checker_notices_a_wrong_commit(victim: str, change: dict[str, object], complaint: str) -> None:
+    world = small_world()
+    tampering(world, victim, change)
+    with pytest.raises(ProtocolBug, match=complaint):
+        world.run_rounds()
+
+
+def test_the_checker_notices_a_buffer_that_is_written_too_early() -> None:
+    world = small_world()
+    peer = world.network.peers["p2"]  # type: ignore[index]
+    real = peer._handlers[fx.Send]
+
+    def send(effect: fx.Send) -> None:
+        real(effect)
+        if isinstance(effect.frame, Reduce):
+            next(iter(peer._memory.values()))[:] = 0.0
+
+    peer._handlers[fx.Send] = send
+    with pytest.raises(ProtocolBug, match="is not the sum"):
+        world.run_rounds()
+
+
+# -- determinism -------------------------------------------------------------------------------------------
+
+
+def digest_of(seed: int) -> str:
+    story = Story(peers=6, seed=seed, jitter_s=1e-3, rounds=5)
+    return Teller(story).tell().trace_digest
+
+
+def test_the_same_seed_gives_the_same_trace() -> None:
+    assert digest_of(7) == digest_of(7)
+
+
+def test_another_seed_gives_another_trace() -> None:
+    assert digest_of(7) != digest_of(8)
+
+
+# -- scale -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_thousand_peers_allreduce_a_small_vector() -> None:
+    world = World(seed=1, workload=Workload(rounds=1, size=16, wait_for=1000))
+    for number in range(1000):
+        world.add(f"p{number:04d}")
+    assert world.run_rounds()
+    assert world.checked == 1000
+    assert world.settled()

@@ -1,0 +1,232 @@
+"""Fleets with faults: whatever happens, the rounds end, everybody agrees, and there is one view in the end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fleet_stories import KINDS, SMALL_SEGMENTS, Fault, Story, Teller, stories
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgepeer.protocol.limits import Limits
+from edgepeer.simulation.network import LinkModel
+from edgepeer.simulation.peer import SimulatedPeer
+from edgepeer.simulation.world import Workload, World
+
+
+@given(stories)
+@settings(max_examples=150)
+def test_whatever_happens(story: Story) -> None:
+    Teller(story).tell()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=6)
+def test_each_kind_of_fault_happens_and_is_survived(kind: str, data: st.DataObject) -> None:
+    seconds = data.draw(st.sampled_from([0.001, 1.0, 12.0]))
+    picks = data.draw(st.lists(st.integers(0, 999), min_size=2, max_size=2))
+    faults = tuple(Fault(at=1.0 + 2.5 * n, kind=kind, pick=pick, seconds=seconds) for n, pick in enumerate(picks))
+    teller = Teller(Story(peers=7, faults=faults, rounds=30, compute_s=0.3, size=300))
+    teller.tell()
+    assert kind in teller.happened  # a fault that never fires proves nothing
+
+
+# -- single stories ----------------------------------------------------------------------------------------
+
+
+def fleet(
+    peers: int, *, rounds: int = 10, run: str | None = "run", limits: Limits = SMALL_SEGMENTS, **more: float
+) -> World:
+    world = World(
+        seed=1,
+        workload=Workload(rounds=rounds, size=200, run=run, wait_for=peers, compute_s=more.pop("compute_s", 0.1)),
+        link=LinkModel(**more),
+        limits=limits,
+    )
+    for number in range(peers):
+        world.add(f"p{number}")
+    return world
+
+
+def peer(world: World, name: str) -> SimulatedPeer:
+    return world.network.peers[name]  # type: ignore[index]
+
+
+def at_round(world: World, number: int) -> None:
+    assert world.run_rounds(number, limit_s=60)
+
+
+def test_the_coordinator_dies_and_the_next_takes_over_within_a_second() -> None:
+    world = fleet(7, rounds=1000)
+    at_round(world, 3)
+    world.kill(peer(world, "p0"))
+    assert world.run_until(world.settled, 2.0)
+    assert peer(world, "p1").node.membership.coordinator
+
+
+def test_a_machine_that_goes_silent_is_noticed_after_the_limit() -> None:
+    world = fleet(5, rounds=1000)
+    at_round(world, 3)
+    world.kill(peer(world, "p4"), silently=True, will=False)
+    assert not world.run_until(world.settled, SMALL_SEGMENTS.silence_s - 1.0)
+    assert world.run_until(world.settled, SMALL_SEGMENTS.silence_s + 2.0)
+
+
+def test_the_coordinator_and_the_next_in_line_die_at_once() -> None:
+    world = fleet(7, rounds=30)
+    at_round(world, 3)
+    for name in ("p0", "p1"):
+        world.kill(peer(world, name))
+    assert world.run_rounds(limit_s=60)
+    assert world.settled()
+
+
+def test_who_restarts_at_once_is_let_in_with_its_new_life() -> None:
+    world = fleet(3, rounds=30)
+    at_round(world, 3)
+    for name in ("p2", "p0"):
+        old = peer(world, name)
+        world.kill(old, will=False)
+        new = world.restart(old, delay_s=0.01)
+        assert world.run_until(lambda new=new: new.done >= 3 and world.settled(), 30)  # type: ignore[misc]
+    assert world.run_rounds(limit_s=60)
+
+
+def test_a_leaver_does_not_hold_up_the_round() -> None:
+    world = fleet(4, rounds=20, compute_s=0.0)
+    at_round(world, 3)
+    leavers = [peer(world, "p3"), peer(world, "p0")]
+    for each in leavers:
+        each.leave()
+    assert world.run_until(lambda: all(each.left for each in leavers) and world.settled(), 0.1)
+    assert world.run_rounds(limit_s=10)
+
+
+def test_everybody_leaves_at_once() -> None:
+    world = fleet(6, rounds=1000)
+    at_round(world, 3)
+    for each in world.alive:
+        each.leave()
+    assert world.run_until(lambda: not world.alive, 5.0)
+    assert all(each.left for each in world.network.peers.values())
+
+
+def test_everybody_leaves_after_the_last_round_with_the_same_result() -> None:
+    """Whoever has the last commit may be gone before the others have it; they get it nevertheless."""
+    world = fleet(7, rounds=5, run=None, latency_s=5e-3, jitter_s=5e-3, rate_bytes_per_s=1e5)
+    leaving: set[str] = set()
+
+    def done() -> bool:
+        for each in world.alive:
+            if each.done >= 5 and each.id not in leaving:
+                leaving.add(each.id)
+                each.leave()
+        return len(leaving) == 7 and not world.alive
+
+    assert world.run_until(done, 60)
+    assert {each.digests[5] for each in world.network.peers.values()} == {peer(world, "p0").digests[5]}
+
+
+def test_a_broker_outage_costs_a_running_job_nothing() -> None:
+    calm, dark = fleet(7, rounds=20, compute_s=0.0), fleet(7, rounds=20, compute_s=0.0)
+    for world in (calm, dark):
+        at_round(world, 2)
+    began = calm.clock.now, dark.clock.now
+    dark.broker.go_down()
+    for world in (calm, dark):
+        assert world.run_rounds(limit_s=5)
+    assert dark.clock.now - began[1] <= calm.clock.now - began[0] + 1e-6
+
+
+def test_a_coordinator_that_dies_while_the_broker_is_away_is_replaced() -> None:
+    world = fleet(5, rounds=30)
+    at_round(world, 3)
+    world.broker.go_down()
+    world.kill(peer(world, "p0"))
+    assert world.run_rounds(limit_s=120)
+    late = world.add("p9")
+    world.broker.come_up()
+    assert world.run_until(world.settled, 60)
+    assert world.run_until(lambda: late.done == 30, 60)
+
+
+def test_joiners_get_the_state_and_go_on_with_the_next_round() -> None:
+    world = fleet(3, rounds=40)
+    at_round(world, 5)
+    late = [world.add(f"late{number}") for number in range(4)]
+    assert world.run_rounds(limit_s=60)
+    for each in late:
+        assert each.digests == peer(world, "p0").digests
+        assert 5 < each.outcomes[0].round < 40
+    assert world.settled()
+
+
+def test_without_a_run_joiners_begin_with_the_next_call() -> None:
+    world = fleet(3, rounds=40, run=None)
+    at_round(world, 5)
+    late = world.add("late")
+    assert world.run_rounds(limit_s=60)
+    assert late.outcomes[0].round > 5
+    assert late.outcomes[-1].round == 40
+    assert late.outcomes[-1].contributors == ("p0", "p1", "p2", "late")
+
+
+def test_when_all_who_had_the_state_have_died_the_run_begins_again() -> None:
+    world = fleet(2, rounds=1000)
+    at_round(world, 3)
+    late = [world.add(f"late{number}") for number in range(2)]
+    assert world.run_until(lambda: all(p.node.view is not None and p.node.view.size == 4 for p in late), 30)
+    for each in late:
+        each.node.allreduce.forget()  # as if the state had not come yet
+        each.node.allreduce._loading = False
+        each.digests, each.over = {}, 0
+    for name in ("p0", "p1"):
+        world.kill(peer(world, name))
+    assert world.run_until(lambda: all(p.done >= 3 for p in late), 60)
+    assert late[0].digests[2] == late[1].digests[2]
+
+
+# -- rounds that come to nothing ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", ["run", None])
+@pytest.mark.parametrize("odd", ["p0", "p2", "p6"])
+@pytest.mark.parametrize("vector", [np.zeros(199, "<f4"), np.zeros(200, "<f8"), np.zeros(0, "<f4")])
+def test_vectors_that_do_not_fit_end_the_round_for_everybody(run: str | None, odd: str, vector: np.ndarray) -> None:
+    world = fleet(7, rounds=4, run=run)
+    world.brought[odd, 2] = vector, 1.0  # type: ignore[index]
+    assert world.run_rounds(limit_s=30)
+    for each in world.alive:
+        assert [outcome.round for outcome in each.outcomes] == [1, 3, 4]
+        (abort,) = each.aborts
+        assert (abort.round, abort.cause) == (2, "mismatch")
+        assert "200 x float32" in abort.reason
+    assert world.settled()
+
+
+@pytest.mark.parametrize("run", ["run", None])
+@pytest.mark.parametrize("impatient", ["p0", "p1", "p6"])
+def test_a_timeout_ends_the_round_for_everybody(run: str | None, impatient: str) -> None:
+    world = fleet(7, rounds=6, run=run)
+    assert world.run_rounds(1, limit_s=30)
+    slow = peer(world, "p5")
+    slow.pause()
+    last = max(p.done for p in world.alive)
+    assert not world.run_rounds(last + 1, limit_s=5)
+    peer(world, impatient).time_out()
+    assert world.run_rounds(last + 1, limit_s=1)
+    slow.resume()
+    assert world.run_rounds(limit_s=30)
+    for each in world.alive:
+        assert [(abort.round, abort.cause) for abort in each.aborts] == [(last + 1, "timeout")]
+        assert [outcome.round for outcome in each.outcomes] == [n for n in range(1, 7) if n != last + 1]
+
+
+def test_a_peer_that_stalls_is_removed_though_its_link_lives() -> None:
+    world = fleet(4, rounds=4, limits=Limits(stall_s=20.0))
+    assert world.run_rounds(1, limit_s=30)
+    peer(world, "p3").pause()
+    others = [p for p in world.alive if p.id != "p3"]
+    assert world.run_until(lambda: all(p.done >= 4 for p in others), 120)
+    assert any("kept the round waiting" in note for note in world.notes)
