@@ -1,0 +1,123 @@
+"""Time an allreduce of one vector over loopback TCP between processes: edgepeer against Gloo, OpenMPI over TCP and
+a bare tree without a protocol, interleaved in one run, so that the ratios mean something."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from broker import running_broker
+from common import counts, positive, show, warn_if_busy, write_json
+from fleet import WARM_UP, Fleet, FleetError, missing
+
+_COMPARATORS = ("gloo", "mpi", "bare")
+_COLUMNS = {
+    "peers": "peers",
+    "system": "system",
+    "median_ms": "median ms",
+    "p95_ms": "p95 ms",
+    "ratio": "edgepeer / system",
+    "cpu_ms": "CPU ms of all",
+    "idle": "CPU when idle",
+}
+
+
+def main() -> int:
+    arguments = _arguments()
+    warn_if_busy()
+    systems = ["edgepeer"]
+    for system in arguments.against:
+        if lack := missing(system):
+            print(f"skipping {system}: {lack}", file=sys.stderr)
+        else:
+            systems.append(system)
+    rows: list[dict[str, Any]] = []
+    try:
+        for peers in arguments.peers:
+            print(f"{peers} peers: starting {', '.join(systems)} ...", file=sys.stderr)
+            rows += measure(systems, peers, arguments.elements, arguments.rounds, arguments.blocks)
+    except FleetError as error:
+        print(error, file=sys.stderr)
+        return 1
+    show(f"allreduce of {arguments.elements:,} float32 over loopback TCP", _COLUMNS, [_line(row) for row in rows])
+    if arguments.json:
+        write_json(arguments.json, rows)
+    return 0
+
+
+def measure(systems: list[str], peers: int, elements: int, rounds: int, blocks: int) -> list[dict[str, Any]]:
+    """Run the systems in turns, `blocks` times `rounds` allreduces each; one row per system."""
+    seconds: dict[str, list[float]] = {system: [] for system in systems}
+    busy = dict.fromkeys(systems, 0.0)  # processor time in the system's own turns
+    turns = dict.fromkeys(systems, 0.0)  # how long those took
+    with ExitStack() as stack:
+        broker = stack.enter_context(running_broker())
+        options = {"broker": broker, "fabric": "benchmark"}
+        fleets = {s: stack.enter_context(Fleet(s, peers, elements, options)) for s in systems}
+        for fleet in fleets.values():
+            fleet.measure(3)
+        began, before = time.monotonic(), {s: fleet.cpu_seconds() for s, fleet in fleets.items()}
+        for block in range(blocks):
+            first = block % len(systems)  # nobody always follows the same neighbour
+            for system in systems[first:] + systems[:first]:
+                turn, used = time.monotonic(), fleets[system].cpu_seconds()
+                seconds[system] += fleets[system].measure(rounds)
+                turns[system] += time.monotonic() - turn
+                busy[system] += fleets[system].cpu_seconds() - used
+        total = time.monotonic() - began
+        idle = {s: fleets[s].cpu_seconds() - before[s] - busy[s] for s in systems}
+    medians = {system: statistics.median(seconds[system]) for system in systems}
+    return [
+        {
+            "system": system,
+            "peers": peers,
+            "bytes": 4 * elements,
+            "median_s": medians[system],
+            "p95_s": float(np.percentile(seconds[system], 95)),
+            "rounds": len(seconds[system]),
+            "edgepeer_ratio": medians["edgepeer"] / medians[system],
+            "cpu_s": busy[system] / blocks / (rounds + WARM_UP),
+            "idle_cpu_fraction": idle[system] / (total - turns[system]) if len(systems) > 1 else None,
+        }
+        for system in systems
+    ]
+
+
+def _line(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the JSON file as a person wants to read it."""
+    idle = row["idle_cpu_fraction"]
+    return row | {
+        "median_ms": f"{row['median_s'] * 1e3:.2f}",
+        "p95_ms": f"{row['p95_s'] * 1e3:.2f}",
+        "cpu_ms": f"{row['cpu_s'] * 1e3:.1f}",
+        "ratio": f"{row['edgepeer_ratio']:.2f}",
+        "idle": None if idle is None else f"{idle:.1%}",
+    }
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", type=counts, default=[3, 7, 15, 31], help="default: 3,7,15,31")
+    parser.add_argument("--against", type=_systems, default=["gloo", "mpi"], help="of gloo,mpi,bare; default: gloo,mpi")
+    parser.add_argument("--elements", type=positive, default=407_050, help="float32 per vector; default: 407050")
+    parser.add_argument("--rounds", type=positive, default=20, help="timed allreduces per block; default: 20")
+    parser.add_argument("--blocks", type=positive, default=5, help="turns of each system; default: 5")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there")
+    return parser.parse_args()
+
+
+def _systems(text: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    if unknown := [name for name in names if name not in _COMPARATORS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r}: must be of {', '.join(_COMPARATORS)}")
+    return names
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""The embedded MQTT broker in a process of its own, so that it is not measured with the peers.
+
+`python broker.py` prints the broker's URL and serves until its standard input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvloop
+
+__all__ = ["running_broker"]
+
+
+@contextmanager
+def running_broker() -> Iterator[str]:
+    """A broker for as long as the context is open; gives its URL."""
+    command = [sys.executable, str(Path(__file__).resolve())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        if not url:
+            raise SystemExit("the embedded broker did not start (pip install 'edgepeer[broker]')")
+        try:
+            yield url
+        finally:
+            process.stdin.close()
+
+
+async def _serve() -> None:
+    from edgepeer.fabric.broker import EmbeddedBroker
+
+    async with EmbeddedBroker() as broker:
+        print(f"mqtt://{broker.address.host}:{broker.address.port}", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    uvloop.run(_serve())

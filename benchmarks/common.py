@@ -1,0 +1,101 @@
+"""What every benchmark here shares: the description of the machine, the table, and the JSON file
+`{"machine": {...}, "rows": [{...}]}` with one row per line of the table and units in the keys."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+__all__ = ["SINGLE_THREADED", "counts", "cpu_seconds", "machine", "positive", "show", "warn_if_busy", "write_json"]
+
+#: The processes of a benchmark share few cores: no library may start a thread pool of its own in each.
+SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+_PACKAGES = ("edgepeer", "numpy", "uvloop", "msgpack", "aiomqtt", "amqtt", "xxhash", "torch", "mpi4py", "openmpi")
+
+
+def counts(text: str) -> list[int]:
+    """Parse `3,7,15` for argparse; each at least 2."""
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or min(values) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r}: numbers of peers, each at least 2, such as 3,7,15")
+    return values
+
+
+def positive(text: str) -> int:
+    """Parse a whole number of at least 1 for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least 1")
+    return int(text)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used since its start."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def machine() -> dict[str, object]:
+    """Everything of this machine that moves the figures, and nothing that names it."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "congestion_control": _read("/proc/sys/net/ipv4/tcp_congestion_control"),
+        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+    }
+
+
+def warn_if_busy() -> None:
+    """Say so when others are using this machine. Call it before starting anything."""
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load > cores / 2:
+        print(f"warning: load {load:.1f} on {cores} cores: others are using this machine", file=sys.stderr)
+
+
+def show(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, object]]) -> None:
+    """Print rows as a table. `columns` maps a row's key to its heading; None is left blank."""
+    from rich.console import Console  # here, for the peers whose memory is measured import this module too
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for key, heading in columns.items():
+        names = any(str(row[key])[:1].isalpha() for row in rows if row[key] is not None)
+        table.add_column(heading, justify="left" if names else "right")
+    for row in rows:
+        table.add_row(*("" if row[key] is None else str(row[key]) for key in columns))
+    Console().print(table)
+
+
+def write_json(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    path.write_text(json.dumps({"machine": machine(), "rows": list(rows)}, indent=2) + "\n")
+
+
+def _cpu_model() -> str:
+    for line in _read("/proc/cpuinfo").splitlines():
+        if line.startswith(("model name", "Model")):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _read(path: str) -> str:
+    file = Path(path)
+    return file.read_text().strip() if file.exists() else ""
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

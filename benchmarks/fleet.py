@@ -1,0 +1,211 @@
+"""The processes of one system: started once, measured in turns with other systems, idle in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from common import SINGLE_THREADED, cpu_seconds
+
+__all__ = ["WARM_UP", "Fleet", "FleetError", "missing"]
+
+_WORKER = Path(__file__).with_name("worker.py")
+_DEADLINE = 120.0  # s, for any answer of a worker: a machine with few cores imports many torches slowly
+
+
+#: Untimed rounds before each block.
+WARM_UP = 2
+
+
+class FleetError(RuntimeError):
+    """A worker died, hung, or reported a wrong sum."""
+
+
+def missing(system: str) -> str | None:
+    """What `system` lacks here, or None when it can be measured."""
+    needed = {"gloo": "torch", "mpi": "mpi4py"}.get(system)
+    if needed and find_spec(needed) is None:
+        return f"{needed} is not installed (pip install 'edgepeer[bench]')"
+    if system == "mpi" and _mpirun() is None:
+        return "no mpirun beside this Python or on the PATH (pip install 'edgepeer[bench]')"
+    return None
+
+
+class Fleet:
+    """N workers of one system, as a context manager."""
+
+    def __init__(self, system: str, peers: int, elements: int, options: dict[str, Any] | None = None) -> None:
+        self.system, self.peers, self.elements = system, peers, elements
+        self._options = options or {}
+        self._round = 0
+        self._lines: list[IO[bytes]] = []
+        self._sockets: list[socket.socket] = []
+        self._pids: list[int] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Fleet:
+        self._directory = tempfile.TemporaryDirectory(prefix="edgepeer-bench-")
+        try:
+            self._start(Path(self._directory.name))
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._send({"stop": 0})
+            with suppress(subprocess.TimeoutExpired):
+                for process in self._processes:
+                    process.wait(10)
+        self._end()
+
+    def measure(self, rounds: int) -> list[float]:
+        """Time `rounds` allreduces after WARM_UP untimed ones and check the last sum at every rank.
+
+        A round's time is the longest of the ranks' own calls. All ranks are ready before any is let go, and all
+        are done before the next round is prepared.
+
+        Returns: seconds of each round.
+        Raises: FleetError when a worker is lost or a sum is wrong.
+        """
+        seconds = [self._one_round() for _ in range(WARM_UP + rounds)]
+        wrong = [r for r, answer in enumerate(self._ask({"check": self._round})) if answer["mistakes"]]
+        if wrong:
+            raise FleetError(f"{self.system}: wrong sums at ranks {wrong} in round {self._round}")
+        return seconds[WARM_UP:]
+
+    def cpu_seconds(self) -> float:
+        """Processor time that the workers have used since their start."""
+        return sum(cpu_seconds(pid) for pid in self._pids)
+
+    def _one_round(self) -> float:
+        self._round += 1
+        self._ask({"prepare": self._round})
+        return max(answer["seconds"] for answer in self._ask({"go": self._round}))
+
+    def _start(self, directory: Path) -> None:
+        control = str(directory / "control")
+        self._options.setdefault("store", str(directory / "store"))
+        self._log = (directory / "log").open("w+b")
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(control)
+            server.listen(self.peers)
+            server.settimeout(1.0)
+            self._processes = self._spawn(control)
+            hellos = [self._accept(server) for _ in range(self.peers)]
+        ranked = sorted(zip(hellos, self._sockets, self._lines, strict=True), key=lambda item: item[0]["rank"])
+        self._sockets = [connection for _, connection, _ in ranked]
+        self._lines = [lines for _, _, lines in ranked]
+        self._pids = [hello["pid"] for hello, _, _ in ranked]
+        self._ask({"start": [hello["address"] for hello, _, _ in ranked]})
+
+    def _spawn(self, control: str) -> list[subprocess.Popen[bytes]]:
+        environment = os.environ | SINGLE_THREADED | {"GLOO_SOCKET_IFNAME": "lo"}
+
+        def command(rank: int) -> list[str]:
+            numbers = [str(rank), str(self.peers), str(self.elements)]
+            return [sys.executable, str(_WORKER), self.system, control, *numbers, json.dumps(self._options)]
+
+        if self.system == "mpi":
+            commands = [[*_mpirun_command(self.peers), *command(0)]]
+        else:
+            commands = [command(rank) for rank in range(self.peers)]
+        return [
+            subprocess.Popen(c, env=environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
+            for c in commands
+        ]
+
+    def _accept(self, server: socket.socket) -> dict[str, Any]:
+        give_up = time.monotonic() + _DEADLINE
+        while True:
+            try:
+                connection, _ = server.accept()
+                break
+            except TimeoutError:
+                ended = any(process.poll() is not None for process in self._processes)
+                if ended or time.monotonic() > give_up:
+                    raise self._lost("a worker did not start") from None
+        connection.settimeout(_DEADLINE)
+        self._sockets.append(connection)
+        self._lines.append(connection.makefile("rb"))
+        return self._answer(len(self._lines) - 1)
+
+    def _ask(self, command: dict[str, Any]) -> list[dict[str, Any]]:
+        self._send(command)
+        return [self._answer(index) for index in range(self.peers)]
+
+    def _send(self, command: dict[str, Any]) -> None:
+        line = json.dumps(command).encode() + b"\n"
+        for connection in self._sockets:
+            connection.sendall(line)
+
+    def _answer(self, index: int) -> dict[str, Any]:
+        try:
+            line = self._lines[index].readline()
+        except TimeoutError:
+            raise self._lost(f"no answer within {_DEADLINE:.0f} s") from None
+        if not line:
+            raise self._lost("a worker ended")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _lost(self, what: str) -> FleetError:
+        self._log.seek(0)
+        return FleetError(f"{self.system}, {self.peers} peers: {what}\n{self._log.read()[-2000:].decode()}")
+
+    def _end(self) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for connection in self._sockets:
+            connection.close()
+        self._log.close()
+        self._directory.cleanup()
+
+
+def _mpirun() -> str | None:
+    """The mpirun of this Python's environment before any other, for it must fit the libmpi beside it."""
+    beside = Path(sys.executable).with_name("mpirun")
+    return str(beside) if beside.exists() else shutil.which("mpirun")
+
+
+def _mpirun_command(peers: int) -> list[str]:
+    """As fast as OpenMPI gets here: bound to cores it is up to a fifth faster than unbound."""
+    settings = {
+        "pml": "ob1",  # the layer that takes btl
+        "btl": "tcp,self",
+        "btl_tcp_if_include": "lo",
+        "mpi_yield_when_idle": "1",
+    }
+    mca = [word for name, value in settings.items() for word in ("--mca", name, value)]
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return [
+        str(_mpirun()),
+        *root,
+        "--oversubscribe",
+        "--bind-to",
+        "core:overload-allowed:if-supported",
+        "-np",
+        str(peers),
+        *mca,
+    ]

@@ -1,0 +1,210 @@
+"""One rank of one system under measurement: `python worker.py SYSTEM CONTROL_SOCKET RANK PEERS ELEMENTS OPTIONS`.
+
+The worker holds a connection to the benchmark (one JSON document per line each way) and is blocked in it whenever
+its system is not being measured, so that an idle system leaves the cores to the one whose turn it is.
+Commands: `{"start": [address of every rank]}`, `{"prepare": round}`, `{"go": round}`, `{"check": round}` and
+`{"stop": 0}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
+
+import numpy as np
+import uvloop
+from bare_tree import BareTree
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float32]
+
+
+class System(Protocol):
+    """What a worker needs of a system. Synchronous libraries just never suspend."""
+
+    rank: int
+
+    async def address(self) -> Any:
+        """What the other ranks need to know of this one."""
+
+    async def start(self, addresses: list[Any]) -> None:
+        """Every rank is there: connect."""
+
+    def prepare(self, vector: Vector) -> None:
+        """Not timed: put this round's input where the system wants it."""
+
+    async def allreduce(self, vector: Vector) -> Vector:
+        """Timed. Returns the sum; it need not outlive the next call."""
+
+    async def stop(self) -> None: ...
+
+
+class Bare:
+    def __init__(self, rank: int, peers: int, elements: int, options: dict[str, Any]) -> None:
+        self.rank = rank
+        self._tree = BareTree(rank, peers, elements)
+        self.allreduce = self._tree.allreduce
+        self.address = self._tree.listen
+        self.start = self._tree.connect
+        self.stop = self._tree.close
+
+    def prepare(self, vector: Vector) -> None:
+        pass
+
+
+class Gloo:
+    def __init__(self, rank: int, peers: int, elements: int, options: dict[str, Any]) -> None:
+        import torch
+        import torch.distributed
+
+        torch.set_num_threads(1)
+        self.rank = rank
+        self._peers, self._store = peers, options["store"]
+        self._distributed = torch.distributed
+        self._result = np.empty(elements, np.float32)
+        self._tensor = torch.from_numpy(self._result)
+
+    async def address(self) -> None:
+        return None
+
+    async def start(self, addresses: list[Any]) -> None:
+        self._distributed.init_process_group(
+            "gloo", init_method=f"file://{self._store}", rank=self.rank, world_size=self._peers
+        )
+
+    def prepare(self, vector: Vector) -> None:
+        self._result[:] = vector  # all_reduce works in place
+
+    async def allreduce(self, vector: Vector) -> Vector:
+        self._distributed.all_reduce(self._tensor)
+        return self._result
+
+    async def stop(self) -> None:
+        self._distributed.destroy_process_group()
+
+
+class Mpi:
+    def __init__(self, rank: int, peers: int, elements: int, options: dict[str, Any]) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self.rank = MPI.COMM_WORLD.rank
+        if MPI.COMM_WORLD.size != peers:
+            raise SystemExit(
+                f"mpi4py sees {MPI.COMM_WORLD.size} ranks, mpirun started {peers}: "
+                "mpirun and the libmpi that mpi4py loads are of two installations"
+            )
+        self._result = np.empty(elements, np.float32)
+
+    async def address(self) -> None:
+        return None
+
+    async def start(self, addresses: list[Any]) -> None:
+        pass
+
+    def prepare(self, vector: Vector) -> None:
+        pass
+
+    async def allreduce(self, vector: Vector) -> Vector:
+        self._mpi.COMM_WORLD.Allreduce(vector, self._result)
+        return self._result
+
+    async def stop(self) -> None:
+        self._mpi.Finalize()
+
+
+class Edgepeer:
+    """The public interface, with nothing switched off."""
+
+    def __init__(self, rank: int, peers: int, elements: int, options: dict[str, Any]) -> None:
+        self.rank = rank
+        self._peers = peers
+        self._options = options
+        self._stack = AsyncExitStack()
+
+    async def address(self) -> None:
+        return None  # peers find each other over MQTT
+
+    async def start(self, addresses: list[Any]) -> None:
+        import edgepeer
+
+        peer = edgepeer.Peer(broker=self._options["broker"], fabric=self._options["fabric"])
+        self._peer = await self._stack.enter_async_context(peer)
+        await self._peer.ready(peers=self._peers)
+
+    def prepare(self, vector: Vector) -> None:
+        pass
+
+    async def allreduce(self, vector: Vector) -> Vector:
+        outcome = await self._peer.allreduce(vector)
+        if len(outcome.contributors) != self._peers:
+            raise SystemExit(f"{len(outcome.contributors)} of {self._peers} peers are in the sum")
+        result: Vector = outcome.sum
+        return result
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+
+
+SYSTEMS: dict[str, Any] = {"bare": Bare, "edgepeer": Edgepeer, "gloo": Gloo, "mpi": Mpi}
+
+
+class Input:
+    """Small whole numbers, other ones for every rank and round: their float32 sums are exact in any order."""
+
+    def __init__(self, rank: int, peers: int, elements: int) -> None:
+        self._pattern = (np.arange(elements) % 1021).astype(np.float32)
+        self._rank, self._peers = rank, peers
+        self.vector = np.empty(elements, np.float32)
+
+    def fill(self, round_: int) -> None:
+        np.add(self._pattern, np.float32(self._rank + round_ % 1000), out=self.vector)
+
+    def mistakes(self, result: Vector, round_: int) -> int:
+        n = self._peers
+        expected = self._pattern * np.float32(n) + np.float32(n * (n - 1) // 2 + n * (round_ % 1000))
+        return int(np.count_nonzero(result != expected))
+
+
+async def serve(system: System, control: str, peers: int, elements: int) -> None:
+    reader, writer = await asyncio.open_unix_connection(control, limit=1 << 20)
+
+    def reply(**document: object) -> None:
+        writer.write(json.dumps(document).encode() + b"\n")
+
+    data = Input(system.rank, peers, elements)
+    result = data.vector
+    reply(rank=system.rank, pid=os.getpid(), address=await system.address())
+    while line := await reader.readline():
+        ((command, argument),) = json.loads(line).items()
+        if command == "go":
+            begin = time.perf_counter()
+            result = await system.allreduce(data.vector)
+            reply(seconds=time.perf_counter() - begin)
+        elif command == "prepare":
+            data.fill(argument)
+            system.prepare(data.vector)
+            reply()
+        elif command == "check":
+            reply(mistakes=data.mistakes(result, argument))
+        elif command == "start":
+            await system.start(argument)
+            reply()
+        else:
+            break
+    await system.stop()
+
+
+def main() -> None:
+    name, control, rank, peers, elements, options = sys.argv[1:]
+    system = SYSTEMS[name](int(rank), int(peers), int(elements), json.loads(options))
+    uvloop.run(serve(system, control, int(peers), int(elements)))
+
+
+if __name__ == "__main__":
+    main()
