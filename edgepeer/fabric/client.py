@@ -175,9 +175,10 @@ class FabricClient:
         if not self._running or self._ended.is_set():
             self._ending.set()
             return
-        if self._will_topic is not None:
-            self.publish_retained(self._will_topic, None)
-        self._polite = await self.flush(timeout)
+        if self._connections:  # else there is nothing to take back, and nobody to tell
+            if self._will_topic is not None:
+                self.publish_retained(self._will_topic, None)
+            self._polite = await self.flush(timeout)
         self._ending.set()
         await self._ended.wait()
 

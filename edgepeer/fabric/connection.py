@@ -11,7 +11,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
-from typing import Final
+from typing import Any, Final
 
 import aiomqtt
 from paho.mqtt.reasoncodes import ReasonCode
@@ -83,6 +83,7 @@ async def connection(
         logger=_QUIET,
     )
     client._client._create_socket_connection = lend  # type: ignore[method-assign]
+    client._client.on_socket_register_write = _writer_registration(client)
     try:
         try:
             await client.__aenter__()
@@ -101,6 +102,31 @@ async def connection(
             await client.__aexit__(None, None, None)
         if not lent:
             sock.close()
+
+
+def _writer_registration(client: aiomqtt.Client) -> Callable[[Any, Any, Any], None]:
+    """How paho asks to be told when it can write.
+
+    aiomqtt registers the socket's number a turn later without looking: by then the socket may be closed, and
+    the number another's.
+    """
+    loop = asyncio.get_running_loop()
+
+    def can_write() -> None:
+        try:
+            client._client.loop_write()
+        except Exception as error:  # as aiomqtt does: the connection is broken
+            if not client._disconnected.done():
+                client._disconnected.set_exception(error)
+
+    def register(_client: Any, _userdata: Any, sock: Any) -> None:
+        def add() -> None:
+            if sock.fileno() >= 0:
+                loop.add_writer(sock.fileno(), can_write)
+
+        loop.call_soon_threadsafe(add)  # paho connects in another thread
+
+    return register
 
 
 def describe(error: BaseException) -> str:
