@@ -204,6 +204,7 @@ class Peer:
 
         Raises:
             NotReady: not within `timeout` seconds.
+            LeftFabric: this peer has left.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -212,6 +213,8 @@ class Peer:
                         return view
         except TimeoutError:
             pass
+        else:
+            raise LeftFabric("this peer has left the fabric")
         there = self._view.size if self._view is not None else 0
         raise NotReady(f"{there} of {peers} peers are in fabric {self._fabric_name!r} after {timeout:g} s")
 

@@ -61,6 +61,7 @@ class BlockingPeer:
             for call in calls:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
+            await self._loop.shutdown_default_executor()
 
     def _wait(self, call: Coroutine[Any, Any, _T]) -> _T:
         if self._life.done():
@@ -112,8 +113,9 @@ class BlockingPeer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-        if error is None:
-            self._life.result()  # a bug that no call has met
+        bug = self._life.exception()
+        if bug is not None and bug is not error:
+            raise bug
 
 
 def connect(broker: str = "mqtt://127.0.0.1:1883", fabric: str = "default", **arguments: Any) -> BlockingPeer:

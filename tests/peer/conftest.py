@@ -1,0 +1,67 @@
+"""The event loop that peers run on, and brokers for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+
+import pytest
+import uvloop
+
+from edgepeer.fabric.broker import EmbeddedBroker
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Peers are made for uvloop and work on any loop: a test that takes `both_loops` runs on asyncio's too."""
+    factories = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+    both = "both_loops" in getattr(item, "fixturenames", ())
+    return factories if both else {"uvloop": factories["uvloop"]}
+
+
+@pytest.fixture
+def both_loops() -> None:
+    """Run the test on every kind of event loop."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_unhandled(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """asyncio only logs what nobody handles: exceptions in callbacks and in tasks that nobody awaits."""
+    yield
+    said = [record.getMessage() for record in caplog.get_records("call") if record.name == "asyncio"]
+    assert said == []
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[EmbeddedBroker]:
+    async with EmbeddedBroker() as running:
+        yield running
+
+
+@pytest.fixture
+def broker_elsewhere() -> Iterator[EmbeddedBroker]:
+    """A broker in another thread's loop: the tasks of the test's loop are the peers' alone."""
+    broker = EmbeddedBroker()
+    ready = threading.Event()
+
+    async def serve() -> None:
+        nonlocal stop
+        stop = asyncio.Event()
+        async with broker:
+            ready.set()
+            await stop.wait()
+
+    stop: asyncio.Event | None = None
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        thread = threading.Thread(target=runner.run, args=(serve(),), name="broker")
+        thread.start()
+        assert ready.wait(10)
+        assert stop is not None
+        try:
+            yield broker
+        finally:
+            runner.get_loop().call_soon_threadsafe(stop.set)
+            thread.join(10)

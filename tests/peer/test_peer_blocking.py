@@ -1,0 +1,132 @@
+"""edgepeer.connect: the same from threads and scripts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from peer_fleet import DEADLINE_S
+
+import edgepeer
+from edgepeer.errors import ConfigError, FabricError, LeftFabric, NotReady, ProtocolBug, RoundTimeout
+from edgepeer.fabric.broker import EmbeddedBroker
+
+
+def test_two_peers_in_two_threads(broker_elsewhere: EmbeddedBroker) -> None:
+    url = broker_elsewhere.address.url()
+
+    def work(rank: int) -> list[float]:
+        with edgepeer.connect(url, "lab", peer_id=f"p{rank}") as peer:
+            view = peer.ready(peers=2, timeout=DEADLINE_S)
+            assert view.size == 2
+            assert view == peer.view
+            assert peer.id == f"p{rank}"
+            return [float(peer.allreduce(np.full(3, float(rank + n)), weight=1 + rank).mean[0]) for n in range(10)]
+
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(work, range(2))
+    assert first == second
+    np.testing.assert_allclose(first, [n + 2 / 3 for n in range(10)])
+
+
+def test_what_goes_wrong_is_raised_where_it_was_called(broker_elsewhere: EmbeddedBroker) -> None:
+    url = broker_elsewhere.address.url()
+    before = threading.active_count()
+    with pytest.raises(ConfigError):
+        edgepeer.connect(url, "no/slash")
+    with pytest.raises(TypeError):
+        edgepeer.connect(url, colour="red")
+    began = time.monotonic()
+    with pytest.raises(FabricError, match="connection refused"):
+        edgepeer.connect("mqtt://127.0.0.1:1")
+    assert time.monotonic() - began < 10
+    with edgepeer.connect(url, "lab", peer_id="a") as a:
+        a.ready()
+        with pytest.raises(NotReady, match="1 of 2 peers"):
+            a.ready(2, timeout=0.1)
+        with pytest.raises(TypeError, match="float32 or float64"):
+            a.allreduce(np.ones(2, np.int32))
+        with edgepeer.connect(url, "lab", peer_id="b") as b:
+            b.ready(2)
+            with pytest.raises(RoundTimeout, match="waiting for"):
+                b.allreduce(np.ones(2), timeout=0.1)
+    assert threading.active_count() == before
+
+
+def test_closed_is_closed(broker_elsewhere: EmbeddedBroker) -> None:
+    peer = edgepeer.connect(broker_elsewhere.address.url(), "lab")
+    peer.ready()
+    peer.close()
+    peer.close()
+    with pytest.raises(LeftFabric, match="this peer is closed"):
+        peer.allreduce(np.ones(1))
+
+
+def test_a_call_that_waits_when_the_peer_is_closed(broker_elsewhere: EmbeddedBroker) -> None:
+    url = broker_elsewhere.address.url()
+    with edgepeer.connect(url, "lab", peer_id="a") as a, ThreadPoolExecutor(1) as thread:
+        a.ready()
+        b = edgepeer.connect(url, "lab", peer_id="b")
+        b.ready(2)
+        waiting = thread.submit(b.allreduce, np.ones(2))
+        b.close()
+        with pytest.raises(LeftFabric):
+            waiting.result(DEADLINE_S)
+
+
+@pytest.mark.parametrize("calling", [True, False])
+def test_a_bug_in_the_machine_surfaces(
+    calling: bool, broker_elsewhere: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug = ProtocolBug("made for this test")
+
+    def fail(*_: object) -> list[object]:
+        raise bug
+
+    def live() -> None:
+        ended = threading.Event()
+        with edgepeer.connect(broker_elsewhere.address.url(), "lab") as peer:
+            peer.ready()
+            monkeypatch.setattr(peer._peer._driver.node, "tick", fail)
+            peer._life.add_done_callback(lambda _: ended.set())
+            if calling:
+                peer.ready(2, timeout=DEADLINE_S)
+            assert ended.wait(DEADLINE_S)
+
+    with pytest.raises(ProtocolBug) as caught:
+        live()
+    assert caught.value is bug
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_script_leaves_the_fabric(broker_elsewhere: EmbeddedBroker) -> None:
+    script = (
+        "import sys, numpy, edgepeer\n"
+        "with edgepeer.connect(sys.argv[1], 'lab', peer_id='b') as peer:\n"
+        "    peer.ready(2)\n"
+        "    print('ready', flush=True)\n"
+        "    peer.allreduce(numpy.ones(3))\n"
+    )
+    url = broker_elsewhere.address.url()
+    with edgepeer.connect(url, "lab", peer_id="a") as a:
+        a.ready()
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            a.ready(2)
+            process.send_signal(2)
+            _, err = process.communicate(timeout=DEADLINE_S)
+            assert err.rstrip().endswith("KeyboardInterrupt")
+            # It took leave: the round that it had a part in is given to nobody else.
+            assert a.allreduce(np.ones(3), timeout=DEADLINE_S).contributors in (("a", "b"), ("a",))
+        finally:
+            process.kill()
+            process.communicate()

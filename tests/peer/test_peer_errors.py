@@ -1,0 +1,248 @@
+"""What goes wrong around a Peer, and how it says so."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+from peer_fleet import all_reduce, fleet, peer_at
+
+from edgepeer import Peer
+from edgepeer.errors import (
+    ConfigError,
+    ContributionMismatch,
+    EdgepeerError,
+    FabricError,
+    LeftFabric,
+    NotReady,
+    PeerError,
+    ProtocolBug,
+    RoundTimeout,
+)
+from edgepeer.fabric.broker import EmbeddedBroker
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"broker": "http://127.0.0.1"}, "must be mqtt://"),
+        ({"fabric": "no/slash"}, "fabric 'no/slash'"),
+        ({"fanout": 0}, "fanout = 0: must be from 1 to"),
+        ({"fanout": 65}, "fanout = 65"),
+        ({"listen": "127.0.0.1"}, "must be host:port"),
+        ({"listen": "127.0.0.1:99999"}, "must be host:port"),
+        ({"advertise": ["here"]}, "address 'here'"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_starts(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Peer(**arguments)
+
+
+@pytest.fixture
+async def taken() -> AsyncIterator[str]:
+    """An address that somebody listens on who says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        yield f"127.0.0.1:{sock.getsockname()[1]}"
+
+
+async def refusal_of(peer: Peer) -> tuple[Exception, float]:
+    began = time.monotonic()
+    with pytest.raises(EdgepeerError) as caught:
+        async with peer:
+            pytest.fail("it was let in")
+    return caught.value, time.monotonic() - began
+
+
+async def test_a_port_in_use(broker: EmbeddedBroker, taken: str) -> None:
+    error, _ = await refusal_of(peer_at(broker, listen=taken))
+    assert isinstance(error, ConfigError)
+    assert str(error).startswith(f"listen {taken}: ")
+    assert "in use" in str(error)
+
+
+async def test_an_address_of_another_machine(broker: EmbeddedBroker) -> None:
+    error, _ = await refusal_of(peer_at(broker, listen="203.0.113.7:0"))
+    assert isinstance(error, ConfigError)
+    assert str(error).startswith("listen 203.0.113.7:0: ")
+
+
+@pytest.mark.parametrize("bad", ["pêer", "a/b", ""])
+async def test_a_bad_name(bad: str, broker: EmbeddedBroker) -> None:
+    error, _ = await refusal_of(peer_at(broker, bad))
+    assert isinstance(error, ConfigError)
+
+
+async def test_nobody_at_the_brokers_address() -> None:
+    error, seconds = await refusal_of(Peer("mqtt://127.0.0.1:1"))
+    assert isinstance(error, FabricError)
+    assert str(error).startswith("broker mqtt://127.0.0.1:1: connection refused")
+    assert seconds < 10
+
+
+async def test_somebody_else_at_the_brokers_address(taken: str) -> None:
+    error, seconds = await refusal_of(Peer(f"mqtt://{taken}"))
+    assert isinstance(error, FabricError)
+    assert "timed out" in str(error)
+    assert seconds < 10
+
+
+async def test_wrong_credentials() -> None:
+    async with EmbeddedBroker(username="fleet", password="right") as broker:
+        address = broker.address
+        for login in ("", "fleet:wrong@"):
+            error, seconds = await refusal_of(Peer(f"mqtt://{login}127.0.0.1:{address.port}"))
+            assert isinstance(error, FabricError)
+            assert "wrong user name or password" in str(error)
+            assert "wrong@" not in str(error)
+            assert seconds < 5
+        async with Peer(address.url()) as peer:
+            await peer.ready()
+
+
+async def test_not_enough_peers(broker: EmbeddedBroker) -> None:
+    async with fleet(broker, "a", "b") as (a, _):
+        with pytest.raises(NotReady, match=r"2 of 3 peers are in fabric 'lab' after 0\.2 s"):
+            await a.ready(3, timeout=0.2)
+        assert (await a.ready(2)).size == 2
+
+
+async def test_allreduce_before_there_is_a_view(broker: EmbeddedBroker) -> None:
+    async with peer_at(broker) as peer:
+        with pytest.raises(NotReady, match="await ready"):
+            await peer.allreduce(np.ones(1))
+
+
+async def test_allreduce_after_leaving(broker: EmbeddedBroker) -> None:
+    async with fleet(broker, "a") as (peer,):
+        pass
+    with pytest.raises(LeftFabric):
+        await peer.allreduce(np.ones(1))
+
+
+async def test_a_round_that_someone_stays_away_from(broker: EmbeddedBroker) -> None:
+    async with fleet(broker, "a", "b", "c", "d", "e") as peers:
+        await all_reduce(peers, [np.ones(4)] * 5)
+        async with asyncio.timeout(10):
+            errors = await asyncio.gather(
+                *(peer.allreduce(np.ones(4), timeout=0.3) for peer in peers[:4]), return_exceptions=True
+            )
+        # One of them gave up first, and all got its reason.
+        assert [type(error) for error in errors] == [RoundTimeout] * 4
+        assert len({str(error) for error in errors}) == 1
+        assert "timed out after 0.3 s at" in str(errors[0])
+        # The late peer's call belongs to the round that is over: it hears the same at once.
+        with pytest.raises(RoundTimeout) as late:
+            await peers[4].allreduce(np.ones(4))
+        assert str(late.value) == str(errors[0])
+        assert {outcome.weight for outcome in await all_reduce(peers, [np.ones(4)] * 5)} == {5}
+
+
+async def test_a_timeout_names_who_is_missing(broker: EmbeddedBroker) -> None:
+    async with fleet(broker, "a", "b", "c") as peers:
+        await all_reduce(peers, [np.ones(4)] * 3)
+        a, b, _ = peers
+        waiting = asyncio.create_task(b.allreduce(np.ones(4), timeout=30))
+        with pytest.raises(RoundTimeout, match=r"timed out after 0.2 s at a, waiting for c$"):
+            await a.allreduce(np.ones(4), timeout=0.2)
+        with pytest.raises(RoundTimeout, match=r"at a, waiting for c$"):
+            await waiting
+
+
+@pytest.mark.parametrize("odd", range(4))
+async def test_vectors_that_do_not_fit_together(odd: int, broker: EmbeddedBroker) -> None:
+    async with fleet(broker, "a", "b", "c", "d") as peers:
+        values = [np.ones(1000, np.float32)] * 4
+        values[odd] = np.ones(999, np.float32)
+        async with asyncio.timeout(10):
+            errors = await asyncio.gather(
+                *(peer.allreduce(value) for peer, value in zip(peers, values, strict=True)), return_exceptions=True
+            )
+        assert [type(error) for error in errors] == [ContributionMismatch] * 4
+        assert all("1000 x float32" in str(error) and "999 x float32" in str(error) for error in errors)
+        outcomes = await all_reduce(peers, [np.ones(1000, np.float32)] * 4)
+        assert {(outcome.round, outcome.weight) for outcome in outcomes} == {(2, 4)}
+
+
+async def test_dtypes_that_do_not_fit_together(broker: EmbeddedBroker) -> None:
+    async with fleet(broker, "a", "b") as peers:
+        for sizes in ((4, 4), (4, 2)):  # of 4 and 2 elements, the bytes would fit
+            values = [np.ones(sizes[0], np.float32), np.ones(sizes[1], np.float64)]
+            async with asyncio.timeout(10):
+                errors = await asyncio.gather(
+                    *(peer.allreduce(value) for peer, value in zip(peers, values, strict=True)),
+                    return_exceptions=True,
+                )
+            assert [type(error) for error in errors] == [ContributionMismatch] * 2
+        await all_reduce(peers, [np.ones(4)] * 2)
+
+
+class Oops(Exception):
+    pass
+
+
+@pytest.mark.parametrize("error", [Oops("mine"), ExceptionGroup("mine", [Oops(), ValueError()])])
+async def test_what_the_body_raises_comes_out_as_it_is(error: Exception, broker: EmbeddedBroker) -> None:
+    async def live() -> None:
+        async with peer_at(broker) as peer:
+            await peer.ready()
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        await live()
+    assert caught.value is error
+
+
+async def test_cancelling_the_body(broker: EmbeddedBroker) -> None:
+    inside = asyncio.Event()
+
+    async def live() -> None:
+        async with peer_at(broker) as peer:
+            await peer.ready()
+            inside.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(live())
+    await inside.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("working", [False, True])
+async def test_a_bug_in_the_machine_surfaces(
+    working: bool, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug = ProtocolBug("made for this test")
+
+    def fail(*_: object) -> list[object]:
+        raise bug
+
+    async def live() -> None:
+        async with peer_at(broker, "a") as peer:
+            await peer.ready()
+            monkeypatch.setattr(peer._driver.node, "handle" if working else "tick", fail)
+            await (peer.allreduce(np.ones(3)) if working else asyncio.Event().wait())
+
+    with pytest.raises(ProtocolBug) as caught:
+        async with asyncio.timeout(10):
+            await live()
+    assert caught.value is bug
+
+
+async def test_two_allreduces_of_one_peer_are_the_callers_mistake_not_a_bug(broker: EmbeddedBroker) -> None:
+    async with fleet(broker, "a", "b") as (a, b):
+        calls = [asyncio.create_task(a.allreduce(np.ones(2))) for _ in range(3)]
+        done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        while len(done) < 2:
+            more, _ = await asyncio.wait(set(calls) - done, return_when=asyncio.FIRST_COMPLETED)
+            done |= more
+        assert all(isinstance(call.exception(), PeerError) for call in done)
+        await b.allreduce(np.ones(2))
+        (last,) = set(calls) - done
+        assert (await last).weight == 2
