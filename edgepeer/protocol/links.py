@@ -39,6 +39,7 @@ class Link:
         "redial_s",
         "sent",
         "sync",
+        "told",
         "up",
         "waiting",
     )
@@ -63,6 +64,8 @@ class Link:
         """The peer's round waits for its children."""
         self.sync: Sync | None = None
         """Where the peer stood when it last said so on this connection."""
+        self.told: int | None = None
+        """What the peer was last told of where we stand, by a Sync on this connection."""
 
 
 class Links:
@@ -112,7 +115,7 @@ class Links:
     def on_up(self, peer: PeerId, incarnation: int, now: float) -> Link:
         link = self._links.setdefault(peer, Link(now))
         link.up, link.dialing, link.sync, link.waiting, link.cleared = True, False, None, False, False
-        link.heard = link.sent = now
+        link.heard, link.sent, link.told = now, now, None
         link.redial_s = self._limits.redial_min_s
         self._note_life(link, incarnation, now)
         return link

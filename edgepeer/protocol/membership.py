@@ -9,6 +9,9 @@
     coordinator  | position 0                   | make the next view: at a round's end or between rounds for
                  |                              | joiners, leavers and runs, at once for the lost
 
+A coordinator that wants to leave first hands its place to somebody who stays, and then leaves like any member: not
+before the new coordinator has the result of the last round that it took part in.
+
 A view replaces another only if that `precedes` it. This module decides; `node` sends, installs and asks.
 """
 
@@ -113,6 +116,11 @@ class Membership:
         if self.view is not None and peer in self.view and self.view.member(peer).incarnation < member.incarnation:
             self.lose(peer)
 
+    def leave(self, now: float) -> None:
+        self.leaving = True
+        if self.coordinator:
+            self._note_change(now)
+
     def rejoin(self, now: float) -> None:
         """Want to be in again, in a new life, after having left."""
         self._new_life()
@@ -168,25 +176,23 @@ class Membership:
         }
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
         # The round in progress can't end without somebody who will not contribute to it.
-        stuck = any(until < first_round for until in leavers.values()) or (self.leaving and not contributed)
-        if not (self._lost or boundary or stuck or (idle and (due or self.leaving))):
+        stuck = any(until < first_round for until in leavers.values()) or (self.leaving and due and not contributed)
+        if not (self._lost or boundary or stuck or (idle and due)):
             return None
         joiners = self._joiners(view) if not self.leaving else []
-        gone = set(leavers)
-        gone |= self._lost | {PeerId(member.id) for member in joiners if member.id in view}
-        if self.leaving:
-            gone.add(self._id)
-        if len(gone) == view.size and not joiners:
-            gone = {self._id}  # the others leave one by one, so that each hears of it
+        gone = self._lost | set(leavers) | {PeerId(member.id) for member in joiners if member.id in view}
         joiners = joiners[: MAX_MEMBERS - view.size + len(gone)]
+        staying = [peer for peer in view.ids if peer not in gone and peer != self._id]
+        head = staying[0] if self.leaving and due and staying else None
         size = view.size - len(gone) + len(joiners)
         run = None
         if self._run is not None and self._run[0] != view.run and size >= self._run[1]:
             run, first_round = self._run[0], 1
-        if not gone and not joiners and run is None:
-            self._changed_at = None
+        if not gone and not joiners and run is None and head is None:
+            if not self.leaving:
+                self._changed_at = None
             return None
-        return view.successor(first_round=first_round, without=gone, joined=joiners, run=run)
+        return view.successor(first_round=first_round, without=gone, joined=joiners, coordinator=head, run=run)
 
     def takeover(self, parent: PeerId, lost_at: float, first_round: int, now: float) -> View | None:
         """The view in which this peer takes over, once it is its turn after its parent was lost."""

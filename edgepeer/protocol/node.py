@@ -50,7 +50,6 @@ class Node:
         self._now = now
         self._tick_at = now
         self._left = False
-        self._told_parent = 0
         self._providing: set[PeerId] = set()  # one state at a time to each neighbour
         self._on_event: dict[type[Any], Callable[[Any], None]] = {
             ev.FrameReceived: self._on_frame_received,
@@ -199,19 +198,9 @@ class Node:
     # -- where neighbours stand ------------------------------------------------------------------------------
 
     def _send_sync(self, peer: PeerId) -> None:
-        view = self.view
-        if view is not None and peer == view.parent(self.id):
-            self._told_parent = self.allreduce.standing
-        self._emit(
-            fx.Send(
-                peer,
-                fr.Sync(
-                    epoch=view.epoch if view is not None else 0,
-                    run=self.allreduce.run,
-                    committed=self.allreduce.standing,
-                ),
-            )
-        )
+        epoch = self.view.epoch if self.view is not None else 0
+        standing = self.links[peer].told = self.allreduce.standing
+        self._emit(fx.Send(peer, fr.Sync(epoch=epoch, run=self.allreduce.run, committed=standing)))
 
     def _on_sync(self, peer: PeerId, frame: fr.Sync) -> None:
         self.links[peer].sync = frame
@@ -224,8 +213,10 @@ class Node:
         elif self._is_level(peer):
             before = self.allreduce.committed
             self.allreduce.on_sync(peer, frame.committed)
-            if before == UNKNOWN != self.allreduce.committed:
+            if before != self.allreduce.committed:
                 self._sync_all(view)
+            elif self.links[peer].told != before:
+                self._send_sync(peer)  # a round has ended since, and we did not know yet that it must hear of it
             self._hope()
             self._ask_for_state(patient=True)
 
@@ -243,7 +234,9 @@ class Node:
         if self.view is None or self.allreduce.committed != UNKNOWN:
             return
         parent = self.view.parent(self.id)
-        if parent is not None and self.links.is_up(parent) and self._told_parent != self.allreduce.standing:
+        if parent is None or not self.links.is_up(parent):
+            return
+        if self.links[parent].told != self.allreduce.standing:
             self._send_sync(parent)
 
     def _is_level(self, peer: PeerId) -> bool:
@@ -353,9 +346,6 @@ class Node:
             self.membership.seen = view
 
     def _install(self, view: View) -> None:
-        if not self.membership.contains_me(view):
-            self._exit(view, "left")
-            return
         was_coordinator = self.membership.coordinator
         self.membership.enter(view, self._now)
         parent = view.parent(self.id)
@@ -442,7 +432,7 @@ class Node:
             self._tell_coordinator(frame)
 
     def _on_leave_wanted(self, event: ev.LeaveWanted) -> None:
-        self.membership.leaving = True
+        self.membership.leave(self._now)
         self._ask_to_leave()
 
     def _ask_to_leave(self) -> None:

@@ -198,7 +198,8 @@ class World:
         what = f"{type(effect.frame).__name__}>{effect.peer}" if isinstance(effect, fx.Send) else type(effect).__name__
         self._digest.update(f"{self.clock.now:.9f} {peer} {what}\n".encode())
         if self.log is not None:
-            self.log.append(f"{self.clock.now:.6f} {peer} {effect.frame if isinstance(effect, fx.Send) else effect}")
+            told = f"to {effect.peer}: {effect.frame}" if isinstance(effect, fx.Send) else str(effect)
+            self.log.append(f"{self.clock.now:.6f} {peer} {told}")
 
     def note(self, peer: PeerId, text: str) -> None:
         self.notes.append(f"{self.clock.now:.3f} {peer} {text}")

@@ -13,7 +13,7 @@ from edgepeer.simulation.network import LinkModel
 from edgepeer.simulation.peer import SimulatedPeer
 from edgepeer.simulation.world import Workload, World
 
-SMALL_SEGMENTS = Limits(smallest_segment_bytes=64, first_segment_bytes=256)
+SMALL_SEGMENTS = Limits(smallest_segment_bytes=256, first_segment_bytes=512)
 """Vectors of a few hundred elements are cut in many segments."""
 
 KINDS = (
@@ -168,10 +168,10 @@ faults = st.builds(
 
 stories = st.builds(
     Story,
-    peers=st.integers(1, 9),
+    peers=st.integers(1, 8),
     faults=st.lists(faults, max_size=6).map(tuple),
     fanout=st.integers(1, 4),
-    rounds=st.integers(1, 25),
+    rounds=st.integers(1, 15),
     size=st.sampled_from([0, 1, 7, 100, 1001]),
     dtype=st.sampled_from(["<f4", "<f8"]),
     compute_s=st.sampled_from([0.0, 0.02, 0.3]),

@@ -88,8 +88,8 @@ def test_segments_go_down_while_later_ones_still_come_up() -> None:
         world.add(f"p{number}")
     world.log = []
     assert world.run_rounds()
-    down = next(i for i, line in enumerate(world.log) if " p0 Result(" in line)
-    assert any(" p1 Reduce(" in line for line in world.log[down:])
+    down = next(i for i, line in enumerate(world.log) if " p0 to " in line and "Result(" in line)
+    assert any(" p1 to p0: Reduce(" in line for line in world.log[down:])
 
 
 # -- the checker itself ------------------------------------------------------------------------------------
