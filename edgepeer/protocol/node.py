@@ -215,7 +215,7 @@ class Node:
             self.allreduce.on_sync(peer, frame.committed)
             if before != self.allreduce.committed:
                 self._sync_all(view)
-            elif self.links[peer].told != before:
+            elif self.links[peer].told != self.allreduce.standing:
                 self._send_sync(peer)  # a round has ended since, and we did not know yet that it must hear of it
             self._hope()
             self._ask_for_state(patient=True)

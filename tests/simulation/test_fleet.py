@@ -92,6 +92,17 @@ def test_segments_go_down_while_later_ones_still_come_up() -> None:
     assert any(" p1 to p0: Reduce(" in line for line in world.log[down:])
 
 
+@pytest.mark.parametrize("run", ["run", None])
+def test_neighbours_say_where_they_stand_a_few_times_and_not_for_ever(run: str | None) -> None:
+    world = World(seed=1, workload=Workload(rounds=50, run=run, compute_s=0.5))
+    for number in range(15):
+        world.add(f"p{number:02}", delay_s=number / 2)
+    world.log = []
+    assert world.run_rounds(limit_s=120)
+    views = max(peer.node.view.epoch for peer in world.alive if peer.node.view is not None)
+    assert sum("Sync(" in line for line in world.log) <= 4 * 15 * views
+
+
 # -- the checker itself ------------------------------------------------------------------------------------
 
 
