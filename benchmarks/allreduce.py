@@ -83,7 +83,7 @@ def measure(systems: list[str], peers: int, elements: int, rounds: int, blocks: 
             "rounds": len(seconds[system]),
             "edgepeer_ratio": medians["edgepeer"] / medians[system],
             "cpu_s": busy[system] / blocks / (rounds + WARM_UP),
-            "idle_cpu_fraction": idle[system] / (total - turns[system]) if len(systems) > 1 else None,
+            "idle_cpu_fraction": max(0.0, idle[system] / (total - turns[system])) if len(systems) > 1 else None,
         }
         for system in systems
     ]
