@@ -119,7 +119,7 @@ class Pumps:
     async def __aexit__(self, *exception: object) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.wait(self._tasks)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def check(self) -> None:
         """Every outcome is the sum over its contributors, and every peer saw the same bits in the same round."""
@@ -139,7 +139,7 @@ def _worth(name: str) -> float:
 
 
 class Stranger:
-    """A peer in a process of its own, which brings its worth to round after round until it is killed."""
+    """A peer in a process of its own, which is in a view, and brings its worth to round after round."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -154,8 +154,12 @@ class Stranger:
             name,
             str(_worth(name)),
             stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
         )
         try:
+            assert process.stdout is not None
+            async with asyncio.timeout(DEADLINE_S):
+                assert await process.stdout.readline() == b"ready\n"
             yield cls(process)
         finally:
             if process.returncode is None:

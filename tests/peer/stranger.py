@@ -14,6 +14,7 @@ def main(broker: str, name: str, worth: str) -> None:
     value = np.full(1000, float(worth), dtype=np.float32)
     with edgepeer.connect(broker, "lab", peer_id=name) as peer:
         peer.ready()
+        print("ready", flush=True)
         while True:
             try:
                 peer.allreduce(value)
