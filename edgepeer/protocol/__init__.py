@@ -6,11 +6,17 @@ machine runs over TCP in a peer and over virtual time in the simulator.
     limits.py      the few numbers of the protocol
     events.py      what can happen to a peer
     effects.py     what a peer wants done
-    allreduce.py   rounds: reduce up, result down, commit
-    streams.py     buffers of a round and what has arrived in them
+    place.py       where a peer and its neighbours stand
+    allreduce.py   rounds: what comes in, when it is added, when a round is over
+    sending.py     rounds: what goes out
+    round.py       one round's buffers and progress
+    past.py        rounds that are over, for neighbours that missed them
+    streams.py     what has arrived of a vector
+    rates.py       how fast the links are
     segments.py    how large a segment should be on a link
     links.py       which neighbours to be connected to, and which of them are gone
-    membership.py  views: bootstrap, join, leave, loss, takeover
+    neighbours.py  what neighbours tell each other of where they stand
     catchup.py     state for whoever joins or fell behind
+    membership.py  views: bootstrap, join, leave, loss, takeover
     node.py        puts the above together: one peer
 """

@@ -12,8 +12,8 @@ from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Frame
 
 __all__ = [
-    "Adopted", "Contribute", "ControlLost", "ControlSynced", "DialFailed", "Event", "FrameReceived", "JoinWanted",
-    "LeaveWanted",
+    "Adopted", "Contribute", "ControlLost", "ControlSynced", "DialFailed", "Event", "FloatVector", "FrameReceived",
+    "JoinWanted", "LeaveWanted",
     "LinkDown", "LinkUp", "PresenceGone", "PresenceSeen", "RunWanted", "StateReady", "TimedOut", "ViewSeen",
 ]  # fmt: skip
 

@@ -15,11 +15,13 @@ from edgepeer.errors import WireError
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
-from edgepeer.protocol.allreduce import UNKNOWN, Allreduce
+from edgepeer.protocol.allreduce import Allreduce
 from edgepeer.protocol.catchup import Catchup
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Links
 from edgepeer.protocol.membership import Membership
+from edgepeer.protocol.neighbours import Neighbours
+from edgepeer.protocol.place import UNKNOWN
 from edgepeer.topology.view import Member, View
 from edgepeer.wire import frames as fr
 from edgepeer.wire.documents import pack, unpack
@@ -45,12 +47,11 @@ class Node:
         self.membership = Membership(me, fanout, self.limits)
         self.links = Links(self.limits, emit)
         self.allreduce = Allreduce(self.id, self.limits, emit, self._fail_link)
-        self.catchup = Catchup(self.limits, emit)
+        self.neighbours = Neighbours(self.links, self.allreduce, Catchup(self.limits, emit), emit)
         self._emit = emit
         self._now = now
         self._tick_at = now
         self._left = False
-        self._providing: set[PeerId] = set()  # one state at a time to each neighbour
         self._on_event: dict[type[Any], Callable[[Any], None]] = {
             ev.FrameReceived: self._on_frame_received,
             ev.LinkUp: self._on_link_up,
@@ -64,8 +65,8 @@ class Node:
             ev.Contribute: lambda e: self.allreduce.contribute(e.vector, e.weight, self._now),
             ev.TimedOut: lambda e: self.allreduce.time_out(e.reason),
             ev.RunWanted: lambda e: self.membership.want_run(e.run, e.peers, self._now),
-            ev.StateReady: self._on_state_ready,
-            ev.Adopted: self._on_adopted,
+            ev.StateReady: lambda e: self.neighbours.on_state_ready(e),
+            ev.Adopted: lambda e: self.neighbours.on_adopted(e),
             ev.LeaveWanted: self._on_leave_wanted,
             ev.JoinWanted: self._on_join_wanted,
         }
@@ -78,8 +79,8 @@ class Node:
             fr.Ping: self._on_ping,
             fr.Suspect: self._on_suspect,
             fr.Leave: lambda p, f, e: self._on_leave(f),
-            fr.StateRequest: self._on_state_request,
-            fr.State: self._on_state,
+            fr.StateRequest: lambda p, f, e: self.neighbours.on_state_request(p, f.run),
+            fr.State: lambda p, f, e: self.neighbours.on_state(p, f, e, self._now),
             fr.Hello: lambda p, f, e: None,
             fr.Bye: lambda p, f, e: None,
         }
@@ -99,7 +100,7 @@ class Node:
         if isinstance(frame, fr.Reduce | fr.Result):
             return self.allreduce.sink(peer, frame, payload_bytes)
         if isinstance(frame, fr.State):
-            return self.catchup.sink(peer, frame, payload_bytes)
+            return self.neighbours.sink(peer, frame, payload_bytes)
         return None
 
     def handle(self, event: ev.Event, now: float) -> list[fx.Effect]:
@@ -141,14 +142,20 @@ class Node:
 
     def _on_link_up(self, event: ev.LinkUp) -> None:
         self.links.on_up(event.peer, event.incarnation, self._now)
-        self._send_sync(event.peer)
+        self.neighbours.send_sync(event.peer)
 
     def _on_link_down(self, peer: PeerId) -> None:
         self.links.on_down(peer, self._now)
-        self._providing.discard(peer)
-        self.allreduce.on_lost(peer)
-        self.catchup.on_lost(peer)
-        self._hope()
+        self.neighbours.on_lost(peer)
+
+    def _on_sync(self, peer: PeerId, frame: fr.Sync) -> None:
+        self.links[peer].sync = frame
+        view = self.view
+        if view is not None and frame.epoch < view.epoch:
+            self._send_view(peer, view)
+            self.neighbours.send_sync(peer)
+        elif self.neighbours.is_level(peer):
+            self.neighbours.on_sync(peer, frame.committed, self._now)
 
     def _fail_link(self, peer: PeerId, reason: str) -> None:
         self._emit(fx.Note("warning", f"link to {peer} closed: {reason}"))
@@ -166,7 +173,7 @@ class Node:
         link = self.links[peer]
         link.waiting = frame.waiting
         if link.member is None:
-            self._send_sync(peer)  # it wants the link though we don't: let it hear that we live
+            self.neighbours.send_sync(peer)  # it wants the link though we don't: let it hear that we live
 
     def _check_links(self) -> None:
         for peer, _ in self.links.tick(self._now, self.allreduce.waiting):
@@ -193,105 +200,7 @@ class Node:
             self.links.want(self.membership.probes(), (), self._now)
         elif self.membership.leaving:
             self._ask_to_leave()
-        self._ask_for_state(patient=False)
-
-    # -- where neighbours stand ------------------------------------------------------------------------------
-
-    def _send_sync(self, peer: PeerId) -> None:
-        epoch = self.view.epoch if self.view is not None else 0
-        standing = self.links[peer].told = self.allreduce.standing
-        self._emit(fx.Send(peer, fr.Sync(epoch=epoch, run=self.allreduce.run, committed=standing)))
-
-    def _on_sync(self, peer: PeerId, frame: fr.Sync) -> None:
-        self.links[peer].sync = frame
-        view = self.view
-        if view is None:
-            return
-        if frame.epoch < view.epoch:
-            self._send_view(peer, view)
-            self._send_sync(peer)
-        elif self._is_level(peer):
-            before = self.allreduce.committed
-            self.allreduce.on_sync(peer, frame.committed)
-            if before != self.allreduce.committed:
-                self._sync_all(view)
-            elif self.links[peer].told != self.allreduce.standing:
-                self._send_sync(peer)  # a round has ended since, and we did not know yet that it must hear of it
-            self._hope()
-            self._ask_for_state(patient=True)
-
-    def _sync_all(self, view: View) -> None:
-        """Say to all neighbours where this peer stands, and hear again where they do."""
-        for peer in view.neighbours(self.id):
-            if self.links.is_up(peer):
-                self._send_sync(peer)
-                link = self.links[peer]
-                if link.sync is not None and self._is_level(peer):
-                    self.allreduce.on_sync(peer, link.sync.committed)
-
-    def _hope(self) -> None:
-        """Tell the parent when it becomes known whether somebody below has the state."""
-        if self.view is None or self.allreduce.committed != UNKNOWN:
-            return
-        parent = self.view.parent(self.id)
-        if parent is None or not self.links.is_up(parent):
-            return
-        if self.links[parent].told != self.allreduce.standing:
-            self._send_sync(parent)
-
-    def _is_level(self, peer: PeerId) -> bool:
-        """Whether a neighbour works in the same view and run."""
-        view, link = self.view, self.links.get(peer)
-        return (
-            view is not None
-            and link is not None
-            and link.sync is not None
-            and (link.sync.epoch, link.sync.run) == (view.epoch, self.allreduce.run)
-            and peer in view.neighbours(self.id)
-        )
-
-    def _ask_for_state(self, *, patient: bool) -> None:
-        """Ask a neighbour that is ahead for the state, if its kept results can't or don't bring us there."""
-        mine = self.allreduce.committed
-        if self.view is None or not self.allreduce.run:
-            return
-        gap = 2 if patient and mine != UNKNOWN else 1
-        ahead = []
-        for peer in self.view.neighbours(self.id):
-            link = self.links.get(peer)
-            if link is None or link.sync is None or not self._is_level(peer):
-                continue
-            if link.sync.committed >= mine + gap:
-                ahead.append(peer)
-        self.catchup.ask(ahead, self.allreduce.run, self._now)
-
-    def _on_state_request(self, peer: PeerId, frame: fr.StateRequest, event: ev.FrameReceived) -> None:
-        here = frame.run == self.allreduce.run and self.allreduce.committed != UNKNOWN
-        if here and peer not in self._providing:
-            self._providing.add(peer)
-            self._emit(fx.ProvideState(peer, frame.run, self.allreduce.committed))
-
-    def _on_state_ready(self, event: ev.StateReady) -> None:
-        self._providing.discard(event.peer)
-        if event.run == self.allreduce.run and self.links.is_up(event.peer):
-            self.catchup.provide(event.peer, event.run, event.round, event.state)
-
-    def _on_state(self, peer: PeerId, frame: fr.State, event: ev.FrameReceived) -> None:
-        state = self.catchup.on_state(peer, frame, event.payload_bytes, self._now) if event.stored else None
-        if state is None:
-            return
-        if frame.round <= self.allreduce.committed:
-            self.catchup.reset()
-            return
-        self.allreduce.forget()
-        self._emit(fx.StateReceived(frame.run, frame.round, state))
-
-    def _on_adopted(self, event: ev.Adopted) -> None:
-        if event.run != self.allreduce.run or self.view is None:
-            return
-        self.catchup.reset()
-        self.allreduce.adopt(event.round)
-        self._sync_all(self.view)
+        self.neighbours.ask_for_state(self._now, patient=False)
 
     # -- views -----------------------------------------------------------------------------------------------
 
@@ -356,16 +265,14 @@ class Node:
                 self.links.on_gone(peer)
         run = self.allreduce.run
         self._emit(fx.ViewInstalled(view))
-        self.allreduce.install(view)
+        self.allreduce.install(view, self._now)
         if run != view.run:
-            self.catchup.reset()
+            self.neighbours.reset()
         self._spread(view)
         for peer in view.neighbours(self.id):
-            link = self.links.get(peer)
-            if link is not None and link.sync is not None and self._is_level(peer):
-                self.allreduce.on_sync(peer, link.sync.committed)
-        self._hope()
-        self._ask_for_state(patient=True)
+            self.neighbours.hear_again(peer)
+        self.neighbours.hope()
+        self.neighbours.ask_for_state(self._now, patient=True)
         if self.membership.coordinator:
             self._emit(fx.PublishView(view))
         elif was_coordinator:
@@ -380,7 +287,7 @@ class Node:
             if link.sync is None or link.sync.epoch < view.epoch:
                 self._send_view(peer, view)
             if peer in neighbours:
-                self._send_sync(peer)
+                self.neighbours.send_sync(peer)
 
     def _send_view(self, peer: PeerId, view: View) -> None:
         self._emit(fx.Send(peer, fr.ViewFrame(epoch=view.epoch), pack(view)))
@@ -397,7 +304,7 @@ class Node:
         if was_coordinator:
             self._emit(fx.PublishView(None))
         self.allreduce.leave(reason)
-        self.catchup.reset()
+        self.neighbours.reset()
         self.membership.exit(view, self._now)
         self.links.want((), (), self._now)
         self._emit(fx.Removed(reason, wanted))

@@ -60,35 +60,61 @@ class Round:
         return self.own is not None and any(not stream.complete for stream in self.streams.values())
 
     @property
+    def late(self) -> list[PeerId]:
+        """The children whose partial aggregates are not complete."""
+        return [child for child, stream in self.streams.items() if not stream.complete]
+
+    @property
+    def missing(self) -> int:
+        """Bit set of the positions below this peer that have not been heard of."""
+        return sum(stream.allowed for stream in self.streams.values() if stream.received < 0)
+
+    def misfit(self, shape: Shape, limit_bytes: int) -> str | None:
+        """Why a vector of that shape has no place in this round; None if it has."""
+        if shape.bytes > limit_bytes:
+            return f"{shape}, more than the {limit_bytes} bytes allowed"
+        return f"{shape} against {self.shape}" if self.shape is not None and self.shape != shape else None
+
+    @property
     def reduced_all(self) -> bool:
         return self.shape is not None and self.reduced == self.shape.total
 
     def reduce(self, bit: int, *, root: bool) -> None:
-        """Add what has become complete in all children to this peer's own vector, in position order."""
+        """Add what has come of the children to this peer's own vector, in position order.
+
+        A child is added as far as all before it have been, so that most of the work is done while the last
+        one's data are still on their way; the sum is the same bits whenever it is done.
+        """
         own = self.own
         if own is None:
             return
-        streams = self.streams.values()
-        ready = min((stream.received for stream in streams), default=own.size)
-        if ready <= self.reduced:
-            return
-        if self.reduced < 0:
-            self._count(bit)
-            self.partial = self._buffer(own, root)
         if self.partial is None:
-            raise ProtocolBug("reducing without a buffer")
-        if self.partial is not own:
-            part = slice(max(self.reduced, 0), ready)
-            out, buffers = self.partial[part], [s.buffer[part] for s in streams if s.buffer is not None]
-            if self.weight == 1 and buffers:
-                np.add(own[part], buffers.pop(0), out=out)
-            elif self.weight == 0:
-                out.fill(0)  # whatever the vector holds, NaN included, counts for nothing
-            else:
-                np.multiply(own[part], self.weight, out=out)
-            for buffer in buffers:
-                np.add(out, buffer, out=out)
-        self.reduced = ready
+            self.partial = self._buffer(own, root)
+            if self.partial is not own and not self.streams:
+                self._weigh(own, self.partial)
+        ready = own.size
+        for number, stream in enumerate(self.streams.values()):
+            ready = min(ready, stream.received)
+            if ready > stream.added and stream.buffer is not None:
+                part = slice(max(stream.added, 0), ready)
+                out = self.partial[part]
+                if number == 0 and self.weight == 1:
+                    np.add(own[part], stream.buffer[part], out=out)
+                else:
+                    if number == 0:
+                        self._weigh(own[part], out)
+                    np.add(out, stream.buffer[part], out=out)
+                stream.added = ready
+        if ready > self.reduced:
+            if self.reduced < 0:
+                self._count(bit)
+            self.reduced = ready
+
+    def _weigh(self, own: FloatVector, out: FloatVector) -> None:
+        if self.weight == 0:
+            out.fill(0)  # whatever the vector holds, NaN included, counts for nothing
+        else:
+            np.multiply(own, self.weight, out=out)
 
     def _count(self, bit: int) -> None:
         self.contributors, self.weight_sum = bit, self.weight

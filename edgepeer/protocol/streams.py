@@ -8,12 +8,13 @@ there already carries the same bits, whoever sends it, and may be stored again o
 from __future__ import annotations
 
 import numpy as np
+import xxhash
 
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.segments import RateEstimate
 from edgepeer.wire.frames import Dtype
 
-__all__ = ["Prefix", "Shape", "Upstream", "as_bytes"]
+__all__ = ["Prefix", "Shape", "Upstream", "as_bytes", "digest_of"]
 
 
 class Shape:
@@ -82,7 +83,7 @@ class Prefix:
 class Upstream(Prefix):
     """A child's partial aggregate, and what it stands for."""
 
-    __slots__ = ("allowed", "contributors", "rate", "weight")
+    __slots__ = ("added", "allowed", "contributors", "rate", "weight")
 
     def __init__(self, allowed: int, rate: RateEstimate) -> None:
         super().__init__()
@@ -90,9 +91,16 @@ class Upstream(Prefix):
         """Positions at or below the child: nobody else's contribution may come through it."""
         self.contributors = 0
         self.weight = 0.0
+        self.added = -1
+        """How many elements of it are in this peer's sum; -1 before any, even an empty one, is."""
         self.rate = rate
 
 
 def as_bytes(vector: FloatVector) -> memoryview:
     """The memory of a contiguous vector, without a copy."""
     return vector.data.cast("B") if vector.size else memoryview(bytearray())
+
+
+def digest_of(vector: FloatVector) -> bytes:
+    """xxh3_128 of a contiguous vector's bytes."""
+    return xxhash.xxh3_128_digest(as_bytes(vector))

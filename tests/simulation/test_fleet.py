@@ -100,7 +100,7 @@ def test_neighbours_say_where_they_stand_a_few_times_and_not_for_ever(run: str |
     world.log = []
     assert world.run_rounds(limit_s=120)
     views = max(peer.node.view.epoch for peer in world.alive if peer.node.view is not None)
-    assert sum("Sync(" in line for line in world.log) <= 4 * 15 * views
+    assert sum("Sync(" in line for line in world.log) <= 10 * 15 * views
 
 
 # -- the checker itself ------------------------------------------------------------------------------------

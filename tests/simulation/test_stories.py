@@ -179,7 +179,7 @@ def test_when_all_who_had_the_state_have_died_the_run_begins_again() -> None:
     assert world.run_until(lambda: all(p.node.view is not None and p.node.view.size == 4 for p in late), 30)
     for each in late:
         each.node.allreduce.forget()  # as if the state had not come yet
-        each.node.allreduce._loading = False
+        each.node.allreduce.place.loading = False
         each.digests, each.over = {}, 0
     for name in ("p0", "p1"):
         world.kill(peer(world, name))

@@ -1,0 +1,154 @@
+"""Where neighbours stand, told by Sync frames, and what follows: results handed over, states fetched.
+
+a neighbour's Sync says            | this peer
+-----------------------------------+------------------------------------------------------------------
+an older epoch                     | is `Node`'s business: it sends the view
+this view, the round before ours   | hands over (`Past`)
+this view, ahead of us             | waits to be handed over; asks for the state if there is a run and it
+                                   | has none, or that does not come
+this view, no state, none below    | at the root, if it has none either: the run begins with its own
+what we said last is out of date   | says it anew
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.allreduce import Allreduce
+from edgepeer.protocol.catchup import Catchup
+from edgepeer.protocol.links import Links
+from edgepeer.protocol.place import UNKNOWN
+from edgepeer.wire.frames import State, Sync
+
+__all__ = ["Neighbours"]
+
+
+class Neighbours:
+    """The conversation of one peer with its neighbours about where they stand."""
+
+    def __init__(self, links: Links, allreduce: Allreduce, catchup: Catchup, emit: Callable[[fx.Effect], None]) -> None:
+        self._links = links
+        self._allreduce = allreduce
+        self._place = allreduce.place
+        self._catchup = catchup
+        self._emit = emit
+        self._providing: set[PeerId] = set()  # one state at a time to each neighbour
+
+    def reset(self) -> None:
+        """Another run, or none."""
+        self._catchup.reset()
+
+    def on_lost(self, peer: PeerId) -> None:
+        """A link is gone."""
+        self._providing.discard(peer)
+        self._allreduce.on_lost(peer)
+        self._catchup.on_lost(peer)
+        self.hope()
+
+    # -- Sync ----------------------------------------------------------------------------------------------
+
+    def send_sync(self, peer: PeerId) -> None:
+        place = self._place
+        epoch = place.view.epoch if place.view is not None else 0
+        standing = self._links[peer].told = place.standing
+        self._emit(fx.Send(peer, Sync(epoch=epoch, run=place.run, committed=standing)))
+
+    def on_sync(self, peer: PeerId, committed: int, now: float) -> None:
+        """A neighbour that is level has said where it stands."""
+        before = self._place.committed
+        self._allreduce.on_sync(peer, committed)
+        if before != self._place.committed:
+            self.sync_all()
+        elif self._links[peer].told != self._place.standing:
+            self.send_sync(peer)  # a round has ended since, and we did not know yet that it must hear of it
+        self.hope()
+        self.ask_for_state(now, patient=True)
+
+    def sync_all(self) -> None:
+        """Say to all neighbours where this peer stands, and hear again where they do."""
+        for peer in self._around():
+            self.send_sync(peer)
+            self.hear_again(peer)
+
+    def hear_again(self, peer: PeerId) -> None:
+        """Take up what a neighbour has said before it mattered here."""
+        link = self._links.get(peer)
+        if link is not None and link.sync is not None and self.is_level(peer):
+            self._allreduce.on_sync(peer, link.sync.committed)
+
+    def hope(self) -> None:
+        """Tell the parent when it becomes known whether somebody below has the state."""
+        parent = self._place.parent
+        if parent is None or self._place.committed != UNKNOWN or not self._links.is_up(parent):
+            return
+        if self._links[parent].told != self._place.standing:
+            self.send_sync(parent)
+
+    def is_level(self, peer: PeerId) -> bool:
+        """Whether a neighbour works in the same view and run."""
+        view, link = self._place.view, self._links.get(peer)
+        return (
+            view is not None
+            and link is not None
+            and link.sync is not None
+            and (link.sync.epoch, link.sync.run) == (view.epoch, self._place.run)
+            and (peer == self._place.parent or peer in self._place.children)
+        )
+
+    def _around(self) -> list[PeerId]:
+        """The neighbours that are connected: parent, then children."""
+        parent, children = self._place.parent, self._place.children
+        return [peer for peer in (parent, *children) if peer is not None and self._links.is_up(peer)]
+
+    # -- the state of the run --------------------------------------------------------------------------------
+
+    def ask_for_state(self, now: float, *, patient: bool) -> None:
+        """Ask a neighbour that is ahead for the state, if its kept results can't or don't bring us there."""
+        mine = self._place.committed
+        if not self._place.run:
+            return
+        gap = 2 if patient and mine != UNKNOWN else 1
+        ahead = []
+        for peer in self._around():
+            sync = self._links[peer].sync
+            if sync is not None and sync.committed >= mine + gap and self.is_level(peer):
+                ahead.append(peer)
+        self._catchup.ask(ahead, self._place.run, now)
+
+    def on_state_request(self, peer: PeerId, run: str) -> None:
+        """A neighbour wants the state."""
+        here = run == self._place.run and self._place.committed != UNKNOWN
+        if here and peer not in self._providing:
+            self._providing.add(peer)
+            self._emit(fx.ProvideState(peer, run, self._place.committed))
+
+    def on_state_ready(self, event: ev.StateReady) -> None:
+        """The owner has packed it."""
+        self._providing.discard(event.peer)
+        if event.run == self._place.run and self._links.is_up(event.peer):
+            self._catchup.provide(event.peer, event.run, event.round, event.state)
+
+    def sink(self, peer: PeerId, frame: State, payload_bytes: int) -> memoryview | None:
+        return self._catchup.sink(peer, frame, payload_bytes)
+
+    def on_state(self, peer: PeerId, frame: State, event: ev.FrameReceived, now: float) -> None:
+        """A piece of the state has arrived."""
+        state = self._catchup.on_state(peer, frame, event.payload_bytes, now) if event.stored else None
+        if state is None:
+            return
+        if frame.round <= self._place.committed:
+            self._catchup.reset()
+            return
+        self._allreduce.forget()
+        self._emit(fx.StateReceived(frame.run, frame.round, state))
+
+    def on_adopted(self, event: ev.Adopted) -> None:
+        """The owner has put it to use."""
+        if event.run != self._place.run or self._place.view is None:
+            return
+        self._catchup.reset()
+        self._allreduce.adopt(event.round)
+        self.sync_all()

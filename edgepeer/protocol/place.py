@@ -1,0 +1,67 @@
+"""Where a peer stands: its view, its run, its last round, and where its neighbours stand."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edgepeer.errors import ProtocolBug
+from edgepeer.ids import PeerId
+from edgepeer.topology.view import View
+from edgepeer.wire.frames import Abort, Reduce, Result
+
+__all__ = ["HOPING", "UNKNOWN", "Place"]
+
+UNKNOWN: Final = -1
+"""Stands for the last round of a peer that waits for the state of the run."""
+HOPING: Final = -2
+"""The same, of a peer below which somebody may have the state."""
+
+
+class Place:
+    """Shared by the parts of one peer's allreduce."""
+
+    def __init__(self, me: PeerId) -> None:
+        self.me = me
+        self.view: View | None = None
+        self.parent: PeerId | None = None
+        self.children: tuple[PeerId, ...] = ()
+        self.run = ""
+        self.committed = 0
+        """The last round that is over here; UNKNOWN while the state of the run is still to come."""
+        self.loading = False
+        """Whether the state has come and is being put to use."""
+        self.at: dict[PeerId, int] = {}
+        """Neighbours in this view and run: the last round that is over there."""
+
+    def enter(self, view: View) -> None:
+        self.view = view
+        self.parent, self.children = view.parent(self.me), view.children(self.me)
+        self.at.clear()
+
+    def leave(self) -> None:
+        self.view = self.parent = None
+        self.children = ()
+        self.run, self.committed = "", 0
+        self.at.clear()
+
+    @property
+    def epoch(self) -> int:
+        if self.view is None:
+            raise ProtocolBug("no view")
+        return self.view.epoch
+
+    @property
+    def standing(self) -> int:
+        """What neighbours are told: the last round that is over here; UNKNOWN or HOPING without the state."""
+        if self.committed != UNKNOWN:
+            return self.committed
+        hope = self.loading or any(self.at.get(child) != UNKNOWN for child in self.children)
+        return HOPING if hope else UNKNOWN
+
+    def current(self, frame: Reduce | Result | Abort) -> bool:
+        """Whether a frame is of this view, and of the round that comes next here."""
+        return self.view is not None and frame.epoch == self.view.epoch and frame.round == self.committed + 1 > 0
+
+    def level(self, peer: PeerId) -> bool:
+        """Whether the same round comes next at a neighbour."""
+        return self.at.get(peer) == self.committed

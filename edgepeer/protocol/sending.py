@@ -1,0 +1,120 @@
+"""What a round sends: partial aggregates up, the result down, and how it has ended to whoever needs to know.
+
+the neighbour                  | hears
+-------------------------------+----------------------------------------------------------------------
+parent, at the same round      | Reduce, segment by segment, as far as all children have come
+child, at the same round       | Result, segment by segment; the last one with the commit
+any, once the round is over    | the rest of the result, or what `Past` hands over, if it stands before
+                               | the round's end; a Sync if it is ahead of us, or waits for the state
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edgepeer.errors import ProtocolBug
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol.events import FloatVector
+from edgepeer.protocol.past import Decided, Dropped, Past
+from edgepeer.protocol.place import Place
+from edgepeer.protocol.rates import Rates
+from edgepeer.protocol.round import Round
+from edgepeer.protocol.streams import Shape, as_bytes
+from edgepeer.wire.frames import Abort, Cause, Reduce, Result, Sync, pack_set
+
+__all__ = ["Sending"]
+
+
+class Sending:
+    """The outgoing half of one peer's rounds."""
+
+    def __init__(self, place: Place, past: Past, rates: Rates, emit: Callable[[fx.Effect], None]) -> None:
+        self._place = place
+        self._past = past
+        self._rates = rates
+        self._emit = emit
+
+    def up(self, rd: Round) -> None:
+        """To the parent what of the partial aggregate is ready and not sent."""
+        place, parent = self._place, self._place.parent
+        if parent is None or rd.sent_up >= rd.reduced or not place.level(parent):
+            return
+        if rd.shape is None or rd.partial is None:
+            raise ProtocolBug("reduced without a vector")
+        rate = self._rates.of(parent).bytes_per_s
+        contributors = pack_set(rd.contributors)
+        for start, end in self._rates.segments(parent, rd.shape, rd.sent_up, rd.reduced):
+            frame = Reduce(
+                epoch=place.epoch,
+                round=place.committed + 1,
+                offset=start,
+                total=rd.shape.total,
+                dtype=rd.shape.dtype,
+                contributors=contributors,
+                weight=rd.weight_sum,
+                rate_bytes_per_s=rate,
+            )
+            self._emit(fx.Send(parent, frame, as_bytes(rd.partial[start:end])))
+            rd.sent_up = end
+
+    def down(self, rd: Round) -> None:
+        """To every child what has come of the result so far. At the root, that is its own partial aggregate."""
+        root = self._place.parent is None and rd.result.received < 0
+        source, ready = (rd.partial, rd.reduced) if root else (rd.result.buffer, rd.result.received)
+        if source is None or ready < 0:
+            return
+        for child in rd.streams:
+            if self._place.level(child):
+                self._result(rd, child, source, ready)
+
+    def _result(self, rd: Round, peer: PeerId, source: FloatVector, ready: int) -> None:
+        """The last segment goes with the commit, and not before there is one.
+
+        A commit of another view is for `Past` to hand on, with that view.
+        """
+        sent = rd.sent_down.get(peer, -1)
+        if sent >= ready:
+            return
+        shape = Shape.of(source)
+        for start, end in self._rates.segments(peer, shape, sent, ready):
+            last = end == shape.total
+            if last and (rd.commit is None or rd.handed_over):
+                return
+            frame = Result(
+                epoch=self._place.epoch,
+                round=self._place.committed + 1,
+                offset=start,
+                total=shape.total,
+                dtype=shape.dtype,
+                commit=rd.commit if last else None,
+                rate_bytes_per_s=self._rates.of(peer).bytes_per_s,
+            )
+            self._emit(fx.Send(peer, frame, as_bytes(source[start:end])))
+            rd.sent_down[peer] = end
+
+    def ended(self, rd: Round, ended: Decided | Dropped, source: PeerId | None) -> None:
+        """To all neighbours but the one it is from: the round in progress is over."""
+        place = self._place
+        for peer, at in place.at.items():
+            if at == place.committed:
+                if isinstance(ended, Decided) and ended.view is place.view:
+                    self._result(rd, peer, ended.total, ended.total.size)
+                    place.at[peer] = ended.round
+                else:
+                    self.hand_over(peer)
+            elif peer != source:  # it is ahead and has waited for us, or waits for the state
+                self._emit(fx.Send(peer, Sync(epoch=place.epoch, run=place.run, committed=ended.round)))
+
+    def hand_over(self, peer: PeerId) -> None:
+        """Give a neighbour that missed it the outcome of past rounds."""
+        view, at = self._place.view, self._place.at
+        if view is not None:
+            at[peer] = self._past.hand_over(peer, at[peer], view, self._rates.of(peer).bytes_per_s)
+
+    def abort(self, cause: Cause, reason: str) -> None:
+        """To the parent: the round can't be completed."""
+        place, parent = self._place, self._place.parent
+        if parent is not None and place.level(parent):
+            frame = Abort(epoch=place.epoch, round=place.committed + 1, cause=cause, reason=reason)
+            self._emit(fx.Send(parent, frame))

@@ -1,0 +1,79 @@
+"""What the package shows of itself, and what importing it costs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import edgepeer
+
+ROOT = Path(edgepeer.__file__).parent
+MODULES = sorted(
+    module.name for module in pkgutil.walk_packages([str(ROOT)], "edgepeer.") if not module.name.endswith("__main__")
+)
+HEAVY = ("tensorflow", "keras", "sklearn", "matplotlib", "amqtt")
+
+
+def loaded_by(statement: str) -> set[str]:
+    script = f"import sys\n{statement}\nprint(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    return set(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import edgepeer",
+        "import edgepeer; edgepeer.Peer; edgepeer.connect",
+        "import edgepeer.simulation.world",
+        "import edgepeer.cli",
+    ],
+)
+def test_importing_pulls_in_nothing_heavy(statement: str) -> None:
+    assert not loaded_by(statement) & set(HEAVY)
+
+
+def test_importing_the_package_alone_is_cheap() -> None:
+    assert not {"numpy", "aiomqtt", "uvloop", "rich"} & loaded_by("import edgepeer")
+
+
+def test_the_public_face() -> None:
+    for name in edgepeer.__all__:
+        assert getattr(edgepeer, name) is not None
+    assert set(edgepeer.__all__) <= set(dir(edgepeer))
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = edgepeer.nonsense
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_all_is_resolvable(name: str) -> None:
+    module = importlib.import_module(name)
+    exported = getattr(module, "__all__", [])
+    assert len(exported) == len(set(exported))
+    for each in exported:
+        assert hasattr(module, each), f"{name}.__all__ names {each}, which is not there"
+
+
+def used_elsewhere() -> dict[str, set[str]]:
+    """By module: the names that other modules of the package import from it."""
+    used: dict[str, set[str]] = {name: set() for name in MODULES}
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module in used:
+                used[node.module] |= {alias.name for alias in node.names}
+    return used
+
+
+def test_all_is_complete() -> None:
+    missing = []
+    for name, names in used_elsewhere().items():
+        module = importlib.import_module(name)
+        submodules = {each.rpartition(".")[2] for each in MODULES if each.rpartition(".")[0] == name}
+        missing += [f"{name}.{each}" for each in sorted(names - submodules - set(getattr(module, "__all__", [])))]
+    assert not missing, f"imported by others, but not in __all__: {', '.join(missing)}"

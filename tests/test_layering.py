@@ -1,0 +1,157 @@
+"""Who may import whom, read from the source: the layers of ARCHITECTURE.md, and no cycles."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "edgepeer"
+FILES = sorted(ROOT.rglob("*.py"))
+MAX_LINES = 400
+
+EVERYONE = {"ids", "errors", "version", "processes"}
+ALLOWED: dict[str, set[str]] = {
+    "ids": {"errors"},
+    "errors": set(),
+    "version": set(),
+    "processes": set(),
+    "wire": set(),
+    "topology": set(),
+    "protocol": {"wire", "topology"},
+    "transport": {"wire"},
+    "fabric": {"wire", "topology"},
+    "training": {"wire", "coding"},
+    "simulation": {"protocol", "wire", "topology"},
+    "peer": {"protocol", "transport", "fabric", "training", "wire", "topology", "settings"},
+    "settings": {"wire", "topology", "protocol", "fabric", "training"},
+}
+ALLOWED["emulation"] = set(ALLOWED)
+ALLOWED["cli"] = {*ALLOWED, "emulation"}
+ALLOWED[""] = {*ALLOWED, "cli"}  # edgepeer/__init__.py and __main__.py
+
+BARRED = {
+    "protocol": {"asyncio", "time", "socket", "random", "threading", "secrets", "datetime"},
+    "simulation": {"asyncio", "time", "socket", "threading", "secrets", "datetime"},
+    "wire": {"asyncio", "time", "socket", "random"},
+    "topology": {"asyncio", "time", "socket", "random"},
+}
+HEAVY = {"tensorflow", "keras", "sklearn", "matplotlib", "amqtt"}
+LOADED_LATE = {"edgepeer.fabric.amqtt_parts", "edgepeer.emulation.plot"}
+"""Modules that are about one heavy library, and that nobody imports before it is needed."""
+
+
+@dataclass(frozen=True)
+class Import:
+    module: str
+    line: int
+    eager: bool
+    """Whether it happens when the file is imported."""
+    typing_only: bool
+
+
+def name_of(path: Path) -> str:
+    parts = ["edgepeer", *path.relative_to(ROOT).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def package_of(module: str) -> str:
+    """The layer that a module of edgepeer belongs to; '' for edgepeer itself."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] != "__main__" else ""
+
+
+def imports(path: Path) -> Iterator[Import]:
+    def walk(node: ast.AST, eager: bool, typing_only: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield Import(alias.name, child.lineno, eager, typing_only)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{path}:{child.lineno}: import by full name"
+                module = child.module or ""
+                yield Import(module, child.lineno, eager, typing_only)
+                for alias in child.names:
+                    if f"{module}.{alias.name}" in MODULES:
+                        yield Import(f"{module}.{alias.name}", child.lineno, eager, typing_only)
+            inner_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            guarded = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            yield from walk(child, eager and not inner_function, typing_only or guarded)
+
+    yield from walk(ast.parse(path.read_text(), str(path)), True, False)
+
+
+MODULES = {name_of(path): path for path in FILES}
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(FILES) > 30
+    assert {package_of(name) for name in MODULES} >= {"wire", "topology", "protocol", "transport", "simulation", "peer"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_layers(path: Path) -> None:
+    layer = package_of(name_of(path))
+    assert layer in ALLOWED, f"{layer} has no place in the layers"
+    wrong = []
+    for found in imports(path):
+        top, _, _ = found.module.partition(".")
+        if top == "edgepeer":
+            other = package_of(found.module)
+            if other not in {layer, *ALLOWED[layer], *EVERYONE} and found.module != "edgepeer":
+                wrong.append(f"{path}:{found.line}: {layer or 'edgepeer'} may not import {found.module}")
+        elif top in BARRED.get(layer, ()):
+            wrong.append(f"{path}:{found.line}: {layer} may not import {top}")
+        elif top in HEAVY and found.eager and not found.typing_only and name_of(path) not in LOADED_LATE:
+            wrong.append(f"{path}:{found.line}: {top} must be imported where it is used")
+        if found.module in LOADED_LATE and found.eager and not found.typing_only:
+            wrong.append(f"{path}:{found.line}: {found.module} must be imported where it is used")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_no_file_is_too_long(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= MAX_LINES, f"{path}: {lines} lines, at most {MAX_LINES}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_every_module_says_what_it_promises(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+
+
+def test_no_circular_imports() -> None:
+    graph = {
+        name: sorted(
+            {i.module for i in imports(path) if i.eager and not i.typing_only and i.module in MODULES} - {name}
+        )
+        for name, path in MODULES.items()
+    }
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, "circular: " + " -> ".join((*path[path.index(name) :], name))
+        if name not in done:
+            for other in graph[name]:
+                visit(other, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_the_layers_themselves_have_no_cycle() -> None:
+    done: set[str] = set()
+
+    def visit(layer: str, path: tuple[str, ...]) -> None:
+        assert layer not in path, " -> ".join((*path, layer))
+        if layer not in done:
+            for other in ALLOWED.get(layer, set()) - {layer}:
+                visit(other, (*path, layer))
+            done.add(layer)
+
+    for layer in ALLOWED:
+        visit(layer, ())
