@@ -120,7 +120,7 @@ class FabricClient:
         if self._bug is not None:
             raise self._bug
 
-    async def connected(self, timeout: float = 8.0) -> None:
+    async def connected(self, timeout: float = 6.0) -> None:
         """Wait for the first connection; an outage after it is nothing to wait for.
 
         Raises:
