@@ -26,9 +26,8 @@ def train(number: int, peers: int, broker: str, steps: int) -> None:
     x_test, y_test, x, y = x[:360], y[:360], x[360 + number :: peers], y[360 + number :: peers]
     layers = keras.layers
     model = keras.Sequential([keras.Input((8, 8)), layers.Flatten(), layers.Dense(64, "relu"), layers.Dense(10)])
-    optimizer = keras.optimizers.Adam(0.01)
+    optimizer, shuffle = keras.optimizers.Adam(0.01), np.random.default_rng(number)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    shuffle = np.random.default_rng(number)
 
     with edgepeer.connect(broker, "keras-example") as peer:
         peer.ready(peers)
@@ -53,6 +52,7 @@ async def main(peers: int, steps: int) -> None:
         for process in fleet:
             process.start()
         await asyncio.gather(*(asyncio.to_thread(process.join) for process in fleet))
+    raise SystemExit(any(process.exitcode for process in fleet))
 
 
 if __name__ == "__main__":
