@@ -1,0 +1,61 @@
+"""Agents in the test's own event loop, over real TCP and MQTT, and a job for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+from edgepeer.emulation.follow import run_job
+from edgepeer.emulation.progress import Progress
+from edgepeer.emulation.result import JobResult
+from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.peer import job_run
+from edgepeer.peer.agent import run_agent
+from edgepeer.settings import PeerSettings
+from edgepeer.training.build import make_trainer
+from edgepeer.training.datasets import Dataset
+from edgepeer.training.job import Job
+from edgepeer.training.trainer import Trainer
+
+__all__ = ["agents", "built_trainers", "train"]
+
+
+@contextlib.asynccontextmanager
+async def agents(broker: EmbeddedBroker, count: int, **settings: object) -> AsyncIterator[None]:
+    """So many agents, each as `edgepeer peer` runs it; they leave when the context ends."""
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(count):
+            fields = {"broker": broker.address.url(), "fabric": "lab", "peer_id": f"p{number}", **settings}
+            tasks.create_task(run_agent(PeerSettings(**fields), stop=stop))  # type: ignore[arg-type]
+        try:
+            yield
+        finally:
+            stop.set()
+
+
+async def train(broker: EmbeddedBroker, job: Job, *, timeout: float = 60.0) -> JobResult:
+    """Let the agents train, to the end of the job."""
+    progress = Progress(job, broker="embedded")
+    return await run_job(progress, lambda _: None, broker=broker.address, fabric="lab", timeout=timeout)
+
+
+def built_trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
+    """Gets every trainer that an agent builds from now on.
+
+    They are built one after the other: in one process they draw from one random generator.
+    """
+    built: list[Trainer] = []
+    one_by_one = threading.Lock()
+
+    def make(job: Job, data: Dataset) -> Trainer:
+        with one_by_one:
+            built.append(make_trainer(job, data))
+            return built[-1]
+
+    monkeypatch.setattr(job_run, "make_trainer", make)
+    return built
