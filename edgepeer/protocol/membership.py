@@ -144,8 +144,9 @@ class Membership:
     # -- what peers say ------------------------------------------------------------------------------------
 
     def on_leaver(self, peer: PeerId, incarnation: int, until: int, now: float) -> None:
-        self._leavers[peer] = incarnation, until
-        self._note_change(now)
+        if peer != self._id:  # what it asked for itself as a member, before it became coordinator, is settled
+            self._leavers[peer] = incarnation, until
+            self._note_change(now)
 
     def lose(self, peer: PeerId) -> None:
         """Coordinator: a member is gone."""

@@ -47,10 +47,10 @@ class Channel(Protocol):
         """Queue a frame; its payload must not change until it is out. Nothing happens on a closed channel."""
 
     def close(self, reason: str) -> None:
-        """Send what is queued and a Bye, then close."""
+        """Send what is queued and a Bye, then close. Nothing more is received."""
 
     def abort(self, reason: str) -> None:
-        """Close at once."""
+        """Close at once. Nothing more is received."""
 
 
 Accept: TypeAlias = Callable[[Channel], Receiver]

@@ -27,6 +27,7 @@ class _MemoryChannel:
         self._queue: deque[tuple[bytes, memoryview | bytes]] = deque()
         self._scheduled = False
         self._closing = False
+        self._deaf = False
 
     def send(self, frame: Frame, payload: memoryview | bytes | None = None) -> None:
         other = self.other
@@ -39,12 +40,14 @@ class _MemoryChannel:
         other._schedule()
 
     def close(self, reason: str) -> None:
+        if self._closing:
+            return
         self.send(Bye(reason=reason[:250]))
-        self._closing = True
+        self._closing = self._deaf = True
         asyncio.get_running_loop().call_soon(self._lost, reason)
 
     def abort(self, reason: str) -> None:
-        self._closing = True
+        self._closing = self._deaf = True
         asyncio.get_running_loop().call_soon(self._lost, reason)
 
     def _schedule(self) -> None:
@@ -55,7 +58,7 @@ class _MemoryChannel:
     def _deliver(self) -> None:
         self._scheduled = False
         for _ in range(_BATCH):
-            if not self._queue or self.receiver is None:
+            if not self._queue or self.receiver is None or self._deaf:
                 break
             head, data = self._queue.popleft()
             kind, header_bytes, size = decode_prelude(head)
@@ -66,7 +69,7 @@ class _MemoryChannel:
             if target is not None and document is None:
                 target[:] = data
             self.receiver.received(frame, document, size, target is not None, 0.0)
-        if self._queue and self.receiver is not None:
+        if self._queue and self.receiver is not None and not self._deaf:
             self._schedule()
 
     def _lost(self, reason: str) -> None:
@@ -81,7 +84,7 @@ class _MemoryChannel:
 
     def _drain(self, reason: str) -> None:
         """The other end is closed: hear what it said before, then close too."""
-        while self._queue and self.receiver is not None:
+        while self._queue and self.receiver is not None and not self._deaf:
             self._deliver()
         self._lost(f"closed by the other end: {reason}")
 

@@ -18,7 +18,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """`host:port`, `[v6]:port` or `:port` (all interfaces) as host and port. Raises ConfigError."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not port.isdecimal() or int(port) > 65535:
+    if not colon or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
         raise ConfigError(f"address {text!r}: must be host:port with a port from 0 to 65535, like 127.0.0.1:0")
     return host or "0.0.0.0", int(port)
 

@@ -25,6 +25,8 @@ WINDOW: Final = 2048
 _SCRATCH: Final = PRELUDE.size + 65535 + WINDOW  # the longest header and a window's worth behind it
 _WASTE: Final = 256 << 10
 BACKLOG_LIMIT_BYTES: Final = 2 << 30
+LINGER_S: Final = 10.0
+"""How long a closed connection may take to deliver what is queued."""
 
 
 class _TcpChannel(asyncio.BufferedProtocol):
@@ -36,6 +38,8 @@ class _TcpChannel(asyncio.BufferedProtocol):
         self._receiver: Receiver | None = None
         self._transport: asyncio.Transport | None = None
         self._reason = ""
+        self._closing = False
+        self._linger: asyncio.TimerHandle | None = None
         self.remote = "?"
         # Bytes of preludes and headers: scratch[at:filled] is yet to be read.
         self._scratch = memoryview(bytearray(_SCRATCH))
@@ -85,6 +89,8 @@ class _TcpChannel(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._linger is not None:
+            self._linger.cancel()
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             receiver.closed(self._reason or (str(exc) if exc is not None else "closed by the other end"))
@@ -93,7 +99,7 @@ class _TcpChannel(asyncio.BufferedProtocol):
 
     def _read_scratch(self) -> None:
         """Take all frames that lie in the scratch buffer, the last perhaps without all of its payload."""
-        while self._receiver is not None and self._filled - self._at >= PRELUDE.size:
+        while not self._closing and self._filled - self._at >= PRELUDE.size:
             kind, header_bytes, payload_bytes = decode_prelude(self._scratch, self._at)
             start = self._at + PRELUDE.size
             if self._filled < start + header_bytes:
@@ -132,7 +138,7 @@ class _TcpChannel(asyncio.BufferedProtocol):
 
     def _complete(self, frame: Frame) -> None:
         target, self._target, self._frame = self._target, None, None
-        if self._receiver is None:
+        if self._receiver is None or self._closing:
             return
         if type(frame) is Bye:
             self._reason = self._reason or f"closed by the other end: {frame.reason}"
@@ -147,7 +153,7 @@ class _TcpChannel(asyncio.BufferedProtocol):
     # -- writing -------------------------------------------------------------------------------------------
 
     def send(self, frame: Frame, payload: memoryview | bytes | None = None) -> None:
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self._closing or self._transport.is_closing():
             return
         if payload:
             head = encode(frame, len(payload))
@@ -161,24 +167,24 @@ class _TcpChannel(asyncio.BufferedProtocol):
             self.abort("the other end does not read")
 
     def close(self, reason: str) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and not self._closing and not self._transport.is_closing():
             self._reason = self._reason or reason
             self.send(Bye(reason=reason[:250]))
+            self._closing = True
             self._transport.close()
+            self._linger = asyncio.get_running_loop().call_later(LINGER_S, self.abort, reason)
 
     def abort(self, reason: str) -> None:
         if self._transport is not None:
             self._reason = self._reason or reason
+            self._closing = True
             self._transport.abort()
 
 
 class _TcpListener:
     def __init__(self, server: asyncio.Server) -> None:
         self._server = server
-
-    @property
-    def address(self) -> str:
-        return format_address(self._server.sockets[0].getsockname())
+        self.address = format_address(server.sockets[0].getsockname())
 
     async def close(self) -> None:
         self._server.close()

@@ -1,0 +1,309 @@
+"""TCP in particular: chopped and hostile bytes, what a bad frame costs, addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgepeer.errors import ConfigError
+from edgepeer.peer import api
+from edgepeer.transport import options, tcp
+from edgepeer.transport.base import Channel, Traffic
+from edgepeer.wire.frames import PRELUDE, Frame, Hello, Ping, Reduce, State, ViewFrame, encode
+
+
+class Ear:
+    """Writes down what arrives, payloads included."""
+
+    def __init__(self, channel: Channel | None = None) -> None:
+        self.heard: list[tuple[Frame, bytes | None]] = []
+        self.reasons: list[str] = []
+        self.room: bytearray | None = None
+        self.gone = asyncio.Event()
+
+    def sink(self, frame: Frame, payload_bytes: int) -> memoryview | None:
+        if isinstance(frame, Reduce) and frame.round == 13:
+            return None
+        self.room = bytearray(payload_bytes)
+        return memoryview(self.room)
+
+    def received(
+        self, frame: Frame, payload: memoryview | None, payload_bytes: int, stored: bool, seconds: float
+    ) -> None:
+        data = payload if payload is not None else self.room if stored else None
+        self.heard.append((frame, bytes(data) if data is not None else None))
+
+    def closed(self, reason: str) -> None:
+        self.reasons.append(reason)
+        self.gone.set()
+
+
+class FakeSocketTransport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.9", 9)})
+        self.written = b""
+        self.closed = False
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+def vector(items: int, number: int = 1) -> tuple[Reduce, bytes]:
+    frame = Reduce(
+        epoch=1, round=number, offset=0, total=items, dtype="<f4", contributors=b"\1", weight=1.0, rate_bytes_per_s=1.0
+    )
+    return frame, bytes(n % 251 for n in range(4 * items))
+
+
+SPEECH: list[tuple[Frame, bytes]] = [
+    (Hello(fabric="f", peer="p", incarnation=3), b""),
+    vector(7),
+    (Ping(waiting=False), b""),
+    vector(5, number=13),  # nobody wants it
+    vector(0),
+    (ViewFrame(epoch=1), b"a document"),
+    (State(run="r", round=2, offset=0, total=9), b"123456789"),
+    (Ping(waiting=True), b""),
+]
+BYTES = b"".join(encode(frame, len(payload)) + payload for frame, payload in SPEECH)
+WANTED = [(frame, None if isinstance(frame, Reduce) and frame.round == 13 else payload) for frame, payload in SPEECH]
+
+
+def feed(chunks: list[bytes]) -> tuple[Ear, Traffic]:
+    """Drive the protocol object as an event loop would, but with reads of our own choosing."""
+    ear, traffic = Ear(), Traffic()
+    channel = tcp._TcpChannel(lambda _: ear, traffic)
+    channel.connection_made(FakeSocketTransport())
+    for chunk in chunks:
+        while chunk:
+            room = channel.get_buffer(-1)
+            assert len(room) > 0
+            taken = min(len(room), len(chunk))
+            room[:taken] = chunk[:taken]
+            channel.buffer_updated(taken)
+            chunk = chunk[taken:]
+    return ear, traffic
+
+
+def payload_of(heard: list[tuple[Frame, bytes | None]]) -> list[tuple[Frame, bytes | None]]:
+    return [(frame, payload or b"" if payload is not None else None) for frame, payload in heard]
+
+
+async def test_frames_split_at_every_byte_boundary() -> None:
+    for at in range(len(BYTES) + 1):
+        ear, traffic = feed([BYTES[:at], BYTES[at:]])
+        assert payload_of(ear.heard) == WANTED
+        assert traffic.bytes_received == len(BYTES)
+
+
+async def test_one_byte_at_a_time() -> None:
+    ear, _ = feed([bytes([byte]) for byte in BYTES])
+    assert payload_of(ear.heard) == WANTED
+
+
+async def test_all_at_once_and_many_times_over() -> None:
+    ear, _ = feed([BYTES * 200])
+    assert payload_of(ear.heard) == WANTED * 200
+
+
+@given(cuts=st.lists(st.integers(0, len(BYTES) * 3), max_size=30))
+def test_any_cuts(cuts: list[int]) -> None:
+    async def story() -> None:
+        edges = [0, *sorted(cuts), len(BYTES) * 3]
+        stream = BYTES * 3
+        ear, _ = feed([stream[a:b] for a, b in itertools.pairwise(edges)])
+        assert payload_of(ear.heard) == WANTED * 3
+
+    asyncio.run(story())
+
+
+@given(noise=st.binary(max_size=300), at=st.integers(0, len(BYTES)))
+def test_whatever_comes_the_channel_never_raises(noise: bytes, at: int) -> None:
+    async def story() -> None:
+        ear, traffic = feed([BYTES[:at] + noise + BYTES[at:]])
+        assert traffic.frames_rejected <= 1
+        assert len(ear.heard) <= len(WANTED) + len(noise)
+
+    asyncio.run(story())
+
+
+# -- over a real socket ------------------------------------------------------------------------------------
+
+
+def header(
+    kind: int = 1, version: int = 1, header_bytes: int = 4, payload_bytes: int = 0, magic: bytes = b"EP"
+) -> bytes:
+    return PRELUDE.pack(magic, version, kind, header_bytes, payload_bytes)
+
+
+HOSTILE: dict[str, tuple[bytes, str]] = {
+    "garbage": (b"GET / HTTP/1.1\r\n\r\n", "not an edgepeer frame"),
+    "another version": (header(version=9) + b"\0" * 4, "version 9"),
+    "unknown kind": (header(kind=200) + b"\0" * 4, "unknown frame kind 200"),
+    "oversized payload": (header(kind=5, payload_bytes=0xFFFFFFFF) + b"\0" * 4, "limit"),
+    "payload where none belongs": (header(kind=1, payload_bytes=10) + b"\0" * 4, "limit 0"),
+    "header of garbage": (header(kind=1) + b"\xc1\xc1\xc1\xc1", "Hello header"),
+    "header of wrong fields": (header(kind=1) + b"\x93\1\2\3", "Hello header"),
+}
+
+
+@pytest.mark.parametrize("what", sorted(HOSTILE))
+async def test_a_bad_frame_costs_the_connection_and_nothing_else(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    bad, reason = HOSTILE[what]
+    transport = tcp.TcpTransport()
+    ears: list[Ear] = []
+
+    def accept(channel: Channel) -> Ear:
+        ears.append(Ear())
+        return ears[-1]
+
+    listener = await transport.listen("127.0.0.1:0", accept)
+    host, port = options.parse_address(listener.address)
+    good = await tcp.TcpTransport().dial(listener.address, Ear, timeout=5)
+    with caplog.at_level(logging.WARNING):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(encode(Ping(waiting=False)) + bad + b"more" * 1000)
+        async with asyncio.timeout(5):
+            with_bye = await reader.read(1 << 16)
+            await ears[1].gone.wait()
+        writer.close()
+    assert [frame for frame, _ in ears[1].heard] == [Ping(waiting=False)]
+    assert transport.traffic.frames_rejected == 1
+    assert reason in ears[1].reasons[0]
+    assert reason.encode()[:20] in with_bye  # the other end is told why
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert reason in line
+    assert "127.0.0.1" in line
+    good.send(Ping(waiting=True))
+    await _until(lambda: bool(ears[0].heard))
+    assert ears[0].heard == [(Ping(waiting=True), b"")] or ears[0].heard[0][0] == Ping(waiting=True)
+    good.abort("done")
+    await listener.close()
+    await _until(lambda: bool(ears[0].reasons))
+
+
+@pytest.mark.parametrize("at", [0, 5, 12, len(encode(SPEECH[0][0])) + 20])
+async def test_a_truncated_frame_is_just_a_closed_connection(at: int) -> None:
+    transport = tcp.TcpTransport()
+    ears: list[Ear] = []
+
+    def accept(channel: Channel) -> Ear:
+        ears.append(Ear())
+        return ears[-1]
+
+    listener = await transport.listen("127.0.0.1:0", accept)
+    _, writer = await asyncio.open_connection(*options.parse_address(listener.address))
+    writer.write(BYTES[:at])
+    writer.close()
+    await _until(lambda: bool(ears and ears[0].reasons))
+    assert transport.traffic.frames_rejected == 0
+    await listener.close()
+
+
+async def test_a_connection_that_is_not_read_does_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp, "LINGER_S", 0.05)
+    ears: list[Ear] = []
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        channel = await tcp.TcpTransport().dial(
+            options.format_address(deaf.getsockname()), lambda _: ears.append(Ear()) or ears[-1], timeout=5
+        )
+        channel.send(State(run="r", round=1, offset=0, total=64 << 20), bytes(64 << 20))
+        channel.close("enough")
+        await _until(lambda: bool(ears[0].reasons))
+        assert ears[0].reasons == ["enough"]
+
+
+async def test_too_large_a_backlog_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp, "BACKLOG_LIMIT_BYTES", 1 << 20)
+    ears: list[Ear] = []
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        channel = await tcp.TcpTransport().dial(
+            options.format_address(deaf.getsockname()), lambda _: ears.append(Ear()) or ears[-1], timeout=5
+        )
+        channel.send(State(run="r", round=1, offset=0, total=64 << 20), bytes(64 << 20))
+        await _until(lambda: bool(ears[0].reasons))
+        assert ears[0].reasons == ["the other end does not read"]
+
+
+async def test_dialling_somebody_who_does_not_answer_times_out() -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        address = full.getsockname()
+        waiting = []
+        for _ in range(4):  # fill the queue of connections that nobody accepts
+            one = socket.socket()
+            one.setblocking(False)
+            one.connect_ex(address)
+            waiting.append(one)
+        try:
+            with pytest.raises(TimeoutError):
+                await tcp.TcpTransport().dial(f"127.0.0.1:{address[1]}", lambda _: Ear(), timeout=0.2)
+        finally:
+            for one in waiting:
+                one.close()
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+# -- addresses ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("[::1]:80", ("::1", 80)),
+        (":7000", ("0.0.0.0", 7000)),
+        ("pi.local:65535", ("pi.local", 65535)),
+    ],
+)
+def test_addresses(text: str, wanted: tuple[str, int]) -> None:
+    assert options.parse_address(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "host:-1", "host:65536", "host:١"])
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigError, match="must be host:port"):
+        options.parse_address(text)
+
+
+def test_nothing_listens_beyond_loopback_without_being_told() -> None:
+    default = api.Peer.__init__.__kwdefaults__["listen"]
+    assert options.is_loopback(options.parse_address(default)[0])
+
+
+def test_a_listener_on_one_address_advertises_just_that() -> None:
+    assert options.advertised("127.0.0.1:7000") == ("127.0.0.1:7000",)
+
+
+def test_a_listener_on_all_addresses_advertises_those_that_others_can_reach_first() -> None:
+    found = options.advertised("0.0.0.0:7000")
+    assert found[-1] == "127.0.0.1:7000"
+    assert 1 <= len(found) <= 16
+    assert all(address.endswith(":7000") for address in found)
