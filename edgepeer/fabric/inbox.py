@@ -28,7 +28,7 @@ __all__ = ["LIMIT_BYTES", "read"]
 LIMIT_BYTES: Final = {
     Group.PEERS: 8 << 10,
     Group.VIEW: DOCUMENT_LIMIT_BYTES,
-    Group.JOB: 1 << 20,
+    Group.JOB: DOCUMENT_LIMIT_BYTES,
     Group.REPORTS: 8 << 10,
     Group.TELEMETRY: 1 << 20,
 }

@@ -31,6 +31,7 @@ from edgepeer.peer.bell import Bell
 from edgepeer.peer.driver import Driver
 from edgepeer.peer.outcome import FloatArray, Outcome, Shapes, flatten
 from edgepeer.peer.switchboard import Switchboard
+from edgepeer.peer.tasks import task_group
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
@@ -129,7 +130,7 @@ class Peer:
         self.id: PeerId = identity.peer_id
         transport = TcpTransport()
         self.traffic: Traffic = transport.traffic
-        tasks = await self._stack.enter_async_context(_task_group())
+        tasks = await self._stack.enter_async_context(task_group())
         # From here on, in reverse order of what must happen at the end.
         me = Member(id=self.id, incarnation=identity.incarnation)
         node = Node(me, fanout=self._fanout, limits=self._limits, now=time.monotonic())
@@ -143,7 +144,6 @@ class Peer:
         listener = await switchboard.listen(self._listen)
         self._stack.push_async_callback(listener.close)
         self.address = listener.address
-        self._announce_reach(listener)
         node.introduce(self._advertise or advertised(listener.address))
         self.fabric = FabricClient(
             self._broker,
@@ -156,6 +156,7 @@ class Peer:
         tasks.create_task(self.fabric.run(), name="fabric")
         self._stack.push_async_callback(self.fabric.close)
         await self.fabric.connected()
+        self._announce_reach(listener)
         self._started = time.time()
         self.publish_presence()
         self._driver.start()
@@ -399,15 +400,3 @@ class Peer:
                     _log.warning("broker is away (%s); rounds go on, joining waits", reason)
         if self.on_fabric_event is not None:
             self.on_fabric_event(event)
-
-
-@contextlib.asynccontextmanager
-async def _task_group() -> AsyncIterator[asyncio.TaskGroup]:
-    """A TaskGroup that raises a single failure as itself."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            yield tasks
-    except BaseExceptionGroup as group:
-        if len(group.exceptions) == 1:
-            raise group.exceptions[0] from None
-        raise
