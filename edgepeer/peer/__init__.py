@@ -3,9 +3,13 @@
 session.py      one connection: who is at the other end
 switchboard.py  all connections of a peer, one per other peer
 driver.py       events in, effects out, one timer
+bell.py         waiting for a change
+tasks.py        a TaskGroup that raises plain exceptions
+reach.py        who can connect, and what to warn of
 outcome.py      what an allreduce gives back; flattening and restoring what goes in
 api.py          Peer, the public face
 blocking.py     the same for code without an event loop
 agent.py        a device that runs jobs
 job_run.py      one job on one device
+reporting.py    round records on their way to whoever follows a job
 """

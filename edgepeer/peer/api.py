@@ -30,6 +30,7 @@ from edgepeer.ids import PeerId, check_fabric, load_identity
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.driver import Driver
 from edgepeer.peer.outcome import FloatArray, Outcome, Shapes, flatten
+from edgepeer.peer.reach import warn_of_reach
 from edgepeer.peer.switchboard import Switchboard
 from edgepeer.peer.tasks import task_group
 from edgepeer.protocol import effects as fx
@@ -37,13 +38,13 @@ from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.node import Node
 from edgepeer.topology.view import MAX_FANOUT, Member, View
-from edgepeer.transport.base import Listener, Traffic
-from edgepeer.transport.options import advertised, is_loopback, parse_address
+from edgepeer.transport.base import Traffic
+from edgepeer.transport.options import advertised, parse_address
 from edgepeer.transport.tcp import TcpTransport
 from edgepeer.version import VERSION
 from edgepeer.wire.frames import Hello
 
-__all__ = ["Peer"]
+__all__ = ["ROUND_TIMEOUT_S", "Peer"]
 
 _log = logging.getLogger(__name__)
 
@@ -156,22 +157,12 @@ class Peer:
         tasks.create_task(self.fabric.run(), name="fabric")
         self._stack.push_async_callback(self.fabric.close)
         await self.fabric.connected()
-        self._announce_reach(listener)
+        warn_of_reach(listener.address, self._broker.host)
         self._started = time.time()
         self.publish_presence()
         self._driver.start()
         tasks.create_task(self._watch(), name="watch")
         self._stack.push_async_callback(self._leave)
-
-    def _announce_reach(self, listener: Listener) -> None:
-        open_to_all = not is_loopback(parse_address(listener.address)[0])
-        if open_to_all:
-            _log.warning("listening on %s: the links between peers are not yet encrypted", listener.address)
-        elif not is_loopback(self._broker.host):
-            _log.warning(
-                "listening on %s only: peers on other machines can't connect to this one; see --listen",
-                listener.address,
-            )
 
     async def _watch(self) -> None:
         """Let a bug in the machine end everything, loudly."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edgepeer.ids import PeerId
 from edgepeer.protocol.events import FloatVector
 
-__all__ = ["Arrays", "Outcome", "Shapes", "flatten"]
+__all__ = ["Arrays", "FloatArray", "Outcome", "Shapes", "flatten"]
 
 FloatArray: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = FloatArray | list[FloatArray]
