@@ -271,8 +271,9 @@ class Allreduce:
 
     def on_result(self, peer: PeerId, frame: Result, payload_bytes: int, stored: bool, seconds: float) -> None:
         """A segment of the root's sum lies in the result buffer (`stored`) or was of no use."""
-        rd = self._round
-        if not stored or not self.place.current(frame) or rd.result_from != peer:
+        rd, view = self._round, self.place.view
+        told = self._past.told(peer)
+        if view is None or not stored or not self.place.current(frame) or rd.result_from != peer:
             return
         shape = Shape(frame.total, frame.dtype)
         rd.result.stored(frame.offset, payload_bytes // shape.itemsize)
@@ -281,8 +282,9 @@ class Allreduce:
         self._rates.told(peer, frame.rate_bytes_per_s)
         if frame.commit is not None:
             rate.close_round()
+            decided_in = told or view
             rd.commit = frame.commit
-            rd.handed_over = frame.commit.decided_in != frame.epoch or self._past.was_told(peer)
+            rd.decided_in = decided_in if decided_in.epoch == frame.commit.decided_in else None
         self._send.down(self._round)
         self._try_commit()
 
@@ -330,20 +332,19 @@ class Allreduce:
                 exact=self._origin <= set(view.names(rd.contributors)),
                 digest=digest_of(rd.partial),
             )
+            rd.decided_in = view
             self._commit(rd, rd.commit, rd.partial, None)
 
     def _commit(self, rd: Round, commit: Commit, total: FloatVector, source: PeerId | None) -> None:
         """Accept the total that `source` has sent; None: that this peer, as the root, has reduced."""
-        view, number = self.place.view, self.committed + 1
-        if view is None:
-            raise ProtocolBug("a commit without a view")
-        decided_in: View | None = view
+        number, decided_in = self.committed + 1, rd.decided_in
+        wrong = "was decided in an unknown view" if decided_in is None else ""
         if source is not None:
-            decided_in = self._past.decided_in(source, commit, view)
-            wrong = "does not have the root's digest" if digest_of(total) != commit.digest else ""
-            if decided_in is None or wrong:
+            if digest_of(total) != commit.digest:
+                wrong = "does not have the root's digest"
+            if wrong:
                 rd.result, rd.commit, rd.result_from = Prefix(), None, None
-                self._fail_link(source, f"result of round {number} {wrong or 'was decided in an unknown view'}")
+                self._fail_link(source, f"result of round {number} {wrong}")
                 return
             self.place.at[source] = number
         if decided_in is None:

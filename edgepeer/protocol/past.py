@@ -109,20 +109,13 @@ class Past:
         return at
 
     def learn(self, peer: PeerId, view: View) -> None:
-        """A neighbour tells of an older view: what it hands over next was decided there."""
+        """A neighbour tells of an older view: the Result that follows was decided there."""
         self._told[peer] = view
-
-    def was_told(self, peer: PeerId) -> bool:
-        """Whether what the neighbour hands over was decided in another view."""
-        return peer in self._told
 
     def forget(self, peer: PeerId) -> None:
         """A neighbour's link is gone."""
         self._told.pop(peer, None)
 
-    def decided_in(self, peer: PeerId, commit: Commit, view: View) -> View | None:
-        """The view whose positions a neighbour's commit speaks of; None if it was never told."""
-        told = self._told.pop(peer, None)
-        if told is not None and told.epoch == commit.decided_in:
-            return told
-        return view if view.epoch == commit.decided_in else None
+    def told(self, peer: PeerId) -> View | None:
+        """The older view that the neighbour's Result that is here now was decided in; None if in the present one."""
+        return self._told.pop(peer, None)

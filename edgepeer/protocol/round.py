@@ -8,6 +8,7 @@ from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.streams import Prefix, Shape, Upstream
+from edgepeer.topology.view import View
 from edgepeer.wire.frames import Cause, Commit
 
 __all__ = ["Round"]
@@ -17,7 +18,7 @@ class Round:
     """The round being worked on, in one view."""
 
     __slots__ = (
-        "abort_wanted", "commit", "contributors", "handed_over", "own", "partial", "reduced", "result",
+        "abort_wanted", "commit", "contributors", "decided_in", "own", "partial", "reduced", "result",
         "result_from", "sent_down", "sent_up", "shape", "since", "spare", "streams", "weight", "weight_sum",
     )  # fmt: skip
 
@@ -45,8 +46,8 @@ class Round:
         self.result_from: PeerId | None = None
         self.commit: Commit | None = None
         """The root's, once it is here."""
-        self.handed_over = False
-        """Whether it was decided in another view than this one."""
+        self.decided_in: View | None = None
+        """The view whose positions it speaks of."""
         self.sent_up = -1
         self.sent_down: dict[PeerId, int] = {}
 

@@ -79,7 +79,7 @@ class Sending:
         shape = Shape.of(source)
         for start, end in self._rates.segments(peer, shape, sent, ready):
             last = end == shape.total
-            if last and (rd.commit is None or rd.handed_over):
+            if last and (rd.commit is None or rd.decided_in is not self._place.view):
                 return
             frame = Result(
                 epoch=self._place.epoch,

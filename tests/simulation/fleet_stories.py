@@ -91,9 +91,9 @@ class Teller:
             world.clock.after(fault.at, lambda fault=fault: self._happen(fault))
         last = max((fault.at + 2 * fault.seconds for fault in story.faults), default=0.0)
         world.run_until(lambda: False, last)
-        assert world.run_rounds(limit_s=600), f"rounds did not end: {self._where()}"
+        assert world.run_rounds(limit_s=200), f"rounds did not end: {self._where()}"
         assert world.run_until(world.settled, 120), f"no common view: {self._where()}"
-        assert world.run_rounds(limit_s=600), f"the last to come did not catch up: {self._where()}"
+        assert world.run_rounds(limit_s=200), f"the last to come did not catch up: {self._where()}"
         assert world.checked or not story.rounds
         if story.run:
             assert len({tuple(peer.digests.items()) for peer in world.alive}) == 1

@@ -1,0 +1,203 @@
+"""One machine, spoken to by hand: events in with literal times, effects out as short lines of text."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.node import Node
+from edgepeer.protocol.streams import digest_of
+from edgepeer.topology.view import Member, View
+from edgepeer.wire import frames as fr
+from edgepeer.wire.documents import pack
+
+
+def member(name: str, life: int = 1) -> Member:
+    return Member(id=name, incarnation=life)
+
+
+def view(epoch: int, names: str, *, fanout: int = 2, run: str = "", first_round: int = 1, **lives: int) -> View:
+    """A view of one-letter peers, like view(3, "abc"); `b=2` gives b its second life."""
+    members = tuple(member(name, lives.get(name, 1)) for name in names)
+    return View(epoch=epoch, members=members, fanout=fanout, run=run, first_round=first_round)
+
+
+def vector(*values: float, dtype: str = "<f4") -> ev.FloatVector:
+    return np.array(values, dtype=dtype)
+
+
+class Machine:
+    """A node and what it has said."""
+
+    def __init__(self, name: str = "b", *, life: int = 1, limits: Limits | None = None, fanout: int = 2) -> None:
+        self.node = Node(member(name, life), fanout=fanout, limits=limits, now=0.0)
+        self.effects: list[fx.Effect] = []
+        self.now = 0.0
+
+    # -- events --------------------------------------------------------------------------------------------
+
+    def hear(self, event: ev.Event, at: float | None = None) -> list[str]:
+        self.now = self.now if at is None else at
+        self.effects = self.node.handle(event, self.now)
+        return self.said
+
+    def tick(self, at: float) -> list[str]:
+        self.now = at
+        self.effects = self.node.tick(at)
+        return self.said
+
+    def until(self, at: float) -> list[str]:
+        """Tick whenever the machine wants to, up to a time."""
+        said = []
+        while (due := self.node.next_deadline()) <= at:
+            assert due >= self.now
+            said += [f"{due:g}: {line}" for line in self.tick(due)]
+        self.now = at
+        return said
+
+    def frame(self, peer: str, frame: fr.Frame, data: ev.FloatVector | bytes | None = None) -> list[str]:
+        """A frame arrives, its payload by way of the sink."""
+        if isinstance(data, bytes) and isinstance(frame, fr.ViewFrame):
+            return self.hear(ev.FrameReceived(PeerId(peer), frame, data, len(data)))
+        raw = data if isinstance(data, bytes) else data.tobytes() if data is not None else b""
+        sink = self.node.sink(PeerId(peer), frame, len(raw))
+        if sink is not None:
+            sink[:] = raw
+        return self.hear(ev.FrameReceived(PeerId(peer), frame, None, len(raw), sink is not None, 1e-3))
+
+    def join(self, world: View, *, up: str = "", committed: int = 0) -> Machine:
+        """Install a view, with level links to the neighbours named in `up`."""
+        self.hear(ev.ViewSeen(world))
+        for name in up:
+            self.level(name, committed)
+        return self
+
+    def level(self, name: str, committed: int = 0) -> list[str]:
+        """A link comes up, and the other end says that it is in our view."""
+        assert self.node.view is not None
+        self.hear(ev.LinkUp(PeerId(name), self.node.view.member(PeerId(name)).incarnation))
+        return self.sync(name, committed)
+
+    def sync(self, name: str, committed: int) -> list[str]:
+        assert self.node.view is not None
+        return self.frame(name, fr.Sync(epoch=self.node.view.epoch, run=self.node.view.run, committed=committed))
+
+    def reduce(
+        self,
+        child: str,
+        values: ev.FloatVector,
+        who: str,
+        *,
+        number: int = 1,
+        weight: float = 1.0,
+        offset: int = 0,
+        total: int | None = None,
+        epoch: int | None = None,
+    ) -> list[str]:
+        """A child's segment; `who`: whose contributions are in it."""
+        world = self.node.view
+        assert world is not None
+        frame = fr.Reduce(
+            epoch=world.epoch if epoch is None else epoch,
+            round=number,
+            offset=offset,
+            total=values.size if total is None else total,
+            dtype="<f4" if values.dtype.itemsize == 4 else "<f8",
+            contributors=fr.pack_set(sum(1 << world.position(PeerId(name)) for name in who)),
+            weight=weight,
+        )
+        return self.frame(child, frame, values)
+
+    def result(self, peer: str, values: ev.FloatVector, who: str, *, number: int = 1, decided_in: int = 0) -> list[str]:
+        """The whole result with its commit."""
+        world = self.node.view
+        assert world is not None
+        commit = fr.Commit(
+            decided_in=decided_in or world.epoch,
+            contributors=fr.pack_set(sum(1 << world.position(PeerId(name)) for name in who)),
+            weight=float(len(who)),
+            exact=True,
+            digest=digest_of(values),
+        )
+        frame = fr.Result(epoch=world.epoch, round=number, offset=0, total=values.size, dtype="<f4", commit=commit)
+        return self.frame(peer, frame, values)
+
+    def view_frame(self, peer: str, world: View) -> list[str]:
+        return self.frame(peer, fr.ViewFrame(epoch=world.epoch), pack(world))
+
+    def contribute(self, *values: float, weight: float = 1.0) -> list[str]:
+        return self.hear(ev.Contribute(vector(*values), weight))
+
+    # -- effects -------------------------------------------------------------------------------------------
+
+    @property
+    def said(self) -> list[str]:
+        return [line for line in map(describe, self.effects) if line]
+
+
+def describe(effect: fx.Effect) -> str:
+    match effect:
+        case fx.Send(peer, frame, payload):
+            return f"{peer} <- {describe_frame(frame, payload)}"
+        case fx.Dial(who):
+            return f"dial {who.id}"
+        case fx.CloseLink(peer, reason):
+            return f"close {peer}: {reason}"
+        case fx.PublishView(None):
+            return "retract the view"
+        case fx.PublishView(world):
+            return f"publish view {world.epoch} {''.join(world.ids)}"
+        case fx.PublishPresence():
+            return "publish presence"
+        case fx.ViewInstalled(world):
+            return f"view {world.epoch} {''.join(world.ids)}"
+        case fx.Removed(_, wanted):
+            return "left" if wanted else "removed"
+        case fx.RoundCommitted():
+            sums = " ".join(f"{value:g}" for value in effect.sum)
+            inexact = "" if effect.exact else " inexact"
+            mine = "" if effect.mine else " (not mine)"
+            return f"round {effect.round} = {sums} of {''.join(effect.contributors)}{inexact}{mine}"
+        case fx.RoundAborted():
+            return f"round {effect.round} aborted: {effect.cause}{'' if effect.mine else ' (not mine)'}"
+        case fx.ProvideState(peer, run, number):
+            return f"provide {peer} with {run} after {number}"
+        case fx.StateReceived(run, number, state):
+            return f"state of {run} after {number}: {bytes(state).decode()}"
+        case fx.Behind(committed):
+            return f"behind: {committed}"
+        case fx.Note():
+            return ""
+    raise AssertionError(effect)
+
+
+def describe_frame(frame: fr.Frame, payload: memoryview | bytes | None) -> str:
+    match frame:
+        case fr.Sync(epoch, run, committed):
+            return f"sync {epoch}{' ' + run if run else ''} after {committed}"
+        case fr.ViewFrame(epoch):
+            return f"view {epoch}"
+        case fr.Ping(waiting):
+            return "ping waiting" if waiting else "ping"
+        case fr.Reduce():
+            values = np.frombuffer(payload or b"", dtype=frame.dtype)
+            sums = " ".join(f"{value:g}" for value in values)
+            return f"reduce {frame.round} [{frame.offset}:] {sums} of {fr.unpack_set(frame.contributors):b}"
+        case fr.Result():
+            values = np.frombuffer(payload or b"", dtype=frame.dtype)
+            sums = " ".join(f"{value:g}" for value in values)
+            return f"result {frame.round} [{frame.offset}:] {sums}{' committed' if frame.commit else ''}"
+        case fr.Abort():
+            return f"abort {frame.round}: {frame.cause}"
+        case fr.Suspect(_, peer, _):
+            return f"suspect {peer}"
+        case fr.Leave(peer, _, until):
+            return f"leave {peer} until {until}"
+        case fr.StateRequest(run):
+            return f"state of {run}?"
+        case fr.State():
+            return f"state {frame.round} [{frame.offset}:] {bytes(payload or b'').decode()}"
+    raise AssertionError(frame)
