@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from edgepeer.protocol.events import FloatVector
 
 __all__ = ["Arrays", "FloatArray", "Outcome", "Shapes", "flatten"]
 
+_AS_IS: Final = (np.dtype("<f4"), np.dtype("<f8"))
 FloatArray: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = FloatArray | list[FloatArray]
 
@@ -45,6 +46,8 @@ def flatten(value: FloatArray | Sequence[FloatArray]) -> tuple[FloatVector, Shap
         TypeError: not a float32 or float64 array, or a list of arrays of one of these types.
     """
     if isinstance(value, np.ndarray):
+        if value.dtype in _AS_IS and value.flags.c_contiguous:
+            return value.reshape(-1), Shapes((value.shape,), False)
         return _vector(value), Shapes((value.shape,), False)
     arrays = list(value)
     if not arrays or not all(isinstance(array, np.ndarray) for array in arrays):
