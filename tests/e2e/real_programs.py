@@ -1,0 +1,204 @@
+"""The command line in processes of its own, and what can be seen of it from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from edgepeer.emulation.observe import observe
+from edgepeer.emulation.picture import Picture
+from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.client import FabricClient
+from edgepeer.fabric.documents import RoundRecord
+from edgepeer.fabric.events import FabricEvent, TelemetrySeen
+
+__all__ = ["DEADLINE_S", "Field", "Program", "Watch", "clean_environment", "edgepeer"]
+
+DEADLINE_S = 60.0
+_ONE_THREAD_EACH = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+}
+
+
+def clean_environment(home: Path, **more: str) -> dict[str, str]:
+    """Nobody's settings but a test's own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("EDGEPEER_")}
+    return {**kept, **_ONE_THREAD_EACH, "XDG_CONFIG_HOME": str(home), "HOME": str(home), **more}
+
+
+class Program:
+    """A running process and everything it has said."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self._news = asyncio.Event()
+        self._readers = [
+            asyncio.create_task(self._read(process.stdout, self.out)),
+            asyncio.create_task(self._read(process.stderr, self.err)),
+        ]
+
+    async def _read(self, stream: asyncio.StreamReader | None, lines: list[str]) -> None:
+        assert stream is not None
+        while line := await stream.readline():
+            lines.append(line.decode().rstrip("\n"))
+            self._news.set()
+        self._news.set()
+
+    async def said(self, pattern: str, deadline: float = DEADLINE_S) -> re.Match[str]:
+        """Wait for a line, on either stream, in which the pattern is found."""
+        try:
+            async with asyncio.timeout(deadline):
+                while True:
+                    self._news.clear()
+                    for line in [*self.out, *self.err]:
+                        if found := re.search(pattern, line):
+                            return found
+                    assert not all(reader.done() for reader in self._readers), self.everything(pattern)
+                    await self._news.wait()
+        except TimeoutError:
+            raise AssertionError(self.everything(pattern)) from None
+
+    def everything(self, wanted: str = "") -> str:
+        """For the message of a failed assertion."""
+        return "\n".join([f"wanted: {wanted}", "--- stdout", *self.out, "--- stderr", *self.err])
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    async def end(self, deadline: float = DEADLINE_S) -> int:
+        """The exit status."""
+        try:
+            async with asyncio.timeout(deadline):
+                await asyncio.wait(self._readers)
+                return await self.process.wait()
+        except TimeoutError:
+            raise AssertionError(self.everything("its end")) from None
+
+
+@contextlib.asynccontextmanager
+async def edgepeer(*arguments: object, home: Path, **environment: str) -> AsyncIterator[Program]:
+    """`edgepeer ARGUMENTS` in the directory `home`; killed, if it still runs, when the context ends."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "edgepeer",
+        *map(str, arguments),
+        cwd=home,
+        env=clean_environment(home, **environment),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    program = Program(process)
+    try:
+        yield program
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        await program.end()
+
+
+class Watch:
+    """What a fabric says of a job while it runs."""
+
+    def __init__(self) -> None:
+        self.picture = Picture()
+        self.records: dict[int, RoundRecord] = {}
+        self._news = asyncio.Event()
+
+    def take(self, event: FabricEvent) -> None:
+        self.picture.take(event)
+        if isinstance(event, TelemetrySeen):
+            self.records |= {record.round: record for record in event.telemetry.records}
+        self._news.set()
+
+    @property
+    def round(self) -> int:
+        """The last round that is known to be over."""
+        return max(self.records, default=0)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        return self.picture.view.ids if self.picture.view is not None else ()
+
+    async def until(self, condition: Callable[[], bool], deadline: float = DEADLINE_S) -> None:
+        """Wait until the condition holds for what was seen."""
+        try:
+            async with asyncio.timeout(deadline):
+                while not condition():
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise AssertionError(f"round {self.round}, members {self.members}, {self.picture.reports}") from None
+
+
+class Field:
+    """A broker, peers and a job, each in a process of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.peers: dict[str, Program] = {}
+        self.watch = Watch()
+        self.broker: Program | None = None
+        self.url = ""
+        self.client: FabricClient | None = None
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: Any) -> None:
+        await self._stack.aclose()
+
+    async def run(self, *arguments: object, **environment: str) -> Program:
+        return await self._stack.enter_async_context(edgepeer(*arguments, home=self.home, **environment))
+
+    async def open(self, url: str | None = None) -> None:
+        """Begin with a broker: the one at `url`, or `edgepeer broker`."""
+        if url is None:
+            await self.start_broker("127.0.0.1:0")
+        else:
+            self.url = url
+        address = BrokerAddress.parse(self.url)
+        self.client = await self._stack.enter_async_context(observe(address, "default", self.watch.take))
+
+    async def start_broker(self, listen: str) -> None:
+        self.broker = await self.run("broker", "--listen", listen)
+        self.url = (await self.broker.said(r"broker ready at (\S+)"))[1]
+
+    async def add(self, *names: str, **settings: object) -> None:
+        """Start peers and wait until all of them are in."""
+        flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
+        for name in names:
+            self.peers[name] = await self.run("peer", "--broker", self.url, "--peer-id", name, *flags)
+        await self.watch.until(lambda: set(names) <= set(self.watch.members))
+
+    async def train(self, **settings: object) -> Program:
+        """Start a job for as many peers as there are."""
+        settings = {"trainer": "numpy", "peers": len(self.peers), "report": "out", **settings}
+        flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
+        return await self.run("train", "--broker", self.url, *flags)
+
+    async def outcome(self, training: Program) -> dict[str, Any]:
+        """The report of a training that ended well."""
+        status = await training.end()
+        assert status == 0, training.everything("exit status 0")
+        report: dict[str, Any] = json.loads((self.home / "out" / "report.json").read_text())
+        return report
+
+    def names(self, *, but: Sequence[str] = ()) -> set[str]:
+        return set(self.peers) - set(but)

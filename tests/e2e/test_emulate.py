@@ -1,0 +1,123 @@
+"""`edgepeer emulate`: whole fleets on this machine, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from real_programs import DEADLINE_S, Field, edgepeer
+
+from edgepeer.fabric.mosquitto import find_mosquitto
+
+MNIST = Path(os.environ.get("EDGEPEER_MNIST", Path(__file__).parents[3] / "shared/data/mnist"))
+
+
+def check_report(
+    directory: Path, *, peers: int, rounds: int, trainer: str, dataset: str, broker: str
+) -> dict[str, Any]:
+    """report.json has exactly the form that is promised, and numbers that can be true."""
+    report: dict[str, Any] = json.loads((directory / "report.json").read_text())
+    assert list(report) == [
+        "peers", "rounds", "trainer", "dataset", "broker", "final", "round_seconds", "allreduce_seconds",
+        "bytes_sent_per_peer", "parameter_digests", "view_epochs", "rounds_detail",
+    ]  # fmt: skip
+    told = {name: report[name] for name in ("peers", "rounds", "trainer", "dataset", "broker")}
+    assert told == {"peers": peers, "rounds": rounds, "trainer": trainer, "dataset": dataset, "broker": broker}
+    names = {f"p{number:02d}" for number in range(peers)}
+    assert set(report["final"]) == {"accuracy", "loss"}
+    assert 0 <= report["final"]["accuracy"] <= 1
+    assert math.isfinite(report["final"]["loss"])
+    for spread in (report["round_seconds"], report["allreduce_seconds"]):
+        assert set(spread) == {"median", "p95"}
+        assert 0 < spread["median"] <= spread["p95"] < DEADLINE_S
+    assert report["allreduce_seconds"]["median"] <= report["round_seconds"]["median"]
+    assert set(report["bytes_sent_per_peer"]) == set(report["parameter_digests"]) == names
+    assert all(count > 0 for count in report["bytes_sent_per_peer"].values())
+    assert len(set(report["parameter_digests"].values())) == 1
+    assert all(int(digest, 16) for digest in report["parameter_digests"].values())
+    assert report["view_epochs"] == 1
+    assert [detail["round"] for detail in report["rounds_detail"]] == list(range(1, rounds + 1))
+    for detail in report["rounds_detail"]:
+        assert set(detail) == {"round", "seconds", "contributors", "exact"}
+        assert set(detail["contributors"]) == names
+        assert detail["exact"] is True
+        assert detail["seconds"] > 0
+    assert (directory / "report.png").read_bytes().startswith(b"\x89PNG\r\n")
+    return report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broker", ["embedded", "mosquitto", "url"])
+async def test_a_small_fleet(broker: str, tmp_path: Path) -> None:
+    if broker == "mosquitto" and find_mosquitto() is None:
+        pytest.skip("mosquitto is not installed")
+    async with Field(tmp_path) as field:
+        if broker == "url":
+            await field.start_broker("127.0.0.1:0")
+            broker = field.url
+        run = await field.run(
+            "emulate", "--peers", 4, "--rounds", 40, "--trainer", "numpy", "--broker", broker, "--report", "out"
+        )
+        assert await run.end() == 0, run.everything()
+    assert run.err == []
+    text = "\n".join(run.out)
+    assert "\x1b" not in text
+    assert "\r" not in text
+    assert run.out[0].startswith("job ")
+    assert "round 40/40" in text
+    assert "parameters bit-identical on all 4 peers  yes" in text
+    assert "wrote out/report.json" in text
+    check_report(tmp_path / "out", peers=4, rounds=40, trainer="numpy", dataset="digits", broker=broker)
+
+
+@pytest.mark.slow
+async def test_the_demo(tmp_path: Path) -> None:
+    """What `make demo` runs: seven peers, TensorFlow, real digits, at least 0.95."""
+    async with edgepeer("emulate", "--report", "out", home=tmp_path) as run:
+        assert await run.end(100) == 0, run.everything()
+    assert "parameters bit-identical on all 7 peers  yes" in "\n".join(run.out)
+    report = check_report(tmp_path / "out", peers=7, rounds=200, trainer="keras", dataset="digits", broker="embedded")
+    assert report["final"]["accuracy"] >= 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not MNIST.is_dir(), reason=f"no MNIST in {MNIST}; EDGEPEER_MNIST can name another directory")
+async def test_mnist_to_95_percent_in_200_rounds(tmp_path: Path) -> None:
+    job = ("--dataset", "mnist", "--data-dir", MNIST, "--trainer", "keras", "--model", "mlp", "--batch-size", 100)
+    tuned = ("--optimizer", "adam", "--learning-rate", 0.002, "--rounds", 200, "--eval-every", 100)
+    async with edgepeer("emulate", *job, *tuned, "--report", "out", home=tmp_path) as run:
+        assert await run.end(240) == 0, run.everything()
+    report = check_report(tmp_path / "out", peers=7, rounds=200, trainer="keras", dataset="mnist", broker="embedded")
+    assert report["final"]["accuracy"] >= 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+async def test_nothing_outlives_it(number: signal.Signals, status: int, tmp_path: Path) -> None:
+    fleet = ("emulate", "--peers", 3, "--rounds", 100_000, "--trainer", "numpy")
+    async with edgepeer(*fleet, home=tmp_path) as run:
+        await run.said(r"round \d+/100000")
+        children = psutil.Process(run.process.pid).children(recursive=True)
+        assert len(children) == 3
+        run.signal(number)
+        assert await run.end(20) == status, run.everything()
+    assert "Traceback" not in run.everything()
+    _, left = psutil.wait_procs(children, timeout=15)
+    assert left == []
+
+
+async def test_a_failing_job_ends_everything(tmp_path: Path) -> None:
+    async with edgepeer(
+        "emulate", "--peers", 2, "--dataset", "npz:nowhere.npz", "--trainer", "numpy", home=tmp_path
+    ) as run:
+        assert await run.end() == 1, run.everything()
+    (line,) = run.err
+    assert line.startswith("edgepeer: all 2 peers failed: ")
+    assert "nowhere.npz" in line

@@ -1,0 +1,187 @@
+"""Fleets of real processes that lose and gain peers, and their broker, in the middle of a training."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_programs import DEADLINE_S, Field, Program
+
+from edgepeer.fabric.mosquitto import Mosquitto, find_mosquitto
+
+pytestmark = pytest.mark.slow
+
+ROUNDS = 400
+LONG = 1200
+"""Rounds of a job that must last until a process has started, or a broker is back."""
+EARLY = 30
+JOB = {"rounds": ROUNDS, "batch_size": 50, "eval_every": 200, "optimizer": "sgd", "learning_rate": 0.1}
+NAMES = ("p0", "p1", "p2", "p3")
+
+
+@pytest.fixture
+async def field(tmp_path: Path) -> AsyncIterator[Field]:
+    async with Field(tmp_path) as field:
+        yield field
+
+
+async def in_full_swing(field: Field) -> None:
+    """Wait until the job is well under way, and far from its end."""
+    watch = field.watch
+    await watch.until(lambda: watch.round >= EARLY)
+    assert watch.round < ROUNDS - 100, "the job is too short for this machine"
+
+
+def check(field: Field, report: dict[str, Any], finished: set[str]) -> None:
+    """What must be true of every training."""
+    assert set(report["parameter_digests"]) == finished
+    assert len(set(report["parameter_digests"].values())) == 1
+    rounds = [detail["round"] for detail in report["rounds_detail"]]
+    assert rounds == sorted(set(rounds))
+    assert rounds[-1] == report["rounds"]
+    assert report["final"]["accuracy"] > 0.8
+
+
+def contributors(report: dict[str, Any], number: int) -> set[str]:
+    return next(set(d["contributors"]) for d in report["rounds_detail"] if d["round"] == number)
+
+
+@pytest.mark.parametrize("place", ["coordinator", "inner", "leaf"])
+async def test_a_peer_is_told_to_stop(place: str, field: Field) -> None:
+    await field.open()
+    await field.add(*NAMES)
+    training = await field.train(**JOB)
+    await in_full_swing(field)
+    gone = field.watch.members[{"coordinator": 0, "inner": 1, "leaf": 3}[place]]
+    at = field.watch.round
+    field.peers[gone].signal(signal.SIGTERM)
+    assert await field.peers[gone].end(10) == 0, field.peers[gone].everything()
+    report = await field.outcome(training)
+    check(field, report, field.names(but=[gone]))
+    assert contributors(report, EARLY) == set(NAMES)
+    assert contributors(report, ROUNDS) == set(NAMES) - {gone}
+    assert report["view_epochs"] >= 2
+    # Graceful: no round waited for it, only the one under way may say that somebody is missing.
+    assert sum(not detail["exact"] for detail in report["rounds_detail"]) <= 1
+    assert max(d["seconds"] for d in report["rounds_detail"] if d["round"] > at) < 3
+
+
+@pytest.mark.parametrize("place", ["coordinator", "inner", "leaf"])
+async def test_a_peer_is_killed(place: str, field: Field) -> None:
+    await field.open()
+    await field.add(*NAMES)
+    training = await field.train(**JOB)
+    await in_full_swing(field)
+    gone = field.watch.members[{"coordinator": 0, "inner": 1, "leaf": 3}[place]]
+    field.peers[gone].signal(signal.SIGKILL)
+    assert await field.peers[gone].end(10) == -signal.SIGKILL
+    report = await field.outcome(training)
+    check(field, report, field.names(but=[gone]))
+    assert contributors(report, EARLY) == set(NAMES)
+    assert contributors(report, ROUNDS) == set(NAMES) - {gone}
+    assert report["view_epochs"] >= 2
+    assert f"{gone} is gone" in training.everything()
+
+
+async def test_half_of_the_fleet_is_killed_at_once(field: Field) -> None:
+    await field.open()
+    await field.add(*NAMES)
+    training = await field.train(**JOB)
+    await in_full_swing(field)
+    gone = [field.watch.members[0], field.watch.members[1]]
+    for name in gone:
+        field.peers[name].signal(signal.SIGKILL)
+    report = await field.outcome(training)
+    check(field, report, field.names(but=gone))
+
+
+async def test_a_peer_freezes(field: Field) -> None:
+    await field.open()
+    await field.add(*NAMES)
+    training = await field.train(**JOB)
+    await in_full_swing(field)
+    frozen = field.watch.members[1]
+    field.peers[frozen].signal(signal.SIGSTOP)
+    await field.watch.until(lambda: frozen not in field.watch.members)
+    report = await field.outcome(training)
+    assert set(report["parameter_digests"]) >= field.names(but=[frozen])
+    assert len(set(report["parameter_digests"].values())) == 1
+
+
+async def test_a_peer_comes_late(field: Field) -> None:
+    await field.open()
+    await field.add(*NAMES)
+    training = await field.train(**JOB | {"rounds": LONG})
+    await in_full_swing(field)
+    await field.add("late")
+    report = await field.outcome(training)
+    check(field, report, {*NAMES, "late"})
+    assert contributors(report, EARLY) == set(NAMES)
+    assert contributors(report, LONG) == {*NAMES, "late"}
+
+
+async def test_a_killed_peer_comes_back(field: Field) -> None:
+    await field.open()
+    await field.add(*NAMES[:3])
+    await field.add("p3", state_dir="p3")
+    training = await field.train(**JOB | {"rounds": LONG})
+    await in_full_swing(field)
+    field.peers["p3"].signal(signal.SIGKILL)
+    await field.watch.until(lambda: "p3" not in field.watch.members)
+    await field.add("p3", state_dir="p3")
+    report = await field.outcome(training)
+    check(field, report, set(NAMES))
+    assert contributors(report, LONG) == set(NAMES)
+
+
+async def test_the_embedded_broker_is_killed_and_comes_back(field: Field) -> None:
+    await field.open()
+    await field.add(*NAMES)
+    training = await field.train(**JOB | {"rounds": LONG})
+    await in_full_swing(field)
+    assert field.broker is not None
+    field.broker.signal(signal.SIGKILL)
+    await training.said("lost the broker")
+    await field.start_broker(field.url.removeprefix("mqtt://"))
+    await check_undisturbed(field, training)
+
+
+async def test_mosquitto_is_killed_and_comes_back(field: Field) -> None:
+    if find_mosquitto() is None:
+        pytest.skip("mosquitto is not installed")
+    async with Mosquitto() as broker:
+        await field.open(broker.address.url())
+        await field.add(*NAMES)
+        training = await field.train(**JOB | {"rounds": LONG})
+        await in_full_swing(field)
+        await broker.stop()
+        await training.said("lost the broker")
+        await broker.start()
+        await check_undisturbed(field, training)
+
+
+async def check_undisturbed(field: Field, training: Program) -> None:
+    """Not one round noticed that the broker was away. (Who follows the job may have missed some of the rounds.)"""
+    report = await field.outcome(training)
+    check(field, report, set(NAMES))
+    assert report["view_epochs"] == 1
+    assert contributors(report, LONG) == set(NAMES)
+    assert all(detail["exact"] for detail in report["rounds_detail"])
+    assert max(detail["seconds"] for detail in report["rounds_detail"]) < 1
+
+
+async def test_all_peers_are_killed(field: Field) -> None:
+    await field.open()
+    await field.add("p0", "p1")
+    training = await field.train(**JOB, timeout=8)
+    await in_full_swing(field)
+    for peer in field.peers.values():
+        peer.signal(signal.SIGKILL)
+    async with asyncio.timeout(DEADLINE_S):
+        assert await training.end() == 1
+    assert len(training.err) >= 1
+    assert training.err[-1].startswith("edgepeer: nothing has moved for 8 s: ")
