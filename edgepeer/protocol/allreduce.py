@@ -69,7 +69,7 @@ class Allreduce:
 
     def install(self, view: View, now: float) -> None:
         """Work in `view` from now on; the round in progress starts again."""
-        place, rd = self.place, self._round
+        place, rd, joining = self.place, self._round, self.place.view is None
         place.enter(view)
         self._rates.keep(view.neighbours(place.me), 2 * tree.height(view.fanout, view.size))
         rd.spare, rd.since = None, now
@@ -77,7 +77,7 @@ class Allreduce:
             self._drop_round("run", "another run has begun")
             place.run = view.run
             place.committed = UNKNOWN if view.run else view.first_round - 1
-        elif not view.run and place.committed < view.first_round - 1 and not rd.begun:
+        elif joining:
             place.committed = view.first_round - 1
         if not self._round.begun:
             self._origin = frozenset(view.ids)
@@ -117,19 +117,18 @@ class Allreduce:
             if committed >= 0 and place.committed >= 0:
                 self._send.hand_over(peer)
                 if committed > place.committed + 1 and not place.run:
-                    self._skip(committed - 1)
-                    self._emit(fx.Behind(committed - 1))
+                    self.fall_behind(committed - 1)
         if self._begin() and place.view is not None:
-            self._emit(fx.ViewInstalled(place.view))
+            self._emit(fx.ViewInstalled(place.view))  # so that the application looks again
         self._advance()
 
     def _begin(self) -> bool:
         """Where nobody has the state of the run, it begins with the root's own."""
         place = self.place
-        if place.run and place.committed == UNKNOWN and place.parent is None and place.standing == UNKNOWN:
-            place.committed = 0
-            return True
-        return False
+        if not place.run or place.parent is not None or place.committed != UNKNOWN or place.standing != UNKNOWN:
+            return False
+        place.committed = 0
+        return True
 
     def on_lost(self, peer: PeerId) -> None:
         """A neighbour's link is gone."""
@@ -154,6 +153,11 @@ class Allreduce:
         self._skip(UNKNOWN)
         self.place.loading = True
 
+    def fall_behind(self, committed: int) -> None:
+        """Rounds were decided without this peer, and nobody can tell how."""
+        self._skip(committed)
+        self._emit(fx.Behind(committed))
+
     def _skip(self, committed: int) -> None:
         self._drop_round("run", "the run went on without this peer")
         self.place.committed = committed
@@ -174,9 +178,9 @@ class Allreduce:
         return self.place.committed
 
     @property
-    def standing(self) -> int:
-        """What neighbours are told: the last round that is over here; UNKNOWN or HOPING without the state."""
-        return self.place.standing
+    def receiving(self) -> bool:
+        """Whether a neighbour has begun to send the round's result."""
+        return self._round.result_from is not None
 
     @property
     def idle(self) -> bool:
@@ -199,7 +203,7 @@ class Allreduce:
     def missing(self) -> tuple[PeerId, ...]:
         """Whom the round waits for, as far as this peer can tell."""
         view, parent = self.place.view, self.place.parent
-        if view is None or self._round.own is None:
+        if view is None or not self.contributed:
             return ()
         return view.names(self._round.missing) or ((parent,) if parent is not None else ())
 
@@ -207,10 +211,10 @@ class Allreduce:
 
     def contribute(self, vector: FloatVector, weight: float, now: float) -> None:
         """This peer's vector for the next round."""
+        rd = self._round
         if (past := self._past.owed()) is not None:
             self._emit(fx.RoundAborted(self.run, past.round, past.cause, past.reason, mine=True))
             return
-        rd = self._round
         if rd.own is not None:
             raise ProtocolBug(f"two contributions to round {self.committed + 1}")
         rd.own, rd.weight, rd.since = vector, weight, now
@@ -392,9 +396,5 @@ class Allreduce:
         self._round = Round(spare)
         if view is not None:
             self._origin = frozenset(view.ids)
-        streams = {}
-        for child, old in rd.streams.items():
-            streams[child] = Upstream(old.allowed, old.rate)
-            # The child begins the next round after it has seen this one's result, so nobody reads this any more.
-            streams[child].buffer = old.buffer
-        self._round.restart(streams)
+        # A child begins the next round after it has seen this one's result, so its buffer is not read any more.
+        self._round.restart({child: old.emptied() for child, old in rd.streams.items()})

@@ -15,15 +15,17 @@ too late, because handed-over results were faster, is thrown away.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.limits import Limits
 from edgepeer.wire.frames import State, StateRequest
 
-__all__ = ["Catchup"]
+__all__ = ["PATIENCE_S", "Catchup"]
 
-PATIENCE_S = 5.0
+PATIENCE_S: Final = 5.0
+"""How long a neighbour that is ahead may take to show it."""
 
 
 class Catchup:

@@ -5,7 +5,7 @@ a neighbour's Sync says            | this peer
 an older epoch                     | is `Node`'s business: it sends the view
 this view, the round before ours   | hands over (`Past`)
 this view, ahead of us             | waits to be handed over; asks for the state if there is a run and it
-                                   | has none, or that does not come
+                                   | has none, or that does not come; without a run, gives the round up
 this view, no state, none below    | at the root, if it has none either: the run begins with its own
 what we said last is out of date   | says it anew
 """
@@ -18,7 +18,7 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.allreduce import Allreduce
-from edgepeer.protocol.catchup import Catchup
+from edgepeer.protocol.catchup import PATIENCE_S, Catchup
 from edgepeer.protocol.links import Links
 from edgepeer.protocol.place import UNKNOWN
 from edgepeer.wire.frames import State, Sync
@@ -35,6 +35,7 @@ class Neighbours:
         self._place = allreduce.place
         self._catchup = catchup
         self._emit = emit
+        self._gap: tuple[int, float] | None = None  # our last round, and since when a neighbour has been ahead of it
         self._providing: set[PeerId] = set()  # one state at a time to each neighbour
 
     def reset(self) -> None:
@@ -108,15 +109,27 @@ class Neighbours:
     def ask_for_state(self, now: float, *, patient: bool) -> None:
         """Ask a neighbour that is ahead for the state, if its kept results can't or don't bring us there."""
         mine = self._place.committed
-        if not self._place.run:
-            return
         gap = 2 if patient and mine != UNKNOWN else 1
         ahead = []
         for peer in self._around():
             sync = self._links[peer].sync
             if sync is not None and sync.committed >= mine + gap and self.is_level(peer):
                 ahead.append(peer)
-        self._catchup.ask(ahead, self._place.run, now)
+        if self._place.run:
+            self._catchup.ask(ahead, self._place.run, now)
+        elif not patient:
+            self._give_up_on(ahead, now)
+
+    def _give_up_on(self, ahead: list[PeerId], now: float) -> None:
+        """Neighbours that are ahead but have not seen themselves how the round ended: they joined after it."""
+        mine = self._place.committed
+        if not ahead or self._allreduce.receiving:
+            self._gap = None
+        elif self._gap is None or self._gap[0] != mine:
+            self._gap = mine, now
+        elif now - self._gap[1] >= PATIENCE_S:
+            self._allreduce.fall_behind(max(sync.committed for p in ahead if (sync := self._links[p].sync)))
+            self.sync_all()
 
     def on_state_request(self, peer: PeerId, run: str) -> None:
         """A neighbour wants the state."""

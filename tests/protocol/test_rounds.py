@@ -392,3 +392,28 @@ def test_buffers_are_used_again_only_for_the_round_after(b: Machine) -> None:
     (sent,) = b.effects
     assert isinstance(sent, fx.Send)
     assert not np.shares_memory(np.frombuffer(sent.payload, "<f4"), memories[2])  # type: ignore[call-overload]
+
+
+def test_without_a_run_a_member_does_not_jump_over_a_round_that_it_has_not_seen_the_end_of(c: Machine) -> None:
+    """It would have nothing to hand over to a neighbour below that waits for just that."""
+    c.hear(ev.ViewSeen(view(2, "abc", first_round=2)))
+    c.hear(ev.LinkUp(PeerId("a"), 1))
+    assert c.said == ["a <- sync 2 after 0"]
+    assert c.frame("a", fr.Abort(epoch=2, round=1, cause="timeout", reason="over")) == []  # not level yet
+    c.sync("a", 1)
+    assert c.frame("a", fr.Abort(epoch=2, round=1, cause="timeout", reason="over")) == [
+        "round 1 aborted: timeout (not mine)"
+    ]
+
+
+def test_without_a_run_a_joiner_begins_with_the_views_round(c: Machine) -> None:
+    late = Machine("c").join(view(4, "abc", first_round=9), up="a", committed=8)
+    assert late.contribute(1) == ["a <- reduce 9 [0:] 1 of 100"]
+
+
+def test_who_waits_below_one_that_joined_after_the_round_gives_it_up() -> None:
+    c = Machine("c").join(view(1, "abc"))
+    c.contribute(1)
+    assert c.level("a", committed=1) == []  # a is one ahead, and should hand over
+    assert not any("behind" in line for line in c.until(4.9))
+    assert any(line.endswith("behind: 1") for line in c.until(6.0))
