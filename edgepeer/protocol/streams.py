@@ -95,6 +95,12 @@ class Upstream(Prefix):
         """How many elements of it are in this peer's sum; -1 before any, even an empty one, is."""
         self.rate = rate
 
+    def emptied(self) -> Upstream:
+        """The same for the next round, in the same memory."""
+        following = Upstream(self.allowed, self.rate)
+        following.buffer = self.buffer
+        return following
+
 
 def as_bytes(vector: FloatVector) -> memoryview:
     """The memory of a contiguous vector, without a copy."""
