@@ -1,0 +1,161 @@
+"""Views: their order, and how one follows another."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgepeer.errors import WireError
+from edgepeer.ids import PeerId
+from edgepeer.topology.view import MAX_FANOUT, MAX_MEMBERS, Member, View
+from edgepeer.wire.documents import pack, unpack
+
+names = st.lists(st.sampled_from("abcdefghijklmnop"), min_size=1, max_size=12, unique=True)
+
+
+def of(order: list[str] | str, *, epoch: int = 3, fanout: int = 2, life: int = 1) -> View:
+    return View(epoch=epoch, members=tuple(Member(id=name, incarnation=life) for name in order), fanout=fanout)
+
+
+views = st.builds(of, names, epoch=st.integers(1, 3), life=st.integers(1, 2))
+
+
+def links(view: View) -> set[frozenset[str]]:
+    return {frozenset((peer, above)) for peer in view.ids if (above := view.parent(peer)) is not None}
+
+
+# -- which of two views is the newer -----------------------------------------------------------------------
+
+
+@given(views, views)
+def test_of_two_different_views_exactly_one_precedes(one: View, other: View) -> None:
+    assert not one.precedes(one)
+    if one.epoch != other.epoch or one.members != other.members:
+        assert one.precedes(other) != other.precedes(one)
+
+
+@given(views, views, views)
+def test_precedes_is_transitive(one: View, two: View, three: View) -> None:
+    for a, b, c in itertools.permutations((one, two, three)):
+        if a.precedes(b) and b.precedes(c):
+            assert a.precedes(c)
+
+
+def test_what_decides() -> None:
+    assert of("ab", epoch=1).precedes(of("z", epoch=2))
+    assert of("a").precedes(of("yz"))  # the larger fleet
+    assert of("bc").precedes(of("ac"))  # the smaller coordinator
+    assert not of("ac").precedes(of("bc"))
+
+
+# -- the next view -----------------------------------------------------------------------------------------
+
+
+@given(order=names, data=st.data(), fanout=st.integers(1, 4))
+def test_successor(order: list[str], data: st.DataObject, fanout: int) -> None:
+    view = of(order, fanout=fanout)
+    gone = data.draw(st.sets(st.sampled_from(order), max_size=len(order) - 1))
+    staying = [name for name in order if name not in gone]
+    joined = [Member(id=name, incarnation=2) for name in data.draw(st.sets(st.sampled_from("uvwxyz")))]
+    head = data.draw(st.none() | st.sampled_from(staying))
+    following = view.successor(
+        first_round=7,
+        without={PeerId(name) for name in gone},
+        joined=joined,
+        coordinator=PeerId(head) if head is not None else None,
+    )
+    assert following.epoch == view.epoch + 1
+    assert view.precedes(following)
+    assert following.first_round == 7
+    assert (following.fanout, following.run) == (fanout, "")
+    assert set(following.ids) == set(staying) | {member.id for member in joined}
+    assert {m for m in following.members if m.id in staying} == {m for m in view.members if m.id in staying}
+    if head is not None:
+        assert following.coordinator == head
+    elif order[0] not in gone:
+        assert following.coordinator == order[0]
+    # Few links change: what is new is where somebody took the place of somebody who left, and where joiners are.
+    moved = len(gone) + (head is not None)
+    assert len(links(following) - links(view)) <= (2 * moved) * (fanout + 1) + len(joined)
+
+
+@given(order=names, joined=st.sets(st.sampled_from("uvwxyz")))
+def test_joiners_go_to_the_end_and_move_nobody(order: list[str], joined: set[str]) -> None:
+    view = of(order)
+    following = view.successor(first_round=1, joined=[Member(id=name, incarnation=1) for name in sorted(joined)])
+    assert following.ids[: len(order)] == view.ids
+    assert links(view) <= links(following)
+
+
+def test_a_peer_that_comes_back_in_a_new_life_replaces_its_old_one() -> None:
+    view = of("abcd")
+    following = view.successor(first_round=1, without={PeerId("b")}, joined=[Member(id="b", incarnation=2)])
+    assert following.ids == ("a", "d", "c", "b")
+    assert following.member(PeerId("b")).incarnation == 2
+
+
+def test_who_is_in_already_does_not_join_again() -> None:
+    assert (
+        of("ab").successor(first_round=1, joined=[Member(id="b", incarnation=9)]).member(PeerId("b")).incarnation == 1
+    )
+
+
+@given(names, st.integers(1, 4))
+def test_positions_names_and_neighbours_agree(order: list[str], fanout: int) -> None:
+    view = of(order, fanout=fanout)
+    for position, name in enumerate(order):
+        peer = PeerId(name)
+        assert view.position(peer) == position
+        assert peer in view
+        around = {other for pair in links(view) if peer in pair for other in pair} - {peer}
+        assert set(view.neighbours(peer)) == around
+    assert view.names(view.everyone) == view.ids
+    assert view.names(0b101) == tuple(view.ids[:1] + view.ids[2:3])
+    with pytest.raises(KeyError):
+        view.position(PeerId("stranger"))
+
+
+# -- bounds ------------------------------------------------------------------------------------------------
+
+
+@given(views)
+def test_round_trip(view: View) -> None:
+    assert unpack(pack(view), View) == view
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"epoch": 0},
+        {"epoch": -1},
+        {"members": []},
+        {"members": [{"id": f"p{n}", "incarnation": 1} for n in range(MAX_MEMBERS + 1)]},
+        {"members": [{"id": "a", "incarnation": 1}, {"id": "a", "incarnation": 2}]},
+        {"members": [{"id": "", "incarnation": 1}]},
+        {"members": [{"id": "a/b", "incarnation": 1}]},
+        {"members": [{"id": "a\n", "incarnation": 1}]},
+        {"members": [{"id": "x" * 64, "incarnation": 1}]},
+        {"members": [{"id": "a", "incarnation": -1}]},
+        {"members": [{"id": "a", "incarnation": 1, "addresses": ["x" * 129]}]},
+        {"members": [{"id": "a", "incarnation": 1, "addresses": ["x"] * 17}]},
+        {"fanout": 0},
+        {"fanout": MAX_FANOUT + 1},
+        {"run": "x" * 64},
+        {"first_round": 0},
+    ],
+)
+def test_views_that_are_none(fields: dict[str, object]) -> None:
+    import msgpack
+
+    good = {"v": 1, "epoch": 1, "members": [{"id": "a", "incarnation": 1}]}
+    unpack(msgpack.packb(good), View)
+    with pytest.raises(WireError):
+        unpack(msgpack.packb(good | fields), View)
+
+
+def test_the_largest_view_fits_its_limit() -> None:
+    members = tuple(Member(id=f"{n:063}", incarnation=1 << 40, addresses=("x" * 128,) * 4) for n in range(MAX_MEMBERS))
+    assert unpack(pack(View(epoch=1, members=members)), View).size == MAX_MEMBERS

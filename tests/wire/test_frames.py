@@ -1,0 +1,234 @@
+"""Frames: there and back again, and nothing but WireError for anything else."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+
+import msgpack
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgepeer.errors import VersionError, WireError
+from edgepeer.wire import frames as fr
+
+count = st.integers(0, 2**53)
+small = st.integers(0, 1000)
+text = st.text(max_size=60)
+peer = st.text(min_size=1, max_size=15)
+rate = st.floats(0, 1e12)
+bits = st.binary(max_size=512)
+dtype = st.sampled_from(["<f4", "<f8"])
+commits = st.builds(
+    fr.Commit, decided_in=count, contributors=bits, weight=rate, exact=st.booleans(),
+    digest=st.binary(min_size=16, max_size=16),
+)  # fmt: skip
+
+FRAMES: dict[str, st.SearchStrategy[tuple[fr.Frame, int]]] = {
+    "Hello": st.tuples(st.builds(fr.Hello, fabric=peer, peer=peer, incarnation=count), st.just(0)),
+    "Sync": st.tuples(st.builds(fr.Sync, epoch=count, run=text, committed=st.integers(-2, 2**53)), st.just(0)),
+    "ViewFrame": st.tuples(st.builds(fr.ViewFrame, epoch=count), st.integers(0, fr.MAX_DOCUMENT_BYTES)),
+    "Ping": st.tuples(st.builds(fr.Ping, waiting=st.booleans()), st.just(0)),
+    "Reduce": st.builds(
+        lambda before, items, after, kind, **rest: (
+            fr.Reduce(offset=before, total=before + items + after, dtype=kind, **rest),
+            items * (4 if kind == "<f4" else 8),
+        ),
+        small, small, small, dtype, epoch=count, round=count, contributors=bits, weight=rate, rate_bytes_per_s=rate,
+    ),
+    "Result": st.builds(
+        lambda before, items, after, kind, commit, **rest: (
+            fr.Result(
+                offset=before, total=before + items + after, dtype=kind, commit=None if after else commit, **rest
+            ),
+            items * (4 if kind == "<f4" else 8),
+        ),
+        small, small, small, dtype, commits, epoch=count, round=count, rate_bytes_per_s=rate,
+    ),
+    "Abort": st.tuples(
+        st.builds(fr.Abort, epoch=count, round=count, cause=st.sampled_from(["mismatch", "timeout"]), reason=text),
+        st.just(0),
+    ),
+    "Suspect": st.tuples(st.builds(fr.Suspect, epoch=count, peer=peer, reason=text), st.just(0)),
+    "Leave": st.tuples(st.builds(fr.Leave, peer=peer, incarnation=count, until=st.integers(-1, 2**53)), st.just(0)),
+    "StateRequest": st.tuples(st.builds(fr.StateRequest, run=text), st.just(0)),
+    "State": st.builds(
+        lambda before, size, after, **rest: (
+            fr.State(offset=before, total=max(before + size + after, 1), **rest), size
+        ),
+        small, small, small, run=text, round=count,
+    ),
+    "Bye": st.tuples(st.builds(fr.Bye, reason=text), st.just(0)),
+}  # fmt: skip
+any_frame = st.one_of(*FRAMES.values())
+
+
+def decode(data: bytes) -> tuple[fr.Frame, int]:
+    """What a transport does with the bytes of a prelude and a header."""
+    if len(data) < fr.PRELUDE.size:
+        raise WireError("too short for a prelude")
+    kind, header_bytes, payload_bytes = fr.decode_prelude(data)
+    header = data[fr.PRELUDE.size : fr.PRELUDE.size + header_bytes]
+    return fr.decode_header(kind, header, payload_bytes), payload_bytes
+
+
+def test_every_kind_of_frame_is_tested() -> None:
+    assert set(FRAMES) == {kind.__name__ for kind in fr._KINDS}
+
+
+@pytest.mark.parametrize("kind", sorted(FRAMES))
+@given(data=st.data())
+def test_there_and_back_again(kind: str, data: st.DataObject) -> None:
+    frame, payload_bytes = data.draw(FRAMES[kind])
+    assert decode(fr.encode(frame, payload_bytes)) == (frame, payload_bytes)
+
+
+@given(any_frame, st.lists(st.one_of(st.integers(), st.text(max_size=5), st.none()), min_size=1, max_size=3))
+def test_fields_of_a_newer_peer_are_ignored(drawn: tuple[fr.Frame, int], more: list[object]) -> None:
+    frame, payload_bytes = drawn
+    kind, header_bytes, _ = fr.decode_prelude(fr.encode(frame, payload_bytes))
+    header = fr.encode(frame, payload_bytes)[-header_bytes:]
+    longer = msgpack.packb(msgpack.unpackb(header) + [n if not isinstance(n, int) else n % 2**60 for n in more])
+    assert fr.decode_header(kind, longer, payload_bytes) == frame
+
+
+# -- hostile bytes -----------------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes(data: bytes) -> None:
+    with pytest.raises(WireError):
+        decode(data)
+
+
+@given(st.sampled_from(range(1, len(fr._KINDS) + 1)), st.binary(max_size=200), st.integers(0, 2**32 - 1))
+def test_arbitrary_headers(code: int, header: bytes, payload_bytes: int) -> None:
+    data = fr.PRELUDE.pack(b"EP", 1, code, len(header), payload_bytes) + header
+    try:
+        frame, size = decode(data)
+    except WireError:
+        return
+    assert decode(fr.encode(frame, size)) == (frame, size)
+
+
+@given(any_frame, st.data())
+def test_mutated_frames(drawn: tuple[fr.Frame, int], data: st.DataObject) -> None:
+    frame, payload_bytes = drawn
+    raw = bytearray(fr.encode(frame, payload_bytes))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(raw) - 1))
+        change = data.draw(st.sampled_from(["flip", "cut", "insert"]))
+        if change == "flip":
+            raw[at] ^= data.draw(st.integers(1, 255))
+        elif change == "cut" and len(raw) > 1:
+            del raw[at]
+        else:
+            raw.insert(at, data.draw(st.integers(0, 255)))
+    with contextlib.suppress(WireError):
+        found, size = decode(bytes(raw))
+        assert type(found) in fr._KINDS
+        assert size <= fr.MAX_PAYLOAD_BYTES
+
+
+packable = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=9)
+    | st.binary(max_size=9),
+    lambda inner: st.lists(inner, max_size=12) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.sampled_from(fr._KINDS), packable, st.integers(0, 4096))
+def test_headers_of_anything_that_msgpack_can_say(kind: type[fr.Frame], header: object, payload_bytes: int) -> None:
+    try:
+        frame = fr.decode_header(kind, msgpack.packb(header), payload_bytes)
+    except WireError:
+        return
+    assert isinstance(frame, kind)
+
+
+def test_deeply_nested_headers() -> None:
+    with pytest.raises(WireError):
+        fr.decode_header(fr.Bye, b"\x91" * 5000, 0)
+
+
+@pytest.mark.parametrize("kind", fr._KINDS)
+def test_lengths_are_limited_before_anything_is_stored(kind: type[fr.Frame]) -> None:
+    code = fr._KINDS.index(kind) + 1
+    for payload_bytes in (fr.MAX_PAYLOAD_BYTES + 1, 2**32 - 1):
+        with pytest.raises(WireError, match=f"{kind.__name__} frame announces {payload_bytes} payload bytes"):
+            fr.decode_prelude(fr.PRELUDE.pack(b"EP", 1, code, 3, payload_bytes))
+    limit = (
+        fr.MAX_PAYLOAD_BYTES if kind in (fr.Reduce, fr.Result, fr.State)
+        else fr.MAX_DOCUMENT_BYTES if kind is fr.ViewFrame else 0
+    )  # fmt: skip
+    assert fr.decode_prelude(fr.PRELUDE.pack(b"EP", 1, code, 3, limit)) == (kind, 3, limit)
+    with pytest.raises(WireError):
+        fr.decode_prelude(fr.PRELUDE.pack(b"EP", 1, code, 3, limit + 1))
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_another_version_is_named(version: int) -> None:
+    with pytest.raises(VersionError, match=f"version {version}; this build speaks 1"):
+        fr.decode_prelude(struct.pack("!2sBBHI", b"EP", version, 1, 0, 0))
+
+
+def test_what_is_no_frame_is_shown() -> None:
+    with pytest.raises(WireError, match=r"not an edgepeer frame: starts with b'GE'"):
+        fr.decode_prelude(b"GET / HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        fr.Reduce(epoch=1, round=1, offset=0, total=1, dtype="<f4", contributors=b"", weight=float("nan")),
+        fr.Reduce(epoch=1, round=1, offset=0, total=1, dtype="<f4", contributors=b"", weight=-1.0),
+        fr.Reduce(epoch=1, round=1, offset=0, total=1, dtype="<f4", contributors=bytes(513), weight=1.0),
+        fr.Reduce(epoch=1, round=1, offset=1, total=1, dtype="<f4", contributors=b"", weight=1.0),
+        fr.Reduce(epoch=1, round=1, offset=0, total=1, dtype=">f4", contributors=b"", weight=1.0),  # type: ignore[arg-type]
+        fr.Result(epoch=1, round=1, offset=0, total=1, dtype="<f4", rate_bytes_per_s=float("nan"), commit=None),
+        fr.Result(epoch=1, round=1, offset=0, total=1, dtype="<f4", commit=None),
+        fr.Hello(fabric="", peer="p", incarnation=1),
+        fr.Hello(fabric="f", peer="x" * 64, incarnation=1),
+        fr.Hello(fabric="f", peer="p", incarnation=-1),
+        fr.Sync(epoch=1, run="", committed=-3),
+        fr.Suspect(epoch=1, peer="p", reason="x" * 257),
+        fr.State(run="", round=1, offset=0, total=0),
+    ],
+)
+def test_fields_out_of_bounds(wrong: fr.Frame) -> None:
+    payload_bytes = 4 if isinstance(wrong, fr.Reduce | fr.Result) else 0
+    with pytest.raises(WireError):
+        decode(fr.encode(wrong, payload_bytes))
+
+
+@pytest.mark.parametrize(("payload_bytes", "offset"), [(3, 0), (4, 1), (8, 0), (5, 0)])
+def test_segments_lie_within_their_vector(payload_bytes: int, offset: int) -> None:
+    frame = fr.Reduce(epoch=1, round=1, offset=offset, total=1, dtype="<f4", contributors=b"\1", weight=1.0)
+    with pytest.raises(WireError, match="Reduce of"):
+        decode(fr.encode(frame, payload_bytes))
+
+
+def test_the_commit_comes_with_the_last_segment_and_only_with_that() -> None:
+    commit = fr.Commit(decided_in=1, contributors=b"\1", weight=1.0, exact=True, digest=bytes(16))
+    early = fr.Result(epoch=1, round=1, offset=0, total=2, dtype="<f4", commit=commit)
+    with pytest.raises(WireError, match="only with that"):
+        decode(fr.encode(early, 4))
+    assert decode(fr.encode(msgspec.structs.replace(early, total=1), 4))
+
+
+# -- bit sets ----------------------------------------------------------------------------------------------
+
+
+@given(st.sets(st.integers(0, 4095)))
+def test_bit_sets(positions: set[int]) -> None:
+    packed = fr.pack_set(sum(1 << position for position in positions))
+    assert len(packed) <= 512
+    unpacked = fr.unpack_set(packed)
+    assert {position for position in range(4096) if unpacked >> position & 1} == positions
