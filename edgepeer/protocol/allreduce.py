@@ -13,6 +13,7 @@ What a peer may do with the frames of a round, by what it has (the round in ques
     another round, another epoch | dropped               | dropped                  | -
 
 An Abort from a child is passed up; from the parent, or handed over by a neighbour that is ahead, it ends the round.
+The root decides, but not against what an earlier root may have committed: see `Round.may_be_decided`.
 
 A parent adds its own vector and its children's in position order, element ranges as they become complete in
 all of them, so the bits do not depend on arrival. Segments go up and down while later ones still come up;
@@ -79,6 +80,7 @@ class Allreduce:
             place.committed = UNKNOWN if view.run else view.first_round - 1
         elif joining:
             place.committed = view.first_round - 1
+        self._round.may_be_decided |= joining and view.first_round > 1
         if not self._round.begun:
             self._origin = frozenset(view.ids)
         self._restart()
@@ -112,7 +114,7 @@ class Allreduce:
         if place.at.get(peer) != committed:
             self._round.sent_down.pop(peer, None)
             if peer == place.parent:
-                self._round.sent_up = -1
+                self._round.sent_up, self._round.abort_sent = -1, False
             place.at[peer] = committed
             if committed >= 0 and place.committed >= 0:
                 self._send.hand_over(peer)
@@ -160,6 +162,7 @@ class Allreduce:
 
     def _skip(self, committed: int) -> None:
         self._drop_round("run", "the run went on without this peer")
+        self._round.may_be_decided = True
         self.place.committed = committed
         if self.place.view is not None:
             self._origin = frozenset(self.place.view.ids)
@@ -227,24 +230,17 @@ class Allreduce:
 
     def time_out(self, reason: str) -> None:
         """This peer gives up on the round."""
-        if self._round.own is not None:
+        if self.contributed:
             self._want_abort("timeout", reason)
 
     # -- frames ------------------------------------------------------------------------------------------
 
     def sink(self, peer: PeerId, frame: Reduce | Result, payload_bytes: int) -> memoryview | None:
         """Where the payload of a frame that is about to arrive belongs; None if nowhere."""
-        rd = self._round
-        shape = Shape(frame.total, frame.dtype)
+        rd, shape = self._round, Shape(frame.total, frame.dtype)
         if not self.place.current(frame) or rd.misfit(shape, self._limits.max_vector_bytes) is not None:
             return None
-        prefix: Prefix | None
-        if isinstance(frame, Reduce):
-            prefix = rd.streams.get(peer)
-        else:
-            # One source at a time: nobody writes to a result that another source has completed.
-            prefix = rd.result if peer in self.place.at and rd.result_from in (None, peer) else None
-            rd.result_from = peer if prefix is not None else rd.result_from
+        prefix = rd.streams.get(peer) if isinstance(frame, Reduce) else rd.source(peer, peer in self.place.at)
         return prefix.room(shape, frame.offset, payload_bytes // shape.itemsize) if prefix is not None else None
 
     def on_reduce(self, peer: PeerId, frame: Reduce, payload_bytes: int, stored: bool, seconds: float) -> None:
@@ -309,8 +305,7 @@ class Allreduce:
         rd, place = self._round, self.place
         if place.view is None or place.committed == UNKNOWN:
             return
-        if rd.abort_wanted is not None:
-            self._pass_abort(*rd.abort_wanted)
+        if rd.abort_wanted is not None and self._pass_abort(rd, *rd.abort_wanted):
             return
         if rd.own is not None:
             rd.reduce(1 << place.view.position(place.me), root=place.parent is None)
@@ -375,11 +370,16 @@ class Allreduce:
             self._round.abort_wanted = (cause, reason[:250])
             self._advance()
 
-    def _pass_abort(self, cause: Cause, reason: str) -> None:
-        if self.place.parent is None:
+    def _pass_abort(self, rd: Round, cause: Cause, reason: str) -> bool:
+        """Do what can be done to end the round without a sum. True if nothing else is to be done."""
+        if self.place.parent is not None:
+            self._send.abort(rd, cause, reason)
+        elif cause == "mismatch" or not rd.may_be_decided:
             self._end(Dropped(self.committed + 1, cause, reason), None)
+            return True
         else:
-            self._send.abort(cause, reason)
+            rd.abort_wanted = None
+        return cause == "mismatch"
 
     def _end(self, ended: Decided | Dropped, source: PeerId | None) -> None:
         """The round is over, says `source`: tell the others, and go to the next."""

@@ -18,8 +18,9 @@ class Round:
     """The round being worked on, in one view."""
 
     __slots__ = (
-        "abort_wanted", "commit", "contributors", "decided_in", "own", "partial", "reduced", "result",
-        "result_from", "sent_down", "sent_up", "shape", "since", "spare", "streams", "weight", "weight_sum",
+        "abort_sent", "abort_wanted", "commit", "contributors", "decided_in", "may_be_decided", "own", "partial",
+        "reduced", "result", "result_from", "sent_down", "sent_up", "shape", "since", "spare", "streams", "weight",
+        "weight_sum",
     )  # fmt: skip
 
     def __init__(self, spare: FloatVector | None = None) -> None:
@@ -28,16 +29,23 @@ class Round:
         self.since = 0.0
         """When this peer contributed."""
         self.abort_wanted: tuple[Cause, str] | None = None
+        self.may_be_decided = False
+        """Whether a root of an earlier view may have committed this round. It may if all that this peer had to send
+        went up to it, or if this peer was not in that view; then nobody but that root can say that the round is
+        dropped, and it goes on until it is complete, or handed over by somebody who has its result."""
+        self.partial: FloatVector | None = None
+        """This peer's vector plus its children's, `reduced` elements of it."""
+        self.sent_up = -1
         self.spare = spare
         """A buffer of an earlier round that nobody reads any more."""
         self.restart({})
 
     def restart(self, streams: dict[PeerId, Upstream]) -> None:
         """Forget everything but the own contribution. `streams`: the children, in position order."""
+        self.may_be_decided |= self.all_sent
         self.streams = streams
         self.shape: Shape | None = Shape.of(self.own) if self.own is not None else None
-        self.partial: FloatVector | None = None
-        """This peer's vector plus its children's, `reduced` elements of it."""
+        self.partial = None
         self.reduced = -1
         self.contributors = 0
         self.weight_sum = 0.0
@@ -48,8 +56,14 @@ class Round:
         """The root's, once it is here."""
         self.decided_in: View | None = None
         """The view whose positions it speaks of."""
+        self.abort_sent = False
         self.sent_up = -1
         self.sent_down: dict[PeerId, int] = {}
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether the whole partial aggregate is on its way up."""
+        return self.partial is not None and self.sent_up == self.partial.size
 
     @property
     def begun(self) -> bool:
@@ -69,6 +83,13 @@ class Round:
     def missing(self) -> int:
         """Bit set of the positions below this peer that have not been heard of."""
         return sum(stream.allowed for stream in self.streams.values() if stream.received < 0)
+
+    def source(self, peer: PeerId, known: bool) -> Prefix | None:
+        """The result, if the peer may write to it: one at a time, or one would write to what another has completed."""
+        if not known or self.result_from not in (None, peer):
+            return None
+        self.result_from = peer
+        return self.result
 
     def misfit(self, shape: Shape, limit_bytes: int) -> str | None:
         """Why a vector of that shape has no place in this round; None if it has."""

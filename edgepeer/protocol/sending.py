@@ -112,9 +112,10 @@ class Sending:
         if view is not None:
             at[peer] = self._past.hand_over(peer, at[peer], view, self._rates.of(peer).bytes_per_s)
 
-    def abort(self, cause: Cause, reason: str) -> None:
+    def abort(self, rd: Round, cause: Cause, reason: str) -> None:
         """To the parent: the round can't be completed."""
         place, parent = self._place, self._place.parent
-        if parent is not None and place.level(parent):
+        if parent is not None and place.level(parent) and not rd.abort_sent:
+            rd.abort_sent = True
             frame = Abort(epoch=place.epoch, round=place.committed + 1, cause=cause, reason=reason)
             self._emit(fx.Send(parent, frame))

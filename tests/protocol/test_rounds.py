@@ -252,7 +252,28 @@ def test_an_abort_that_could_not_be_sent_is_sent_when_the_link_is_back(c: Machin
     c.contribute(1)
     c.hear(ev.LinkDown(PeerId("a"), "gone"))
     assert c.hear(ev.TimedOut("too long")) == []
-    assert c.level("a") == ["a <- abort 1: timeout"]
+    assert c.level("a") == ["a <- abort 1: timeout", "a <- reduce 1 [0:] 1 of 100"]
+    assert c.sync("a", 0) == []
+
+
+def test_a_new_root_does_not_drop_what_the_old_one_may_have_committed() -> None:
+    """b had sent all it had to a, and a is gone: c may have a's result."""
+    b = Machine("b").join(view(1, "abc"), up="a")
+    b.contribute(1)
+    b.hear(ev.TimedOut("too long"))
+    b.hear(ev.ViewSeen(view(2, "bc")))
+    assert b.node.allreduce.committed == 0
+    b.hear(ev.LinkUp(PeerId("c"), 1))
+    b.sync("c", 1)
+    b.view_frame("c", view(1, "abc"))
+    assert b.result("c", vector(3), "abc", decided_in=1, of="abc")[-1] == "round 1 = 3 of abc"
+
+
+def test_a_new_root_that_had_not_sent_all_may_drop_the_round() -> None:
+    b = Machine("b").join(FIVE, up="ade")
+    b.contribute(1)
+    b.hear(ev.ViewSeen(view(2, "bcde")))
+    assert b.hear(ev.TimedOut("too long")) == ["round 1 aborted: timeout"]
 
 
 def test_who_has_not_contributed_yet_is_answered_when_it_does(c: Machine) -> None:
@@ -315,16 +336,14 @@ def test_what_is_handed_over_is_committed_under_the_names_of_its_own_view() -> N
     b = Machine("b").join(view(2, "bx", first_round=1), up="x")
     b.contribute(5)
     b.view_frame("x", view(1, "xyz"))
-    commit_of = vector(9)
-    said = b.result("x", commit_of, "bx", decided_in=1)  # positions 0 and 1: x and y there, b and x here
-    assert said == ["round 1 = 9 of xy"]
+    assert b.result("x", vector(9), "xy", decided_in=1, of="xyz") == ["round 1 = 9 of xy"]
 
 
 def test_a_stale_view_from_a_hand_over_that_was_not_needed_does_not_stick() -> None:
     b = Machine("b").join(view(2, "xbc", fanout=1), up="xc")
     for _ in range(2):  # handed over twice: the second time it is old news
         b.view_frame("x", view(1, "xyb"))
-        b.result("x", vector(9), "xb", decided_in=1)
+        b.result("x", vector(9), "xyb", decided_in=1, of="xyb")
     b.sync("c", 1)
     b.contribute(1)
     assert b.result("x", vector(7), "xbc", number=2) == ["c <- result 2 [0:] 7 committed", "round 2 = 7 of xbc"]

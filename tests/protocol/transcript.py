@@ -52,8 +52,7 @@ class Machine:
     def until(self, at: float) -> list[str]:
         """Tick whenever the machine wants to, up to a time."""
         said = []
-        while (due := self.node.next_deadline()) <= at:
-            assert due >= self.now
+        while (due := max(self.node.next_deadline(), self.now)) <= at:
             said += [f"{due:g}: {line}" for line in self.tick(due)]
         self.now = at
         return said
@@ -111,13 +110,15 @@ class Machine:
         )
         return self.frame(child, frame, values)
 
-    def result(self, peer: str, values: ev.FloatVector, who: str, *, number: int = 1, decided_in: int = 0) -> list[str]:
-        """The whole result with its commit."""
+    def result(
+        self, peer: str, values: ev.FloatVector, who: str, *, number: int = 1, decided_in: int = 0, of: str = ""
+    ) -> list[str]:
+        """The whole result with its commit. `of`: the members of the view it was decided in, if not in ours."""
         world = self.node.view
         assert world is not None
         commit = fr.Commit(
             decided_in=decided_in or world.epoch,
-            contributors=fr.pack_set(sum(1 << world.position(PeerId(name)) for name in who)),
+            contributors=fr.pack_set(sum(1 << (of or "".join(world.ids)).index(name) for name in who)),
             weight=float(len(who)),
             exact=True,
             digest=digest_of(values),

@@ -1,0 +1,170 @@
+"""The state of a run: who asks whom, what comes too late, and where a run begins."""
+
+from __future__ import annotations
+
+from transcript import Machine, vector, view
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.limits import Limits
+from edgepeer.wire import frames as fr
+
+RUN = view(3, "abcde", run="r", first_round=5)
+A, D = PeerId("a"), PeerId("d")
+
+
+def state(machine: Machine, peer: str, data: bytes, *, number: int, offset: int = 0, total: int = 0) -> list[str]:
+    frame = fr.State(run="r", round=number, offset=offset, total=total or len(data))
+    return machine.frame(peer, frame, data)
+
+
+def test_a_joiner_asks_for_the_state_loads_it_and_goes_on() -> None:
+    b = Machine("b").join(RUN)
+    assert b.level("a", committed=7) == ["a <- state of r?"]
+    assert state(b, "a", b"sta", number=7, total=5) == []
+    assert state(b, "a", b"te", number=7, offset=3, total=5) == ["state of r after 7: state"]
+    assert b.hear(ev.Adopted("r", 7)) == ["a <- sync 3 r after 7"]
+    b.hear(ev.Contribute(vector(1), 1.0))
+    for name in "de":
+        b.level(name, committed=7)
+        b.reduce(name, vector(1), name, number=8)
+    assert b.said == ["a <- reduce 8 [0:] 3 of 11010"]
+
+
+def test_while_the_state_is_being_loaded_no_round_ends() -> None:
+    b = Machine("b").join(RUN)
+    b.level("a", committed=7)
+    state(b, "a", b"state", number=7)
+    assert b.result("a", vector(1), "abcde", number=8) == []
+    assert b.node.allreduce.committed == -1
+
+
+def test_a_state_that_is_overtaken_by_hand_overs_is_thrown_away() -> None:
+    b = Machine("b").join(RUN)
+    b.level("a", committed=7)
+    state(b, "a", b"seven", number=7)
+    b.hear(ev.Adopted("r", 7))
+    b.hear(ev.LinkDown(A, "reset"))
+    assert b.level("a", committed=9) == ["a <- state of r?"]
+    b.result("a", vector(8), "abcde", number=8)
+    b.result("a", vector(9), "abcde", number=9)
+    assert state(b, "a", b"nine", number=9) == []
+    assert b.node.allreduce.committed == 9
+
+
+def test_one_round_behind_it_waits_to_be_handed_over_and_asks_only_if_nothing_comes() -> None:
+    b = Machine("b").join(RUN)
+    b.tick(0.0)
+    b.level("a", committed=7)
+    state(b, "a", b"seven", number=7)
+    b.hear(ev.Adopted("r", 7))
+    assert b.sync("a", 8) == []
+    assert "0.5: a <- state of r?" in b.until(0.5)
+
+
+def test_a_neighbour_that_does_not_deliver_is_passed_over() -> None:
+    b = Machine("b", limits=Limits(silence_s=60.0)).join(RUN)
+    b.level("a", committed=7)
+    assert b.level("d", committed=7) == []
+    said = [line for line in b.until(12.0) if "state of r?" in line]
+    assert [line.split(": ")[1] for line in said] == ["d <- state of r?", "a <- state of r?"]
+
+
+def test_a_lost_neighbour_is_replaced_at_once() -> None:
+    b = Machine("b").join(RUN)
+    b.level("a", committed=7)
+    b.level("d", committed=7)
+    b.hear(ev.LinkDown(A, "reset"), 0.1)
+    assert any(line.endswith("d <- state of r?") for line in b.until(0.6))
+
+
+def test_pieces_that_nobody_asked_for_or_that_do_not_follow_are_thrown_away() -> None:
+    b = Machine("b", limits=Limits(max_state_bytes=100)).join(RUN)
+    b.level("d", committed=-1)
+    b.level("a", committed=7)
+    frame = fr.State(run="r", round=7, offset=0, total=10)
+    assert b.node.sink(D, frame, 5) is None  # not the one who was asked
+    assert b.node.sink(A, fr.State(run="other", round=7, offset=0, total=10), 5) is None
+    assert b.node.sink(A, fr.State(run="r", round=7, offset=0, total=101), 5) is None
+    assert b.node.sink(A, fr.State(run="r", round=7, offset=5, total=10), 5) is None
+    state(b, "a", b"01234", number=7, total=10)
+    assert b.node.sink(A, fr.State(run="r", round=7, offset=6, total=10), 4) is None
+    assert b.node.sink(A, fr.State(run="r", round=8, offset=5, total=10), 5) is None
+    assert state(b, "a", b"56789", number=7, offset=5, total=10) == ["state of r after 7: 0123456789"]
+
+
+def test_a_state_is_given_in_pieces_and_to_each_only_once_at_a_time() -> None:
+    a = Machine("a", limits=Limits(state_segment_bytes=4)).join(view(1, "ab", run="r"))
+    a.level("b", committed=-1)
+    request = fr.StateRequest(run="r")
+    assert a.frame("b", request) == ["provide b with r after 0"]
+    assert a.frame("b", request) == []
+    assert a.hear(ev.StateReady(PeerId("b"), "r", 0, b"0123456789")) == [
+        "b <- state 0 [0:] 0123", "b <- state 0 [4:] 4567", "b <- state 0 [8:] 89",
+    ]  # fmt: skip
+    assert a.frame("b", request) == ["provide b with r after 0"]
+    assert a.frame("b", fr.StateRequest(run="another")) == []
+
+
+def test_who_has_no_state_gives_none() -> None:
+    b = Machine("b").join(RUN, up="d", committed=-1)
+    assert b.frame("d", fr.StateRequest(run="r")) == []
+
+
+# -- where a run begins ------------------------------------------------------------------------------------
+
+
+def test_a_run_begins_with_the_roots_state_when_nobody_has_one() -> None:
+    a = Machine("a").join(view(1, "abc", run="r"))
+    a.level("b", committed=-1)
+    assert a.node.allreduce.committed == -1  # c may have it
+    assert a.level("c", committed=-1) == ["view 1 abc", "b <- sync 1 r after 0", "c <- sync 1 r after 0"]
+    assert a.node.allreduce.committed == 0
+
+
+def test_it_does_not_begin_again_while_somebody_below_may_have_it() -> None:
+    a = Machine("a").join(view(9, "abc", run="r", first_round=1))
+    a.level("b", committed=-1)
+    a.level("c", committed=-2)
+    assert a.node.allreduce.committed == -1
+    assert a.sync("c", 5) == ["c <- state of r?"]
+
+
+def test_an_inner_node_passes_on_whether_there_is_hope_below() -> None:
+    b = Machine("b").join(view(1, "abcde", run="r"))
+    b.hear(ev.LinkUp(A, 1))
+    assert b.said == ["a <- sync 1 r after -2"]
+    b.sync("a", -1)
+    b.level("d", committed=-1)
+    assert b.level("e", committed=-1)[-1] == "a <- sync 1 r after -1"
+    b.hear(ev.LinkDown(D, "reset"))
+    assert b.said == ["a <- sync 1 r after -2"]
+
+
+def test_who_is_loading_a_state_is_a_hope_itself() -> None:
+    b = Machine("b").join(RUN)
+    b.level("a", committed=7)
+    for name in "de":
+        b.level(name, committed=-1)
+    state(b, "a", b"state", number=7)
+    b.hear(ev.ViewSeen(view(4, "bde", run="r", first_round=8)))
+    for name in "de":
+        b.sync(name, -1)
+    assert b.node.allreduce.committed == -1
+    b.hear(ev.Adopted("r", 7))
+    assert b.node.allreduce.committed == 7
+
+
+def test_another_run_ends_the_round_and_forgets_the_state() -> None:
+    b = Machine("b").join(view(1, "ab"), up="a")
+    b.contribute(1)
+    said = b.hear(ev.ViewSeen(view(2, "ab", run="r")))
+    assert "round 1 aborted: run" in said
+    assert b.node.allreduce.committed == -1
+
+
+def test_an_adopted_state_of_another_run_means_nothing() -> None:
+    b = Machine("b").join(RUN)
+    b.level("a", committed=7)
+    assert b.hear(ev.Adopted("old", 99)) == []
+    assert b.node.allreduce.committed == -1

@@ -1,0 +1,343 @@
+"""Views by transcript: bootstrap, joining, leaving, loss, takeover. See the table in membership.py."""
+
+from __future__ import annotations
+
+import pytest
+from transcript import Machine, member, vector, view
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.limits import Limits
+from edgepeer.topology.view import MAX_MEMBERS, Member
+from edgepeer.wire import frames as fr
+
+
+def outside(name: str, *present: str, at: float = 0.0) -> Machine:
+    """A peer that has heard all that MQTT retains: these presences."""
+    machine = Machine(name)
+    for other in present:
+        machine.hear(ev.PresenceSeen(member(other)), at)
+    machine.hear(ev.ControlSynced(), at)
+    return machine
+
+
+def views(said: list[str]) -> list[str]:
+    return [line for line in said if "view" in line and "<-" not in line]
+
+
+# -- the first view ----------------------------------------------------------------------------------------
+
+
+def test_the_smallest_id_makes_the_first_view_once_things_have_settled() -> None:
+    a = outside("a", "b", "c")
+    assert views(a.until(0.29)) == []
+    assert views(a.until(0.3)) == ["0.3: view 1 abc", "0.3: publish view 1 abc"]
+
+
+def test_late_arrivals_are_waited_for_but_not_for_ever() -> None:
+    a = outside("a", "b")
+    for number in range(12):
+        a.hear(ev.PresenceSeen(member(f"p{number}")), number * 0.25)
+        if a.node.view is None:
+            a.until(number * 0.25 + 0.2)
+    assert a.node.view is not None
+    assert a.now < 3.0
+
+
+def test_the_next_in_rank_steps_in_if_the_smallest_does_nothing() -> None:
+    b = outside("b", "a", "c")
+    assert views(b.until(3.2)) == []
+    assert views(b.until(3.6)) == ["3.5: view 1 bac", "3.5: publish view 1 bac"]
+
+
+def test_without_mqtt_there_is_no_first_view() -> None:
+    a = Machine("a")
+    assert views(a.until(30.0)) == []
+
+
+def test_two_first_views_the_larger_one_wins_and_the_loser_joins_in_a_new_life() -> None:
+    b = outside("b")
+    b.until(0.5)
+    assert b.node.view is not None
+    said = b.hear(ev.ViewSeen(view(1, "ac")))
+    assert said == ["retract the view", "removed", "publish presence"]
+    assert b.node.membership.me.incarnation == 2
+    b.hear(ev.ViewSeen(view(2, "acb", b=2)))
+    assert b.said[0] == "view 2 acb"
+
+
+def test_whose_view_stays_says_it_again() -> None:
+    a = outside("a", "b")
+    a.until(0.5)
+    assert a.hear(ev.ViewSeen(view(1, "b"))) == ["publish view 1 ab"]
+
+
+def test_the_view_of_a_fleet_that_is_no_more_is_followed_by_a_new_one() -> None:
+    a = Machine("a")
+    a.hear(ev.ViewSeen(view(57, "xyz")), 0.0)
+    a.hear(ev.ControlSynced(), 0.0)
+    assert views(a.until(1.0)) == ["0.3: view 58 a", "0.3: publish view 58 a"]
+
+
+def test_members_that_seem_present_are_tried_before_they_are_replaced() -> None:
+    a = Machine("a")
+    a.hear(ev.PresenceSeen(member("x")), 0.0)
+    a.hear(ev.ViewSeen(view(57, "xyz")), 0.0)
+    a.hear(ev.ControlSynced(), 0.0)
+    said = a.until(0.6)
+    assert any(line.endswith("dial x") for line in said)
+    assert views(said) == []
+    a.hear(ev.DialFailed(PeerId("x"), "no answer"))
+    assert views(a.until(12.0))[0].endswith("view 58 a")
+
+
+def test_while_a_member_answers_the_outsider_waits() -> None:
+    a = Machine("a")
+    a.hear(ev.PresenceSeen(member("x")), 0.0)
+    a.hear(ev.ViewSeen(view(57, "xyz")), 0.0)
+    a.hear(ev.ControlSynced(), 0.0)
+    a.until(0.6)
+    a.hear(ev.LinkUp(PeerId("x"), 1))
+    for second in range(1, 40):
+        a.frame("x", fr.Sync(epoch=57, run="", committed=0))
+        assert views(a.until(float(second))) == []
+
+
+# -- joining -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def a() -> Machine:
+    """The coordinator of three."""
+    machine = outside("a", "b", "c")
+    machine.until(0.3)
+    for name in "bc":
+        machine.level(name)
+    machine.until(1.0)
+    return machine
+
+
+def test_joiners_are_collected_while_nothing_goes_on(a: Machine) -> None:
+    a.hear(ev.PresenceSeen(member("d")), 1.0)
+    a.hear(ev.PresenceSeen(member("e")), 1.1)
+    assert views(a.until(1.19)) == []
+    assert views(a.until(1.2)) == ["1.2: view 2 abcde", "1.2: publish view 2 abcde"]
+
+
+def test_in_a_round_they_wait_for_its_end(a: Machine) -> None:
+    a.contribute(1)
+    a.hear(ev.PresenceSeen(member("d")), 1.0)
+    assert views(a.until(5.0)) == []
+    a.reduce("b", vector(1), "b")
+    assert views(a.reduce("c", vector(1), "c")) == ["view 2 abcd", "publish view 2 abcd"]
+
+
+def test_a_view_has_no_more_members_than_it_may(a: Machine) -> None:
+    for number in range(MAX_MEMBERS + 10):
+        a.hear(ev.PresenceSeen(Member(id=f"p{number}", incarnation=1)), 1.0)
+    a.until(1.5)
+    assert a.node.view is not None
+    assert a.node.view.size == MAX_MEMBERS
+    assert len(a.node.membership.present) == MAX_MEMBERS
+
+
+def test_a_member_is_not_the_one_who_lets_in() -> None:
+    b = Machine("b").join(view(1, "ab"))
+    b.hear(ev.PresenceSeen(member("c")), 1.0)
+    assert views(b.until(5.0)) == []
+
+
+def test_joiners_from_before_a_takeover_are_not_forgotten() -> None:
+    b = Machine("b").join(view(1, "ab"))
+    b.hear(ev.PresenceSeen(member("a")), 0.1)
+    b.hear(ev.PresenceSeen(member("z")), 0.1)
+    b.hear(ev.LinkUp(PeerId("a"), 1), 0.2)
+    b.hear(ev.PresenceGone(PeerId("a")), 1.0)
+    b.hear(ev.LinkDown(PeerId("a"), "reset"), 1.0)
+    b.until(3.0)
+    assert b.node.view is not None
+    assert b.node.view.ids == ("b", "z")
+
+
+def test_a_run_begins_when_enough_peers_are_in(a: Machine) -> None:
+    a.hear(ev.RunWanted("job", 4), 1.0)
+    a.until(2.0)
+    assert a.node.view is not None
+    assert a.node.view.run == ""
+    a.hear(ev.PresenceSeen(member("d")), 2.0)
+    a.until(2.5)
+    assert (a.node.view.run, a.node.view.first_round, a.node.view.ids) == ("job", 1, ("a", "b", "c", "d"))
+
+
+# -- restarting --------------------------------------------------------------------------------------------
+
+
+def test_a_member_that_shows_up_in_a_new_life_is_replaced_at_once(a: Machine) -> None:
+    a.contribute(1)  # even in mid-round: the old life will not contribute any more
+    assert views(a.hear(ev.PresenceSeen(member("b", 2)))) == ["view 2 acb", "publish view 2 acb"]
+    assert a.node.view is not None
+    assert a.node.view.member(PeerId("b")).incarnation == 2
+
+
+def test_the_lost_are_let_in_again_only_in_a_new_life(a: Machine) -> None:
+    a.frame("c", fr.Suspect(epoch=1, peer="b", reason="gone"))
+    assert "view 2 ac" in a.said
+    a.hear(ev.PresenceSeen(member("b", 1)), 2.0)  # its presence still stands, or is said again
+    assert views(a.until(3.0)) == []
+    a.hear(ev.PresenceSeen(member("b", 2)), 3.0)
+    assert "3.2: view 3 acb" in a.until(3.5)
+
+
+def test_suspicions_of_another_epoch_mean_nothing(a: Machine) -> None:
+    assert a.frame("c", fr.Suspect(epoch=7, peer="b", reason="gone")) == []
+    assert a.frame("c", fr.Suspect(epoch=1, peer="stranger", reason="gone")) == []
+    assert a.frame("c", fr.Suspect(epoch=1, peer="a", reason="mutiny")) == []
+
+
+def test_who_is_gone_from_mqtt_is_forgotten(a: Machine) -> None:
+    for number in range(50):
+        peer = PeerId(f"p{number}")
+        a.hear(ev.PresenceSeen(Member(id=peer, incarnation=1)), 1.0 + number)
+        a.until(1.5 + number)
+        assert a.node.view is not None
+        assert peer in a.node.view
+        a.frame("c", fr.Suspect(epoch=a.node.view.epoch, peer=peer, reason="gone"))
+        a.hear(ev.PresenceGone(peer))
+        for name in "bc":
+            a.frame(name, fr.Ping(waiting=False))
+    assert set(a.node.membership.present) == {"a", "b", "c"}
+    assert a.node.membership._banned == {}
+    assert a.node.membership.cleared == set()
+    assert len(a.node.links._links) <= 3
+
+
+# -- leaving -----------------------------------------------------------------------------------------------
+
+
+def test_a_member_asks_its_way_up_and_asks_again() -> None:
+    b = Machine("b").join(view(1, "abcde"), up="ade")
+    assert b.hear(ev.LeaveWanted()) == ["a <- leave b until 0"]
+    assert any(line.endswith("a <- leave b until 0") for line in b.until(0.5))
+    assert b.frame("d", fr.Leave(peer="d", incarnation=1, until=0)) == ["a <- leave d until 0"]
+    assert b.hear(ev.ViewSeen(view(2, "ace"))) == ["a <- view 2", "d <- view 2", "e <- view 2", "left"]
+
+
+def test_who_has_contributed_stays_until_the_round_is_over() -> None:
+    b = Machine("b").join(view(1, "ab"), up="a")
+    b.contribute(1)
+    assert b.hear(ev.LeaveWanted()) == ["a <- leave b until 1"]
+
+
+def test_the_coordinator_lets_a_leaver_go_at_once_if_the_round_can_not_end_with_it(a: Machine) -> None:
+    a.contribute(1)
+    assert views(a.frame("b", fr.Leave(peer="b", incarnation=1, until=0))) == ["view 2 ac", "publish view 2 ac"]
+
+
+def test_and_at_the_rounds_end_if_it_has_contributed(a: Machine) -> None:
+    a.contribute(1)
+    assert views(a.frame("b", fr.Leave(peer="b", incarnation=1, until=1))) == []
+    a.reduce("b", vector(1), "b")
+    assert views(a.reduce("c", vector(1), "c")) == ["view 2 ac", "publish view 2 ac"]
+
+
+def test_a_leaver_is_not_let_in_again_by_the_presence_it_leaves_behind(a: Machine) -> None:
+    a.frame("b", fr.Leave(peer="b", incarnation=1, until=0))
+    assert views(a.until(3.0)) == []
+
+
+def test_a_coordinator_hands_over_its_place_before_it_leaves(a: Machine) -> None:
+    a.hear(ev.LeaveWanted(), 1.0)
+    said = a.until(1.2)
+    assert said[:1] == ["1.2: view 2 bac"]
+    assert "1.2: retract the view" in said
+    assert said[-1] == "1.2: b <- leave a until 0"
+    assert a.view_frame("b", view(3, "bc"))[-1] == "left"
+
+
+def test_a_coordinator_among_leavers_sends_them_home_and_goes_last(a: Machine) -> None:
+    a.hear(ev.LeaveWanted(), 1.0)
+    for name in "bc":
+        a.frame(name, fr.Leave(peer=name, incarnation=1, until=0))
+    assert a.said[-1] == "left"
+    assert not a.node.membership.coordinator
+
+
+def test_what_it_had_asked_for_as_a_member_does_not_trip_the_new_coordinator() -> None:
+    b = Machine("b").join(view(1, "abc"), up="a")
+    b.hear(ev.LeaveWanted())
+    b.hear(ev.ViewSeen(view(2, "bc")))
+    b.hear(ev.LinkUp(PeerId("c"), 1))
+    b.frame("c", fr.Leave(peer="b", incarnation=1, until=0))  # its own request, come back to it
+    assert "view 3 cb" in " ".join(b.until(1.0))
+
+
+def test_alone_one_just_leaves() -> None:
+    alone = Machine("a").join(view(1, "a"))
+    assert alone.hear(ev.LeaveWanted()) == ["retract the view", "left"]
+    assert Machine("a").hear(ev.LeaveWanted()) == ["left"]
+
+
+def test_a_leaver_whose_parent_is_lost_does_not_take_over() -> None:
+    b = Machine("b", limits=Limits(silence_s=2.0)).join(view(1, "ab"))
+    b.hear(ev.LeaveWanted())
+    assert any(line.endswith("left") for line in b.until(3.0))
+
+
+def test_who_has_left_may_come_back_in_a_new_life() -> None:
+    alone = Machine("a").join(view(1, "a"))
+    alone.hear(ev.ControlSynced(), 0.0)
+    alone.hear(ev.LeaveWanted(), 1.0)
+    assert alone.hear(ev.JoinWanted(), 2.0) == ["publish presence"]
+    assert alone.node.membership.me.incarnation == 2
+    assert views(alone.until(3.0))[0].endswith("view 1 a")
+
+
+# -- takeover ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "after"), [("b", 0.0), ("c", 3.0)])
+def test_the_children_of_a_lost_coordinator_take_over_in_order(name: str, after: float) -> None:
+    machine = Machine(name, limits=Limits(silence_s=2.0)).join(view(4, "abc", first_round=3))
+    assert views(machine.until(1.9 + after)) == []
+    wanted = {"b": "view 5 bc", "c": "view 5 cb"}[name]
+    assert views(machine.until(2.5 + after))[0].endswith(wanted)
+    assert machine.node.membership.coordinator
+
+
+def test_who_hears_of_the_others_takeover_stays_a_member() -> None:
+    c = Machine("c", limits=Limits(silence_s=2.0)).join(view(4, "abc"))
+    c.until(2.5)
+    c.hear(ev.ViewSeen(view(5, "bc")))
+    assert views(c.until(4.0)) == []
+    assert c.node.view == view(5, "bc")
+
+
+def test_a_coordinator_that_was_only_slow_steps_down_for_the_new_view() -> None:
+    a = Machine("a").join(view(4, "abc"))
+    said = a.hear(ev.ViewSeen(view(5, "bc")))
+    assert said == ["retract the view", "removed", "publish presence"]
+    a.hear(ev.ViewSeen(view(6, "bca", a=2)))
+    assert a.said[0] == "view 6 bca"
+
+
+def test_an_older_view_changes_nothing() -> None:
+    b = Machine("b").join(view(4, "abc"))
+    assert b.hear(ev.ViewSeen(view(3, "ab"))) == []
+    assert b.hear(ev.ViewSeen(view(4, "abc"))) == []
+
+
+def test_a_view_that_means_an_earlier_life_is_not_ours() -> None:
+    b = Machine("b", life=7)
+    assert b.hear(ev.ViewSeen(view(4, "abc"))) == []
+    assert b.node.view is None
+
+
+def test_a_neighbour_with_an_older_view_is_told_the_newer() -> None:
+    b = Machine("b").join(view(4, "abc"))
+    b.hear(ev.LinkUp(PeerId("a"), 1))
+    assert b.frame("a", fr.Sync(epoch=2, run="", committed=0)) == ["a <- view 4", "a <- sync 4 after 0"]
+
+
+def test_garbage_instead_of_a_view_costs_the_link() -> None:
+    b = Machine("b").join(view(4, "abc"), up="a")
+    assert b.frame("a", fr.ViewFrame(epoch=5), b"\xc1")[0].startswith("close a: bad view")
