@@ -218,9 +218,11 @@ class Membership:
         """Members of the view we are not in: while one of them answers, we wait to be admitted."""
         return self._alive(self.seen)[:_PROBED] if self.view is None and self.seen is not None else []
 
-    def disbelieve(self, peer: PeerId) -> None:
-        """A peer that is present on MQTT does not answer: its presence is stale."""
-        self.present.pop(peer, None)
+    def disbelieve(self, member: Member) -> None:
+        """A peer that is present on MQTT does not answer: its presence is stale, unless it is of a newer life."""
+        known = self.present.get(PeerId(member.id))
+        if known is not None and known.incarnation <= member.incarnation:
+            del self.present[PeerId(member.id)]
 
     def first_view(self, now: float) -> View | None:
         """The first view of a fleet, if it is for this peer to make it."""

@@ -181,7 +181,8 @@ class Node:
         view = self.view
         for peer, reason, since in list(self.links.lost(self._now)):
             if view is None:
-                self.membership.disbelieve(peer)
+                if (member := self.links[peer].member) is not None:
+                    self.membership.disbelieve(member)
             elif peer == view.parent(self.id):
                 if self.membership.leaving:
                     self._exit(None, "left")  # whoever takes over will find us gone

@@ -91,6 +91,16 @@ def test_members_that_seem_present_are_tried_before_they_are_replaced() -> None:
     assert views(a.until(12.0))[0].endswith("view 58 a")
 
 
+def test_a_member_that_comes_back_while_it_is_being_tried_is_not_forgotten() -> None:
+    b = Machine("b")
+    b.hear(ev.PresenceSeen(member("x")), 0.0)
+    b.hear(ev.ViewSeen(view(57, "x")), 0.0)
+    b.hear(ev.ControlSynced(), 0.0)
+    b.until(0.6)
+    b.hear(ev.PresenceSeen(member("x", 2)))
+    assert views(b.until(1.5))[0].endswith("view 58 bx")
+
+
 def test_while_a_member_answers_the_outsider_waits() -> None:
     a = Machine("a")
     a.hear(ev.PresenceSeen(member("x")), 0.0)
