@@ -60,7 +60,9 @@ def load_identity(state_dir: Path | None, peer_id: str | None = None) -> Identit
         state_dir.mkdir(parents=True, exist_ok=True)
         fields = path.read_text().split() if path.exists() else []
         if fields:
-            kept, starts = check_peer_id(fields[0]), int(fields[1])
+            if not _NAME.match(fields[0]):
+                raise ValueError(f"{path} does not begin with a peer id")
+            kept, starts = PeerId(fields[0]), int(fields[1])
             if wanted is not None and kept != wanted:
                 raise ConfigError(f"state_dir {state_dir}: belongs to peer {kept!r}, not {wanted!r}")
         else:
