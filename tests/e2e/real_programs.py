@@ -73,7 +73,8 @@ class Program:
 
     def everything(self, wanted: str = "") -> str:
         """For the message of a failed assertion."""
-        return "\n".join([f"wanted: {wanted}", "--- stdout", *self.out, "--- stderr", *self.err])
+        title = [f"wanted: {wanted}"] if wanted else []
+        return "\n".join([*title, "--- stdout", *self.out, "--- stderr", *self.err])
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
@@ -161,8 +162,11 @@ class Field:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *exception: Any) -> None:
+    async def __aexit__(self, kind: object, *exception: object) -> None:
         await self._stack.aclose()
+        if kind is not None:  # for whoever wants to know why the test failed
+            for name, peer in self.peers.items():
+                print(f"=== {name}: exit status {peer.process.returncode}\n{peer.everything()}")
 
     async def run(self, *arguments: object, **environment: str) -> Program:
         return await self._stack.enter_async_context(edgepeer(*arguments, home=self.home, **environment))
