@@ -23,7 +23,7 @@ async def observe(
     on_event: Callable[[FabricEvent], None],
     *,
     interests: Group = Group.EVERYTHING,
-    timeout: float = 8.0,
+    timeout: float = 6.0,
 ) -> AsyncIterator[FabricClient]:
     """A client of the fabric; when the context opens, `on_event` was told all that the broker retains.
 
