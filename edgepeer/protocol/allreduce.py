@@ -12,7 +12,7 @@ What a peer may do with the frames of a round, by what it has (the round in ques
                                  |                       |                          | aborted by a state
     another round, another epoch | dropped               | dropped                  | -
 
-An Abort from a child is passed up; from the parent, or handed over by a neighbour that is ahead, it ends the round.
+An Abort that asks is passed up; one that says that the round is over ends it, whichever neighbour it is from.
 The root decides, but not against what an earlier root may have committed: see `Round.may_be_decided`.
 
 A parent adds its own vector and its children's in position order, element ranges as they become complete in
@@ -289,14 +289,14 @@ class Allreduce:
         self._try_commit()
 
     def on_abort(self, peer: PeerId, frame: Abort) -> None:
-        """From below: somebody can't complete the round. From above: it is over."""
-        if not self.place.current(frame):
+        """From below: somebody can't complete the round. From above, or handed over: it is over."""
+        if not self.place.current(frame) or peer not in self.place.at:
             return
-        if peer in self._round.streams:
-            self._want_abort(frame.cause, frame.reason)
-        elif peer in self.place.at:
+        if frame.over:
             self.place.at[peer] = frame.round
             self._end(Dropped(frame.round, frame.cause, frame.reason), peer)
+        elif peer in self._round.streams:
+            self._want_abort(frame.cause, frame.reason)
 
     # -- going on ------------------------------------------------------------------------------------------
 

@@ -90,7 +90,7 @@ class Past:
                 continue
             at = ended.round
             if isinstance(ended, Dropped):
-                frame = Abort(epoch=view.epoch, round=ended.round, cause=ended.cause, reason=ended.reason)
+                frame = Abort(epoch=view.epoch, round=ended.round, cause=ended.cause, reason=ended.reason, over=True)
                 self._emit(fx.Send(peer, frame))
                 continue
             if ended.view is not view:

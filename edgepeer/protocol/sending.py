@@ -117,5 +117,5 @@ class Sending:
         place, parent = self._place, self._place.parent
         if parent is not None and place.level(parent) and not rd.abort_sent:
             rd.abort_sent = True
-            frame = Abort(epoch=place.epoch, round=place.committed + 1, cause=cause, reason=reason)
+            frame = Abort(epoch=place.epoch, round=place.committed + 1, cause=cause, reason=reason, over=False)
             self._emit(fx.Send(parent, frame))

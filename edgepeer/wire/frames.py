@@ -145,12 +145,14 @@ class Result(_Header, frozen=True):
 
 
 class Abort(_Header, frozen=True):
-    """Up: this round can't be completed. Down, from the root: it is over without a result."""
+    """This round can't be completed; or, from whoever knows, it is over without a result."""
 
     epoch: _Count
     round: _Count
     cause: Cause
     reason: _Text
+    over: bool
+    """Whether the root has decided; else the sender asks it to."""
 
 
 class Suspect(_Header, frozen=True):

@@ -221,7 +221,7 @@ def test_only_one_source_writes_a_result(b: Machine) -> None:
 def test_a_child_that_brings_another_size(b: Machine) -> None:
     b.contribute(1, 2)
     assert b.reduce("d", vector(1, 2, 3), "d") == ["a <- abort 1: mismatch"]
-    assert b.frame("a", fr.Abort(epoch=1, round=1, cause="mismatch", reason="so")) == [
+    assert b.frame("a", fr.Abort(epoch=1, round=1, cause="mismatch", reason="so", over=True)) == [
         "d <- abort 1: mismatch",
         "e <- abort 1: mismatch",
         "round 1 aborted: mismatch",
@@ -241,11 +241,21 @@ def test_another_dtype_is_a_mismatch_too(b: Machine) -> None:
 
 def test_the_root_ends_it_for_all(a: Machine) -> None:
     a.contribute(1)
-    assert a.frame("b", fr.Abort(epoch=1, round=1, cause="timeout", reason="b waits")) == [
+    assert a.frame("b", fr.Abort(epoch=1, round=1, cause="timeout", reason="b waits", over=False)) == [
         "b <- abort 1: timeout",
         "c <- abort 1: timeout",
         "round 1 aborted: timeout",
     ]
+
+
+def test_a_new_root_takes_the_old_ones_word_from_a_child() -> None:
+    b = Machine("b").join(view(1, "abc"), up="a")
+    b.contribute(1)  # all of it has gone to a: b could not decide by itself that the round is dropped
+    b.hear(ev.ViewSeen(view(2, "bc")))
+    b.hear(ev.LinkUp(PeerId("c"), 1))
+    b.sync("c", 1)
+    verdict = fr.Abort(epoch=2, round=1, cause="timeout", reason="a gave up", over=True)
+    assert b.frame("c", verdict) == ["round 1 aborted: timeout"]
 
 
 def test_an_abort_that_could_not_be_sent_is_sent_when_the_link_is_back(c: Machine) -> None:
@@ -277,7 +287,7 @@ def test_a_new_root_that_had_not_sent_all_may_drop_the_round() -> None:
 
 
 def test_who_has_not_contributed_yet_is_answered_when_it_does(c: Machine) -> None:
-    abort = fr.Abort(epoch=1, round=1, cause="timeout", reason="others gave up")
+    abort = fr.Abort(epoch=1, round=1, cause="timeout", reason="others gave up", over=True)
     assert c.frame("a", abort) == ["round 1 aborted: timeout (not mine)"]
     assert c.contribute(1) == ["round 1 aborted: timeout"]
     assert c.contribute(2) == ["a <- reduce 2 [0:] 2 of 100"]
@@ -285,7 +295,7 @@ def test_who_has_not_contributed_yet_is_answered_when_it_does(c: Machine) -> Non
 
 def test_who_does_not_answer_for_long_falls_behind_instead_of_owing_for_ever(c: Machine) -> None:
     for number in range(1, 18):
-        c.frame("a", fr.Abort(epoch=1, round=number, cause="timeout", reason="again"))
+        c.frame("a", fr.Abort(epoch=1, round=number, cause="timeout", reason="again", over=True))
     assert c.said == ["round 17 aborted: timeout (not mine)", "behind: 17"]
     assert c.contribute(1) == ["a <- reduce 18 [0:] 1 of 100"]
 
@@ -418,9 +428,9 @@ def test_without_a_run_a_member_does_not_jump_over_a_round_that_it_has_not_seen_
     c.hear(ev.ViewSeen(view(2, "abc", first_round=2)))
     c.hear(ev.LinkUp(PeerId("a"), 1))
     assert c.said == ["a <- sync 2 after 0"]
-    assert c.frame("a", fr.Abort(epoch=2, round=1, cause="timeout", reason="over")) == []  # not level yet
+    assert c.frame("a", fr.Abort(epoch=2, round=1, cause="timeout", reason="over", over=True)) == []  # not level yet
     c.sync("a", 1)
-    assert c.frame("a", fr.Abort(epoch=2, round=1, cause="timeout", reason="over")) == [
+    assert c.frame("a", fr.Abort(epoch=2, round=1, cause="timeout", reason="over", over=True)) == [
         "round 1 aborted: timeout (not mine)"
     ]
 

@@ -68,7 +68,10 @@ class Machine:
         return self.hear(ev.FrameReceived(PeerId(peer), frame, None, len(raw), sink is not None, 1e-3))
 
     def join(self, world: View, *, up: str = "", committed: int = 0) -> Machine:
-        """Install a view, with level links to the neighbours named in `up`."""
+        """Install a view, with level links to the neighbours named in `up`, and want its run."""
+        if world.run:
+            self.hear(ev.RunWanted(world.run))
+        self.hear(ev.RunWanted(world.run or None))
         self.hear(ev.ViewSeen(world))
         for name in up:
             self.level(name, committed)

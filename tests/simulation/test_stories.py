@@ -15,7 +15,7 @@ from edgepeer.simulation.world import Workload, World
 
 
 @given(stories)
-@settings(max_examples=100)
+@settings(max_examples=max(100, settings.default.max_examples))
 def test_whatever_happens(story: Story) -> None:
     Teller(story).tell()
 

@@ -48,7 +48,10 @@ FRAMES: dict[str, st.SearchStrategy[tuple[fr.Frame, int]]] = {
         small, small, small, dtype, commits, epoch=count, round=count, rate_bytes_per_s=rate,
     ),
     "Abort": st.tuples(
-        st.builds(fr.Abort, epoch=count, round=count, cause=st.sampled_from(["mismatch", "timeout"]), reason=text),
+        st.builds(
+            fr.Abort, epoch=count, round=count, cause=st.sampled_from(["mismatch", "timeout"]), reason=text,
+            over=st.booleans(),
+        ),
         st.just(0),
     ),
     "Suspect": st.tuples(st.builds(fr.Suspect, epoch=count, peer=peer, reason=text), st.just(0)),
