@@ -64,7 +64,7 @@ def summary_panel(result: JobResult) -> RenderableType:
     table.add_column(overflow="fold")
     for what, value, good in summary(result):
         table.add_row(what, Text(value, style="" if good else "bold red"))
-    good = result.identical and not result.failed and not result.missing
+    good = result.identical and result.enough and not result.failed and not result.missing
     return Panel(
         table,
         title=f"[bold]job {escape(result.job.id)} is done[/]",
