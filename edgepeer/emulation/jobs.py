@@ -1,11 +1,17 @@
-"""From the settings of `train` and `emulate` to a job."""
+"""From the settings of `train` and `emulate` to a job.
+
+What can't be done on any device, or not on this one where the peers run on it, is refused before anything
+is started.
+"""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepeer.errors import ConfigError
-from edgepeer.settings import JobSettings
+from edgepeer.settings import EmulateSettings, JobSettings
 
 if TYPE_CHECKING:
     from edgepeer.training.job import Job
@@ -17,7 +23,8 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
     """A checked job with a new id.
 
     Raises:
-        ConfigError: the model's file can't be read, or a field is not what a job allows.
+        ConfigError: the model's file can't be read, a field is not what a job allows, no trainer knows the model
+            or the data set, or the data of an emulation can't be read.
     """
     from edgepeer.training.job import new_job
 
@@ -28,7 +35,7 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "is not text"
             raise ConfigError(f"model_config = {settings.model_config}: can't read it: {reason}") from None
-    return new_job(
+    job = new_job(
         model=settings.model,
         model_config=config,
         trainer=settings.trainer,
@@ -41,3 +48,54 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
         seed=settings.seed,
         eval_every=settings.eval_every,
     )
+    _check_model(settings)
+    _check_dataset(settings)
+    return job
+
+
+def _check_model(settings: JobSettings) -> None:
+    from edgepeer.training.models import DENSE_NETWORKS, builtin_names
+
+    model, config = settings.model, settings.model_config
+    dense = ", ".join(DENSE_NETWORKS)
+    if settings.trainer == "numpy" and config is not None:
+        raise ConfigError(
+            f"model_config = {config}: trainer numpy: can't do a Keras JSON config, only {dense}; use trainer keras"
+        )
+    if config is not None:
+        return
+    if ":" not in model and model not in builtin_names():
+        raise ConfigError(f"model = {model}: unknown, must be one of {', '.join(builtin_names())}, or package:function")
+    if settings.trainer == "numpy" and model not in DENSE_NETWORKS:
+        raise ConfigError(f"model = {model}: trainer numpy: can't do model {model!r}, only {dense}; use trainer keras")
+
+
+def _check_dataset(settings: JobSettings) -> None:
+    name = settings.dataset
+    kind, _, path = name.partition(":")
+    if kind not in ("npz", "local") and name.endswith(".npz"):
+        path = name
+    elif name in ("digits", "mnist"):
+        path = ""
+    elif kind not in ("npz", "local") or not path:
+        raise ConfigError(f"dataset = {name}: unknown, must be digits, mnist, npz:PATH or local:PATH")
+    if isinstance(settings, EmulateSettings):  # its peers see the files that we see; those of others may not
+        _check_files(settings, path)
+
+
+def _check_files(settings: EmulateSettings, path: str) -> None:
+    directory = settings.data_dir
+    if directory is not None:
+        try:
+            os.listdir(directory)
+        except OSError as error:
+            raise ConfigError(
+                f"data_dir = {directory}: must be a directory that can be read: {error.strerror or error}"
+            ) from None
+    if path:
+        try:
+            ((directory or Path()) / path).open("rb").close()
+        except OSError as error:
+            raise ConfigError(
+                f"dataset = {settings.dataset}: must name a file that can be read: {error.strerror or error}"
+            ) from None

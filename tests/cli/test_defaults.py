@@ -36,8 +36,8 @@ def test_the_defaults_reach_95_percent_on_digits() -> None:
 def test_a_job_is_what_the_settings_say(tmp_path: Path) -> None:
     config = tmp_path / "model.json"
     config.write_text("{}")
-    settings = TrainSettings(model_config=config, rounds=3, seed=4, eval_every=5, trainer="numpy", optimizer="sgd")
+    settings = TrainSettings(model_config=config, rounds=3, seed=4, eval_every=5, trainer="keras", optimizer="sgd")
     job = make_job(settings, wait_for=6)
     assert (job.model_config, job.rounds, job.seed, job.eval_every, job.wait_for) == ("{}", 3, 4, 5, 6)
-    assert (job.trainer, job.optimizer) == ("numpy", "sgd")
+    assert (job.trainer, job.optimizer) == ("keras", "sgd")
     assert job.id != make_job(settings, wait_for=6).id
