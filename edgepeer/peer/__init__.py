@@ -4,6 +4,7 @@ session.py      one connection: who is at the other end
 switchboard.py  all connections of a peer, one per other peer
 driver.py       events in, effects out, one timer
 bell.py         waiting for a change
+translation.py  what MQTT says, in the protocol's words
 tasks.py        a TaskGroup that raises plain exceptions
 reach.py        who can connect, and what to warn of
 outcome.py      what an allreduce gives back; flattening and restoring what goes in

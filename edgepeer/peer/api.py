@@ -12,6 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import msgspec
+import numpy as np
+
 from edgepeer.errors import (
     ConfigError,
     ContributionMismatch,
@@ -33,6 +36,7 @@ from edgepeer.peer.outcome import FloatArray, Outcome, Shapes, flatten
 from edgepeer.peer.reach import warn_of_reach
 from edgepeer.peer.switchboard import Switchboard
 from edgepeer.peer.tasks import task_group
+from edgepeer.peer.translation import as_protocol
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
@@ -234,7 +238,7 @@ class Peer:
 
         Args:
             value: float32 or float64 array, or list of arrays of one of these types; alike at all peers. It is
-                not copied and must not change until the call returns.
+                not copied and must not change until the call returns or is cancelled.
             weight: what the value counts for (a number of samples, say); finite, not negative.
             timeout: seconds until this peer asks for the round to be given up, by everybody.
 
@@ -244,11 +248,15 @@ class Peer:
             ContributionMismatch: peers brought different sizes or dtypes.
             FellBehind: rounds were decided without this peer.
             LeftFabric: this peer left, or was removed.
-            PeerError: another allreduce of this peer has not ended.
+            PeerError: another allreduce of this peer has not ended: its round goes on even if the call was
+                cancelled.
+            TypeError, ValueError: an argument is not as said above.
         """
-        if not (math.isfinite(weight) and weight >= 0):
-            raise ValueError(f"weight = {weight}: must be finite and not negative")
+        if not 0 < timeout < math.inf:
+            raise ValueError(f"timeout = {timeout}: must be a positive number of seconds")
         vector, shapes = flatten(value)
+        if not 0 <= weight <= float(np.finfo(vector.dtype).max):
+            raise ValueError(f"weight = {weight}: must be finite and not negative, as a {vector.dtype}")
         if self._waiting is not None or (self._view is not None and self._driver.node.allreduce.contributed):
             raise PeerError(
                 "another allreduce of this peer has not ended, or was cancelled in mid-round: one at a time"
@@ -260,16 +268,23 @@ class Peer:
         loop = asyncio.get_running_loop()
         waiting = self._waiting = loop.create_future()
         self._asked = (shapes, time.monotonic())
-        timer = loop.call_later(timeout, self._time_out, timeout)
+        round_ = self._driver.node.allreduce.committed + 1
+        timer = loop.call_later(timeout, self._time_out, timeout, round_)
         try:
             self._driver.dispatch(ev.Contribute(vector, float(weight)))
             outcome: Outcome = await waiting
             return outcome
         finally:
-            timer.cancel()
             self._waiting = None
+            if self._driver.node.allreduce.contributed:
+                # Cancelled in mid-round. The round goes on, and ends in time, but the array is the caller's again.
+                self._driver.dispatch(ev.Abandoned())
+            else:
+                timer.cancel()
 
-    def _time_out(self, seconds: float) -> None:
+    def _time_out(self, seconds: float, round_: int) -> None:
+        if self._driver.node.allreduce.committed >= round_:
+            return
         missing = ", ".join(self._driver.node.allreduce.missing()) or "peers"
         reason = f"timed out after {seconds:g} s at {self.id}, waiting for {missing}"[:250]
         self._driver.dispatch(ev.TimedOut(reason))
@@ -326,6 +341,8 @@ class Peer:
             started=self._started,
         )
         self.fabric.publish_retained(self.fabric.topics.presence(self.id), presence)
+        if (switchboard := self._driver.switchboard) is not None:
+            switchboard.hello = msgspec.structs.replace(switchboard.hello, incarnation=me.incarnation)
 
     def view_installed(self, view: View) -> None:
         self._view = view
@@ -375,19 +392,9 @@ class Peer:
     # -- what MQTT says ------------------------------------------------------------------------------------
 
     def _on_fabric_event(self, event: seen.FabricEvent) -> None:
-        match event:
-            case seen.PresenceSeen(presence):
-                member = Member(id=presence.id, incarnation=presence.incarnation, addresses=presence.addresses)
-                self._driver.dispatch(ev.PresenceSeen(member))
-            case seen.PresenceGone(peer):
-                self._driver.dispatch(ev.PresenceGone(peer))
-            case seen.ViewSeen(view):
-                self._driver.dispatch(ev.ViewSeen(view))
-            case seen.Synced():
-                self._driver.dispatch(ev.ControlSynced())
-            case seen.Disconnected(reason):
-                self._driver.dispatch(ev.ControlLost())
-                if not self._closed:
-                    _log.warning("broker is away (%s); rounds go on, joining waits", reason)
+        if (told := as_protocol(event)) is not None:
+            self._driver.dispatch(told)
+        if isinstance(event, seen.Disconnected) and not self._closed:
+            _log.warning("broker is away (%s); rounds go on, joining waits", event.reason)
         if self.on_fabric_event is not None:
             self.on_fabric_event(event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -11,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 import uvloop
 
-from edgepeer.errors import LeftFabric
+from edgepeer.errors import LeftFabric, PeerError
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import ROUND_TIMEOUT_S, Peer
 from edgepeer.peer.outcome import FloatArray, Outcome
@@ -26,6 +27,7 @@ class BlockingPeer:
     """A peer whose calls block. Close it, or use it as a context manager; not for use from several threads at once."""
 
     def __init__(self, **arguments: Any) -> None:
+        self._pid = os.getpid()
         self._loop = uvloop.new_event_loop()
         self._stop = asyncio.Event()
         self._life: Future[None] = Future()
@@ -64,6 +66,9 @@ class BlockingPeer:
             await self._loop.shutdown_default_executor()
 
     def _wait(self, call: Coroutine[Any, Any, _T]) -> _T:
+        if os.getpid() != self._pid:
+            call.close()
+            raise PeerError("this peer lives in the process that connected it, not in a fork of it")
         if self._life.done():
             call.close()
             self._life.result()  # raises the bug, if that was it
@@ -77,7 +82,8 @@ class BlockingPeer:
             self._life.result()
             raise LeftFabric("this peer was closed meanwhile")
         finally:
-            result.cancel()  # after Ctrl-C; does nothing to what is done
+            if result.cancel() and not self._life.done():  # after Ctrl-C: the array is the caller's again
+                wait([asyncio.run_coroutine_threadsafe(_turns(), self._loop), self._life], return_when=FIRST_COMPLETED)
 
     @property
     def id(self) -> PeerId:
@@ -100,8 +106,11 @@ class BlockingPeer:
 
     def close(self) -> None:
         """Leave the fabric."""
+        if os.getpid() != self._pid:
+            return
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
+        wait([self._life])  # unlike join(), this can be interrupted and called again
         self._thread.join()
         if not self._loop.is_closed():
             self._loop.close()
@@ -116,6 +125,12 @@ class BlockingPeer:
         bug = self._life.exception()
         if bug is not None and bug is not error:
             raise bug
+
+
+async def _turns() -> None:
+    """Let the loop do what was asked of it before."""
+    for _ in range(3):
+        await asyncio.sleep(0)
 
 
 def connect(broker: str = "mqtt://127.0.0.1:1883", fabric: str = "default", **arguments: Any) -> BlockingPeer:

@@ -61,7 +61,7 @@ class Driver:
         self._stopped = False
         self._effects: dict[type[Any], Callable[[Any], None]] = {
             fx.Dial: lambda e: self._lines.dial(e.member),
-            fx.CloseLink: lambda e: self._lines.hang_up(e.peer, e.reason),
+            fx.CloseLink: lambda e: self._lines.hang_up(e.peer, e.reason, abrupt=e.abrupt),
             fx.PublishView: lambda e: owner.publish_view(e.view),
             fx.PublishPresence: lambda e: owner.publish_presence(),
             fx.ViewInstalled: lambda e: owner.view_installed(e.view),

@@ -7,6 +7,7 @@ neighbour for whoever joins later, so that all peers apply the same means to the
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -66,6 +67,7 @@ class JobRun:
         self._wanted: dict[PeerId, int] = {}
         self._snapshot: tuple[int, bytes] | None = None
         self._rounds = RoundReporter(peer, job)
+        self._before = dataclasses.replace(peer.traffic)
 
     async def run(self) -> None:
         """Take part until cancelled.
@@ -305,7 +307,7 @@ class JobRun:
         accuracy: float | None = None,
         loss: float | None = None,
     ) -> None:
-        traffic = self._peer.traffic
+        traffic, before = self._peer.traffic, self._before
         report = PeerReport(
             job=self._job.id,
             peer=self._peer.id,
@@ -314,9 +316,9 @@ class JobRun:
             round=max(self._applied, 0),
             digest=digest,
             parameters=self._trainer.size if self._trainer is not None else 0,
-            bytes_sent=traffic.bytes_sent,
-            bytes_received=traffic.bytes_received,
-            frames_rejected=traffic.frames_rejected,
+            bytes_sent=traffic.bytes_sent - before.bytes_sent,
+            bytes_received=traffic.bytes_received - before.bytes_received,
+            frames_rejected=traffic.frames_rejected - before.frames_rejected,
             accuracy=accuracy,
             loss=loss,
             coordinator=self._leads,

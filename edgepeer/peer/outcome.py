@@ -45,11 +45,13 @@ def flatten(value: FloatArray | Sequence[FloatArray]) -> tuple[FloatVector, Shap
     Raises:
         TypeError: not a float32 or float64 array, or a list of arrays of one of these types.
     """
+    if isinstance(value, np.floating):
+        value = np.asarray(value)
     if isinstance(value, np.ndarray):
         if value.dtype in _AS_IS and value.flags.c_contiguous:
             return value.reshape(-1), Shapes((value.shape,), False)
         return _vector(value), Shapes((value.shape,), False)
-    arrays = list(value)
+    arrays = list(value) if isinstance(value, Sequence) else []
     if not arrays or not all(isinstance(array, np.ndarray) for array in arrays):
         raise TypeError("allreduce takes an array or a non-empty list of arrays")
     dtypes = {array.dtype for array in arrays}

@@ -48,11 +48,11 @@ class Switchboard:
         if session is not None:
             session.channel.send(frame, payload)
 
-    def hang_up(self, peer: PeerId, reason: str) -> None:
-        """Close the connection to a peer, if there is one; `link_down` is not called."""
+    def hang_up(self, peer: PeerId, reason: str, *, abrupt: bool = False) -> None:
+        """Close the connection to a peer, if there is one; `link_down` is not called. `abrupt`: drop what is queued."""
         session = self._sessions.pop(peer, None)
         if session is not None:
-            session.channel.close(reason)
+            (session.channel.abort if abrupt else session.channel.close)(reason)
 
     def close(self, reason: str) -> None:
         """Close everything."""

@@ -41,7 +41,7 @@ from edgepeer.protocol.sending import Sending
 from edgepeer.protocol.streams import Prefix, Shape, Upstream, digest_of
 from edgepeer.topology import tree
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Abort, Cause, Commit, Reduce, Result, pack_set, unpack_set
+from edgepeer.wire.frames import Abort, Cause, Commit, Reduce, Result, unpack_set
 
 __all__ = ["Allreduce"]
 
@@ -54,7 +54,7 @@ class Allreduce:
         me: PeerId,
         limits: Limits,
         emit: Callable[[fx.Effect], None],
-        fail_link: Callable[[PeerId, str], None],
+        fail_link: Callable[..., None],
     ) -> None:
         self._limits = limits
         self._emit = emit
@@ -228,6 +228,11 @@ class Allreduce:
         rd.shape = shape
         self._advance()
 
+    def abandon(self) -> None:
+        """The contribution's memory is about to change: go on with a copy."""
+        if self._round.let_go() and self.place.parent is not None:
+            self._fail_link(self.place.parent, "a contribution was abandoned while it was being sent", True)
+
     def time_out(self, reason: str) -> None:
         """This peer gives up on the round."""
         if self.contributed:
@@ -322,17 +327,7 @@ class Allreduce:
         if rd.result.complete and rd.commit is not None and rd.result.buffer is not None:
             self._commit(rd, rd.commit, rd.result.buffer, rd.result_from)
         elif self.place.parent is None and rd.reduced_all and rd.partial is not None:
-            if rd.contributors != view.everyone:
-                raise ProtocolBug(f"the root has all children's data but only {rd.contributors:#x}")
-            rd.commit = Commit(
-                decided_in=view.epoch,
-                contributors=pack_set(rd.contributors),
-                weight=rd.weight_sum,
-                exact=self._origin <= set(view.names(rd.contributors)),
-                digest=digest_of(rd.partial),
-            )
-            rd.decided_in = view
-            self._commit(rd, rd.commit, rd.partial, None)
+            self._commit(rd, rd.decide(view, rd.partial, self._origin), rd.partial, None)
 
     def _commit(self, rd: Round, commit: Commit, total: FloatVector, source: PeerId | None) -> None:
         """Accept the total that `source` has sent; None: that this peer, as the root, has reduced."""

@@ -38,6 +38,8 @@ class CloseLink:
 
     peer: PeerId
     reason: str
+    abrupt: bool = False
+    """Without sending what is queued: its memory is about to change."""
 
 
 @dataclass(frozen=True, slots=True)

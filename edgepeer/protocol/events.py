@@ -12,9 +12,9 @@ from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Frame
 
 __all__ = [
-    "Adopted", "Contribute", "ControlLost", "ControlSynced", "DialFailed", "Event", "FloatVector", "FrameReceived",
-    "JoinWanted", "LeaveWanted",
-    "LinkDown", "LinkUp", "PresenceGone", "PresenceSeen", "RunWanted", "StateReady", "TimedOut", "ViewSeen",
+    "Abandoned", "Adopted", "Contribute", "ControlLost", "ControlSynced", "DialFailed", "Event", "FloatVector",
+    "FrameReceived", "JoinWanted", "LeaveWanted", "LinkDown", "LinkUp", "PresenceGone", "PresenceSeen", "RunWanted",
+    "StateReady", "TimedOut", "ViewSeen",
 ]  # fmt: skip
 
 FloatVector: TypeAlias = NDArray[Any]
@@ -107,6 +107,11 @@ class TimedOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Abandoned:
+    """Who contributed does not wait any more, and may change the vector. The round goes on all the same."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunWanted:
     """A job asks for a run; the coordinator starts it once `peers` are in. None: no job."""
 
@@ -144,5 +149,5 @@ class JoinWanted:
 
 Event: TypeAlias = (
     FrameReceived | LinkUp | LinkDown | DialFailed | PresenceSeen | PresenceGone | ViewSeen | ControlSynced
-    | ControlLost | Contribute | TimedOut | RunWanted | StateReady | Adopted | LeaveWanted | JoinWanted
+    | ControlLost | Contribute | Abandoned | TimedOut | RunWanted | StateReady | Adopted | LeaveWanted | JoinWanted
 )  # fmt: skip

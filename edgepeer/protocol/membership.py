@@ -137,6 +137,14 @@ class Membership:
             if self.view is not None and peer in self.view:
                 self.cleared.add(peer)
 
+    def outlive(self, view: View) -> bool:
+        """A view that knows a later life of this peer: its identity was lost and counts anew. Begin one after that."""
+        if self._id not in view or view.member(self._id).incarnation <= self.me.incarnation:
+            return False
+        self.me = msgspec.structs.replace(self.me, incarnation=view.member(self._id).incarnation)
+        self._new_life()
+        return True
+
     def want_run(self, run: str | None, peers: int, now: float) -> None:
         self._run = (run, peers) if run is not None else None
         self._note_change(now)

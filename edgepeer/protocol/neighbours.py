@@ -13,6 +13,7 @@ what we said last is out of date   | says it anew
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
@@ -25,6 +26,9 @@ from edgepeer.wire.frames import State, Sync
 
 __all__ = ["Neighbours"]
 
+PROVIDING_S: Final = 30.0
+"""How long the owner may take to pack a state before it is asked again."""
+
 
 class Neighbours:
     """The conversation of one peer with its neighbours about where they stand."""
@@ -35,16 +39,19 @@ class Neighbours:
         self._place = allreduce.place
         self._catchup = catchup
         self._emit = emit
+        self.wanted_run: str | None = None
+        """The run that the owner takes part in."""
         self._gap: tuple[int, float] | None = None  # our last round, and since when a neighbour has been ahead of it
-        self._providing: set[PeerId] = set()  # one state at a time to each neighbour
+        self._providing: dict[PeerId, float] = {}  # one state at a time to each neighbour, asked of the owner when
 
     def reset(self) -> None:
         """Another run, or none."""
         self._catchup.reset()
+        self._providing.clear()
 
     def on_lost(self, peer: PeerId) -> None:
         """A link is gone."""
-        self._providing.discard(peer)
+        self._providing.pop(peer, None)
         self._allreduce.on_lost(peer)
         self._catchup.on_lost(peer)
         self.hope()
@@ -116,6 +123,8 @@ class Neighbours:
             if sync is not None and sync.committed >= mine + gap and self.is_level(peer):
                 ahead.append(peer)
         if self._place.run:
+            if self.wanted_run != self._place.run:
+                return  # the owner has no use for it yet, and would drop it
             self._catchup.ask(ahead, self._place.run, now)
         elif not patient:
             self._give_up_on(ahead, now)
@@ -131,16 +140,16 @@ class Neighbours:
             self._allreduce.fall_behind(max(sync.committed for p in ahead if (sync := self._links[p].sync)))
             self.sync_all()
 
-    def on_state_request(self, peer: PeerId, run: str) -> None:
+    def on_state_request(self, peer: PeerId, run: str, now: float) -> None:
         """A neighbour wants the state."""
         here = run == self._place.run and self._place.committed != UNKNOWN
-        if here and peer not in self._providing:
-            self._providing.add(peer)
+        if here and now - self._providing.get(peer, float("-inf")) >= PROVIDING_S:
+            self._providing[peer] = now
             self._emit(fx.ProvideState(peer, run, self._place.committed))
 
     def on_state_ready(self, event: ev.StateReady) -> None:
         """The owner has packed it."""
-        self._providing.discard(event.peer)
+        self._providing.pop(event.peer, None)
         if event.run == self._place.run and self._links.is_up(event.peer):
             self._catchup.provide(event.peer, event.run, event.round, event.state)
 

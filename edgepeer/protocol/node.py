@@ -64,7 +64,8 @@ class Node:
             ev.ControlLost: lambda e: None,
             ev.Contribute: lambda e: self.allreduce.contribute(e.vector, e.weight, self._now),
             ev.TimedOut: lambda e: self.allreduce.time_out(e.reason),
-            ev.RunWanted: lambda e: self.membership.want_run(e.run, e.peers, self._now),
+            ev.RunWanted: self._on_run_wanted,
+            ev.Abandoned: lambda e: self.allreduce.abandon(),
             ev.StateReady: lambda e: self.neighbours.on_state_ready(e),
             ev.Adopted: lambda e: self.neighbours.on_adopted(e),
             ev.LeaveWanted: self._on_leave_wanted,
@@ -79,7 +80,7 @@ class Node:
             fr.Ping: self._on_ping,
             fr.Suspect: self._on_suspect,
             fr.Leave: lambda p, f, e: self._on_leave(f),
-            fr.StateRequest: lambda p, f, e: self.neighbours.on_state_request(p, f.run),
+            fr.StateRequest: lambda p, f, e: self.neighbours.on_state_request(p, f.run, self._now),
             fr.State: lambda p, f, e: self.neighbours.on_state(p, f, e, self._now),
             fr.Hello: lambda p, f, e: None,
             fr.Bye: lambda p, f, e: None,
@@ -157,9 +158,9 @@ class Node:
         elif self.neighbours.is_level(peer):
             self.neighbours.on_sync(peer, frame.committed, self._now)
 
-    def _fail_link(self, peer: PeerId, reason: str) -> None:
+    def _fail_link(self, peer: PeerId, reason: str, abrupt: bool = False) -> None:
         self._emit(fx.Note("warning", f"link to {peer} closed: {reason}"))
-        self._emit(fx.CloseLink(peer, reason))
+        self._emit(fx.CloseLink(peer, reason, abrupt))
         self._on_link_down(peer)
 
     def _on_frame_received(self, event: ev.FrameReceived) -> None:
@@ -244,6 +245,8 @@ class Node:
     def _on_view(self, view: View) -> None:
         if self._left:
             return
+        if self.membership.outlive(view):
+            self._emit(fx.PublishPresence())
         if not self.membership.accepts(view):
             if self.membership.coordinator and self.view is not None and view.precedes(self.view):
                 self._emit(fx.PublishView(self.view))  # ours is the newer one: MQTT should hold it
@@ -311,6 +314,11 @@ class Node:
         self._emit(fx.Removed(reason, wanted))
         if not wanted:
             self._emit(fx.PublishPresence())
+
+    def _on_run_wanted(self, event: ev.RunWanted) -> None:
+        self.neighbours.wanted_run = event.run
+        self.membership.want_run(event.run, event.peers, self._now)
+        self.neighbours.ask_for_state(self._now, patient=True)
 
     # -- what is meant for the coordinator -------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ import numpy as np
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol.events import FloatVector
-from edgepeer.protocol.streams import Prefix, Shape, Upstream
+from edgepeer.protocol.streams import Prefix, Shape, Upstream, digest_of
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Cause, Commit
+from edgepeer.wire.frames import Cause, Commit, pack_set
 
 __all__ = ["Round"]
 
@@ -64,6 +64,31 @@ class Round:
     def all_sent(self) -> bool:
         """Whether the whole partial aggregate is on its way up."""
         return self.partial is not None and self.sent_up == self.partial.size
+
+    def let_go(self) -> bool:
+        """Go on with a copy of the own contribution. Returns whether its memory may be on its way to the parent."""
+        own = self.own
+        if own is None:
+            return False
+        self.own = own.copy()
+        if self.partial is not own:
+            return False
+        self.partial = self.own
+        return self.sent_up >= 0
+
+    def decide(self, view: View, total: FloatVector, origin: frozenset[PeerId]) -> Commit:
+        """The root's commit to `total`. `origin`: who was in when the round began."""
+        if self.contributors != view.everyone:
+            raise ProtocolBug(f"the root has all children's data but only {self.contributors:#x}")
+        self.decided_in = view
+        self.commit = Commit(
+            decided_in=view.epoch,
+            contributors=pack_set(self.contributors),
+            weight=self.weight_sum,
+            exact=origin <= set(view.names(self.contributors)),
+            digest=digest_of(total),
+        )
+        return self.commit
 
     @property
     def begun(self) -> bool:
