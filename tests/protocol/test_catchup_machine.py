@@ -168,3 +168,23 @@ def test_an_adopted_state_of_another_run_means_nothing() -> None:
     b.level("a", committed=7)
     assert b.hear(ev.Adopted("old", 99)) == []
     assert b.node.allreduce.committed == -1
+
+
+def test_a_state_that_the_owner_never_gave_is_asked_of_it_again() -> None:
+    b = Machine("b").join(RUN, up="d", committed=7)
+    b.hear(ev.Adopted("r", 7))
+    asked = b.frame("d", fr.StateRequest(run="r"))
+    assert len(asked) == 1
+    assert b.frame("d", fr.StateRequest(run="r")) == []
+    b.now += 31  # an owner who has no use for the run any more says nothing
+    assert b.frame("d", fr.StateRequest(run="r")) == asked
+    b.join(view(4, "abcde", run="s"), up="d")
+    b.hear(ev.Adopted("s", 3))
+    assert len(b.frame("d", fr.StateRequest(run="s"))) == 1
+
+
+def test_the_state_is_not_fetched_before_the_owner_wants_the_run() -> None:
+    b = Machine("b")
+    b.hear(ev.ViewSeen(RUN))
+    assert b.level("a", committed=7) == []
+    assert b.hear(ev.RunWanted("r")) == ["a <- state of r?"]
