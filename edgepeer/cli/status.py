@@ -76,7 +76,12 @@ def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, An
         else {
             **{name: getattr(job, name) for name in job.__struct_fields__ if name != "model_config"},
             "reports": {
-                peer: {"state": report.state, "round": report.round, "error": report.error}
+                # A peer reports when its state changes: the round is of that moment, and says nothing later.
+                peer: {
+                    "state": report.state,
+                    "round": None if report.state in ("starting", "running") else report.round,
+                    "error": report.error,
+                }
                 for peer, report in picture.reports_of(job.id).items()
             },
         },
@@ -93,7 +98,8 @@ def status_lines(fields: dict[str, Any]) -> list[str]:
         lines.append(f"job {job['id']}: {job['model']} on {job['dataset']}, {job['trainer']}, {job['rounds']} rounds")
         for peer, report in job["reports"].items():
             error = f": {' '.join(report['error'].split())}" if report["error"] else ""
-            lines.append(f"  {peer} {report['state']}, round {report['round']}{error}")
+            at = "" if report["round"] is None else f", round {report['round']}"
+            lines.append(f"  {peer} {report['state']}{at}{error}")
     members = set() if view is None else set(view["members"])
     lines.append(f"peers: {len(fields['peers'])}")
     for peer in fields["peers"]:
