@@ -10,7 +10,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from edgepeer.errors import ConfigError
 from edgepeer.settings.fields import Setting, settings_of
@@ -19,6 +19,8 @@ from edgepeer.settings.model import COMMON, VERBS, VerbSettings
 __all__ = ["CONFIG_NAME", "find_config", "load_settings", "variable"]
 
 CONFIG_NAME = "edgepeer.toml"
+_NOT_SETTINGS: Final = ("EDGEPEER_CONFIG", "EDGEPEER_MNIST")
+"""The file itself, and where the tests find MNIST."""
 
 _S = TypeVar("_S", bound=VerbSettings)
 
@@ -104,9 +106,15 @@ def _from_environment(
     names = {f"EDGEPEER_{name.upper()}": name for name in _common(kind, settings)}
     own = {variable(kind, name): name for name in settings}
     prefix = variable(kind, "")
+    common = [f"EDGEPEER_{name.upper()}" for name in COMMON]
+    known = {*own, *common, *_NOT_SETTINGS}
+    verbs = tuple(variable(verb, "") for verb in VERBS)
     for given in sorted(environ):
         if given.startswith(prefix) and given not in own:
             raise ConfigError(f"{given} is unknown in the environment; allowed are {', '.join(own)}")
+        if given.startswith("EDGEPEER_") and given not in known and not given.startswith(verbs):
+            allowed = ", ".join([*common, "EDGEPEER_CONFIG", f"{prefix}..."])
+            raise ConfigError(f"{given} is unknown in the environment; allowed are {allowed}")
     values: dict[str, Any] = {}
     for key, name in (*names.items(), *own.items()):
         if text := environ.get(key):

@@ -96,6 +96,13 @@ def test_refusals_of_the_environment() -> None:
     assert refusal(PeerSettings, environ={"EDGEPEER_PEER_LISTN": "x"}).startswith(
         "EDGEPEER_PEER_LISTN is unknown in the environment; allowed are EDGEPEER_PEER_ID, "
     )
+    for unknown in ("EDGEPEER_BROKR", "EDGEPEER_PEERS_LISTEN", "EDGEPEER_", "EDGEPEER_CONFIG_FILE"):
+        assert refusal(PeerSettings, environ={unknown: "secret"}) == (
+            f"{unknown} is unknown in the environment; allowed are EDGEPEER_BROKER, EDGEPEER_FABRIC, "
+            "EDGEPEER_LOG_LEVEL, EDGEPEER_LOG_JSON, EDGEPEER_CONFIG, EDGEPEER_PEER_..."
+        )
+    others = {"EDGEPEER_TRAIN_ROUNDS": "3", "EDGEPEER_BROKER": "mqtt://b", "EDGEPEER_MNIST": "/x", "EDGEPEERS": "y"}
+    load_settings(BrokerSettings, environ=others | {"XDG_CONFIG_HOME": "/nonexistent"})
     said = refusal(PeerSettings, environ={"EDGEPEER_LOG_JSON": "maybe"})
     assert said == "log_json = maybe (from EDGEPEER_LOG_JSON): must be true or false"
 
