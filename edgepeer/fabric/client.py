@@ -18,10 +18,11 @@ import aiomqtt
 import msgspec
 from paho.mqtt.reasoncodes import ReasonCode
 
-from edgepeer.errors import FabricError, ProtocolBug, WireError
+from edgepeer.errors import ConfigError, FabricError, ProtocolBug, WireError
 from edgepeer.fabric import inbox
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.connection import Refused, connection, describe, failed
+from edgepeer.fabric.documents import Presence
 from edgepeer.fabric.events import Connected, Disconnected, FabricEvent, Synced
 from edgepeer.fabric.outbox import Outbox
 from edgepeer.fabric.topics import Group, Topics
@@ -36,6 +37,7 @@ _BACKOFF_S: Final = (0.2, 5.0)
 _SLOWEST_BYTES_PER_S: Final = 10_000
 _COMPLAINT_EVERY_S: Final = 1.0
 _COMPLAINT_CHARS: Final = 200
+_TWIN_SEEN: Final = 2  # times; once may be a broker that was set back to an older memory
 
 
 class FabricClient:
@@ -82,6 +84,11 @@ class FabricClient:
         self._idle.set()
         self._marker = self.topics.marker(client_id)
         self._marker_payload = b""
+        self._trace = f"{self._marker}/presence"
+        self._me: Presence | None = None
+        self._traces = f"{self.topics.root}marker/"
+        self._trace_left = False
+        self._twin_seen = 0
         self._listening = False
         self._connections = 0
         self._established = False
@@ -103,6 +110,7 @@ class FabricClient:
         """Be connected until `close`. Cancelling this instead is like a crash: the broker sends the will.
 
         Raises:
+            ConfigError: an older peer of our id is in the fabric.
             Exception: whatever `on_event` raised.
         """
         if self._running:
@@ -140,7 +148,13 @@ class FabricClient:
         Raises:
             WireError: the document breaks its own bounds; no receiver would take it.
         """
-        self._outbox.keep(topic, b"" if document is None else self._packed(topic, document))
+        payload = b"" if document is None else self._packed(topic, document)
+        self._outbox.keep(topic, payload)
+        if topic == self._will_topic and (document is None or isinstance(document, Presence)):
+            # A broker ends the connection of whoever came before under our name, and its will clears what it
+            # said. This stays, and tells who was here while we were not.
+            self._me = document
+            self._outbox.keep(self._trace, payload)
         self._wake()
 
     def forget(self, topic: str) -> None:
@@ -200,8 +214,11 @@ class FabricClient:
         try:
             self._on_event(event)
         except Exception as error:  # run() raises it: no other task of ours may swallow it
-            self._bug, self._polite = error, False
-            self._ending.set()
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._bug, self._polite = error, False
+        self._ending.set()
 
     async def _keep_connected(self) -> None:
         shortest, longest = _BACKOFF_S
@@ -260,6 +277,8 @@ class FabricClient:
         wanted = [*self.topics.filters(self._interests), self._marker]
         if self._will_topic is not None and Group.PEERS not in self._interests:
             wanted.append(self._will_topic)
+        if self._will_topic is not None:
+            wanted.append(self._trace)
         self._listening = True
         codes: Sequence[int | ReasonCode] = await client.subscribe([(pattern, 1) for pattern in wanted])
         refused = [pattern for pattern, code in zip(wanted, codes, strict=True) if failed(code)]
@@ -293,6 +312,7 @@ class FabricClient:
             patience = self._timeout + len(letter.payload) / _SLOWEST_BYTES_PER_S
             await client.publish(letter.topic, letter.payload, qos=1, retain=letter.retain, timeout=patience)
             self._outbox.acknowledged(letter)
+            self._trace_left = self._trace_left or letter.topic == self._trace
 
     def _synced(self) -> None:
         if self._marker_payload:
@@ -311,13 +331,17 @@ class FabricClient:
             if payload == self._marker_payload:
                 self._synced()
             return
+        if topic == self._trace:
+            self._meet(payload)
+            return
         parsed = self.topics.parse(topic)
         if topic == self._will_topic and not payload:
             if self._outbox.keeps(topic):
                 self._outbox.repeat(topic)
                 self._wake()
         elif parsed is None:
-            if topic.startswith(self.topics.root):  # amqtt may hand us what is retained for others
+            # amqtt may hand us what is retained for others; their traces are in order.
+            if topic.startswith(self.topics.root) and not topic.startswith(self._traces):
                 self._reject(topic, "no such topic")
         elif parsed.group in self._interests:
             try:
@@ -327,6 +351,31 @@ class FabricClient:
             else:
                 if event is not None:
                     self._emit(event)
+
+    def _meet(self, payload: bytes) -> None:
+        """See who was the last to be here under our name; only what was retained when we came back counts."""
+        me = self._me
+        if me is None or not (self._trace_left and self._marker_payload and payload):
+            return
+        try:
+            last = unpack(payload, Presence, limit=inbox.LIMIT_BYTES[Group.PEERS])
+        except WireError as error:
+            self._reject(self._trace, str(error))
+            return
+        # Our incarnation and addresses may change while we live.
+        self._twin_seen = 0 if last.started == me.started else self._twin_seen + 1
+        if self._twin_seen < _TWIN_SEEN:
+            return
+        self._twin_seen = 0
+        where = ascii(", ".join(last.addresses))[1:-1][:_COMPLAINT_CHARS] or "no address"
+        line = (
+            f"another peer with the id {me.id!r} is in fabric {self.topics.fabric!r} (at {where}): "
+            "give each device its own --state-dir or --peer-id"
+        )
+        if (last.started, last.incarnation, last.addresses) < (me.started, me.incarnation, me.addresses):
+            self._fail(ConfigError(line))
+        else:  # the younger one goes
+            _LOG.error("%s", line)
 
     def _reject(self, topic: str, reason: str) -> None:
         self.rejected_documents += 1
