@@ -89,6 +89,11 @@ class JobResult:
         return len({record.epoch for record in self.records})
 
     @property
+    def unreported(self) -> int:
+        """How many rounds of the job have no record, because the broker was away or telemetry was lost."""
+        return self.job.rounds - len(self.records)
+
+    @property
     def round_seconds(self) -> Spread:
         """Time of a whole round: gradients, sum and step."""
         return Spread.of(record.seconds for record in self.records)
