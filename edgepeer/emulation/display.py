@@ -20,6 +20,8 @@ __all__ = ["Display", "LiveDisplay", "PlainDisplay", "open_display"]
 
 _LINE_EVERY_S: Final = 2.0
 _REDRAW_EVERY_S: Final = 0.1
+_PICTURE_COLUMNS: Final = 50
+"""On a narrower terminal there is no room for a picture."""
 
 
 class Display(AbstractContextManager["Display"], Protocol):
@@ -39,7 +41,7 @@ def open_display(stream: TextIO | None = None) -> Display:
         from rich.console import Console
 
         console = Console(file=stream)
-        if not console.is_dumb_terminal:
+        if not console.is_dumb_terminal and console.width >= _PICTURE_COLUMNS:
             return LiveDisplay(console)
     return PlainDisplay(stream)
 
@@ -117,9 +119,9 @@ class LiveDisplay(Display):
         now = self._clock()
         if now - self._drawn >= _REDRAW_EVERY_S or progress.finished:
             self._drawn = now
-            self._live.update(job_panel(progress, elapsed=now - self._began), refresh=True)
+            self._live.update(job_panel(progress, elapsed=now - self._began, width=self._console.width), refresh=True)
 
     def summarise(self, result: JobResult) -> None:
         from edgepeer.emulation.panels import summary_panel
 
-        self._console.print(summary_panel(result))
+        self._console.print(summary_panel(result, width=self._console.width))

@@ -8,6 +8,7 @@ from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -29,6 +30,8 @@ _LOOKS: Final[Mapping[PeerState, tuple[str, str]]] = {
     "done": ("✔", "bold green"),
     "failed": ("✘", "bold red"),
 }
+_SIDE_BY_SIDE_COLUMNS: Final = 72
+"""On a narrower terminal tree and numbers stand below each other, and values below what they are."""
 _NOTES_SHOWN: Final = 4
 _BARS: Final = "▁▂▃▄▅▆▇█"
 
@@ -43,12 +46,15 @@ def peer_tree(view: View, label: Callable[[str], Text]) -> Tree:
     return nodes[0]
 
 
-def job_panel(progress: Progress, *, elapsed: float) -> RenderableType:
-    """All that is known of a running job; `elapsed` seconds since its start."""
-    body = Table.grid(padding=(0, 3), expand=True)
-    body.add_column(no_wrap=True)
-    body.add_column(ratio=1)
-    body.add_row(_tree(progress), Group(_numbers(progress, elapsed), Text(), *_notes(progress)))
+def job_panel(progress: Progress, *, elapsed: float, width: int = _SIDE_BY_SIDE_COLUMNS) -> RenderableType:
+    """All that is known of a running job; `elapsed` seconds since its start, `width` columns to draw on."""
+    numbers = Group(_numbers(progress, elapsed), Text(), *_notes(progress))
+    body: RenderableType = Group(_tree(progress), Text(), numbers)
+    if width >= _SIDE_BY_SIDE_COLUMNS:
+        body = Table.grid(padding=(0, 3), expand=True)
+        body.add_column(no_wrap=True)
+        body.add_column(ratio=1)
+        body.add_row(_tree(progress), numbers)
     return Panel(
         Group(_bar(progress), Text(), body),
         title=f"[bold]edgepeer[/] {escape(headline(progress))}",
@@ -57,13 +63,21 @@ def job_panel(progress: Progress, *, elapsed: float) -> RenderableType:
     )
 
 
-def summary_panel(result: JobResult) -> RenderableType:
-    """How a job ended."""
+def summary_panel(result: JobResult, *, width: int = _SIDE_BY_SIDE_COLUMNS) -> RenderableType:
+    """How a job ended, on `width` columns."""
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
+    narrow = width < _SIDE_BY_SIDE_COLUMNS
+    if not narrow:
+        table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for what, value, good in summary(result):
-        table.add_row(what, Text(value, style="" if good else "bold red"))
+        shown = Text(value, style="" if good else "bold red")
+        if not narrow:
+            table.add_row(what, shown)
+            continue
+        if what:
+            table.add_row(Text(what, style="bold"))
+        table.add_row(Padding(shown, (0, 0, 0, 2)))
     good = result.identical and result.enough and not result.failed and not result.missing
     return Panel(
         table,

@@ -100,6 +100,18 @@ def test_summary(running: Progress, told: Told, finish: Finish) -> None:
     assert "ash 1.6 MB, birch 1.6 MB, cedar 1.6 MB" in drawn(summary_panel(result))
 
 
+def test_summary_of_rounds_that_nobody_heard_of(told: Told) -> None:
+    progress = Progress(told.job, broker="embedded")
+    for peer in told.peers:
+        progress.see_report(told.report(peer))
+    progress.see_telemetry(told.telemetry(*(told.record(number) for number in (1, 2, 3, 9, 10))))
+    rows = list(summary(progress.result()))
+    assert ("rounds", "10, 5 of them in 500 ms", True) in rows
+    assert ("", "5 rounds were not reported (broker outage)", True) in rows
+    progress.see_telemetry(told.telemetry(*(told.record(number) for number in range(4, 8))))
+    assert ("", "1 round was not reported (broker outage)", True) in list(summary(progress.result()))
+
+
 def test_summary_of_different_bits_is_loud(running: Progress, told: Told, finish: Finish) -> None:
     finish(running, "ash", "birch")
     running.see_report(told.report("cedar", digest="cd" * 8))
@@ -168,3 +180,32 @@ def test_a_terminal_gets_the_picture_and_the_summary(running: Progress, finish: 
     text = console.export_text()
     assert "round 10/10" in text
     assert "bit-identical on all 3 peers  yes" in text
+
+
+@pytest.mark.parametrize("width", [50, 60, 71, 72, 80])
+def test_nothing_is_cut_on_a_narrow_terminal(width: int, running: Progress, told: Told, finish: Finish) -> None:
+    running.see_report(told.report("birch", "failed", error="out of memory", round=7))
+    picture = drawn(job_panel(running, elapsed=3.2, width=width), width=width)
+    for part in ("● ash  coordinator", "✘ birch  failed", "test accuracy", "0.9250", "3 of 3", "epoch 3, fan-out 2"):
+        assert part in picture
+    ended = drawn(summary_panel(finish(running).result(), width=width), width=width)
+    for part in ("test accuracy", "0.9700 (loss 0.1250)", "bytes sent", "bit-identical on all 3 peers", "abababab"):
+        assert part in ended
+    for text in (picture, ended):
+        assert all(len(line) <= width for line in text.splitlines())
+    body = [line for line in picture.splitlines() if not line.startswith("╭")]  # the title may be cut
+    assert not any("…" in line for line in [*body, *ended.splitlines()])
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("columns", "kind"), [(49, PlainDisplay), (50, LiveDisplay)])
+def test_a_very_narrow_terminal_gets_lines(columns: int, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert isinstance(open_display(Terminal()), kind)
