@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import aiomqtt
+from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.reasoncodes import ReasonCode
 
 from edgepeer.errors import FabricError
@@ -83,7 +84,7 @@ async def connection(
         logger=_QUIET,
     )
     client._client._create_socket_connection = lend  # type: ignore[method-assign]
-    client._client.on_socket_register_write = _writer_registration(client)
+    _watch_socket(client)
     try:
         try:
             await client.__aenter__()
@@ -104,29 +105,41 @@ async def connection(
             sock.close()
 
 
-def _writer_registration(client: aiomqtt.Client) -> Callable[[Any, Any, Any], None]:
-    """How paho asks to be told when it can write.
+def _watch_socket(client: aiomqtt.Client) -> None:
+    """Tell paho when it can read and write, as aiomqtt does, but for two traps.
 
-    aiomqtt registers the socket's number a turn later without looking: by then the socket may be closed, and
-    the number another's.
+    aiomqtt registers a socket's number a turn later without looking: by then the socket may be closed, and the
+    number another's. And uvloop ceases to watch a socket once it has been reset, even where what came before is
+    not all read: nobody would notice that the connection is lost until the next ping fails.
     """
-    loop = asyncio.get_running_loop()
+    paho, loop = client._client, asyncio.get_running_loop()
 
-    def can_write() -> None:
+    def attempt(step: Callable[..., object], *arguments: object) -> None:
         try:
-            client._client.loop_write()
-        except Exception as error:  # as aiomqtt does: the connection is broken
-            if not client._disconnected.done():
-                client._disconnected.set_exception(error)
+            step(*arguments)
+        except Exception as error:
+            paho._loop_rc_handle(MQTTErrorCode.MQTT_ERR_CONN_LOST)  # closes the socket, and says so
+            if not client._connected.done():
+                client._connected.set_exception(aiomqtt.MqttError(str(error)))
 
-    def register(_client: Any, _userdata: Any, sock: Any) -> None:
-        def add() -> None:
-            if sock.fileno() >= 0:
-                loop.add_writer(sock.fileno(), can_write)
+    def can_read(sock: socket.socket) -> None:
+        attempt(paho.loop_read)
+        loop.call_soon(watch, loop.add_reader, sock, can_read, sock)
 
-        loop.call_soon_threadsafe(add)  # paho connects in another thread
+    def watch(register: Callable[..., None], sock: socket.socket, *callback: Any) -> None:
+        if sock.fileno() >= 0:
+            attempt(register, sock.fileno(), *callback)
 
-    return register
+    opened = client._on_socket_open
+
+    def on_open(_client: Any, userdata: Any, sock: Any) -> None:
+        opened(_client, userdata, sock)
+        loop.call_soon_threadsafe(watch, loop.add_reader, sock, can_read, sock)  # paho connects in another thread
+
+    def on_write(_client: Any, _userdata: Any, sock: Any) -> None:
+        loop.call_soon_threadsafe(watch, loop.add_writer, sock, attempt, paho.loop_write)
+
+    paho.on_socket_open, paho.on_socket_register_write = on_open, on_write
 
 
 def describe(error: BaseException) -> str:

@@ -1,0 +1,60 @@
+"""A connection that is reset while messages wait to be read: it is noticed at once, on every event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+
+import pytest
+import uvloop
+from fabric_guests import Guest
+
+from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.events import Disconnected
+
+CONNACK = bytes([0x20, 2, 0, 0])
+PUBLISH = bytes([0x30, 17, 0, 13]) + b"edgepeer/else" + b"\xff\xff"
+
+
+async def read_packet(reader: asyncio.StreamReader) -> bytes:
+    await reader.readexactly(1)
+    length = shift = 0
+    while True:
+        (digit,) = await reader.readexactly(1)
+        length |= (digit & 127) << shift
+        shift += 7
+        if digit < 128:
+            return await reader.readexactly(length)
+
+
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """As much of a broker as it takes to be left: lets the client in, says a lot, and breaks the connection."""
+    await read_packet(reader)
+    writer.write(CONNACK)
+    subscribe = await read_packet(reader)
+    topics = subscribe.count(b"edgepeer/v1/")
+    writer.write(bytes([0x90, 2 + topics]) + subscribe[:2] + b"\x01" * topics)
+    await read_packet(reader)
+    writer.write(PUBLISH * 1000)
+    linger_not = struct.pack("ii", 1, 0)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_not)
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_it_is_noticed_at_once(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def lose_it() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        guest = Guest(BrokerAddress(host="127.0.0.1", port=server.sockets[0].getsockname()[1]), "a")
+        task = asyncio.create_task(guest.client.run())
+        try:
+            await guest.until(lambda _: guest.count(Disconnected) >= 3)
+        finally:
+            await guest.client.close(timeout=0.1)
+            await task
+            server.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(lose_it())
