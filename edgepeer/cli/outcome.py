@@ -16,17 +16,19 @@ __all__ = ["conclude"]
 def conclude(result: JobResult, display: Display, *, report: Path | None) -> int:
     """Show how the job ended, write the report; returns the exit code.
 
-    A job counts as failed when its peers hold different parameters, or when fewer peers finished than it
-    asked for.
+    A job counts as failed when its peers hold different parameters, or when some of them could not do it. That
+    peers left or were lost on the way is what edgepeer is made for, and no failure.
     """
     display.summarise(result)
     if report is not None:
         for path in write_report(report, result):
             print(f"wrote {path}")
-    if not result.enough:
+    if result.failed:
+        first = result.failed[0]
+        error = " ".join(result.reports[first].error.split())
         print(
-            f"edgepeer: job {result.job.id}: only {len(result.done)} of the {result.job.wait_for} peers "
-            "that it asked for finished it",
+            f"edgepeer: job {result.job.id}: {len(result.failed)} of {len(result.reports)} peers could not do it; "
+            f"{first}: {error}",
             file=sys.stderr,
         )
-    return 0 if result.identical and result.enough else FAILED
+    return FAILED if result.failed or not result.identical else 0

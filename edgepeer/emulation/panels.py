@@ -78,7 +78,7 @@ def summary_panel(result: JobResult, *, width: int = _SIDE_BY_SIDE_COLUMNS) -> R
         if what:
             table.add_row(Text(what, style="bold"))
         table.add_row(Padding(shown, (0, 0, 0, 2)))
-    good = result.identical and result.enough and not result.failed and not result.missing
+    good = result.identical and not result.failed and not result.missing
     return Panel(
         table,
         title=f"[bold]job {escape(result.job.id)} is done[/]",

@@ -74,11 +74,6 @@ class JobResult:
         return len(set(self.digests.values())) == 1 and "" not in self.digests.values()
 
     @property
-    def enough(self) -> bool:
-        """Whether as many peers finished as the job asked for."""
-        return len(self.done) >= self.job.wait_for
-
-    @property
     def bytes_sent(self) -> dict[str, int]:
         """Bytes sent to other peers, by every peer that finished: the others did not count to the end."""
         return {peer: self.reports[peer].bytes_sent for peer in self.done}

@@ -18,17 +18,21 @@ from edgepeer.training.job import Job
     ("digests", "code", "said"),
     [
         (("ab", "ab"), 0, ""),
-        (("ab", "ab", "ab"), 0, ""),
+        (("ab",), 0, ""),  # the other one was lost on the way
         (("ab", "cd"), 1, ""),
-        (("ab",), 1, "edgepeer: job j1: only 1 of the 2 peers that it asked for finished it\n"),
+        (("ab", ""), 1, "edgepeer: job j1: 1 of 2 peers could not do it; p1: no data\n"),
     ],
 )
-def test_a_job_needs_the_peers_that_it_asked_for_and_equal_parameters(
+def test_a_job_fails_where_peers_could_not_do_it_or_differ(
     digests: tuple[str, ...], code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     progress = Progress(Job(id="j1", rounds=3, wait_for=2), broker="embedded")
     for number, digest in enumerate(digests):
-        progress.see_report(PeerReport(job="j1", peer=f"p{number}", state="done", round=3, digest=digest))
+        progress.see_report(
+            PeerReport(job="j1", peer=f"p{number}", state="done", round=3, digest=digest)
+            if digest
+            else PeerReport(job="j1", peer=f"p{number}", state="failed", error="no\ndata")
+        )
     display = PlainDisplay(io.StringIO())
     assert conclude(progress.result(), display, report=tmp_path) == code
     assert capsys.readouterr().err == said

@@ -147,16 +147,16 @@ async def test_jobs_that_can_not_be_done(tmp_path: Path) -> None:
     one = ("emulate", "--peers", 1, "--trainer", "numpy")
     keras = ("emulate", "--peers", 1, "--trainer", "keras")
     cases = {
-        (*one, "--dataset", "cats"): (1, "cats"),
-        (*one, "--dataset", "npz:nowhere.npz"): (1, "nowhere.npz"),
+        (*one, "--dataset", "cats"): (2, "cats"),
+        (*one, "--dataset", "npz:nowhere.npz"): (2, "nowhere.npz"),
         (*one, "--dataset", f"npz:{tmp_path}/short.npz"): (1, "short.npz"),
         (*one, "--dataset", f"npz:{tmp_path}/other.npz"): (1, "other.npz"),
         (*one, "--dataset", f"npz:{tmp_path}/text.npz"): (1, "text.npz"),
         (*one, "--dataset", "mnist", "--data-dir", "empty"): (1, "empty"),
         (*one, "--dataset", "mnist", "--data-dir", "half"): (1, "train-labels-idx1-ubyte"),
-        (*one, "--dataset", "mnist", "--data-dir", "nowhere"): (1, "nowhere"),
-        (*one, "--model", "cnn"): (1, "trainer numpy: can't do model 'cnn'"),
-        (*one, "--model", "colossus"): (1, "colossus"),
+        (*one, "--dataset", "mnist", "--data-dir", "nowhere"): (2, "nowhere"),
+        (*one, "--model", "cnn"): (2, "trainer numpy: can't do model 'cnn'"),
+        (*one, "--model", "colossus"): (2, "colossus"),
         (*keras, "--dataset", f"npz:{tmp_path}/flat.npz", "--model", "cnn"): (1, "cnn"),
         (*keras, "--model", "no_such_package:model"): (1, "no_such_package"),
         (*keras, "--model-config", "model.json"): (1, "model_config"),
@@ -169,7 +169,7 @@ async def test_a_data_directory_that_may_not_be_read(tmp_path: Path) -> None:
     (tmp_path / "secret").mkdir(mode=0)
     job = ("emulate", "--peers", 1, "--trainer", "numpy", "--dataset", "mnist", "--data-dir", "secret")
     status, line = await refusal(*job, home=tmp_path)
-    assert status == 1
+    assert status == 2
     assert "secret" in line
 
 

@@ -114,10 +114,11 @@ async def test_nothing_outlives_it(number: signal.Signals, status: int, tmp_path
 
 
 async def test_a_failing_job_ends_everything(tmp_path: Path) -> None:
+    (tmp_path / "text.npz").write_text("not a zip\n")
     async with edgepeer(
-        "emulate", "--peers", 2, "--dataset", "npz:nowhere.npz", "--trainer", "numpy", home=tmp_path
+        "emulate", "--peers", 2, "--dataset", f"npz:{tmp_path}/text.npz", "--trainer", "numpy", home=tmp_path
     ) as run:
         assert await run.end() == 1, run.everything()
     (line,) = run.err
     assert line.startswith("edgepeer: all 2 peers failed: ")
-    assert "nowhere.npz" in line
+    assert "text.npz" in line

@@ -20,7 +20,7 @@ from edgepeer.fabric import inbox
 from edgepeer.fabric.documents import PeerReport, Telemetry
 from edgepeer.fabric.events import Connected, PresenceSeen, Synced
 from edgepeer.fabric.topics import Topics
-from edgepeer.wire.documents import pack
+from edgepeer.wire.documents import DOCUMENT_LIMIT_BYTES, pack
 
 TOPICS = Topics("lab")
 EXAMPLES = itertools.count()
@@ -72,7 +72,7 @@ BAD = {
         TOPICS.view,
         msgpack.packb({"v": 1, "epoch": 1, "members": [{"id": "a", "incarnation": 1}] * 2}),
     ),
-    "a job too large": (TOPICS.job, bytes((1 << 20) + 1)),
+    "a job too large": (TOPICS.job, bytes(DOCUMENT_LIMIT_BYTES + 1)),
     "another's report": (TOPICS.report("j1", "b"), pack(PeerReport(job="j1", peer="a", state="done"))),
     "another job's report": (TOPICS.report("j2", "a"), pack(PeerReport(job="j1", peer="a", state="done"))),
     "no such state": (TOPICS.report("j1", "a"), msgpack.packb({"v": 1, "job": "j1", "peer": "a", "state": "lost"})),
