@@ -16,14 +16,15 @@ __all__ = ["conclude"]
 def conclude(result: JobResult, display: Display, *, report: Path | None) -> int:
     """Show how the job ended, write the report; returns the exit code.
 
-    A job counts as failed when its peers hold different parameters, or when some of them could not do it. That
-    peers left or were lost on the way is what edgepeer is made for, and no failure.
+    A job counts as failed when its peers hold different parameters, or when so many of them could not do it that
+    fewer finished than it asked for. That peers left or were lost on the way is what edgepeer is made for.
     """
     display.summarise(result)
     if report is not None:
         for path in write_report(report, result):
             print(f"wrote {path}")
-    if result.failed:
+    short = bool(result.failed) and len(result.done) < result.job.wait_for
+    if short:
         first = result.failed[0]
         error = " ".join(result.reports[first].error.split())
         print(
@@ -31,4 +32,4 @@ def conclude(result: JobResult, display: Display, *, report: Path | None) -> int
             f"{first}: {error}",
             file=sys.stderr,
         )
-    return FAILED if result.failed or not result.identical else 0
+    return FAILED if short or not result.identical else 0

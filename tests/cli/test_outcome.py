@@ -19,6 +19,7 @@ from edgepeer.training.job import Job
     [
         (("ab", "ab"), 0, ""),
         (("ab",), 0, ""),  # the other one was lost on the way
+        (("ab", "ab", ""), 0, ""),  # one more than was asked for
         (("ab", "cd"), 1, ""),
         (("ab", ""), 1, "edgepeer: job j1: 1 of 2 peers could not do it; p1: no data\n"),
     ],
