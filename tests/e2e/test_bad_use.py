@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -17,7 +18,9 @@ from real_programs import Field, edgepeer
 from edgepeer.fabric.broker import EmbeddedBroker
 
 PROMISED_S = 10.0
-CORES = os.cpu_count() or 1
+"""Three times that where TensorFlow must be imported, on a machine that runs other tests meanwhile."""
+FAILS = -1
+"""Either status: 2 where it is seen before anything was started, 1 where only the devices can know."""
 
 
 @pytest.fixture
@@ -47,9 +50,8 @@ async def refusal(*arguments: object, home: Path, **environment: str) -> tuple[i
         seconds = time.monotonic() - began
     errors = [line for line in program.err if " info " not in line]
     assert len(errors) == 1, program.everything()
-    # A promise of seconds is one for a machine that is not busy with three times as much as it can do.
-    if os.getloadavg()[0] < 3 * CORES:
-        assert seconds < PROMISED_S, f"{seconds:.1f} s for {arguments}: {errors[0]}"
+    promised = 3 * PROMISED_S if "keras" in arguments or "empty" in arguments else PROMISED_S
+    assert seconds < promised, f"{seconds:.1f} s for {arguments}: {errors[0]}"
     assert errors[0].startswith("edgepeer: ")
     return status, errors[0].removeprefix("edgepeer: ")
 
@@ -61,7 +63,8 @@ async def all_refused(cases: dict[tuple[object, ...], tuple[int, str]], home: Pa
     async def check(arguments: tuple[object, ...], status: int, said: str) -> None:
         async with gate:
             found, line = await refusal(*arguments, home=home)
-        assert (found, said in line) == (status, True), (arguments, found, line)
+        assert found in ((1, 2) if status == FAILS else (status,)), (arguments, found, line)
+        assert said in line, (arguments, line)
 
     async with asyncio.TaskGroup() as tasks:
         for arguments, (status, said) in cases.items():
@@ -98,7 +101,7 @@ async def test_a_broker_that_is_not_there(taken: str, tmp_path: Path) -> None:
     for verb in ("peer", "emulate"):
         cases[verb, "--broker", f"mqtt://{taken}"] = (1, f"broker mqtt://{taken}: timed out")
     cases["peer", "--broker", "mqtt://no-such-host.invalid"] = (1, "host name 'no-such-host.invalid' not found")
-    await all_refused(cases, tmp_path, at_once=6)  # they mostly wait
+    await all_refused(cases, tmp_path, at_once=3)  # they mostly wait
 
 
 async def test_wrong_credentials(locked: str, tmp_path: Path) -> None:
@@ -149,17 +152,17 @@ async def test_jobs_that_can_not_be_done(tmp_path: Path) -> None:
     cases = {
         (*one, "--dataset", "cats"): (2, "cats"),
         (*one, "--dataset", "npz:nowhere.npz"): (2, "nowhere.npz"),
-        (*one, "--dataset", f"npz:{tmp_path}/short.npz"): (1, "short.npz"),
-        (*one, "--dataset", f"npz:{tmp_path}/other.npz"): (1, "other.npz"),
-        (*one, "--dataset", f"npz:{tmp_path}/text.npz"): (1, "text.npz"),
-        (*one, "--dataset", "mnist", "--data-dir", "empty"): (1, "empty"),
-        (*one, "--dataset", "mnist", "--data-dir", "half"): (1, "train-labels-idx1-ubyte"),
+        (*one, "--dataset", f"npz:{tmp_path}/short.npz"): (FAILS, "short.npz"),
+        (*one, "--dataset", f"npz:{tmp_path}/other.npz"): (FAILS, "other.npz"),
+        (*one, "--dataset", f"npz:{tmp_path}/text.npz"): (FAILS, "text.npz"),
+        (*one, "--dataset", "mnist", "--data-dir", "empty"): (FAILS, "empty"),
+        (*one, "--dataset", "mnist", "--data-dir", "half"): (FAILS, "train-labels-idx1-ubyte"),
         (*one, "--dataset", "mnist", "--data-dir", "nowhere"): (2, "nowhere"),
         (*one, "--model", "cnn"): (2, "trainer numpy: can't do model 'cnn'"),
         (*one, "--model", "colossus"): (2, "colossus"),
-        (*keras, "--dataset", f"npz:{tmp_path}/flat.npz", "--model", "cnn"): (1, "cnn"),
-        (*keras, "--model", "no_such_package:model"): (1, "no_such_package"),
-        (*keras, "--model-config", "model.json"): (1, "model_config"),
+        (*keras, "--dataset", f"npz:{tmp_path}/flat.npz", "--model", "cnn"): (FAILS, "cnn"),
+        (*keras, "--model", "no_such_package:model"): (FAILS, "no_such_package"),
+        (*keras, "--model-config", "model.json"): (FAILS, "model_config"),
     }
     await all_refused(cases, tmp_path)
 
@@ -204,9 +207,8 @@ async def test_one_peer_that_can_not_does_not_keep_the_others_from_it(tmp_path: 
         await field.add("odd", dataset="local:gone.npz")
         training = await field.train(rounds=300, peers=2)
         report = await field.outcome(training)
-        assert set(report["parameter_digests"]) == {"p0", "p1"}, training.everything()
-        assert "odd failed: " in training.everything()
-        assert "gone.npz" in training.everything()
+        assert set(report["parameter_digests"]) == {"p0", "p1"}
+        assert re.search(r"odd failed: .*gone\.npz", training.everything())
         status = await field.run("status", "--broker", field.url, "--json")
         assert await status.end() == 0
         assert len(json.loads("\n".join(status.out))["peers"]) == 3

@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 from real_programs import DEADLINE_S, Field, edgepeer
@@ -114,11 +115,10 @@ async def test_nothing_outlives_it(number: signal.Signals, status: int, tmp_path
 
 
 async def test_a_failing_job_ends_everything(tmp_path: Path) -> None:
-    (tmp_path / "text.npz").write_text("not a zip\n")
-    async with edgepeer(
-        "emulate", "--peers", 2, "--dataset", f"npz:{tmp_path}/text.npz", "--trainer", "numpy", home=tmp_path
-    ) as run:
-        assert await run.end() == 1, run.everything()
-    (line,) = run.err
-    assert line.startswith("edgepeer: all 2 peers failed: ")
-    assert "text.npz" in line
+    np.savez(tmp_path / "odd.npz", x=np.ones((50, 4), np.float32), y=np.arange(9))
+    job = ("--dataset", f"npz:{tmp_path}/odd.npz", "--trainer", "numpy")
+    async with edgepeer("emulate", "--peers", 2, *job, home=tmp_path) as run:
+        assert await run.end() != 0, run.everything()
+    assert len(run.err) == 1, run.everything()
+    assert run.err[0].startswith("edgepeer: ")
+    assert "odd.npz" in run.err[0]

@@ -19,7 +19,7 @@ ROUNDS = 400
 LONG = 1200
 """Rounds of a job that must last until a process has started, or a broker is back."""
 EARLY = 30
-JOB = {"rounds": ROUNDS, "batch_size": 50, "eval_every": 200, "optimizer": "sgd", "learning_rate": 0.1}
+JOB = {"peers": 2, "rounds": ROUNDS, "batch_size": 50, "eval_every": 200, "optimizer": "sgd", "learning_rate": 0.1}
 NAMES = ("p0", "p1", "p2", "p3")
 
 
