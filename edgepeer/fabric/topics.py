@@ -6,6 +6,7 @@
     edgepeer/v1/<fabric>/report/<job>/<id>    PeerReport, retained
     edgepeer/v1/<fabric>/telemetry/<id>       Telemetry, not retained
     edgepeer/v1/<fabric>/marker/<client>      a client's note to itself, not retained
+    edgepeer/v1/<fabric>/marker/<id>/presence the presence once more, retained, without a will: shows twins
 
 Reading is strict: a topic that this module would not have built is nobody's, and read as None.
 """
