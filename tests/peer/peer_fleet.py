@@ -93,8 +93,11 @@ class Pumps:
 
     async def _pump(self, peer: Peer) -> None:
         value = self.make(peer)
-        while True:
-            self.outcomes[peer.id].append(await peer.allreduce(value))
+        try:
+            while True:
+                self.outcomes[peer.id].append(await peer.allreduce(value))
+                self._news.set()
+        finally:
             self._news.set()
 
     async def more(self, condition: Callable[[Outcome], bool] = lambda outcome: True, rounds: int = 5) -> Outcome:

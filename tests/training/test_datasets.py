@@ -30,7 +30,7 @@ def write_mnist(directory: Path, *, packed: bool = False) -> None:
     for name, array in IDX_FILES.items():
         content = idx(array)
         path = directory / (f"{name}.gz" if packed else name)
-        path.write_bytes(gzip.compress(content) if packed else content)
+        path.write_bytes(gzip.compress(content, mtime=0) if packed else content)
 
 
 def write_npz(path: Path, **arrays: Any) -> Path:

@@ -24,7 +24,7 @@ GOOD = idx(IMAGES)
 @pytest.mark.parametrize("packed", [False, True])
 def test_reads_what_was_written(tmp_path: Path, packed: bool) -> None:
     path = tmp_path / "images"
-    path.write_bytes(gzip.compress(GOOD) if packed else GOOD)
+    path.write_bytes(gzip.compress(GOOD, mtime=0) if packed else GOOD)
     assert np.array_equal(read_idx(path, dimensions=3), IMAGES)
 
 
@@ -45,8 +45,8 @@ def test_reads_an_empty_array(tmp_path: Path) -> None:
         (GOOD[:9], "within its header"),
         (GOOD[:-1], "cut short: 23 of 24"),
         (GOOD + b"x", "goes on after"),
-        (gzip.compress(GOOD)[:-9], "broken gzip"),
-        (gzip.compress(GOOD)[:20] + b"garbage" * 9, "broken gzip"),
+        (gzip.compress(GOOD, mtime=0)[:-9], "broken gzip"),
+        (gzip.compress(GOOD, mtime=0)[:20] + b"garbage" * 9, "broken gzip"),
         (b"\x1f\x8b", "broken gzip"),
         (bytes((0, 0, 8, 3)) + b"\xff" * 12, "over the limit"),
         (bytes((0, 0, 8, 3)) + struct.pack(">3I", 1000, 1000, 1000) + b"x", "cut short: 1 of 1000000000"),
@@ -63,7 +63,7 @@ def test_refuses_what_is_no_idx_file_and_names_it(tmp_path: Path, content: bytes
 
 def test_unpacks_no_more_of_a_gzip_bomb_than_its_header_promises(tmp_path: Path) -> None:
     path = tmp_path / "bomb"
-    path.write_bytes(gzip.compress(GOOD + bytes(50_000_000)))
+    path.write_bytes(gzip.compress(GOOD + bytes(50_000_000), mtime=0))
     with pytest.raises(DataError, match="goes on after the 24 bytes"):
         read_idx(path, dimensions=3)
 
