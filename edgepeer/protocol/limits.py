@@ -36,8 +36,9 @@ class Limits:
     """No vector of a round may be larger."""
     max_state_bytes: int = 4 << 30
     """No state that a neighbour hands over may be larger."""
-    kept_results: int = 2
-    """How many committed results a peer keeps for neighbours that missed the broadcast."""
+    kept_results: int = 1
+    """How many committed results a peer keeps for neighbours that missed the broadcast. Since a round needs all
+    members, none of them is further behind than one; and the memory of a second one shows in the caches."""
     smallest_segment_bytes: int = 16 << 10
     """Segments of a vector are not cut smaller; a multiple of 8."""
     first_segment_bytes: int = 256 << 10

@@ -389,7 +389,8 @@ def test_without_a_run_who_is_far_behind_jumps() -> None:
     assert c.level("a", committed=4) == ["round 1 aborted: run", "behind: 3", "a <- sync 1 after 3"]
 
 
-def test_two_kept_results_are_handed_over_in_order(c: Machine) -> None:
+def test_two_kept_results_are_handed_over_in_order() -> None:
+    c = Machine("c", limits=Limits(kept_results=2)).join(view(1, "abc"), up="a")
     for number in (1, 2):
         c.contribute(1)
         c.result("a", vector(number), "abc", number=number)
