@@ -11,6 +11,7 @@ from edgepeer.errors import JobError, WireError
 from edgepeer.fabric import events as seen
 from edgepeer.peer.api import Peer
 from edgepeer.peer.job_run import JobRun
+from edgepeer.peer.round_log import RoundLog
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import unpack
 
@@ -38,20 +39,22 @@ async def run_agent(settings: PeerSettings, *, stop: asyncio.Event) -> None:
         advertise=settings.advertise,
         fanout=settings.fanout,
     )
-    agent = _Agent(peer, settings)
-    # One thread computes; the loop's thread only moves frames.
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer") as worker:
-        async with peer:
-            _log.info("peer %s listens on %s, fabric %s", peer.id, peer.address, settings.fabric)
-            await agent.run(worker, stop)
+    with RoundLog(settings.round_log) as round_log:
+        agent = _Agent(peer, settings, round_log)
+        # One thread computes; the loop's thread only moves frames.
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer") as worker:
+            async with peer:
+                _log.info("peer %s listens on %s, fabric %s", peer.id, peer.address, settings.fabric)
+                await agent.run(worker, stop)
 
 
 class _Agent:
     """Starts and ends job runs as the fabric's job changes."""
 
-    def __init__(self, peer: Peer, settings: PeerSettings) -> None:
+    def __init__(self, peer: Peer, settings: PeerSettings, round_log: RoundLog) -> None:
         self._peer = peer
         self._settings = settings
+        self._round_log = round_log
         self._job: Job | None = None
         self._job_told = False
         self._changed = asyncio.Event()
@@ -93,7 +96,7 @@ class _Agent:
                     task.cancel()
 
     async def _take_part(self, job: Job, worker: ThreadPoolExecutor) -> None:
-        run = JobRun(self._peer, job, self._settings, worker)
+        run = JobRun(self._peer, job, self._settings, worker, self._round_log)
         try:
             await run.run()
         except JobError as error:

@@ -30,6 +30,7 @@ from edgepeer.fabric.documents import MAX_ERROR_CHARS, PeerReport, RoundRecord
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.peer.reporting import RoundReporter
+from edgepeer.peer.round_log import RoundLog
 from edgepeer.training.build import make_trainer
 from edgepeer.training.datasets import Dataset, load_dataset
 from edgepeer.training.job import Job
@@ -53,9 +54,12 @@ RETIRE_S: Final = 60.0
 class JobRun:
     """This device's part in one job."""
 
-    def __init__(self, peer: Peer, job: Job, settings: PeerSettings, worker: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, peer: Peer, job: Job, settings: PeerSettings, worker: ThreadPoolExecutor, round_log: RoundLog
+    ) -> None:
         self._peer = peer
         self._job = job
+        self._round_log = round_log
         self._settings = settings
         self._worker = worker
         self._trainer: Trainer | None = None
@@ -222,20 +226,20 @@ class JobRun:
             assert isinstance(mean, np.ndarray)
             evaluation = await self._apply(mean, number)
             now = time.monotonic()
+            record = RoundRecord(
+                round=number,
+                epoch=outcome.epoch,
+                seconds=now - ended,
+                allreduce_seconds=outcome.seconds,
+                compute_seconds=computed,
+                contributors=outcome.contributors,
+                exact=outcome.exact,
+                loss=float(mean[-1]),
+                accuracy=evaluation.accuracy if evaluation is not None else None,
+            )
+            self._round_log.add(record, job=self._job.id, peer=self._peer.id, coordinator=self._leads)
             if self._leads:
-                self._rounds.add(
-                    RoundRecord(
-                        round=number,
-                        epoch=outcome.epoch,
-                        seconds=now - ended,
-                        allreduce_seconds=outcome.seconds,
-                        compute_seconds=computed,
-                        contributors=outcome.contributors,
-                        exact=outcome.exact,
-                        loss=float(mean[-1]),
-                        accuracy=evaluation.accuracy if evaluation is not None else None,
-                    )
-                )
+                self._rounds.add(record)
             ended = now
             self._peer.bell.ring()
 

@@ -130,6 +130,9 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
     dataset: Annotated[
         _Text | None, _says("This device's own data, such as local:PATH, instead of what the job names.")
     ] = None
+    round_log: Annotated[
+        Path | None, _says("Append every round that this device took part in to a file, as JSON.", metavar="FILE")
+    ] = None
 
 
 class StatusSettings(FabricSettings, frozen=True, kw_only=True):

@@ -1,0 +1,71 @@
+"""A device's own record of the rounds that it took part in: a file with one JSON object a line.
+
+A line is there as soon as the round is over, needs no broker, and survives the process. The file is only ever
+appended to; what can't be written is lost with one line in the log, and the training goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import msgspec
+
+from edgepeer.errors import ConfigError
+from edgepeer.fabric.documents import RoundRecord
+
+__all__ = ["LoggedRound", "RoundLog"]
+
+_log = logging.getLogger(__name__)
+
+
+class LoggedRound(RoundRecord, frozen=True, kw_only=True):
+    """One line: a round as this device saw it."""
+
+    job: str
+    peer: str
+    """Who writes."""
+    coordinator: bool
+    """Whether it was the coordinator when the round ended."""
+
+
+class RoundLog:
+    """Appends to `path` while its context is open; does nothing without a path.
+
+    Raises:
+        ConfigError: the file can't be opened for writing; raised by the context.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        if self._path is not None:
+            try:
+                self._file = self._path.open("ab", buffering=0)
+            except OSError as error:
+                raise ConfigError(f"round_log = {self._path}: can't write there: {error.strerror or error}") from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def add(self, record: RoundRecord, *, job: str, peer: str, coordinator: bool) -> None:
+        """Write one line."""
+        if self._file is None:
+            return
+        fields = {name: getattr(record, name) for name in RoundRecord.__struct_fields__}
+        line = msgspec.json.encode(LoggedRound(**fields, job=job, peer=peer, coordinator=coordinator))
+        try:
+            self._file.write(line + b"\n")
+        except OSError as error:
+            _log.error("round log %s: %s; no more rounds are written", self._path, error.strerror or error)
+            self._file.close()
+            self._file = None
