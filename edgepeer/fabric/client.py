@@ -18,14 +18,17 @@ import aiomqtt
 import msgspec
 from paho.mqtt.reasoncodes import ReasonCode
 
-from edgepeer.errors import ConfigError, FabricError, ProtocolBug, WireError
+from edgepeer.errors import FabricError, ProtocolBug, WireError
 from edgepeer.fabric import inbox
 from edgepeer.fabric.address import BrokerAddress
-from edgepeer.fabric.connection import Refused, connection, describe, failed
+from edgepeer.fabric.complaints import Complaints
+from edgepeer.fabric.connection import Refused, connection, describe, failed, first_error
 from edgepeer.fabric.documents import Presence
 from edgepeer.fabric.events import Connected, Disconnected, FabricEvent, Synced
 from edgepeer.fabric.outbox import Outbox
+from edgepeer.fabric.relay import RELAY_LIMIT_BYTES, RelayQueue
 from edgepeer.fabric.topics import Group, Topics
+from edgepeer.fabric.twins import TwinWatch
 from edgepeer.ids import check_peer_id
 from edgepeer.wire.documents import pack, unpack
 
@@ -35,9 +38,6 @@ _LOG = logging.getLogger(__name__)
 _JITTER: Final = random.SystemRandom()  # nobody's seed is disturbed
 _BACKOFF_S: Final = (0.2, 5.0)
 _SLOWEST_BYTES_PER_S: Final = 10_000
-_COMPLAINT_EVERY_S: Final = 1.0
-_COMPLAINT_CHARS: Final = 200
-_TWIN_SEEN: Final = 2  # times; once may be a broker that was set back to an older memory
 
 
 class FabricClient:
@@ -71,8 +71,6 @@ class FabricClient:
         self.broker = broker
         self.reconnects = 0
         """Connections after the first."""
-        self.rejected_documents = 0
-        """Messages on this fabric's topics that were not what they must be."""
         self._client_id = check_peer_id(client_id)
         self._on_event = on_event
         self._will_topic = will_topic
@@ -88,7 +86,8 @@ class FabricClient:
         self._me: Presence | None = None
         self._traces = f"{self.topics.root}marker/"
         self._trace_left = False
-        self._twin_seen = 0
+        self._twins = TwinWatch(fabric)
+        self._relay = RelayQueue()
         self._listening = False
         self._connections = 0
         self._established = False
@@ -99,7 +98,12 @@ class FabricClient:
         self._ended = asyncio.Event()
         self._polite = True
         self._bug: Exception | None = None
-        self._complained_at = float("-inf")
+        self._complaints = Complaints()
+
+    @property
+    def rejected_documents(self) -> int:
+        """Messages on this fabric's topics that were not what they must be."""
+        return self._complaints.count
 
     @property
     def dropped_events(self) -> int:
@@ -171,6 +175,18 @@ class FabricClient:
         """
         self._outbox.add_event(topic, self._packed(topic, document))
         self._wake()
+
+    def publish_relay(self, peer: str, payload: bytes) -> bool:
+        """Send to that peer through the broker, behind all that was relayed before.
+
+        False if it can't be on its way now: no connection, or too much is already. True promises no arrival.
+
+        Raises:
+            ProtocolBug: the payload is over RELAY_LIMIT_BYTES.
+        """
+        if len(payload) > RELAY_LIMIT_BYTES:
+            raise ProtocolBug(f"relayed message of {len(payload)} bytes is over the limit of {RELAY_LIMIT_BYTES}")
+        return self._relay.add(self.topics.relay(peer), payload)
 
     async def flush(self, timeout: float) -> bool:
         """Whether the broker had acknowledged everything published so far within `timeout` seconds."""
@@ -259,7 +275,7 @@ class FabricClient:
                     for task in serving:
                         task.cancel()
             except* (aiomqtt.MqttError, FabricError) as group:
-                failure = group.exceptions[0]
+                failure = first_error(group)
             finally:
                 self._listening = False
             reason = "left" if failure is None else describe(failure)
@@ -274,7 +290,7 @@ class FabricClient:
 
     async def _serve(self, client: aiomqtt.Client) -> None:
         self._marker_payload = secrets.token_bytes(8)
-        wanted = [*self.topics.filters(self._interests), self._marker]
+        wanted = [*self.topics.filters(self._interests, self._client_id), self._marker]
         if self._will_topic is not None and Group.PEERS not in self._interests:
             wanted.append(self._will_topic)
         if self._will_topic is not None:
@@ -290,6 +306,7 @@ class FabricClient:
         self._connections += 1
         self._failure = None
         self._first_answer.set()
+        self._relay.open()
         # Only now that a late will of an earlier connection would be seen, our own presence is said again.
         self._outbox.repeat_all()
         self._wake()
@@ -297,8 +314,13 @@ class FabricClient:
         await client.publish(self._marker, self._marker_payload, qos=1)
         fallback = asyncio.get_running_loop().call_later(self._timeout, self._settle)
         try:
-            await self._send(client)
+            async with asyncio.TaskGroup() as sending:
+                sending.create_task(self._send(client))
+                sending.create_task(
+                    self._relay.send(client, timeout=self._timeout, slowest_bytes_per_s=_SLOWEST_BYTES_PER_S)
+                )
         finally:
+            self._relay.close()
             fallback.cancel()
 
     async def _send(self, client: aiomqtt.Client) -> None:
@@ -324,7 +346,7 @@ class FabricClient:
             _LOG.warning("broker %s: no echo of our own message; what it retains may come later", self.broker)
             self._synced()
 
-    def _receive(self, topic: str, payload: bytes) -> None:
+    def _receive(self, topic: str, payload: bytes, kept: bool) -> None:
         if not self._listening:
             return  # amqtt sends what others subscribed to before we have subscribed to anything
         if topic == self._marker:
@@ -342,12 +364,14 @@ class FabricClient:
         elif parsed is None:
             # amqtt may hand us what is retained for others; their traces are in order.
             if topic.startswith(self.topics.root) and not topic.startswith(self._traces):
-                self._reject(topic, "no such topic")
+                self._complaints.reject(topic, "no such topic")
         elif parsed.group in self._interests:
+            if parsed.group is Group.RELAY and (kept or parsed.peer != self._client_id):
+                return  # somebody made the broker keep it, or amqtt hands us another's
             try:
                 event = inbox.read(parsed, payload)
             except WireError as error:
-                self._reject(topic, str(error))
+                self._complaints.reject(topic, str(error))
             else:
                 if event is not None:
                     self._emit(event)
@@ -360,31 +384,10 @@ class FabricClient:
         try:
             last = unpack(payload, Presence, limit=inbox.LIMIT_BYTES[Group.PEERS])
         except WireError as error:
-            self._reject(self._trace, str(error))
+            self._complaints.reject(self._trace, str(error))
             return
-        # Our incarnation and addresses may change while we live.
-        self._twin_seen = 0 if last.started == me.started else self._twin_seen + 1
-        if self._twin_seen < _TWIN_SEEN:
-            return
-        self._twin_seen = 0
-        where = ascii(", ".join(last.addresses))[1:-1][:_COMPLAINT_CHARS] or "no address"
-        line = (
-            f"another peer with the id {me.id!r} is in fabric {self.topics.fabric!r} (at {where}): "
-            "give each device its own --state-dir or --peer-id"
-        )
-        if (last.started, last.incarnation, last.addresses) < (me.started, me.incarnation, me.addresses):
-            self._fail(ConfigError(line))
-        else:  # the younger one goes
-            _LOG.error("%s", line)
-
-    def _reject(self, topic: str, reason: str) -> None:
-        self.rejected_documents += 1
-        now = asyncio.get_running_loop().time()
-        if now - self._complained_at >= _COMPLAINT_EVERY_S:
-            self._complained_at = now
-            # ascii(): neither comes from us, and a terminal obeys control characters.
-            shown, why = ascii(topic)[:_COMPLAINT_CHARS], ascii(reason)[:_COMPLAINT_CHARS]
-            _LOG.warning("rejected a document on %s: %s (%d so far)", shown, why, self.rejected_documents)
+        if (reason := self._twins.meet(me, last)) is not None:
+            self._fail(reason)
 
     def _note(self, error: FabricError) -> None:
         news = self._failure is None

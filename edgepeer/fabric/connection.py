@@ -20,7 +20,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
 
-__all__ = ["KEEPALIVE_S", "Refused", "connection", "describe", "failed"]
+__all__ = ["KEEPALIVE_S", "Refused", "connection", "describe", "failed", "first_error"]
 
 KEEPALIVE_S: Final = 15
 _GOODBYE_S: Final = 1.0
@@ -39,7 +39,7 @@ async def connection(
     *,
     identifier: str,
     will_topic: str | None,
-    on_message: Callable[[str, bytes], None],
+    on_message: Callable[[str, bytes, bool], None],
     timeout: float,
 ) -> AsyncIterator[aiomqtt.Client]:
     """A client that the broker has let in.
@@ -48,7 +48,8 @@ async def connection(
     closed: the broker then publishes the will, an empty retained message on `will_topic`.
 
     Args:
-        on_message: called with topic and payload on the loop's thread; must not raise.
+        on_message: called on the loop's thread with topic, payload, and whether the broker had kept it; must
+            not raise.
         timeout: for each step: finding the host and connecting to it; the broker's answer.
 
     Raises:
@@ -59,7 +60,7 @@ async def connection(
         # aiomqtt's queue has no bound, or drops in silence. Messages handed on at once need neither:
         # what we don't read yet waits in TCP.
         def put_nowait(self, item: aiomqtt.Message) -> None:
-            on_message(str(item.topic), bytes(item.payload))
+            on_message(str(item.topic), bytes(item.payload), item.retain)
 
     sock = await _dial(address, timeout)
     lent = False
@@ -148,6 +149,15 @@ def describe(error: BaseException) -> str:
     if isinstance(cause, aiomqtt.MqttCodeError):
         return "connection lost"
     return str(cause) or type(cause).__name__
+
+
+def first_error(group: BaseExceptionGroup[Exception]) -> Exception:
+    """The error that ended a group of tasks."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, Exception)
+    return error
 
 
 def failed(code: int | ReasonCode) -> bool:

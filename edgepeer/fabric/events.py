@@ -15,6 +15,7 @@ __all__ = [
     "JobSeen",
     "PresenceGone",
     "PresenceSeen",
+    "RelaySeen",
     "ReportSeen",
     "Synced",
     "TelemetrySeen",
@@ -79,6 +80,22 @@ class TelemetrySeen:
     telemetry: Telemetry
 
 
+@dataclass(frozen=True, slots=True)
+class RelaySeen:
+    """Another peer, which the payload must name, sent this through the broker: anybody could have."""
+
+    payload: bytes
+
+
 FabricEvent = (
-    Connected | Synced | Disconnected | PresenceSeen | PresenceGone | ViewSeen | JobSeen | ReportSeen | TelemetrySeen
+    Connected
+    | Synced
+    | Disconnected
+    | PresenceSeen
+    | PresenceGone
+    | ViewSeen
+    | JobSeen
+    | ReportSeen
+    | TelemetrySeen
+    | RelaySeen
 )

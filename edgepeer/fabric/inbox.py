@@ -15,10 +15,12 @@ from edgepeer.fabric.events import (
     JobSeen,
     PresenceGone,
     PresenceSeen,
+    RelaySeen,
     ReportSeen,
     TelemetrySeen,
     ViewSeen,
 )
+from edgepeer.fabric.relay import RELAY_LIMIT_BYTES
 from edgepeer.fabric.topics import Group, Topic
 from edgepeer.topology.view import View
 from edgepeer.wire.documents import DOCUMENT_LIMIT_BYTES, unpack
@@ -31,12 +33,13 @@ LIMIT_BYTES: Final = {
     Group.JOB: DOCUMENT_LIMIT_BYTES,
     Group.REPORTS: 8 << 10,
     Group.TELEMETRY: 1 << 20,
+    Group.RELAY: RELAY_LIMIT_BYTES,
 }
 """The longest document of each group, in bytes."""
 
 
 def read(topic: Topic, payload: bytes) -> FabricEvent | None:
-    """The event in a message; None where a view or report was cleared, which changes nothing.
+    """The event in a message; None where a view or report was cleared, or nothing relayed, which changes nothing.
 
     Raises:
         WireError: the document must not be used.
@@ -62,6 +65,8 @@ def read(topic: Topic, payload: bytes) -> FabricEvent | None:
             report = unpack(payload, PeerReport, limit=limit)
             _check_author(topic, report.peer, report.job)
             return ReportSeen(report)
+        case Group.RELAY:
+            return RelaySeen(payload) if payload else None
         case _:
             telemetry = unpack(payload, Telemetry, limit=limit)
             _check_author(topic, telemetry.peer, topic.job)

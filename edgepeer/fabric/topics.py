@@ -5,6 +5,7 @@
     edgepeer/v1/<fabric>/job                  the fabric's current job, retained; empty: none
     edgepeer/v1/<fabric>/report/<job>/<id>    PeerReport, retained
     edgepeer/v1/<fabric>/telemetry/<id>       Telemetry, not retained
+    edgepeer/v1/<fabric>/relay/<id>           to that peer: frames that found no other way, never retained
     edgepeer/v1/<fabric>/marker/<client>      a client's note to itself, not retained
     edgepeer/v1/<fabric>/marker/<id>/presence the presence once more, retained, without a will: shows twins
 
@@ -33,7 +34,10 @@ class Group(enum.Flag):
     JOB = enum.auto()
     REPORTS = enum.auto()
     TELEMETRY = enum.auto()
+    RELAY = enum.auto()
+    """What other peers send to this one through the broker."""
     EVERYTHING = PEERS | VIEW | JOB | REPORTS | TELEMETRY
+    """All that is there for everybody."""
     NOTHING = 0
 
 
@@ -76,17 +80,21 @@ class Topics:
     def telemetry(self, peer: str) -> str:
         return f"{self.root}telemetry/{check_peer_id(peer)}"
 
+    def relay(self, peer: str) -> str:
+        return f"{self.root}relay/{check_peer_id(peer)}"
+
     def marker(self, client: str) -> str:
         return f"{self.root}marker/{check_peer_id(client)}"
 
-    def filters(self, groups: Group) -> list[str]:
-        """The MQTT subscriptions that cover these groups."""
+    def filters(self, groups: Group, client: str) -> list[str]:
+        """The MQTT subscriptions that cover these groups for a client of that name."""
         patterns = {
             Group.PEERS: f"{self.root}peer/+",
             Group.VIEW: self.view,
             Group.JOB: self.job,
             Group.REPORTS: f"{self.root}report/+/+",
             Group.TELEMETRY: f"{self.root}telemetry/+",
+            Group.RELAY: self.relay(client),
         }
         return [pattern for group, pattern in patterns.items() if group in groups]
 
@@ -106,6 +114,8 @@ class Topics:
                     return Topic(group=Group.REPORTS, job=_check_job(job), peer=check_peer_id(peer))
                 case ["telemetry", peer]:
                     return Topic(group=Group.TELEMETRY, peer=check_peer_id(peer))
+                case ["relay", peer]:
+                    return Topic(group=Group.RELAY, peer=check_peer_id(peer))
         except ConfigError:
             return None
         return None

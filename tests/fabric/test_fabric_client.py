@@ -233,7 +233,7 @@ async def test_a_second_connection_of_a_peer_replaces_the_first_and_stays_presen
         broker.address,
         identifier="lab:a",
         will_topic=TOPICS.presence("a"),
-        on_message=lambda topic, payload: None,
+        on_message=lambda topic, payload, kept: None,
         timeout=5,
     )
     with contextlib.suppress(aiomqtt.MqttError):
@@ -289,7 +289,7 @@ async def test_what_the_owner_raises_ends_the_client_and_the_will_is_sent(broker
 
 async def test_nagle_is_off(broker: Broker) -> None:
     async with connection(
-        broker.address, identifier="x", will_topic=None, on_message=lambda topic, payload: None, timeout=5
+        broker.address, identifier="x", will_topic=None, on_message=lambda topic, payload, kept: None, timeout=5
     ) as mqtt:
         sock = mqtt._client.socket()
         assert isinstance(sock, socket.socket)

@@ -110,12 +110,12 @@ def test_topics_are_those_of_the_contract() -> None:
     assert topics.job == "edgepeer/v1/lab/job"
     assert topics.report("j", "a") == "edgepeer/v1/lab/report/j/a"
     assert topics.telemetry("a") == "edgepeer/v1/lab/telemetry/a"
-    assert topics.filters(Group.EVERYTHING) == [
+    assert topics.filters(Group.EVERYTHING, "a") == [
         *("edgepeer/v1/lab/peer/+", "edgepeer/v1/lab/view", "edgepeer/v1/lab/job"),
         *("edgepeer/v1/lab/report/+/+", "edgepeer/v1/lab/telemetry/+"),
     ]
-    assert topics.filters(Group.VIEW | Group.JOB) == [topics.view, topics.job]
-    assert topics.filters(Group.NOTHING) == []
+    assert topics.filters(Group.VIEW | Group.JOB, "a") == [topics.view, topics.job]
+    assert topics.filters(Group.NOTHING, "a") == []
 
 
 @pytest.mark.parametrize(

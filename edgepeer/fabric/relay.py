@@ -1,0 +1,83 @@
+"""What a peer sends to single others through the broker: the data path of last resort.
+
+Unlike documents it does not wait for a broker: what can't be on its way at once, within bounds, is not taken,
+and what a broken connection leaves behind is gone. Its owner knows better what is still worth sending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+import aiomqtt
+
+__all__ = ["RELAY_LIMIT_BYTES", "RelayQueue"]
+
+RELAY_LIMIT_BYTES: Final = 1 << 20
+"""The longest message, in bytes."""
+
+
+class RelayQueue:
+    """Messages between their sender and the broker's acknowledgement, in order.
+
+    Args:
+        max_bytes, max_count: how much may be unacknowledged; more is refused.
+    """
+
+    def __init__(self, max_bytes: int = 8 << 20, max_count: int = 1024) -> None:
+        self._max_bytes = max_bytes
+        self._max_count = max_count
+        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._bytes = 0
+        self._count = 0
+        self._open = False
+        self._work = asyncio.Event()
+
+    def add(self, topic: str, payload: bytes) -> bool:
+        """Whether the message is on its way."""
+        if not self._open or self._count >= self._max_count or self._bytes + len(payload) > self._max_bytes:
+            return False
+        self._bytes += len(payload)
+        self._count += 1
+        self._waiting.append((topic, payload))
+        self._work.set()
+        return True
+
+    def open(self) -> None:
+        """Take messages for a new connection."""
+        self._open = True
+
+    def close(self) -> None:
+        """The connection is over, and with it what was not yet acknowledged."""
+        self._open = False
+        self._waiting.clear()
+        self._bytes = self._count = 0
+
+    async def send(self, client: aiomqtt.Client, *, timeout: float, slowest_bytes_per_s: float) -> None:
+        """Hand over to this connection until cancelled.
+
+        Args:
+            timeout: seconds that the broker may take to acknowledge, beyond those for all that is on its way
+                at the slowest rate.
+
+        Raises:
+            aiomqtt.MqttError: the connection is of no use any more.
+        """
+        try:
+            async with asyncio.TaskGroup() as deliveries:
+                while True:
+                    while self._waiting:
+                        topic, payload = self._waiting.popleft()
+                        patience = timeout + self._bytes / slowest_bytes_per_s
+                        # Tasks begin in the order of their making, and each hands its message over at once.
+                        deliveries.create_task(self._deliver(client, topic, payload, patience))
+                    self._work.clear()
+                    await self._work.wait()
+        except* aiomqtt.MqttError as group:
+            raise group.exceptions[0] from None
+
+    async def _deliver(self, client: aiomqtt.Client, topic: str, payload: bytes, patience: float) -> None:
+        await client.publish(topic, payload, qos=1, timeout=patience)
+        self._bytes -= len(payload)
+        self._count -= 1

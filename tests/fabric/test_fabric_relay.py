@@ -1,0 +1,132 @@
+"""The relay: in order, bounded, never kept, and only to the peer that it is for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiomqtt
+import pytest
+from fabric_guests import DEADLINE_S, Broker, Gate, Guest, Invite
+
+from edgepeer.errors import ConfigError, ProtocolBug
+from edgepeer.fabric.events import Connected, Disconnected, RelaySeen, Synced
+from edgepeer.fabric.relay import RELAY_LIMIT_BYTES, RelayQueue
+from edgepeer.fabric.topics import Group, Topics
+
+TOPICS = Topics("lab")
+MINE = Group.PEERS | Group.RELAY
+
+
+def relayed(guest: Guest) -> list[bytes]:
+    return [event.payload for event in guest.events if isinstance(event, RelaySeen)]
+
+
+async def test_messages_arrive_in_the_order_of_each_sender_at_the_receiver_only(broker: Broker, invite: Invite) -> None:
+    receiver = await invite(broker.address, "r", interests=MINE)
+    other = await invite(broker.address, "other", interests=MINE)
+    senders = [await invite(broker.address, name, interests=MINE) for name in ("a", "b")]
+    # Sizes from some bytes to some hundred kilobytes, so that one could overtake another.
+    sent = {
+        sender: [f"{index}:{number}:".encode().ljust(20 + number % 5 * 50_000, b".") for number in range(60)]
+        for index, sender in enumerate(senders)
+    }
+    for number in range(60):
+        for sender in senders:
+            assert sender.client.publish_relay("r", sent[sender][number])
+    await receiver.until(lambda events: sum(isinstance(event, RelaySeen) for event in events) == 120)
+    for index, sender in enumerate(senders):
+        assert [payload for payload in relayed(receiver) if payload.startswith(f"{index}:".encode())] == sent[sender]
+    assert not any(relayed(guest) for guest in (other, *senders))
+
+
+async def test_nothing_is_kept_for_who_comes_later(broker: Broker, invite: Invite) -> None:
+    sender = await invite(broker.address, "a", interests=MINE)
+    first = await invite(broker.address, "r", interests=MINE)
+    assert sender.client.publish_relay("r", b"now")
+    await first.until_seen(RelaySeen(b"now"))
+    await first.client.close()
+    assert sender.client.publish_relay("r", b"to nobody")
+    async with aiomqtt.Client(broker.address.host, broker.address.port) as raw:
+        await raw.publish(TOPICS.relay("r"), b"kept by a stranger", qos=1, retain=True)
+    second = await invite(broker.address, "r", interests=MINE)
+    assert sender.client.publish_relay("r", b"later")
+    await second.until_seen(RelaySeen(b"later"))
+    assert relayed(second) == [b"later"]
+
+
+async def test_a_message_that_is_too_long_is_refused_at_both_ends(broker: Broker, invite: Invite) -> None:
+    receiver = await invite(broker.address, "r", interests=MINE)
+    sender = await invite(broker.address, "a", interests=MINE)
+    with pytest.raises(ProtocolBug, match="over the limit"):
+        sender.client.publish_relay("r", bytes(RELAY_LIMIT_BYTES + 1))
+    with pytest.raises(ConfigError):
+        sender.client.publish_relay("r/+", b"")
+    async with aiomqtt.Client(broker.address.host, broker.address.port) as raw:
+        await raw.publish(TOPICS.relay("r"), bytes(RELAY_LIMIT_BYTES + 1), qos=1)
+    assert sender.client.publish_relay("r", b"x" * RELAY_LIMIT_BYTES)
+    await receiver.until(lambda events: any(isinstance(event, RelaySeen) for event in events))
+    assert [len(payload) for payload in relayed(receiver)] == [RELAY_LIMIT_BYTES]
+    assert receiver.client.rejected_documents == 1
+
+
+async def test_without_a_connection_it_is_refused_and_what_was_on_its_way_is_not_sent_later(
+    broker: Broker, invite: Invite
+) -> None:
+    gate = Gate(broker.address)
+    await gate.open()
+    receiver = await invite(broker.address, "r", interests=MINE)
+    sender = await invite(gate.address, "a", interests=MINE)
+    await gate.shut()
+    await sender.until(lambda events: any(isinstance(event, Disconnected) for event in events))
+    assert not sender.client.publish_relay("r", b"during the outage")
+    await gate.open()
+    await sender.until(lambda events: events.count(Connected()) == 2 and events.count(Synced()) == 2)
+    assert sender.client.publish_relay("r", b"after it")
+    await receiver.until_seen(RelaySeen(b"after it"))
+    assert relayed(receiver) == [b"after it"]
+    await gate.shut()
+
+
+class SlowBroker:
+    """Stands for a connection whose broker acknowledges when it is told to."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.acknowledge = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def publish(self, topic: str, payload: bytes, *, qos: int, timeout: float) -> None:
+        assert (qos, timeout >= 4) == (1, True)
+        self.sent.append(payload)
+        await self.acknowledge.wait()
+        if self.error is not None:
+            raise self.error
+
+
+async def turns(queue: RelayQueue) -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+async def test_what_is_on_its_way_is_bounded_in_bytes_and_count() -> None:
+    queue, slow = RelayQueue(max_bytes=100, max_count=4), SlowBroker()
+    assert not queue.add("t", b"nobody is there")
+    queue.open()
+    sending = asyncio.create_task(queue.send(slow, timeout=4, slowest_bytes_per_s=1000))  # type: ignore[arg-type]
+    await turns(queue)
+    assert [queue.add("t", content) for content in (b"x" * 60, b"x" * 41, b"y" * 40)] == [True, False, True]
+    await turns(queue)
+    assert not queue.add("t", b"z")
+    slow.acknowledge.set()
+    await turns(queue)
+    slow.acknowledge.clear()
+    assert [queue.add("t", b"%d" % number) for number in range(5)] == [True] * 4 + [False]
+    await turns(queue)
+    assert slow.sent == [b"x" * 60, b"y" * 40, b"0", b"1", b"2", b"3"]
+    slow.error = aiomqtt.MqttError("gone")
+    slow.acknowledge.set()
+    with pytest.raises(aiomqtt.MqttError, match="gone"):
+        async with asyncio.timeout(DEADLINE_S):
+            await sending
+    queue.close()
+    assert not queue.add("t", b"closed")
