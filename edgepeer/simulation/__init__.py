@@ -1,8 +1,12 @@
-"""Many peers in one process, over virtual time and an in-memory network. Same seed, same trace.
+"""Many peers in one process, over virtual time and simulated machines. Same seed, same trace.
 
-clock.py      virtual time: a queue of what happens when
-network.py    connections with latency and rate
-broker.py     presences and the view; wills, outages
-peer.py       a protocol.Node with simulated I/O and a simulated application
-world.py      puts them together; faults; the trace
+clock.py       virtual time: a queue of what happens when
+pipe.py        one direction of a TCP connection: what is sent arrives in order, or waits
+connection.py  both directions, and how a connection ends
+network.py     machines, cuts, dials
+lines.py       the connections of one peer
+broker.py      presences and the view; wills, outages, relay
+peer.py        a protocol.Node with simulated I/O and a simulated application
+ledger.py      what must hold of every round
+world.py       puts them together; faults; the trace
 """

@@ -1,126 +1,260 @@
-"""The broker of a simulated fleet: retained presences and the view, wills, outages.
+"""The broker of a simulated fleet: retained presences and the view, wills, outages, and frames carried on.
 
-Every client hears of a change after the latency, all at one moment. A client without a broker connects again
-once there is one, and then says again what it wants retained.
+A client's connection consists of two pipes, like any other, and can be cut like any other. A client without a
+broker connects again once it can, and then says again what it wants retained. What it sends to single peers
+is lost where there is no connection, and otherwise arrives in order.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import events as ev
-from edgepeer.simulation.clock import Clock
+from edgepeer.simulation.connection import RECEIVE_BUFFER_BYTES
+from edgepeer.simulation.network import BROKER, Network
+from edgepeer.simulation.pipe import Message, Pipe
 from edgepeer.topology.view import Member, View
 
-__all__ = ["Broker", "Client"]
+if TYPE_CHECKING:
+    from edgepeer.simulation.peer import SimulatedPeer
 
-RECONNECT_S = 1.0
+__all__ = ["GRACE_S", "Broker", "Client"]
+
+RECONNECT_S: Final = 1.0
 """Clients find a broker that has come back within this time."""
+GRACE_S: Final = 22.5
+"""A client that says nothing for so long is dropped, and its will is sent: one and a half keepalives."""
+_DOCUMENT_BYTES: Final = 200
+
+
+class _Session:
+    """One connection of a client with the broker."""
+
+    def __init__(self, network: Network, broker: Broker, client: Client) -> None:
+        self.client = client
+        self.silent_since: float | None = None
+        self.over = False
+        self._buffered = 0
+        self.up = Pipe(network, client.owner.id, BROKER, lambda message: broker.take(self, message))
+        self.down = Pipe(network, BROKER, client.owner.id, self._take)
+        network.attach(self.up, self.down)
+
+    def end(self) -> None:
+        self.over = True
+        self.up.destroy()
+        self.down.destroy()
+
+    def say(self, event: ev.Event, size: int) -> None:
+        """What the broker says has come to the client."""
+        self.down.arrives(Message(size, lambda: self._hear(event)))
+
+    def _hear(self, event: ev.Event) -> None:
+        if self.client.session is self:
+            self.client.owner.receive(event)
+
+    def _take(self, message: Message) -> bool:
+        """The kernel's side at the client."""
+        owner = self.client.owner
+        if not owner.alive:
+            return owner.powered
+        if owner.frozen and self._buffered + message.size > RECEIVE_BUFFER_BYTES:
+            return False
+        self._buffered += message.size
+
+        def read() -> None:
+            self._buffered -= message.size
+            message.arrive()
+
+        owner.soon(read)
+        return True
 
 
 class Client:
     """What a peer wants of the broker."""
 
-    def __init__(self, peer: PeerId, receive: Callable[[ev.Event], None]) -> None:
-        self.peer = peer
-        self.receive = receive
+    def __init__(self, owner: SimulatedPeer) -> None:
+        self.owner = owner
         self.presence: Member | None = None
         self.view: View | None = None
+        self.session: _Session | None = None
 
 
 class Broker:
     """Retained documents, and who listens."""
 
-    def __init__(self, clock: Clock, rng: random.Random, latency_s: float) -> None:
-        self._clock = clock
+    def __init__(self, network: Network, rng: random.Random) -> None:
+        self._network = network
+        self._clock = network.clock
         self._rng = rng
-        self._latency_s = latency_s
         self._presences: dict[PeerId, Member] = {}
         self._view: View | None = None
-        self._connected: dict[PeerId, Client] = {}
+        self._sessions: dict[PeerId, _Session] = {}
         self._waiting: dict[PeerId, Client] = {}
+        self._free_at = 0.0
         self.up = True
 
     # -- for clients ---------------------------------------------------------------------------------------
 
     def connect(self, client: Client) -> None:
         """The client hears everything retained and then ControlSynced: now, or when there is a broker."""
-        if not self.up:
-            self._waiting[client.peer] = client
+        peer = client.owner.id
+        if not self.up or not self._reachable(client.owner):
+            self._waiting[peer] = client
             return
-        self._connected[client.peer] = client
-        retained: list[ev.Event] = [ev.PresenceSeen(self._presences[peer]) for peer in sorted(self._presences)]
+        if (old := self._sessions.get(peer)) is not None:
+            self._drop(old, will=True)
+        session = client.session = self._sessions[peer] = _Session(self._network, self, client)
+        retained: list[ev.Event] = [ev.PresenceSeen(self._presences[at]) for at in sorted(self._presences)]
         if self._view is not None:
             retained.append(ev.ViewSeen(self._view))
-
-        def deliver() -> None:
-            for event in (*retained, ev.ControlSynced()):
-                if self._connected.get(client.peer) is client:
-                    client.receive(event)
-
-        self._clock.after(self._latency_s, deliver)
+        self._tell([session], *retained, ev.ControlSynced())
         if client.presence is not None:
             self.present(client, client.presence)
         if client.view is not None:
             self.publish_view(client, client.view)
 
     def present(self, client: Client, member: Member) -> None:
+        """Retain the peer's presence."""
         client.presence = member
-        if self._connected.get(client.peer) is client:
-            self._presences[client.peer] = member
-            self._tell(ev.PresenceSeen(member))
+
+        def arrive() -> None:
+            self._presences[client.owner.id] = member
+            self._tell(self._sessions.values(), ev.PresenceSeen(member))
+
+        self._publish(client, arrive)
 
     def publish_view(self, client: Client, view: View | None) -> None:
         """Retain the view; None: don't say it again after an outage."""
         client.view = view
-        if view is not None and self._connected.get(client.peer) is client:
+
+        def arrive() -> None:
             self._view = view
-            self._tell(ev.ViewSeen(view))
+            self._tell(self._sessions.values(), ev.ViewSeen(view))  # type: ignore[arg-type]
 
-    def disconnect(self, client: Client, *, clear: bool = True) -> None:
-        """The client is gone; `clear`: its presence too, by itself or by its last will."""
-        if self._waiting.get(client.peer) is client:
-            del self._waiting[client.peer]
-        if self._connected.get(client.peer) is not client:
+        if view is not None:
+            self._publish(client, arrive)
+
+    def carry(self, client: Client, target: PeerId, event: ev.Event, size: int) -> None:
+        """Bring an event to one other peer, if both are connected."""
+
+        def arrive() -> None:
+            if (session := self._sessions.get(target)) is not None:
+                self._tell([session], event, size=size)
+
+        self._publish(client, arrive, size)
+
+    def disconnect(self, client: Client, *, will: bool = True) -> None:
+        """The client is gone; `will`: the broker notices, and clears its presence."""
+        peer = client.owner.id
+        if self._waiting.get(peer) is client:
+            del self._waiting[peer]
+        if (session := client.session) is None:
             return
-        del self._connected[client.peer]
-        if clear and self._presences.pop(client.peer, None) is not None:
-            self._tell(ev.PresenceGone(client.peer))
+        client.session = None
 
-    def _tell(self, event: ev.Event) -> None:
-        def deliver() -> None:
-            for client in list(self._connected.values()):
-                client.receive(event)
+        def arrive() -> None:
+            self._drop(session, will=will)
 
-        self._clock.after(self._latency_s, deliver)
+        self._clock.after(self._network.delay(), arrive)
+
+    def _publish(self, client: Client, arrive: Callable[[], None], size: int = _DOCUMENT_BYTES) -> None:
+        if client.session is not None:
+            client.session.up.send(Message(size, arrive))
+
+    # -- the broker's side -----------------------------------------------------------------------------------
+
+    def take(self, session: _Session, message: Message) -> bool:
+        """Something has come from a client."""
+        if not session.over:
+            message.arrive()
+        return True
+
+    def _tell(self, sessions: Iterable[_Session], *events: ev.Event, size: int = _DOCUMENT_BYTES) -> None:
+        """One after the other: all that the broker sends leaves over one line."""
+        to = list(sessions)
+        self._free_at = max(self._free_at, self._clock.now + self._network.jitter())
+        self._free_at += size / self._network.model.rate_bytes_per_s
+
+        def arrive() -> None:
+            for session in to:
+                for event in events:
+                    session.say(event, size)
+
+        self._clock.at(self._free_at + self._network.model.latency_s, arrive)
+
+    def _drop(self, session: _Session, *, will: bool) -> None:
+        """The broker gives a connection up."""
+        session.end()
+        peer = session.client.owner.id
+        if self._sessions.get(peer) is session:
+            del self._sessions[peer]
+            if will and self._presences.pop(peer, None) is not None:
+                self._tell(self._sessions.values(), ev.PresenceGone(peer))
 
     # -- faults --------------------------------------------------------------------------------------------
 
     def go_down(self, *, forget: bool = True) -> None:
         """The broker dies; with `forget`, and what it retained with it."""
         self.up = False
-        self._waiting, self._connected = {**self._waiting, **self._connected}, {}
         if forget:
             self._presences.clear()
             self._view = None
-        for client in list(self._waiting.values()):
-            client.receive(ev.ControlLost())
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            session.end()
+            self._lose(session)
 
     def come_up(self) -> None:
         """There is a broker again."""
         self.up = True
-        waiting, self._waiting = self._waiting, {}
-        for client in waiting.values():
+        for client in list(self._waiting.values()):
             self._reconnect(client)
 
+    def check(self, peer: SimulatedPeer) -> None:
+        """Whether the broker and this peer reach each other may have changed."""
+        client = peer.client
+        reachable = self._reachable(peer)
+        if reachable and self._waiting.get(peer.id) is client:
+            self._reconnect(client)
+        if (session := client.session) is None:
+            return
+        if reachable:
+            session.silent_since = None
+        elif session.silent_since is None:
+            since = session.silent_since = self._clock.now
+            self._clock.after(GRACE_S, lambda: self._overdue(session, since))
+
+    def _overdue(self, session: _Session, since: float) -> None:
+        if session.silent_since == since and not session.over:
+            self._drop(session, will=True)
+            self._lose(session)
+
+    def _reachable(self, peer: SimulatedPeer) -> bool:
+        cut = self._network.is_cut(peer.id, BROKER) or self._network.is_cut(BROKER, peer.id)
+        return peer.powered and not peer.frozen and not cut
+
+    def _lose(self, session: _Session) -> None:
+        """A client's connection is over; it looks for another."""
+        client = session.client
+
+        def hear() -> None:
+            if client.session is session:
+                client.session = None
+                self._waiting[client.owner.id] = client
+                client.owner.receive(ev.ControlLost())
+                self._reconnect(client)
+
+        client.owner.soon(hear)
+
     def _reconnect(self, client: Client) -> None:
-        self._waiting[client.peer] = client
+        peer = client.owner.id
 
         def connect() -> None:
-            if self.up and self._waiting.get(client.peer) is client:
-                del self._waiting[client.peer]
+            if self.up and self._waiting.get(peer) is client and client.owner.alive:
+                del self._waiting[peer]
                 self.connect(client)
 
-        self._clock.after(self._rng.random() * RECONNECT_S, connect)
+        self._clock.after(self._rng.random() * RECONNECT_S, lambda: client.owner.soon(connect))

@@ -1,26 +1,34 @@
-"""The network between simulated peers.
+"""The network between simulated machines: who can reach whom, who has power, and connections made and broken.
 
-A connection delivers frames in order, each after the latency and the time that its bytes take at the link's
-rate. As over TCP, the receiver is asked for a sink when the header is there and told of the frame when its
-payload is. Payloads are not copied when they are sent but read when they have arrived: a sender that touches
-a buffer too early is found out.
+A dial takes a handshake: refused at once where no process listens, and given up after DIAL_TIMEOUT_S where
+nothing comes back, be it a cut in either direction or a machine without power. What a connection does is the
+business of connection.py and pipe.py.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from edgepeer.ids import PeerId
-from edgepeer.protocol import events as ev
 from edgepeer.simulation.clock import Clock
-from edgepeer.wire.frames import Frame, encode
+from edgepeer.simulation.connection import Connection
+from edgepeer.simulation.pipe import RTO_S, Pipe
 
 if TYPE_CHECKING:
     from edgepeer.simulation.peer import SimulatedPeer
 
-__all__ = ["Connection", "LinkModel", "Network"]
+__all__ = ["BROKER", "DIAL_TIMEOUT_S", "LinkModel", "Network"]
+
+BROKER: Final = PeerId("broker")
+"""The broker's machine, where cuts name it."""
+DIAL_TIMEOUT_S: Final = 4.0
+SYN_AT_S: Final = (0.0, 1.0, 3.0)
+"""When a dial tries, from its beginning on: Linux' retransmissions of a SYN."""
+BACKLOG: Final = 128
+"""So many connections wait for a process that does not accept them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,132 +37,155 @@ class LinkModel:
 
     latency_s: float = 1e-3
     jitter_s: float = 0.0
-    """Each frame takes up to this much longer; order is kept."""
+    """Each message takes up to this much longer; order is kept."""
     rate_bytes_per_s: float = 1e9
-
-
-@dataclass(eq=False, slots=True)
-class Connection:
-    """A connection between two peers, as long as at least one of them holds it open."""
-
-    ends: dict[PeerId, SimulatedPeer]
-    """Who holds it open."""
-    free_at: dict[PeerId, float] = field(default_factory=dict)
-    """By sender: when the frame sent last will have left."""
+    loss: float = 0.0
+    """Probability that a message must be sent again, and so comes later."""
 
 
 class Network:
-    """All connections. Pairs in `cut` can't connect, and nothing that they send arrives."""
+    """Machines and the connections between them."""
 
     def __init__(self, clock: Clock, rng: random.Random, model: LinkModel) -> None:
-        self._clock = clock
+        self.clock = clock
         self._rng = rng
         self.model = model
         self.peers: dict[PeerId, SimulatedPeer] = {}
         """The newest life of every peer that ever was."""
         self.alive: dict[PeerId, SimulatedPeer] = {}
-        self.cut: set[frozenset[PeerId]] = set()
-        self._connections: dict[frozenset[PeerId], Connection] = {}
+        self.cuts: Counter[tuple[PeerId, PeerId]] = Counter()
+        """How many faults keep what the first sends from the second."""
+        self.off: set[PeerId] = set()
+        """Machines without power."""
         self.frames = 0
         """Delivered."""
-        self.resets = 0
+        self.torn = 0
         """Connections that broke with a frame under way."""
+        self._connections: list[Connection] = []
+        self._control: list[Pipe] = []
 
-    def _delay(self) -> float:
-        return self.model.latency_s + self._rng.random() * self.model.jitter_s
+    # -- what the way does to a message -----------------------------------------------------------------------
+
+    def jitter(self) -> float:
+        """How much longer than the latency the next message takes."""
+        extra = self._rng.random() * self.model.jitter_s if self.model.jitter_s else 0.0
+        if self.model.loss:
+            pause = RTO_S
+            while self._rng.random() < self.model.loss and pause < 10:
+                extra += pause
+                pause *= 2
+        return extra
+
+    def delay(self) -> float:
+        return self.model.latency_s + self.jitter()
+
+    def is_cut(self, source: PeerId, target: PeerId) -> bool:
+        return (source, target) in self.cuts
+
+    # -- faults --------------------------------------------------------------------------------------------------
+
+    def cut(self, source: PeerId, target: PeerId) -> None:
+        """Nothing gets from one to the other any more, though perhaps back."""
+        self.cuts[source, target] += 1
+
+    def heal(self, source: PeerId, target: PeerId) -> None:
+        """One cut less; what waits is tried again, in both directions: acknowledgements were lost too."""
+        self.cuts[source, target] -= 1
+        if self.cuts[source, target] <= 0:
+            del self.cuts[source, target]
+            for pipe in self._pipes():
+                if {pipe.source, pipe.target} == {source, target}:
+                    pipe.try_again()
+
+    def resumed(self, peer: PeerId) -> None:
+        """A process reads again, or a machine runs again."""
+        for pipe in self._pipes():
+            if pipe.target == peer:
+                pipe.flush()
+
+    def reset(self, one: PeerId, other: PeerId) -> None:
+        """Something between them breaks their connections, at both ends."""
+        for connection in self._of(one):
+            if other in (end.owner.id for end in connection.ends):
+                for end in connection.ends:
+                    end.pipe.destroy()
+                for end in connection.ends:
+                    end.owner.soon(lambda end=end: end.end("reset by peer"))  # type: ignore[misc]
+
+    def died(self, peer: SimulatedPeer, *, silently: bool) -> None:
+        """A process is gone: its kernel says so to all whom it was connected to. `silently`: that is gone too."""
+        for connection in self._of(peer.id):
+            end = connection.end_of(peer.id)
+            if end.owner is not peer:
+                continue
+            if silently:
+                end.open, end.gone = False, True
+                end.pipe.destroy()
+            elif self._rng.random() < 0.5:
+                end.close("closed by the other end")  # nothing unread: the kernel delivers what was sent
+            else:
+                end.abort()
+
+    # -- connections -------------------------------------------------------------------------------------------
 
     def dial(self, source: SimulatedPeer, target: PeerId) -> None:
-        """Try to connect; both hear LinkUp, or the source DialFailed, one round trip later."""
+        """Try to connect: both ends introduce themselves, or the source hears that the dial failed."""
+        self._try(source, target, self.clock.now, 0)
+
+    def _try(self, source: SimulatedPeer, target: PeerId, began: float, attempt: int) -> None:
+        def lost() -> None:
+            if attempt + 1 < len(SYN_AT_S):
+                at = began + SYN_AT_S[attempt + 1]
+                self.clock.at(at, lambda: self._try(source, target, began, attempt + 1))
+            else:
+                fail(began + DIAL_TIMEOUT_S, "no answer")
+
+        def fail(at: float, reason: str) -> None:
+            self.clock.at(at, lambda: source.soon(lambda: source.lines.dial_failed(target, reason)))
 
         def arrive() -> None:
-            dialled = self.alive.get(target)
-            pair = frozenset((source.id, target))
+            peer = self.peers.get(target)
+            if self.is_cut(source.id, target) or self.is_cut(target, source.id) or (peer and not peer.powered):
+                lost()
+            elif peer is None or not peer.alive:
+                fail(self.clock.now + self.delay(), "refused")
+            elif peer.frozen and self._unaccepted(peer) >= BACKLOG:
+                lost()
+            else:
+                self.clock.after(self.delay(), lambda: connected(peer))
+
+        def connected(peer: SimulatedPeer) -> None:
             if not source.alive:
                 return
-            if dialled is None or pair in self.cut:
-                source.receive(ev.DialFailed(target, "no answer"))
-                return
-            self.reset(source.id, target, "replaced")
-            self._connections[pair] = Connection({source.id: source, target: dialled})
-            dialled.receive(ev.LinkUp(source.id, source.incarnation))
-            source.receive(ev.LinkUp(target, dialled.incarnation))
+            self._connections = [each for each in self._connections if not each.over]
+            connection = Connection(self, source, peer)
+            self._connections.append(connection)
+            if not peer.alive:
+                connection.end_of(peer.id).abort()
+            connection.greet()
 
-        self._clock.after(2 * self._delay(), arrive)
+        if source.alive:
+            self.clock.after(self.delay(), arrive)
 
-    def send(self, source: PeerId, target: PeerId, frame: Frame, payload: memoryview | bytes | None) -> int:
-        """Put a frame on the way. Returns its size in bytes."""
-        connection = self._connections.get(frozenset((source, target)))
-        size = len(payload) if payload is not None else 0
-        total = len(encode(frame, size)) + size
-        if connection is None or source not in connection.ends:
-            return total
-        # Jitter must not reorder: a frame leaves no earlier than the one before it.
-        start = max(connection.free_at.get(source, 0.0), self._clock.now + self._delay() - self.model.latency_s)
-        seconds = total / self.model.rate_bytes_per_s
-        connection.free_at[source] = start + seconds
-        sink: list[memoryview | None] = []
+    def _unaccepted(self, peer: SimulatedPeer) -> int:
+        ends = (connection.end_of(peer.id) for connection in self._of(peer.id))
+        return sum(end.owner is peer and end.open and end.met_at is None for end in ends)
 
-        def receiver() -> SimulatedPeer | None:
-            return connection.ends.get(target) if frozenset((source, target)) not in self.cut else None
+    def attach(self, *pipes: Pipe) -> None:
+        """Pipes of a connection to the broker: cuts and heals concern them too."""
+        self._control = [pipe for pipe in self._control if not pipe.broken] + list(pipes)
 
-        def begin() -> None:
-            if (peer := receiver()) is not None:
-                sink.append(peer.sink(source, frame, size))
+    def _of(self, peer: PeerId) -> list[Connection]:
+        return [each for each in self._connections if peer in (each.ends[0].owner.id, each.ends[1].owner.id)]
 
-        def arrive() -> None:
-            peer = receiver()
-            if peer is not None and (sink or not size):
-                self.frames += 1
-                peer.receive_frame(source, frame, payload, sink[0] if sink else peer.sink(source, frame, 0), seconds)
-            elif sink and sink[0] is not None and payload is not None:
-                sink[0][: size // 2] = payload[: size // 2]  # the connection broke in the middle
-                self.resets += 1
-
-        if size:
-            self._clock.at(start + self.model.latency_s, begin)
-        self._clock.at(start + seconds + self.model.latency_s, arrive)
-        return total
-
-    def close(self, source: PeerId, target: PeerId, reason: str) -> None:
-        """Close a connection: the other end hears LinkDown behind everything that was sent before."""
-        pair = frozenset((source, target))
-        connection = self._connections.get(pair)
-        if connection is None or connection.ends.pop(source, None) is None:
-            return
-
-        def arrive() -> None:
-            self._drop(pair, connection, reason)
-
-        self._clock.at(connection.free_at.get(source, 0.0) + self.model.latency_s, arrive)
-
-    def reset(self, one: PeerId, other: PeerId, reason: str) -> None:
-        """Break a connection at both ends; what is under way is lost."""
-        pair = frozenset((one, other))
-        if (connection := self._connections.get(pair)) is not None:
-            self._drop(pair, connection, reason)
-
-    def _drop(self, pair: frozenset[PeerId], connection: Connection, reason: str) -> None:
-        ends, connection.ends = connection.ends, {}
-        if self._connections.get(pair) is connection:
-            del self._connections[pair]
-        for end in sorted(ends):
-            (other,) = pair - {end}
-            ends[end].receive(ev.LinkDown(other, reason))
+    def _pipes(self) -> list[Pipe]:
+        return [end.pipe for each in self._connections for end in each.ends] + self._control
 
     def connections(self) -> list[tuple[PeerId, PeerId]]:
         """The pairs that are connected, in order."""
-        return sorted((min(pair), max(pair)) for pair in self._connections)
-
-    def drop_all(self, peer: PeerId, *, gracefully: bool = False, silently: bool = False) -> None:
-        """All connections of a peer end: closed by it, broken, or, `silently`, without the others hearing of it."""
-        for one, other in self.connections():
-            if peer not in (one, other):
-                continue
-            rest = other if peer == one else one
-            if gracefully:
-                self.close(peer, rest, "closed by the other end")
-            elif silently:
-                self._connections[frozenset((one, other))].ends.pop(peer, None)
-            else:
-                self._connections[frozenset((one, other))].ends.pop(peer, None)
-                self.reset(one, other, "reset by peer")
+        found = set()
+        for connection in self._connections:
+            if all(end.open and end.met_at is not None for end in connection.ends):
+                one, other = (end.owner.id for end in connection.ends)
+                found.add((min(one, other), max(one, other)))
+        return sorted(found)

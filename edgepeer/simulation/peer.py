@@ -1,7 +1,12 @@
-"""A simulated peer: the real protocol machine, simulated I/O, and an application that runs rounds."""
+"""A simulated peer: the real protocol machine, simulated I/O, and an application that runs rounds.
+
+Whatever happens to its process goes through `soon`: a frozen process handles nothing until it goes on, and then
+all of it, timers that are long due included; a slow one takes its time for each.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -13,17 +18,19 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.node import Node
 from edgepeer.simulation.broker import Client
+from edgepeer.simulation.ledger import ABORTED
+from edgepeer.simulation.lines import Lines
 from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Frame, has_document
 
 if TYPE_CHECKING:
     from edgepeer.simulation.world import World
 
-__all__ = ["ABORTED", "SimulatedPeer", "vector_of"]
+__all__ = ["SimulatedPeer", "vector_of"]
 
-ABORTED: Final = bytes(16)
-"""Stands for the digest of a round that ended without a sum."""
 _NO_STATE: Final = b"-"
+HANDLING_S: Final = 5e-5
+"""How long a slowed process takes for an event, times its factor."""
 
 
 class SimulatedPeer:
@@ -37,10 +44,14 @@ class SimulatedPeer:
         self._world = world
         self.id = peer
         self.alive = False
+        self.frozen = False
+        """Whether its process is stopped; its kernel is not."""
+        self.slowness = 1.0
         self.node = Node(
             Member(id=peer, incarnation=incarnation), fanout=world.fanout, limits=world.limits, now=world.clock.now
         )
-        self.client = Client(peer, self.receive)
+        self.client = Client(self)
+        self.lines = Lines(world.network, self)
         self.bytes_sent = 0
         self.digests: dict[int, bytes] = {}
         """By round: of all rounds of a run, else of those that this peer took part in."""
@@ -60,10 +71,12 @@ class SimulatedPeer:
         self._owed = 0  # rounds that were dropped before this peer had contributed to them
         self._memory: dict[tuple[int, str], ev.FloatVector] = {}
         self._timer = float("inf")
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._working = False
         self._handlers: dict[type, Callable[..., None]] = {
             fx.Send: self._do_send,
-            fx.Dial: lambda e: world.network.dial(self, PeerId(e.member.id)),
-            fx.CloseLink: lambda e: world.network.close(self.id, e.peer, e.reason),
+            fx.Dial: lambda e: self.lines.dial(PeerId(e.member.id)),
+            fx.CloseLink: lambda e: self.lines.hang_up(e.peer, e.reason, abrupt=e.abrupt),
             fx.PublishView: lambda e: world.broker.publish_view(self.client, e.view),
             fx.PublishPresence: lambda e: world.broker.present(self.client, self.node.membership.me),
             fx.ViewInstalled: self._do_view,
@@ -87,7 +100,8 @@ class SimulatedPeer:
 
     def stop(self) -> None:
         """The process has ended."""
-        self.alive = False
+        self.alive = self.frozen = False
+        self._inbox.clear()
         if self._world.network.alive.get(self.id) is self:
             del self._world.network.alive[self.id]
 
@@ -99,6 +113,46 @@ class SimulatedPeer:
     @property
     def incarnation(self) -> int:
         return self.node.membership.me.incarnation
+
+    @property
+    def powered(self) -> bool:
+        """Whether its machine runs, and answers for a process that is no more."""
+        return self.id not in self._world.network.off
+
+    # -- what a process does when it gets to it --------------------------------------------------------------
+
+    @property
+    def attentive(self) -> bool:
+        """Whether it handles what happens at once."""
+        return not (self.frozen or self._inbox or self.slowness > 1)
+
+    def soon(self, do: Callable[[], None]) -> None:
+        """Do what has happened to the process when it gets to it; of a dead one, its kernel does."""
+        if self.attentive or not self.alive:
+            do()
+        else:
+            self._inbox.append(do)
+            self._work()
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self.frozen = False
+        self._work()
+
+    def _work(self) -> None:
+        if self._inbox and not self._working and not self.frozen:
+            self._working = True
+            self._world.clock.after(HANDLING_S * self.slowness if self.slowness > 1 else 0.0, self._work_off)
+
+    def _work_off(self) -> None:
+        self._working = False
+        if self._inbox and not self.frozen:
+            self._inbox.popleft()()
+            self._work()
 
     # -- events in, effects out ----------------------------------------------------------------------------
 
@@ -148,10 +202,14 @@ class SimulatedPeer:
                 if self.alive:
                     self._do(self.node.tick(self._world.clock.now))
 
-        self._world.clock.at(deadline, fire)
+        self._world.clock.at(deadline, lambda: self.soon(fire))
 
     def _do_send(self, effect: fx.Send) -> None:
-        self.bytes_sent += self._world.network.send(self.id, effect.peer, effect.frame, effect.payload)
+        self.bytes_sent += self.lines.send(effect.peer, effect.frame, effect.payload)
+
+    def _later(self, delay: float, do: Callable[[], None]) -> None:
+        """What the application does after a while."""
+        self._world.clock.after(delay * self.slowness, lambda: self.soon(do))
 
     # -- the application -------------------------------------------------------------------------------------
 
@@ -176,7 +234,7 @@ class SimulatedPeer:
         if not self.views or self.views[-1].run != effect.view.run:
             self._forget()
         self.views.append(effect.view)
-        self._world.clock.after(0.0, self._next_round)
+        self._later(0.0, self._next_round)
 
     def _forget(self) -> None:
         self.digests = {}
@@ -189,7 +247,7 @@ class SimulatedPeer:
         else:
             self.left = True
             self._world.broker.disconnect(self.client)
-            self._world.network.drop_all(self.id, gracefully=True)
+            self.lines.hang_up_all("left")
             self.stop()
 
     def _next_round(self) -> None:
@@ -211,7 +269,7 @@ class SimulatedPeer:
                 memory[:] = vector
                 self.receive(ev.Contribute(memory, weight))
 
-        self._world.clock.after(self._world.compute_s(), computed)
+        self._later(self._world.compute_s(), computed)
 
     @property
     def _number(self) -> int:
@@ -234,14 +292,14 @@ class SimulatedPeer:
     def _do_committed(self, effect: fx.RoundCommitted) -> None:
         self._ended(effect.round, effect.digest)
         self.outcomes.append(effect)
-        self._world.committed(self, effect)
+        self._world.ledger.committed(self, effect)
         self._next_round()
 
     def _do_aborted(self, effect: fx.RoundAborted) -> None:
         if effect.cause in ("mismatch", "timeout") and effect.round > self.over:
             self._ended(effect.round, ABORTED)
             self.aborts.append(effect)
-            self._world.aborted(self, effect)
+            self._world.ledger.aborted(self, effect)
             self._owed += not effect.mine
         elif effect.mine and self._owed:
             self._owed -= 1
@@ -258,7 +316,7 @@ class SimulatedPeer:
             state = b"".join(self.digests.values()) or _NO_STATE
             self.receive(ev.StateReady(effect.peer, effect.run, self.over, state))
 
-        self._world.clock.after(self._world.compute_s(), provide)
+        self._later(self._world.compute_s(), provide)
 
     def _do_state(self, effect: fx.StateReceived) -> None:
         def load() -> None:
@@ -270,10 +328,11 @@ class SimulatedPeer:
             if len(self.digests) != effect.round:
                 raise ProtocolBug(f"state of {len(self.digests)} rounds for round {effect.round}")
             self.over, self._owed = effect.round, 0
+            self._world.ledger.adopted(self)
             self.receive(ev.Adopted(effect.run, effect.round))
             self._next_round()
 
-        self._world.clock.after(self._world.compute_s(), load)
+        self._later(self._world.compute_s(), load)
 
 
 def vector_of(peer: str, number: int, size: int, dtype: str = "<f4") -> ev.FloatVector:

@@ -1,8 +1,4 @@
-"""A whole fleet in virtual time: peers, network, broker, faults, and what must hold of every round.
-
-Checked at every commit, not at the end: all peers that commit a round have the same bits, and those bits are
-the sum over exactly the stated contributors.
-"""
+"""A whole fleet in virtual time: peers, network, broker, faults, and the trace of what everybody did."""
 
 from __future__ import annotations
 
@@ -13,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.limits import Limits
 from edgepeer.simulation.broker import Broker
 from edgepeer.simulation.clock import Clock
-from edgepeer.simulation.network import LinkModel, Network
+from edgepeer.simulation.ledger import Ledger
+from edgepeer.simulation.network import BROKER, LinkModel, Network
 from edgepeer.simulation.peer import SimulatedPeer, vector_of
 
 __all__ = ["Workload", "World"]
@@ -63,19 +59,17 @@ class World:
         self.rng = random.Random(seed)
         model = link or LinkModel()
         self.network = Network(self.clock, self.rng, model)
-        self.broker = Broker(self.clock, self.rng, model.latency_s)
+        self.broker = Broker(self.network, self.rng)
         self.rounds = self.workload.rounds
         self.run_id = self.workload.run or ""
         self.run = (self.workload.run, self.workload.wait_for) if self.workload.run else None
         self.notes: list[str] = []
         self.brought: dict[tuple[PeerId, int], tuple[FloatVector, float]] = {}
         """What a peer contributes to a round instead of what it would."""
+        self.ledger = Ledger(self.network.peers, self.contribution)
         self._digest = hashlib.blake2b(digest_size=16)
-        self._sums: dict[int, tuple[bytes, tuple[PeerId, ...]] | None] = {}
         self.log: list[str] | None = None
         """Set to a list to keep the whole trace."""
-        self.checked = 0
-        """How many commits were compared with a plain sum or with another peer's."""
 
     # -- what is in it -----------------------------------------------------------------------------------
 
@@ -88,25 +82,53 @@ class World:
 
     def restart(self, peer: SimulatedPeer, *, delay_s: float = 0.0) -> SimulatedPeer:
         """The same device starts again, with nothing but its id."""
+
+        def power() -> None:
+            self.network.off.discard(peer.id)
+
+        self.clock.after(delay_s, power)
         return self.add(peer.id, incarnation=(peer.incarnation >> 16) + 1 << 16, delay_s=delay_s)
 
     def kill(self, peer: SimulatedPeer, *, will: bool = True, silently: bool = False) -> None:
-        """The peer's process ends: connections break; the broker notices if `will`.
+        """The peer's process ends: its kernel closes its connections; the broker notices if `will`.
 
-        `silently`: its machine does; nobody's connection breaks.
+        `silently`: its machine does. Nobody hears of that, and the broker only after a while.
         """
         peer.stop()
-        self.network.drop_all(peer.id, silently=silently)
-        self.broker.disconnect(peer.client, clear=will)
+        self.network.died(peer, silently=silently)
+        if silently:
+            self.network.off.add(peer.id)
+            self.broker.check(peer)
+        else:
+            self.broker.disconnect(peer.client, will=will)
 
-    def cut(self, one: SimulatedPeer, other: SimulatedPeer) -> None:
-        """Nothing gets from one to the other any more."""
-        self.network.cut.add(frozenset((one.id, other.id)))
+    def cut(self, source: PeerId, target: PeerId) -> None:
+        """Nothing gets from one to the other any more, though perhaps back. Either may be BROKER."""
+        self.network.cut(source, target)
+        self._recheck(source, target)
 
-    def heal(self, one: SimulatedPeer, other: SimulatedPeer) -> None:
-        """They can reach each other again; a connection from before has lost something and breaks."""
-        self.network.cut.discard(frozenset((one.id, other.id)))
-        self.network.reset(one.id, other.id, "reset by peer")
+    def heal(self, source: PeerId, target: PeerId) -> None:
+        """One such cut less."""
+        self.network.heal(source, target)
+        self._recheck(source, target)
+
+    def freeze(self, peer: SimulatedPeer) -> None:
+        """The peer's process is stopped, its kernel goes on."""
+        peer.freeze()
+        self.broker.check(peer)
+
+    def thaw(self, peer: SimulatedPeer) -> None:
+        """The peer's process goes on."""
+        if peer.frozen:
+            peer.thaw()
+            self.network.resumed(peer.id)
+            self.broker.check(peer)
+
+    def _recheck(self, source: PeerId, target: PeerId) -> None:
+        if BROKER in (source, target):
+            peer = self.network.alive.get(target if source == BROKER else source)
+            if peer is not None:
+                self.broker.check(peer)
 
     @property
     def alive(self) -> list[SimulatedPeer]:
@@ -149,48 +171,6 @@ class World:
     def compute_s(self) -> float:
         """How long an application is busy with something."""
         return self.rng.expovariate(1 / self.workload.compute_s) if self.workload.compute_s > 0 else 0.0
-
-    # -- what must hold --------------------------------------------------------------------------------------
-
-    def committed(self, peer: SimulatedPeer, outcome: fx.RoundCommitted) -> None:
-        """A peer has committed a round: it must be everybody's round, and the sum that it says it is."""
-        self.checked += 1
-        mine = outcome.sum.tobytes(), outcome.contributors
-        if outcome.round in self._sums and self._sums[outcome.round] == mine:
-            return
-        if (other := self._holder(peer, outcome.round)) is not None:
-            raise ProtocolBug(f"{peer.id} commits other bits or contributors for round {outcome.round} than {other}")
-        plain = np.zeros(outcome.sum.size, dtype=np.float64)
-        weight = 0.0
-        for contributor in outcome.contributors:
-            vector, share = self.contribution(contributor, outcome.round)
-            plain += vector.astype(np.float64) * share
-            weight += share
-        tolerance = 1e-5 if outcome.sum.dtype == np.float32 else 1e-12
-        if abs(weight - outcome.weight) > 1e-9 * max(weight, 1):
-            raise ProtocolBug(f"round {outcome.round}: weight {outcome.weight}, contributors have {weight}")
-        if not np.allclose(outcome.sum, plain, rtol=tolerance, atol=tolerance * max(len(outcome.contributors), 1)):
-            raise ProtocolBug(f"round {outcome.round} is not the sum over {outcome.contributors}")
-        self._sums[outcome.round] = mine
-
-    def aborted(self, peer: SimulatedPeer, outcome: fx.RoundAborted) -> None:
-        """A round is over without a sum: for everybody."""
-        self.checked += 1
-        if self._sums.get(outcome.round) is not None and (other := self._holder(peer, outcome.round)) is not None:
-            raise ProtocolBug(f"{peer.id} drops round {outcome.round}, which {other} has committed")
-        self._sums[outcome.round] = None
-
-    def _holder(self, peer: SimulatedPeer, number: int) -> PeerId | None:
-        """Who else knows another end of a round: somebody who lives, or left with what `peer` has contributed to.
-
-        What died with a peer is nobody's any more.
-        """
-        known = self._sums.get(number)
-        ours = known is not None and peer.id in known[1]
-        for other in self.network.peers.values():
-            if other is not peer and (other.alive or (other.left and ours)) and number in other.digests:
-                return other.id
-        return None
 
     # -- the trace -----------------------------------------------------------------------------------------
 

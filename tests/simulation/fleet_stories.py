@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from hypothesis import strategies as st
 
@@ -94,7 +95,7 @@ class Teller:
         assert world.run_rounds(limit_s=200), f"rounds did not end: {self._where()}"
         assert world.run_until(world.settled, 120), f"no common view: {self._where()}"
         assert world.run_rounds(limit_s=200), f"the last to come did not catch up: {self._where()}"
-        assert world.checked or not story.rounds
+        assert world.ledger.checked or not story.rounds
         if story.run:
             assert len({tuple(peer.digests.items()) for peer in world.alive}) == 1
         return world
@@ -138,10 +139,11 @@ class Teller:
             world.clock.after(fault.seconds, world.broker.come_up)
         elif fault.kind == "cut" and len(world.alive) > 1:
             one, other = pick.sample(world.alive, 2)
-            world.cut(one, other)
-            world.clock.after(min(fault.seconds, 6.0), lambda: world.heal(one, other))
+            for source, target in ((one.id, other.id), (other.id, one.id)):
+                world.cut(source, target)
+                world.clock.after(min(fault.seconds, 6.0), partial(world.heal, source, target))
         elif fault.kind == "reset" and world.network.connections():
-            world.network.reset(*pick.choice(world.network.connections()), "reset by peer")
+            world.network.reset(*pick.choice(world.network.connections()))
         elif fault.kind == "time out" and world.alive:
             pick.choice(world.alive).time_out()
         else:

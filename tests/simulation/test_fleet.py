@@ -36,9 +36,9 @@ calm = st.builds(
 @example(Story(peers=20, fanout=5, size=4999, rate=1e5))
 def test_every_peer_commits_the_plain_sum(story: Story) -> None:
     world = Teller(story).tell()
-    assert world.checked >= story.rounds  # each commit was compared with a plain float64 sum
+    assert world.ledger.checked >= story.rounds  # each commit was compared with a plain float64 sum
     if story.run:
-        assert world.checked >= story.rounds * story.peers
+        assert world.ledger.checked >= story.rounds * story.peers
     for peer in world.alive:
         for outcome in peer.outcomes:
             assert outcome.sum.dtype == np.dtype(story.dtype)
@@ -182,5 +182,5 @@ def test_a_thousand_peers_allreduce_a_small_vector() -> None:
     for number in range(1000):
         world.add(f"p{number:04d}")
     assert world.run_rounds()
-    assert world.checked == 1000
+    assert world.ledger.checked == 1000
     assert world.settled()

@@ -1,0 +1,214 @@
+"""A simulated TCP connection between two processes: two pipes, and what its ends do when it is over.
+
+an end                             | the other end
+-----------------------------------+--------------------------------------------------------------------------
+closes                             | hears of it behind everything that was sent before, as of any message
+aborts, or its process dies        | is reset after the latency, once, unless that is lost on the way
+is gone, and something arrives     | is reset, as soon as a reset gets through
+is on a machine without power      | hears nothing at all
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from edgepeer.ids import PeerId
+from edgepeer.simulation.pipe import Message, Pipe
+from edgepeer.wire.frames import Frame, encode
+
+if TYPE_CHECKING:
+    from edgepeer.simulation.network import Network
+    from edgepeer.simulation.peer import SimulatedPeer
+
+__all__ = ["RECEIVE_BUFFER_BYTES", "Connection", "End"]
+
+RECEIVE_BUFFER_BYTES: Final = 256 << 10
+"""What a kernel keeps for a process that does not read."""
+LINGER_S: Final = 10.0
+"""How long a closed connection may take to deliver what is queued."""
+HELLO_WITHIN_S: Final = 5.0
+_SMALL_FRAME_BYTES: Final = 40
+
+
+class End:
+    """One end of a connection."""
+
+    __slots__ = ("buffered", "connection", "dialled", "gone", "met_at", "open", "other", "owner", "pipe", "reading")
+
+    def __init__(self, connection: Connection, owner: SimulatedPeer, other: PeerId, *, dialled: bool) -> None:
+        self.connection = connection
+        self.owner = owner
+        self.other = other
+        """The peer at the other end."""
+        self.dialled = dialled
+        """Whether this end opened the connection."""
+        self.open = True
+        """Whether the process holds it."""
+        self.gone = False
+        """Whether the kernel has forgotten it too, and answers with a reset."""
+        self.met_at: float | None = None
+        """When the other end's Hello came."""
+        self.buffered = 0
+        """Bytes that wait for a process that does not read."""
+        self.reading: tuple[memoryview, memoryview | bytes] | None = None
+        """Where the frame that is arriving goes, and what it holds."""
+        self.pipe: Pipe
+        """To the other end."""
+
+    # -- sending -------------------------------------------------------------------------------------------
+
+    def send(self, frame: Frame, payload: memoryview | bytes | None) -> int:
+        """Put a frame on the way. Returns its size in bytes.
+
+        Its payload is not copied here but read when it has arrived: who touches a buffer too early is found out.
+        """
+        size = len(payload) if payload is not None else 0
+        total = size + (len(encode(frame, size)) if size else _SMALL_FRAME_BYTES)
+        if not self.open:
+            return total
+        far = self.connection.end_of(self.other)
+        if not size:
+            self.pipe.send(Message(total, lambda: far.receive(frame, payload, None, False, 0.0)))
+            return total
+        sinks: list[memoryview | None] = []
+
+        def begin() -> None:
+            if far.open and far.met_at is not None and far.owner.attentive:
+                sinks.append(far.owner.sink(self.owner.id, frame, size))
+                if sinks[0] is not None and payload is not None:
+                    far.reading = sinks[0], payload
+
+        def arrive() -> None:
+            far.reading = None
+            far.receive(frame, payload, sinks[0] if sinks else None, bool(sinks), message.seconds)
+
+        message = Message(total, arrive, begin)
+        self.pipe.send(message)
+        return total
+
+    def close(self, reason: str) -> None:
+        """Close once everything that was sent is there."""
+        if self.open:
+            self.open = False
+            far = self.connection.end_of(self.other)
+            self.pipe.send(Message(_SMALL_FRAME_BYTES, lambda: far.end(f"closed by the other end: {reason}")))
+            self.connection.network.clock.after(LINGER_S, self.abort)
+
+    def abort(self) -> None:
+        """Close at once; what has not arrived is lost."""
+        if not self.gone:
+            self.open, self.gone = False, True
+            self.connection.reset_from(self)
+
+    # -- receiving -----------------------------------------------------------------------------------------
+
+    def take(self, message: Message) -> bool:
+        """The kernel's side: whether what arrives is taken."""
+        owner = self.owner
+        if not self.open:
+            if not self.gone and owner.alive:
+                return True  # closed, and lingering: nobody reads it
+            if owner.powered:
+                self.connection.answer_with_reset(self)
+            return False
+        if owner.attentive:
+            message.arrive()
+            return True
+        if owner.frozen and self.buffered + message.size > RECEIVE_BUFFER_BYTES:
+            return False
+        self.buffered += message.size
+
+        def read() -> None:
+            self.buffered -= message.size
+            message.arrive()
+
+        owner.soon(read)
+        return True
+
+    def receive(
+        self, frame: Frame, payload: memoryview | bytes | None, sink: memoryview | None, asked: bool, seconds: float
+    ) -> None:
+        """A frame has come."""
+        if self.open and self.met_at is not None:
+            self.connection.network.frames += 1
+            if not asked:
+                sink = self.owner.sink(self.other, frame, len(payload or b""))
+            self.owner.receive_frame(self.other, frame, payload, sink, seconds)
+
+    def meet(self, incarnation: int) -> None:
+        """The other end's Hello has come."""
+        if self.open and self.owner.alive:
+            self.met_at = self.connection.network.clock.now
+            self.owner.lines.introduced(self, incarnation)
+
+    def expect_hello(self) -> None:
+        """Give up on an other end that does not say who it is."""
+
+        def overdue() -> None:
+            if self.open and self.met_at is None:
+                self.close("no Hello")
+                self.owner.lines.ended(self, "no Hello")
+
+        self.connection.network.clock.after(HELLO_WITHIN_S, lambda: self.owner.soon(overdue))
+
+    def end(self, reason: str) -> None:
+        """The other end has closed the connection, or it has broken."""
+        self._tear()
+        was_open, self.open, self.gone = self.open, False, True
+        if was_open:
+            self.owner.lines.ended(self, reason)
+
+    def _tear(self) -> None:
+        """A frame that has begun to arrive has left half of itself in memory."""
+        if self.reading is not None:
+            sink, payload = self.reading
+            half = len(sink) // 2
+            sink[:half] = payload[:half]
+            self.connection.network.torn += 1
+            self.reading = None
+
+
+class Connection:
+    """Both ends, and the two ways between them."""
+
+    def __init__(self, network: Network, dialler: SimulatedPeer, dialled: SimulatedPeer) -> None:
+        self.network = network
+        self.ends = (
+            End(self, dialler, dialled.id, dialled=True),
+            End(self, dialled, dialler.id, dialled=False),
+        )
+        for end, far in (self.ends, self.ends[::-1]):
+            end.pipe = Pipe(network, end.owner.id, end.other, far.take)
+
+    def end_of(self, peer: PeerId) -> End:
+        return self.ends[0] if self.ends[0].owner.id == peer else self.ends[1]
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody has anything to do with it any more."""
+        return all(end.gone for end in self.ends)
+
+    def greet(self) -> None:
+        """Both ends say who they are."""
+        for end, far in (self.ends, self.ends[::-1]):
+            end.pipe.send(Message(_SMALL_FRAME_BYTES, partial(far.meet, end.owner.incarnation)))
+            end.expect_hello()
+
+    def reset_from(self, end: End) -> None:
+        """This end is gone without a word but a reset: what it has sent is dropped, and the reset may get lost."""
+        far = self.end_of(end.other)
+        end.pipe.destroy()
+        network = self.network
+
+        def arrive() -> None:
+            if not network.is_cut(end.owner.id, end.other) and far.owner.powered:
+                far.pipe.destroy()
+                far.owner.soon(lambda: far.end("reset by peer"))
+
+        if not far.gone:
+            network.clock.after(network.delay(), arrive)
+
+    def answer_with_reset(self, end: End) -> None:
+        """Something has come to an end that is gone."""
+        self.reset_from(end)

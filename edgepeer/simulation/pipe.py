@@ -1,0 +1,141 @@
+"""One direction of a simulated TCP connection: what is sent arrives in order, or waits.
+
+the way there     | the way back | what is sent
+------------------+--------------+---------------------------------------------------------------------------
+open              | open         | arrives after the latency and the time that its bytes take
+cut               | any          | waits; tried again after 0.2 s, 0.4 s, 0.8 s ... (RFC 6298, 5.5)
+open              | cut          | arrives, but nobody hears of it: after 0.2 s or a window the rest waits too
+open, not taken   | open         | waits until the receiver takes it: its process is frozen, its buffer full
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from edgepeer.ids import PeerId
+
+if TYPE_CHECKING:
+    from edgepeer.simulation.network import Network
+
+__all__ = ["Message", "Pipe"]
+
+RTO_S: Final = 0.2
+"""First retransmission after this long, each later one after twice as long: Linux' smallest."""
+WINDOW_BYTES: Final = 64 << 10
+"""How much may be under way without an acknowledgement."""
+
+
+class Message:
+    """Something that is sent. `begin` is called when its first bytes are there, `arrive` when all are."""
+
+    __slots__ = ("arrive", "begin", "seconds", "size")
+
+    def __init__(self, size: int, arrive: Callable[[], None], begin: Callable[[], None] | None = None) -> None:
+        self.size = size
+        self.arrive = arrive
+        self.begin = begin
+        self.seconds = 0.0
+        """How long its bytes take."""
+
+
+class Pipe:
+    """From `source` to `target`; `take` says whether the target's kernel takes a message that has arrived."""
+
+    __slots__ = (
+        "_flushing", "_lost_at", "_network", "_unheard_at", "_unheard_bytes", "_waiting", "broken", "free_at",
+        "source", "take", "target",
+    )  # fmt: skip
+
+    def __init__(self, network: Network, source: PeerId, target: PeerId, take: Callable[[Message], bool]) -> None:
+        self._network = network
+        self.source = source
+        self.target = target
+        self.take = take
+        self.free_at = 0.0
+        """When what was sent last will have left."""
+        self._waiting: deque[Message] = deque()  # has arrived at something that does not let it through
+        self._flushing = False
+        self.broken = False
+        """Whether nothing arrives any more."""
+        self._lost_at = 0.0  # when the first of those that wait was lost
+        self._unheard_at: float | None = None  # since when no acknowledgement has got back
+        self._unheard_bytes = 0
+
+    def send(self, message: Message) -> None:
+        """Put a message on the way."""
+        network = self._network
+        clock, model = network.clock, network.model
+        # Jitter must not reorder: a message leaves no earlier than the one before it.
+        start = max(self.free_at, clock.now + network.jitter())
+        message.seconds = message.size / model.rate_bytes_per_s
+        self.free_at = start + message.seconds
+        if message.begin is not None:
+            clock.at(start + model.latency_s, lambda: self._begins(message))
+        clock.at(self.free_at + model.latency_s, lambda: self.arrives(message))
+
+    def destroy(self) -> None:
+        """Nothing arrives any more."""
+        self.broken = True
+        self._waiting.clear()
+
+    def _begins(self, message: Message) -> None:
+        through = not (self.broken or self._waiting or self._network.is_cut(self.source, self.target))
+        if message.begin is not None and through:
+            message.begin()
+
+    def arrives(self, message: Message) -> None:
+        """A message has come to the end of the way, or to what blocks it."""
+        if self.broken:
+            return
+        if self._waiting or not self._passes(message):
+            self._waiting.append(message)
+
+    def _passes(self, message: Message) -> bool:
+        """Let a message through if it gets through."""
+        network, now = self._network, self._network.clock.now
+        if network.cuts:
+            if network.is_cut(self.source, self.target):
+                return self._lose(now)
+            if network.is_cut(self.target, self.source):
+                if self._unheard_at is None:
+                    self._unheard_at = now
+                self._unheard_bytes += message.size
+                if now - self._unheard_at > RTO_S or self._unheard_bytes > WINDOW_BYTES:
+                    return self._lose(self._unheard_at)
+            else:
+                self._unheard_at, self._unheard_bytes = None, 0
+        return self.take(message) or self._lose(now)
+
+    def _lose(self, since: float) -> bool:
+        if not self._waiting:
+            self._lost_at = since
+        return False
+
+    # -- when it gets through again ----------------------------------------------------------------------------
+
+    def try_again(self) -> None:
+        """Something has changed: what waits is tried again when its retransmission is due."""
+        if self._waiting:
+            pause, at = RTO_S, self._lost_at + RTO_S
+            while at < self._network.clock.now:
+                pause *= 2
+                at += pause
+            self._network.clock.at(at, self.flush)
+
+    def flush(self) -> None:
+        """Try what waits now."""
+        if self._waiting and not self._flushing and not self.broken:
+            self._flushing = True
+            self._next()
+
+    def _next(self) -> None:
+        self._flushing = False
+        if self.broken or not self._waiting or not self._passes(self._waiting[0]):
+            return
+        if self._waiting:  # what has just arrived may have ended the connection
+            self._waiting.popleft()
+        if self._waiting:
+            self._flushing = True
+            self._network.clock.after(self._waiting[0].size / self._network.model.rate_bytes_per_s, self._next)
