@@ -34,6 +34,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the value is to be kept out of error messages and help."""
     url: bool
     """Whether the value may hold a password in front of an @."""
+    separator: str
+    """What stands between the parts of a list, in a text."""
 
     @property
     def flag(self) -> str:
@@ -48,7 +50,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         text = isinstance(value, str)
         taken: object = value
         if self.plain is tuple and isinstance(value, str):
-            taken = [part.strip() for part in value.split(",") if part.strip()]
+            taken = [part.strip() for part in value.split(self.separator) if part.strip()]
         try:
             return msgspec.convert(taken, self.type, strict=not text, dec_hook=_path)
         except (msgspec.ValidationError, ValueError):
@@ -86,6 +88,7 @@ def _setting(field: msgspec.structs.FieldInfo) -> Setting:
         metavar=extra.get("metavar") or _metavar(plain),
         secret=bool(extra.get("secret")),
         url=bool(extra.get("url")),
+        separator=extra.get("separator", ","),
     )
 
 

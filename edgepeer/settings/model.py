@@ -59,6 +59,10 @@ def _says(description: str, **extra: Any) -> Meta:
     return Meta(description=description, extra=extra)
 
 
+_Faults = Annotated[tuple[_Text, ...], Meta(max_length=256)]
+_FAULTS: Final = {"metavar": "FAULT", "separator": ";", "allowed": "at most 256 faults, such as the help shows"}
+
+
 _LogLevel = Annotated[Literal["debug", "info", "warning", "error"], _says("The least serious log line to show.")]
 
 
@@ -199,6 +203,27 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
     peers: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("Peers to start, each its own process.")] = 7
     fanout: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("Children of each peer in the tree.")] = 2
     data_dir: Annotated[Path | None, _says("Directory with data sets in files.", metavar="DIR")] = None
+
+    scenario: Annotated[
+        _Text | None, _says("Faults from a TOML file, or from the library by name.", metavar="FILE|NAME")
+    ] = None
+    list_scenarios: Annotated[bool, _says("List the library of scenarios, and start nothing.")] = False
+    skip_impossible: Annotated[
+        bool, _says("Leave out faults that this machine can't have, and say so, instead of refusing them.")
+    ] = False
+    cut: Annotated[
+        _Faults,
+        _says("Cut a link, A-B@5..10 for rounds 5 to 10; A>B in one direction only; 5s..10s in seconds.", **_FAULTS),
+    ] = ()
+    isolate: Annotated[_Faults, _says("Cut a peer off from everybody, PEER@15..18, the broker too.", **_FAULTS)] = ()
+    partition: Annotated[
+        _Faults, _says("Cut the fleet in parts, 0,1,2|rest@10..20; the largest keeps the broker.", **_FAULTS)
+    ] = ()
+    kill: Annotated[_Faults, _says("Kill a peer, PEER@20; a peer is a number, root, leaf or posN.", **_FAULTS)] = ()
+    restart: Annotated[_Faults, _says("Start a killed peer again, PEER@25.", **_FAULTS)] = ()
+    pause: Annotated[_Faults, _says("Freeze a peer, PEER@8..12.", **_FAULTS)] = ()
+    slow: Annotated[_Faults, _says("Let a peer compute so many times slower, PEERx4@8..12.", **_FAULTS)] = ()
+    broker_down: Annotated[_Faults, _says("Stop the broker, 10..30, and start it again, empty.", **_FAULTS)] = ()
 
 
 VERBS: Final[tuple[type[VerbSettings], ...]] = (

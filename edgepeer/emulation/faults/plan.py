@@ -1,0 +1,119 @@
+"""A list of faults that can happen: to peers that exist, in rounds that there are, without contradicting each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+
+from edgepeer.emulation.faults.kinds import BROKER, BrokerDown, Fault, Kill, Partition, Restart, Span, Who
+from edgepeer.emulation.faults.scenarios import find_scenario
+from edgepeer.emulation.faults.texts import SHAPES, read, show, write
+from edgepeer.errors import ConfigError
+from edgepeer.settings import EmulateSettings
+
+__all__ = ["make_plan", "plan_of"]
+
+
+def plan_of(settings: EmulateSettings) -> tuple[Fault, ...]:
+    """The faults that an emulation is to have: its scenario's and its own.
+
+    Raises:
+        ConfigError: see `make_plan`; or there is no such scenario, or it wants more peers.
+    """
+    given = {kind: getattr(settings, kind) for kind in SHAPES}
+    if settings.scenario is not None:
+        scenario = find_scenario(settings.scenario)
+        if settings.peers < scenario.peers:
+            raise ConfigError(
+                f"scenario = {scenario.name}: needs {scenario.peers} peers or more: peers = {settings.peers}"
+            )
+        given = {kind: (*scenario.faults.get(kind, ()), *own) for kind, own in given.items()}
+    own_broker = settings.broker in ("embedded", "mosquitto")
+    return make_plan(given, peers=settings.peers, rounds=settings.rounds, own_broker=own_broker)
+
+
+def make_plan(
+    given: Mapping[str, Iterable[str]], *, peers: int, rounds: int, own_broker: bool = True
+) -> tuple[Fault, ...]:
+    """The faults that the texts describe, by kind, in the order of their times.
+
+    Args:
+        peers, rounds: of the emulation.
+        own_broker: whether the broker is ours to stop.
+
+    Raises:
+        ConfigError: a text is none, or the faults can't all happen; one line with kind, text and what is allowed.
+    """
+    faults = [read(kind, text) for kind in SHAPES for text in given.get(kind, ())]
+    faults.sort(key=lambda fault: (fault.span.unit, fault.span.start))
+    _check(faults, peers=peers, rounds=rounds, own_broker=own_broker)
+    return tuple(faults)
+
+
+def _check(faults: Sequence[Fault], *, peers: int, rounds: int, own_broker: bool) -> None:
+    for fault in faults:
+        for who in fault.concerns:
+            if who.by == "number" and who.index >= peers:
+                raise _refusal(fault, f"peer {who.index} is unknown: must be 0 to {peers - 1}")
+            if who.by == "position" and who.index >= peers:
+                raise _refusal(fault, f"position {who.index} is not in the tree: must be 0 to {peers - 1}")
+        if fault.span.unit == "round" and fault.span.start > rounds:
+            raise _refusal(fault, f"the job ends before that: must be in rounds 1 to {rounds}")
+        if isinstance(fault, BrokerDown) and not own_broker:
+            raise _refusal(
+                fault, "only a broker that is started here can be stopped: must go with embedded or mosquitto"
+            )
+        if isinstance(fault, Partition):
+            _check_sides(fault, peers)
+    subjects = dict.fromkeys(fault.subject for fault in faults if fault.subject is not None)
+    for subject in subjects:
+        _check_life([fault for fault in faults if fault.subject == subject], subject)
+
+
+def _check_sides(fault: Partition, peers: int) -> None:
+    named = [who for who in fault.concerns if who != BROKER]
+    rest = () in fault.sides
+    by_number = all(who.by == "number" for who in named)
+    if by_number and not rest and len(named) < peers:
+        missing = min(set(range(peers)).difference(who.index for who in named))
+        raise _refusal(fault, f"peer {missing} is on no side: name all {peers}, or let one side be rest")
+    if rest and len(named) >= peers:
+        raise _refusal(fault, "nobody is left for the rest")
+
+
+def _check_life(faults: Sequence[Fault], subject: Who) -> None:
+    """What happens to one peer, or the broker, must follow on each other."""
+    for first, second in combinations(faults, 2):
+        if first.span.unit != second.span.unit:
+            raise _refusal(
+                second, f"{first.kind} {write(first)} counts otherwise: both must be in rounds, or in seconds"
+            )
+    killed: Fault | None = None
+    before: Fault | None = None
+    for fault in sorted(faults, key=lambda fault: fault.span.start):
+        if isinstance(fault, Restart):
+            if killed is None:
+                raise _refusal(fault, f"peer {show(subject)} is not dead then: it must be killed before, by kill")
+            if fault.span.start <= killed.span.start:
+                raise _refusal(fault, f"must come after kill {write(killed)}")
+            killed = None
+            before = None
+            continue
+        if killed is not None:
+            raise _refusal(
+                fault, f"peer {show(subject)} is dead since kill {write(killed)}: it must be restarted first"
+            )
+        if before is not None and not _over(before.span, fault.span.start):
+            raise _refusal(fault, f"{before.kind} {write(before)} is not over then: they must not overlap")
+        before = fault
+        killed = fault if isinstance(fault, Kill) else None
+
+
+def _over(span: Span, start: float) -> bool:
+    if span.end is None:
+        return False
+    return span.end < start if span.unit == "round" else span.end <= start
+
+
+def _refusal(fault: Fault, reason: str) -> ConfigError:
+    return ConfigError(f"{fault.kind} = {write(fault)}: {reason}")

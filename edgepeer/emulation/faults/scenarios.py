@@ -1,0 +1,99 @@
+"""Named scenarios: faults in a small TOML file, with a line on what they show. A library of them ships with edgepeer.
+
+about = "One link of the tree is cut in both directions, as in the thesis."
+peers = 4                    # the fewest that it makes sense with; optional
+cut = ["pos3-pos1@5..10"]    # as many kinds as wanted, each a list of what the flag of that name takes
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from edgepeer.emulation.faults.texts import SHAPES, read
+from edgepeer.errors import ConfigError
+
+__all__ = ["Scenario", "find_scenario", "library"]
+
+_SUFFIX: Final = ".toml"
+_MAX_FAULTS: Final = 1000
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scenario file says."""
+
+    name: str
+    """The file's, without .toml."""
+    about: str
+    """One sentence."""
+    peers: int
+    """The fewest it makes sense with."""
+    faults: Mapping[str, tuple[str, ...]]
+    """By kind; all of them are well-formed."""
+
+
+def find_scenario(name: str) -> Scenario:
+    """The scenario of the library with that name, else the one in the file of that name.
+
+    Raises:
+        ConfigError: there is none, or it is malformed.
+    """
+    shipped = files(__package__) / "library"
+    if "/" not in name and not name.endswith(_SUFFIX):
+        entry = shipped / f"{name}{_SUFFIX}"
+        if entry.is_file():
+            return _parse(name, entry.read_text())
+        if not Path(name).is_file():
+            known = ", ".join(scenario.name for scenario in library())
+            raise ConfigError(f"scenario = {_printable(name)}: must be a file, or one of {known}")
+    try:
+        return _parse(Path(name).name.removesuffix(_SUFFIX), Path(name).expanduser().read_text())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not text"
+        raise ConfigError(f"scenario = {_printable(name)}: can't read it: {reason}") from None
+
+
+def library() -> tuple[Scenario, ...]:
+    """All scenarios that ship with edgepeer, sorted."""
+    shipped = sorted((files(__package__) / "library").iterdir(), key=lambda entry: entry.name.removesuffix(_SUFFIX))
+    return tuple(
+        _parse(entry.name.removesuffix(_SUFFIX), entry.read_text()) for entry in shipped if entry.name.endswith(_SUFFIX)
+    )
+
+
+def _parse(name: str, text: str) -> Scenario:
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"scenario {name}: is not TOML: {error}") from None
+    about, peers = table.pop("about", ""), table.pop("peers", 1)
+    if not isinstance(about, str) or "\n" in about:
+        raise ConfigError(f"scenario {name}: about must be one line of text")
+    if type(peers) is not int or peers < 1:
+        raise ConfigError(f"scenario {name}: peers = {peers!r}: must be an integer from 1")
+    for kind, given in table.items():
+        if kind not in SHAPES:
+            raise ConfigError(
+                f"scenario {name}: {_printable(kind)} is unknown; allowed are about, peers, {', '.join(SHAPES)}"
+            )
+        if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
+            raise ConfigError(f"scenario {name}: {kind} must be a list of texts, such as {kind} = [...]")
+    if sum(map(len, table.values())) > _MAX_FAULTS:
+        raise ConfigError(f"scenario {name}: more than {_MAX_FAULTS} faults")
+    for kind, given in table.items():
+        for each in given:
+            try:
+                read(kind, each)
+            except ConfigError as error:
+                raise ConfigError(f"scenario {name}: {error}") from None
+    return Scenario(name=name, about=about, peers=peers, faults={kind: tuple(given) for kind, given in table.items()})
+
+
+def _printable(text: str) -> str:
+    shown = text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+    return shown if len(shown) <= 100 else shown[:97] + "..."

@@ -1,0 +1,62 @@
+"""What can't happen, or not together, is refused before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgepeer.emulation.faults.plan import make_plan
+from edgepeer.emulation.faults.texts import write
+from edgepeer.errors import ConfigError
+
+Given = dict[str, list[str]]
+
+REFUSED: list[tuple[Given, str]] = [
+    ({"cut": ["9-1@5..10"]}, "cut = 9-1@5..10: peer 9 is unknown: must be 0 to 6"),
+    ({"cut": ["pos7-1@5..10"]}, "cut = pos7-1@5..10: position 7 is not in the tree: must be 0 to 6"),
+    ({"kill": ["4@101"]}, "kill = 4@101: the job ends before that: must be in rounds 1 to 100"),
+    ({"restart": ["4@25"]}, "restart = 4@25: peer 4 is not dead then: it must be killed before, by kill"),
+    ({"restart": ["4@25"], "kill": ["4@30"]}, "restart = 4@25: peer 4 is not dead then"),
+    ({"restart": ["4@25"], "kill": ["3@20"]}, "restart = 4@25: peer 4 is not dead then"),
+    ({"restart": ["4@25"], "kill": ["4@25"]}, "restart = 4@25: must come after kill 4@25"),
+    ({"restart": ["4@25s"], "kill": ["4@20"]}, "kill 4@20 counts otherwise: both must be in rounds, or in seconds"),
+    ({"kill": ["4@20", "4@30"]}, "kill = 4@30: peer 4 is dead since kill 4@20: it must be restarted first"),
+    ({"kill": ["4@20"], "pause": ["4@22..24"]}, "pause = 4@22..24: peer 4 is dead since kill 4@20"),
+    ({"kill": ["4@20"], "pause": ["4@18..24"]}, "kill = 4@20: pause 4@18..24 is not over then"),
+    ({"pause": ["4@18..24", "4@24..30"]}, "pause = 4@24..30: pause 4@18..24 is not over then: they must not overlap"),
+    ({"slow": ["4x2"], "pause": ["4@18..24"]}, "pause = 4@18..24: slow 4x2@1.. is not over then"),
+    ({"broker_down": ["5..20", "10..30"]}, "broker_down = 10..30: broker_down 5..20 is not over then"),
+    ({"partition": ["0,1,2|3,4,5@10..20"]}, "peer 6 is on no side: name all 7, or let one side be rest"),
+    ({"partition": ["0,1,2|3,4,5,6|rest@10..20"]}, "nobody is left for the rest"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), REFUSED, ids=[said for _, said in REFUSED])
+def test_refusals(given: Given, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_plan(given, peers=7, rounds=100)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_broker_of_somebody_else_is_not_stopped() -> None:
+    with pytest.raises(ConfigError, match=r"broker_down = 5\.\.10: only a broker that is started here can be stopped"):
+        make_plan({"broker_down": ["5..10"]}, peers=7, rounds=100, own_broker=False)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"kill": ["4@20", "4@30"], "restart": ["4@25"]},
+        {"pause": ["4@18..24", "4@25..30"], "kill": ["4@31"]},
+        {"cut": ["3-1@5..10", "3-1@7..12", "3>1@5s.."], "isolate": ["3@6.."]},
+        {"broker_down": ["5s..6s", "6s..7s"]},
+        {"partition": ["0,1,2|3,4,5,6,broker@10..20", "pos1,pos2|rest@30.."], "kill": ["1@15", "2@3s"]},
+    ],
+    ids=str,
+)
+def test_what_can_happen(given: Given) -> None:
+    plan = make_plan(given, peers=7, rounds=100)
+    assert sorted(map(write, plan)) == sorted(text for texts in given.values() for text in texts)
+    for unit in ("round", "second"):
+        starts = [fault.span.start for fault in plan if fault.span.unit == unit]
+        assert starts == sorted(starts)
