@@ -1,0 +1,193 @@
+"""Checkpoints: a replica's state in a file, together with all that it takes to go on from it.
+
+A file is complete or it is not there: it is written beside its place, brought to the disk, and renamed. Whoever
+reads one finds every damage, by length and digest, and may fall back to the file before it.
+
+Layout: 8 bytes magic and version; header length, 32 bits, little-endian; a msgpack header with the job, the round,
+the view's epoch and members, the digest of the parameters and the length of the state; the state, as
+`state.pack_state` makes it; a 128-bit xxHash of all before it. It detects damage, not forgery.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import xxhash
+
+from edgepeer.errors import VersionError, WireError
+from edgepeer.training.job import Job
+
+__all__ = [
+    "Checkpoint",
+    "list_checkpoints",
+    "prune_checkpoints",
+    "read_checkpoint",
+    "write_atomically",
+    "write_checkpoint",
+]
+
+_MAGIC: Final = b"EPCHKPT"
+_VERSION: Final = 1
+_PREFIX: Final = struct.Struct("<7sBI")
+_DIGEST_BYTES: Final = 16
+_HEADER_LIMIT_BYTES: Final = 4 << 20
+_STATE_LIMIT_BYTES: Final = 4 << 30
+_NAME: Final = re.compile(r"(\d{8,18})\.checkpoint\Z")
+_UNFINISHED: Final = ".unfinished"
+
+_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
+
+
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
+    job: Job
+    round: Annotated[int, msgspec.Meta(ge=0)]
+    epoch: Annotated[int, msgspec.Meta(ge=0)]
+    members: Annotated[tuple[_Id, ...], msgspec.Meta(max_length=4096)]
+    digest: Annotated[str, msgspec.Meta(max_length=64)]
+    state_bytes: Annotated[int, msgspec.Meta(ge=0, le=_STATE_LIMIT_BYTES)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """Where a replica was in a job."""
+
+    job: Job
+    round: int
+    """The last round in the parameters."""
+    epoch: int
+    """Of the view that the round ended in."""
+    members: tuple[str, ...]
+    """Of that view, in its order."""
+    digest: str
+    """`state.parameter_digest` of the parameters."""
+    state: bytes | memoryview
+    """Parameters and optimizer, for `Trainer.load_state`."""
+
+
+def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
+    """Write it as the newest of the directory, which is made if need be. Returns the file.
+
+    Raises:
+        OSError: it can't be written; those that are there are as they were.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    fields = {name: getattr(checkpoint, name) for name in _Header.__struct_fields__ if name != "state_bytes"}
+    header = msgspec.msgpack.encode(_Header(**fields, state_bytes=len(checkpoint.state)))
+    parts = [_PREFIX.pack(_MAGIC, _VERSION, len(header)), header, checkpoint.state]
+    digest = xxhash.xxh3_128()
+    for part in parts:
+        digest.update(part)
+    there = list_checkpoints(directory)
+    path = directory / f"{_number(there[0]) + 1 if there else 1:08d}.checkpoint"
+    write_atomically(path, *parts, digest.digest())
+    return path
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint in a file, after checking every byte of it.
+
+    Raises:
+        OSError: the file can't be read.
+        VersionError: it is of another version than this build reads.
+        WireError: it is damaged, cut short, or no checkpoint at all.
+    """
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        prefix = file.read(_PREFIX.size)
+        if len(prefix) < _PREFIX.size:
+            raise WireError(f"{path}: {size} bytes are too short for a checkpoint")
+        magic, version, header_length = _PREFIX.unpack(prefix)
+        if magic != _MAGIC:
+            raise WireError(f"{path}: is not a checkpoint")
+        if version != _VERSION:
+            raise VersionError(f"{path}: checkpoint of version {version}; this build reads {_VERSION}")
+        if header_length > _HEADER_LIMIT_BYTES:
+            raise WireError(f"{path}: damaged: a header of {header_length} bytes is over the limit")
+        encoded = file.read(header_length)
+        try:
+            header = msgspec.msgpack.decode(encoded, type=_Header)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise WireError(f"{path}: damaged or cut short: {error}") from error
+        if size != _PREFIX.size + header_length + header.state_bytes + _DIGEST_BYTES:
+            raise WireError(f"{path}: cut short, or longer than it says: {size} bytes")
+        rest = file.read(header.state_bytes + _DIGEST_BYTES)
+    state = memoryview(rest)[: header.state_bytes]
+    digest = xxhash.xxh3_128(prefix)
+    digest.update(encoded)
+    digest.update(state)
+    if digest.digest() != rest[header.state_bytes :]:
+        raise WireError(f"{path}: damaged: its digest differs")
+    return Checkpoint(
+        job=header.job,
+        round=header.round,
+        epoch=header.epoch,
+        members=header.members,
+        digest=header.digest,
+        state=state,
+    )
+
+
+def list_checkpoints(directory: Path) -> list[Path]:
+    """The files of a directory, the newest first; none if there is no directory.
+
+    Raises:
+        OSError: the directory can't be read.
+    """
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted((directory / name for name in names if _NAME.match(name)), key=_number, reverse=True)
+
+
+def prune_checkpoints(directory: Path, keep: int) -> None:
+    """Delete all but the newest `keep`, and what an interrupted write has left.
+
+    Raises:
+        OSError: a file can't be deleted.
+    """
+    leftover = [directory / name for name in os.listdir(directory) if name.endswith(_UNFINISHED)]
+    for path in (*list_checkpoints(directory)[keep:], *leftover):
+        path.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
+    """Put a file in its place so that, whenever the power fails, either the old content is there or the new.
+
+    Raises:
+        OSError: it can't be written; what was there is as it was.
+    """
+    fresh = path.with_name(path.name + _UNFINISHED)
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        try:
+            for part in parts:
+                view = memoryview(part).cast("B")
+                while view:
+                    view = view[os.write(handle, view) :]
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        os.replace(fresh, path)
+    except OSError:
+        with contextlib.suppress(OSError):  # a full disk: give back what was taken
+            os.unlink(fresh)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _number(path: Path) -> int:
+    found = _NAME.match(path.name)
+    assert found is not None
+    return int(found[1])
