@@ -25,8 +25,9 @@ ALLOWED: dict[str, set[str]] = {
     "transport": {"wire"},
     "fabric": {"wire", "topology"},
     "training": {"wire", "coding"},
-    "simulation": {"protocol", "wire", "topology"},
-    "peer": {"protocol", "transport", "fabric", "training", "wire", "topology", "settings"},
+    "baselines": {"protocol", "wire", "topology"},
+    "simulation": {"protocol", "baselines", "wire", "topology"},
+    "peer": {"protocol", "baselines", "transport", "fabric", "training", "wire", "topology", "settings"},
     "settings": {"wire", "topology", "protocol", "fabric", "training"},
 }
 ALLOWED["emulation"] = set(ALLOWED)
@@ -35,6 +36,7 @@ ALLOWED[""] = {*ALLOWED, "cli"}  # edgepeer/__init__.py and __main__.py
 
 BARRED = {
     "protocol": {"asyncio", "time", "socket", "random", "threading", "secrets", "datetime"},
+    "baselines": {"asyncio", "time", "socket", "random", "threading", "secrets", "datetime"},
     "simulation": {"asyncio", "time", "socket", "threading", "secrets", "datetime"},
     "wire": {"asyncio", "time", "socket", "random"},
     "topology": {"asyncio", "time", "socket", "random"},

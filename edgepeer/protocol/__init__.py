@@ -3,6 +3,7 @@
 Nothing in this package reads a clock, opens a socket, imports asyncio or draws random numbers. The same
 machine runs over TCP in a peer and over virtual time in the simulator.
 
+    machine.py     the surface of a machine, which the baselines have as well
     limits.py      the few numbers of the protocol
     events.py      what can happen to a peer
     effects.py     what a peer wants done

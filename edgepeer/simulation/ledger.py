@@ -5,6 +5,9 @@
   bits nor other contributors, nor a sum against an abort. So there are never two models.
 - What any peer has committed counts for good while a majority of the view that decided it lives: it is on record
   there. What the only holders took with them into death is nobody's any more.
+
+Of a baseline, less: nobody agrees with anybody on a round that is given up, and ps-async's peers commit sums of
+different portions, of which a round number says nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector
+from edgepeer.protocol.machine import ProtocolName
 
 if TYPE_CHECKING:
     from edgepeer.simulation.peer import SimulatedPeer
@@ -48,8 +52,12 @@ class Ledger:
     """All rounds of a fleet. `peers`: the newest life of every peer; `contribution`: what one brought to a round."""
 
     def __init__(
-        self, peers: dict[PeerId, SimulatedPeer], contribution: Callable[[PeerId, int], tuple[FloatVector, float]]
+        self,
+        peers: dict[PeerId, SimulatedPeer],
+        contribution: Callable[[PeerId, int], tuple[FloatVector, float]],
+        protocol: ProtocolName = "ft-tree",
     ) -> None:
+        self._protocol = protocol
         self._peers = peers
         self._contribution = contribution
         self._entries: dict[int, _Entry] = {}
@@ -59,6 +67,8 @@ class Ledger:
     def committed(self, peer: SimulatedPeer, outcome: fx.RoundCommitted) -> None:
         """A peer has committed a round."""
         self.checked += 1
+        if self._protocol == "ps-async":
+            return
         total, entry = outcome.sum.tobytes(), self._entries.get(outcome.round)
         if entry is not None and (entry.total, entry.contributors) == (total, outcome.contributors):
             return
@@ -70,6 +80,8 @@ class Ledger:
     def aborted(self, peer: SimulatedPeer, outcome: fx.RoundAborted) -> None:
         """A round is over without a sum at a peer: for everybody."""
         self.checked += 1
+        if self._protocol != "ft-tree":
+            return
         entry = self._entries.get(outcome.round)
         if entry is None or entry.digest != ABORTED:
             if entry is not None:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from edgepeer.baselines import make_machine
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
-from edgepeer.protocol.node import Node
 from edgepeer.simulation.broker import Client
 from edgepeer.simulation.ledger import ABORTED
 from edgepeer.simulation.lines import Lines
@@ -47,8 +47,13 @@ class SimulatedPeer:
         self.frozen = False
         """Whether its process is stopped; its kernel is not."""
         self.slowness = 1.0
-        self.node = Node(
-            Member(id=peer, incarnation=incarnation), fanout=world.fanout, limits=world.limits, now=world.clock.now
+        self.node = make_machine(
+            world.protocol,
+            Member(id=peer, incarnation=incarnation),
+            fanout=world.fanout,
+            limits=world.limits,
+            static_timeout_s=world.static_timeout_s,
+            now=world.clock.now,
         )
         self.client = Client(self)
         self.lines = Lines(world.network, self)

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgepeer.baselines import STATIC_TIMEOUT_S
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.machine import ProtocolName
 from edgepeer.simulation.broker import Broker
 from edgepeer.simulation.clock import Clock
 from edgepeer.simulation.ledger import Ledger
@@ -51,7 +53,11 @@ class World:
         fanout: int = 2,
         link: LinkModel | None = None,
         limits: Limits | None = None,
+        protocol: ProtocolName = "ft-tree",
+        static_timeout_s: float = STATIC_TIMEOUT_S,
     ) -> None:
+        self.protocol = protocol
+        self.static_timeout_s = static_timeout_s
         self.workload = workload or Workload()
         self.fanout = fanout
         self.limits = limits or Limits()
@@ -66,7 +72,7 @@ class World:
         self.notes: list[str] = []
         self.brought: dict[tuple[PeerId, int], tuple[FloatVector, float]] = {}
         """What a peer contributes to a round instead of what it would."""
-        self.ledger = Ledger(self.network.peers, self.contribution)
+        self.ledger = Ledger(self.network.peers, self.contribution, protocol)
         self._digest = hashlib.blake2b(digest_size=16)
         self.log: list[str] | None = None
         """Set to a list to keep the whole trace."""

@@ -30,6 +30,8 @@ __all__ = [
     "Frame",
     "Hello",
     "Leave",
+    "Meta",
+    "MetaWhat",
     "Ping",
     "Reduce",
     "Result",
@@ -60,6 +62,7 @@ _Set = Annotated[bytes, msgspec.Meta(max_length=512)]
 _Rate = Annotated[float, msgspec.Meta(ge=0)]
 Dtype: TypeAlias = Literal["<f4", "<f8"]
 Cause: TypeAlias = Literal["mismatch", "timeout"]
+MetaWhat: TypeAlias = Literal["reduce_sent", "reduce_received", "reduce_request", "bcast_sent", "bcast_received"]
 
 
 class _Header(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -193,13 +196,23 @@ class Bye(_Header, frozen=True):
     reason: _Text
 
 
+class Meta(_Header, frozen=True):
+    """Of the protocol ft-tree-static: a metadata message of the thesis (Padrão 2020, §6.2 and §6.3)."""
+
+    epoch: _Count
+    round: _Count
+    what: MetaWhat
+    about: _Count
+    """Position of its argument (target, sender or k); 0 where it has none."""
+
+
 Frame: TypeAlias = (
     Hello | Sync | ViewFrame | Ping | Reduce | Result | Abort | Suspect | Leave
-    | StateRequest | State | Bye
+    | StateRequest | State | Bye | Meta
 )  # fmt: skip
 
 _KINDS: Final[tuple[type[Frame], ...]] = (
-    Hello, Sync, ViewFrame, Ping, Reduce, Result, Abort, Suspect, Leave, StateRequest, State, Bye,
+    Hello, Sync, ViewFrame, Ping, Reduce, Result, Abort, Suspect, Leave, StateRequest, State, Bye, Meta,
 )  # fmt: skip
 _CODES: Final = {kind: code for code, kind in enumerate(_KINDS, start=1)}
 _WITH_VECTOR: Final = frozenset({Reduce, Result, State})

@@ -1,0 +1,60 @@
+"""Machines by the name of their protocol."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edgepeer.baselines.async_server import AsyncServer
+from edgepeer.baselines.collective import Collective
+from edgepeer.baselines.ring import Ring
+from edgepeer.baselines.shell import Shell
+from edgepeer.baselines.static_tree import StaticTree
+from edgepeer.baselines.tree import Star, Tree
+from edgepeer.errors import ConfigError
+from edgepeer.ids import PeerId
+from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.machine import PROTOCOLS, Machine, ProtocolName
+from edgepeer.protocol.node import Node
+from edgepeer.topology.view import Member
+
+__all__ = ["STATIC_TIMEOUT_S", "make_machine"]
+
+STATIC_TIMEOUT_S: Final = 0.5
+"""The shorter of the two timeouts that the thesis measures with (§7.2)."""
+_PLAIN: Final[dict[str, type[Collective]]] = {"tree": Tree, "ring": Ring, "ps-sync": Star, "ps-async": AsyncServer}
+
+
+def make_machine(
+    protocol: ProtocolName,
+    me: Member,
+    *,
+    fanout: int = 2,
+    limits: Limits | None = None,
+    static_timeout_s: float = STATIC_TIMEOUT_S,
+    now: float,
+) -> Machine:
+    """The machine that a peer runs under that protocol.
+
+    Args:
+        protocol: its name; all peers of a fabric must use the same.
+        me: this peer as it introduces itself.
+        fanout: the tree's fan-out, if this peer makes the first view.
+        limits: when to give up on what.
+        static_timeout_s: how long ft-tree-static waits before it takes a message for lost.
+        now: the current time; all later `now` come from the same clock and never go back.
+
+    Raises:
+        ConfigError: there is no such protocol, or the timeout is not positive.
+    """
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"protocol = {protocol!r}: must be one of {', '.join(PROTOCOLS)}")
+    if not 0 < static_timeout_s <= 3600:
+        raise ConfigError(f"static_timeout = {static_timeout_s}: must be more than 0 and at most 3600 seconds")
+    if protocol == "ft-tree":
+        return Node(me, fanout=fanout, limits=limits, now=now)
+    limits = limits or Limits()
+    if protocol == "ft-tree-static":
+        rounds: Collective = StaticTree(PeerId(me.id), limits, static_timeout_s)
+    else:
+        rounds = _PLAIN[protocol](PeerId(me.id), limits)
+    return Shell(me, rounds, fanout=fanout, limits=limits, now=now)

@@ -1,0 +1,69 @@
+"""The surface of a protocol: what a driver, a peer and the simulator use of the machine that they run.
+
+`Node` has it, and so have the baselines that it is compared with.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, TypeAlias, get_args
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.membership import Membership
+from edgepeer.topology.view import View
+from edgepeer.wire.frames import Frame
+
+__all__ = ["PROTOCOLS", "Machine", "ProtocolName", "Rounds"]
+
+ProtocolName: TypeAlias = Literal["ft-tree", "ft-tree-static", "tree", "ring", "ps-sync", "ps-async"]
+"""ft-tree is what edgepeer is about, and `Node`; the others are baselines."""
+PROTOCOLS: tuple[ProtocolName, ...] = get_args(ProtocolName)
+
+
+class Rounds(Protocol):
+    """Where a machine stands in its run."""
+
+    @property
+    def run(self) -> str:
+        """The run that is worked on; empty for plain allreduces."""
+
+    @property
+    def committed(self) -> int:
+        """The last round that is over here; -1 while the state of the run is still to come."""
+
+    @property
+    def contributed(self) -> bool:
+        """Whether the owner has brought its vector to the next round."""
+
+    def missing(self) -> tuple[PeerId, ...]:
+        """Whom the round waits for, as far as this peer can tell."""
+
+
+class Machine(Protocol):
+    """Events in, effects out, one deadline. Never reads a clock, opens a socket or draws random numbers."""
+
+    @property
+    def membership(self) -> Membership: ...
+
+    @property
+    def allreduce(self) -> Rounds: ...
+
+    @property
+    def view(self) -> View | None:
+        """The view that this peer works in."""
+
+    def introduce(self, addresses: tuple[str, ...]) -> None:
+        """Where this peer listens: to be said before it takes part in anything."""
+
+    def sink(self, peer: PeerId, frame: Frame, payload_bytes: int) -> memoryview | None:
+        """Where the payload of a frame that is about to arrive belongs; None to throw it away."""
+
+    def handle(self, event: ev.Event, now: float) -> list[fx.Effect]:
+        """What to do about `event`, which happened at `now`."""
+
+    def tick(self, now: float) -> list[fx.Effect]:
+        """What to do because `next_deadline()` has come."""
+
+    def next_deadline(self) -> float:
+        """When to call `tick`, at the latest."""
