@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -15,15 +16,8 @@ from typing import Final, Self
 import msgspec
 import numpy as np
 
-from edgepeer.errors import (
-    ConfigError,
-    ContributionMismatch,
-    FellBehind,
-    LeftFabric,
-    NotReady,
-    PeerError,
-    RoundTimeout,
-)
+from edgepeer.baselines import STATIC_TIMEOUT_S, make_machine
+from edgepeer.errors import ConfigError, ContributionMismatch, FellBehind, LeftFabric, NotReady, PeerError, RoundTimeout
 from edgepeer.fabric import events as seen
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
@@ -40,7 +34,7 @@ from edgepeer.peer.translation import as_protocol
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
-from edgepeer.protocol.node import Node
+from edgepeer.protocol.machine import ProtocolName
 from edgepeer.topology.view import MAX_FANOUT, Member, View
 from edgepeer.transport.base import Traffic
 from edgepeer.transport.options import advertised, parse_address
@@ -75,6 +69,7 @@ class Peer:
         advertise: addresses to announce instead of those that `listen` is reached under.
         fanout: children per peer in the tree, if this peer makes the fleet's first view.
         limits: when to give up on what.
+        protocol: what rounds run by, see edgepeer.baselines; `static_timeout`, in seconds, is ft-tree-static's.
 
     Raises (on entering):
         ConfigError: an argument is wrong, or `listen` can't be used.
@@ -92,6 +87,8 @@ class Peer:
         advertise: Sequence[str] = (),
         fanout: int = 2,
         limits: Limits | None = None,
+        protocol: ProtocolName = "ft-tree",
+        static_timeout: float = STATIC_TIMEOUT_S,
     ) -> None:
         if not 1 <= fanout <= MAX_FANOUT:
             raise ConfigError(f"fanout = {fanout}: must be from 1 to {MAX_FANOUT}")
@@ -103,8 +100,9 @@ class Peer:
         for address in advertise:
             parse_address(address)
         self._advertise = tuple(advertise)
-        self._fanout = fanout
         self._limits = limits or Limits()
+        self._protocol = protocol
+        self._machine = partial(make_machine, protocol, fanout=fanout, limits=limits, static_timeout_s=static_timeout)
         self._view: View | None = None
         self.bell = Bell()
         """Rings whenever the view or anything else of this peer has changed."""
@@ -138,9 +136,9 @@ class Peer:
         tasks = await self._stack.enter_async_context(task_group())
         # From here on, in reverse order of what must happen at the end.
         me = Member(id=self.id, incarnation=identity.incarnation)
-        node = Node(me, fanout=self._fanout, limits=self._limits, now=time.monotonic())
+        node = self._machine(me, now=time.monotonic())
         self._driver = Driver(node, self)
-        hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation)
+        hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation, protocol=self._protocol)
         switchboard = Switchboard(transport, hello, self._driver, tasks, max_links=self._limits.max_links)
         self._driver.switchboard = switchboard
         self._stack.callback(switchboard.close, "leaving")

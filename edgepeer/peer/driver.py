@@ -15,7 +15,7 @@ from edgepeer.ids import PeerId
 from edgepeer.peer.switchboard import Switchboard
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
-from edgepeer.protocol.node import Node
+from edgepeer.protocol.machine import Machine
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Frame
 
@@ -48,9 +48,9 @@ class Owner(Protocol):
 
 
 class Driver:
-    """Runs one Node."""
+    """Runs one machine."""
 
-    def __init__(self, node: Node, owner: Owner) -> None:
+    def __init__(self, node: Machine, owner: Owner) -> None:
         self.node = node
         self.switchboard: Switchboard | None = None
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -89,6 +89,8 @@ class Session:
     def _meet(self, hello: Hello) -> None:
         if hello.fabric != self._hello.fabric:
             self._refuse(f"speaks for fabric {hello.fabric!r}, this is {self._hello.fabric!r}")
+        elif hello.protocol != self._hello.protocol:
+            self._refuse(f"runs rounds by {hello.protocol!r}, this fabric by {self._hello.protocol!r}")
         elif hello.peer == self._hello.peer:
             self._refuse("that is this peer itself, or another one with its id")
         else:

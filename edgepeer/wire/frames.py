@@ -75,6 +75,8 @@ class Hello(_Header, frozen=True):
     fabric: _Peer
     peer: _Peer
     incarnation: _Count
+    protocol: _Peer = "ft-tree"
+    """What its rounds run by."""
 
 
 class Sync(_Header, frozen=True):

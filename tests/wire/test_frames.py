@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from typing import get_args
 
 import msgpack
 import msgspec
@@ -55,6 +56,10 @@ FRAMES: dict[str, st.SearchStrategy[tuple[fr.Frame, int]]] = {
         st.just(0),
     ),
     "Suspect": st.tuples(st.builds(fr.Suspect, epoch=count, peer=peer, reason=text), st.just(0)),
+    "Meta": st.tuples(
+        st.builds(fr.Meta, epoch=count, round=count, what=st.sampled_from(get_args(fr.MetaWhat)), about=count),
+        st.just(0),
+    ),
     "Leave": st.tuples(st.builds(fr.Leave, peer=peer, incarnation=count, until=st.integers(-1, 2**53)), st.just(0)),
     "StateRequest": st.tuples(st.builds(fr.StateRequest, run=text), st.just(0)),
     "State": st.builds(
