@@ -108,11 +108,11 @@ class Follower:
         """
         progress = self._progress
         clock = asyncio.get_running_loop().time
-        moved_at, shown_at = clock(), float("-inf")
+        moved_at, shown_at, round_then = clock(), float("-inf"), progress.round
         while True:
             now = clock()
-            if self._moved:
-                self._moved, moved_at = False, now
+            if self._moved or progress.round != round_then:
+                self._moved, moved_at, round_then = False, now, progress.round
             if now - shown_at >= _TICK_S or progress.finished:
                 shown_at = now
                 self._on_update(progress)

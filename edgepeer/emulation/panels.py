@@ -13,11 +13,11 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
-from rich.tree import Tree
 
 from edgepeer.emulation.progress import PeerState, Progress
 from edgepeer.emulation.result import JobResult
 from edgepeer.emulation.texts import duration, headline, summary, waiting_line
+from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
 
 __all__ = ["job_panel", "peer_tree", "summary_panel"]
@@ -30,20 +30,37 @@ _LOOKS: Final[Mapping[PeerState, tuple[str, str]]] = {
     "done": ("✔", "bold green"),
     "failed": ("✘", "bold red"),
 }
+_BROKEN: Final[Mapping[str, tuple[str, str]]] = {
+    "killed": ("✗", "bold red"),
+    "paused": ("‖", "bold yellow"),
+    "slow": ("◐", "yellow"),
+}
 _SIDE_BY_SIDE_COLUMNS: Final = 72
 """On a narrower terminal tree and numbers stand below each other, and values below what they are."""
 _NOTES_SHOWN: Final = 4
 _BARS: Final = "▁▂▃▄▅▆▇█"
 
 
-def peer_tree(view: View, label: Callable[[str], Text]) -> Tree:
-    """The tree of a view; `label` says how a peer looks."""
-    nodes = [Tree(label(view.coordinator), guide_style="dim")]
-    for peer in view.ids[1:]:
-        above = view.parent(peer)
-        assert above is not None
-        nodes.append(nodes[view.position(above)].add(label(peer)))
-    return nodes[0]
+def peer_tree(
+    view: View, label: Callable[[str], Text], *, broken: Callable[[str, str], bool] = lambda parent, child: False
+) -> Text:
+    """The tree of a view; `label` says how a peer looks, `broken` which links between parent and child are drawn so."""
+    text = Text()
+
+    def draw(peer: PeerId, indent: str) -> None:
+        text.append(label(peer))
+        below = view.children(peer)
+        for child in below:
+            last = child == below[-1]
+            text.append("\n" + indent, "dim")
+            if broken(peer, child):
+                text.append("└╌× " if last else "├╌× ", "bold red")
+            else:
+                text.append("└── " if last else "├── ", "dim")
+            draw(child, indent + ("    " if last else "│   "))
+
+    draw(view.coordinator, "")
+    return text
 
 
 def job_panel(progress: Progress, *, elapsed: float, width: int = _SIDE_BY_SIDE_COLUMNS) -> RenderableType:
@@ -90,9 +107,16 @@ def summary_panel(result: JobResult, *, width: int = _SIDE_BY_SIDE_COLUMNS) -> R
 
 def _tree(progress: Progress) -> RenderableType:
     def label(peer: str) -> Text:
+        state: str = progress.state(peer)
         glyph, style = _LOOKS[progress.state(peer)]
+        for broken, names in (
+            ("slow", progress.marks.slow),
+            ("paused", progress.marks.paused),
+            ("killed", progress.marks.killed),
+        ):
+            if peer in names:
+                state, (glyph, style) = broken, _BROKEN[broken]
         text = Text.assemble((glyph, style), " ", peer)
-        state = progress.state(peer)
         if state != "running":
             text.append(f"  {state}", style)
         if progress.view is not None and peer == progress.view.coordinator:
@@ -103,10 +127,11 @@ def _tree(progress: Progress) -> RenderableType:
     if progress.view is None:
         parts.append(Text("no tree yet", "dim"))
     else:
-        parts.append(peer_tree(progress.view, label))
-    if progress.outside:
+        parts.append(peer_tree(progress.view, label, broken=progress.marks.broken))
+    outside = sorted({*progress.outside, *progress.marks.killed.difference(progress.members)})
+    if outside:
         parts.append(Text("not in the tree", "dim"))
-        parts.extend(label(peer) for peer in progress.outside)
+        parts.extend(label(peer) for peer in outside)
     return Group(*parts)
 
 
@@ -146,6 +171,8 @@ def _numbers(progress: Progress, elapsed: float) -> RenderableType:
     epoch = "-" if progress.view is None else f"epoch {progress.view.epoch}, fan-out {progress.view.fanout}"
     table.add_row("view", epoch)
     table.add_row("elapsed", duration(elapsed))
+    for at, fault in enumerate(progress.marks.labels):
+        table.add_row("" if at else "faults", Text(fault, "bold red"))
     return table
 
 

@@ -1,4 +1,4 @@
-"""The picture of a run: loss, test accuracy and round time over the rounds. Needs matplotlib."""
+"""The pictures of a run: loss, accuracy and round time over the rounds; its faults. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 if TYPE_CHECKING:
     from edgepeer.emulation.result import JobResult
 
-__all__ = ["plot_png"]
+__all__ = ["faults_png", "plot_png"]
 
 _BLUE, _GREEN, _ORANGE, _GREY, _RED = "#2f6db5", "#2e8b57", "#d9822b", "#6b7280", "#c0392b"
+_FAULTS = (_ORANGE, "#8e44ad", _GREEN, _RED, "#16a2b8", "#b7950b")
 
 
 def plot_png(result: JobResult) -> bytes:
     """The picture as a PNG. Draws on its own canvas: needs no display and touches no global state."""
-    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08)
-    figure = Figure(figsize=(9.5, 9), dpi=120, layout=layout, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = _figure(9)
     loss, accuracy, time = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2.4))
     job = result.job
     figure.suptitle(
@@ -39,16 +38,79 @@ def plot_png(result: JobResult) -> bytes:
     _accuracy(accuracy, result)
     _time(time, result, rounds)
     for axes in (loss, accuracy, time):
-        axes.grid(True, color="#e5e7eb", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color(_GREY)
-        axes.tick_params(colors=_GREY)
+        _plain(axes)
         axes.set_xlim(0, 1.01 * job.rounds)
     time.set_xlabel("round")
+    return _png(figure)
+
+
+def faults_png(result: JobResult) -> bytes:
+    """Time per round with the faults marked (Padrão 2020, Figures 14 to 17), as a PNG.
+
+    A bar a round; above, a line for each fault over the rounds that it lasted, and its shadow over the bars.
+    """
+    lines = 0.28 * len(result.faults) + 0.3
+    figure = _figure(4.2 + lines)
+    marks, time = figure.subplots(2, 1, sharex=True, height_ratios=(lines, 4.2))
+    job, last = result.job, result.job.rounds
+    figure.suptitle(
+        f"Time per round under faults: {len(result.reports)} peers, {job.rounds} rounds",
+        fontsize=13,
+        fontweight="bold",
+    )
+    for at, fault in enumerate(result.faults):
+        begin = fault.first_round - 0.5
+        end = (last if fault.last_round is None else min(fault.last_round, last)) + 0.5
+        color = _FAULTS[at % len(_FAULTS)]
+        marks.barh(-at, end - begin, left=begin, height=0.55, color=color)
+        if begin < last / 2:
+            marks.annotate(fault.label, (end, -at), (4, 0), textcoords="offset points", va="center", fontsize=9)
+        else:
+            marks.annotate(
+                fault.label, (begin, -at), (-4, 0), textcoords="offset points", va="center", ha="right", fontsize=9
+            )
+        time.axvspan(begin, end, color=color, alpha=0.12, linewidth=0)
+    marks.set_ylim(0.6 - len(result.faults), 0.6)
+    marks.set_axis_off()
+    exact = [record for record in result.records if record.exact]
+    others = [record for record in result.records if not record.exact]
+    for records, color, label in ((exact, _BLUE, "all contributed"), (others, _RED, "not everyone contributed")):
+        if records:
+            time.bar(
+                [each.round for each in records], [each.seconds for each in records], 0.8, color=color, label=label
+            )
+    longest = sorted(record.seconds for record in result.records)
+    if longest and longest[0] > 0 and longest[-1] > 20 * longest[len(longest) // 2]:
+        _logarithmic(time)
+    _plain(time)
+    time.set_xlim(0.2, last + 0.8)
+    time.xaxis.set_major_locator(MaxNLocator(integer=True))
+    time.set_xlabel("round")
+    time.set_ylabel("time in s")
+    time.legend(loc="upper right", frameon=False, fontsize=9)
+    return _png(figure)
+
+
+def _figure(height: float) -> Figure:
+    figure = Figure(
+        figsize=(9.5, height), dpi=120, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08), facecolor="white"
+    )
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
+
+
+def _plain(axes: Any) -> None:
+    axes.grid(True, color="#e5e7eb", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(_GREY)
+    axes.tick_params(colors=_GREY)
 
 
 def _loss(axes: Any, result: JobResult, rounds: list[int]) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Literal
 
+from edgepeer.emulation.faults.marks import Marks
 from edgepeer.emulation.result import JobResult
 from edgepeer.errors import JobError
 from edgepeer.fabric.documents import PeerReport, Presence, RoundRecord, Telemetry
+from edgepeer.peer.round_log import LoggedRound
 from edgepeer.topology.view import View
 from edgepeer.training.job import Job
 
@@ -34,7 +36,10 @@ class Progress:
         self.present: dict[str, Presence] = {}
         self.reports: dict[str, PeerReport] = {}
         self.records: dict[int, RoundRecord] = {}
-        """By round; of two records of one round the one of the later view counts."""
+        """By round; of two records of one round the one of the later view counts, and its coordinator's."""
+        self._ranks: dict[int, tuple[int, bool]] = {}
+        self.marks = Marks()
+        """What is broken on purpose."""
         self.notes: deque[str] = deque(maxlen=_NOTES)
         """What a user should read in one line, oldest first."""
         self.noted = 0
@@ -79,15 +84,25 @@ class Progress:
         """The coordinator told of finished rounds."""
         if telemetry.job != self.job.id:
             return False
-        news = False
-        for record in telemetry.records:
-            known = self.records.get(record.round)
-            if record.round > self.job.rounds or (known is not None and known.epoch >= record.epoch):
-                continue
-            news = news or known is None
-            self.records[record.round] = record
-            self.round = max(self.round, record.round)
-        return news
+        news = [self._take(record, coordinator=True) for record in telemetry.records]
+        return any(news)
+
+    def see_logged(self, logged: LoggedRound) -> bool:
+        """A peer on this machine wrote down a finished round."""
+        if logged.job != self.job.id:
+            return False
+        record = RoundRecord(**{name: getattr(logged, name) for name in RoundRecord.__struct_fields__})
+        return self._take(record, coordinator=logged.coordinator)
+
+    def _take(self, record: RoundRecord, *, coordinator: bool) -> bool:
+        rank = (record.epoch, coordinator)
+        known = self._ranks.get(record.round)
+        if record.round > self.job.rounds or (known is not None and known >= rank):
+            return False
+        self._ranks[record.round] = rank
+        self.records[record.round] = record
+        self.round = max(self.round, record.round)
+        return known is None
 
     def see_job(self, job: str | None) -> None:
         """The fabric's current job is the one of this id, or none."""

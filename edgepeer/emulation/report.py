@@ -1,7 +1,9 @@
-"""What a run leaves behind: report.json for programs and report.png for people."""
+"""What a run leaves behind: report.json for programs and report.png for people; of faults also a plot and tables."""
 
 from __future__ import annotations
 
+import csv
+import io
 import logging
 import os
 import tempfile
@@ -10,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from edgepeer.emulation.fault_table import fault_table
+from edgepeer.emulation.faults.marks import labels_in
 from edgepeer.emulation.result import JobResult
 from edgepeer.errors import ConfigError, EdgepeerError
 
@@ -35,18 +39,26 @@ def prepare_report(directory: Path) -> None:
 def write_report(directory: Path, result: JobResult) -> list[Path]:
     """Write report.json and, where matplotlib is installed, report.png; returns the files written.
 
+    Where something was broken on purpose also rounds.csv, faults.md and faults.png.
+
     Raises:
         EdgepeerError: the directory can't be written to any more.
     """
     try:
         text = msgspec.json.format(msgspec.json.encode(report_fields(result)), indent=2)
         written = [_replace(directory / "report.json", text + b"\n")]
+        if result.faults:
+            written.append(_replace(directory / "rounds.csv", _rounds_csv(result).encode()))
+            written.append(_replace(directory / "faults.md", fault_table(result).encode()))
         try:
-            from edgepeer.emulation.plot import plot_png
+            from edgepeer.emulation.plot import faults_png, plot_png
         except ImportError as error:
             _log.error("no report.png: it needs matplotlib: pip install 'edgepeer[plot]' (%s)", error)
             return written
-        return [*written, _replace(directory / "report.png", plot_png(result))]
+        written.append(_replace(directory / "report.png", plot_png(result)))
+        if result.faults:
+            written.append(_replace(directory / "faults.png", faults_png(result)))
+        return written
     except OSError as error:
         raise EdgepeerError(f"report {directory}: can't be written: {error.strerror or error}") from error
 
@@ -71,10 +83,23 @@ def report_fields(result: JobResult) -> dict[str, Any]:
                 "seconds": record.seconds,
                 "contributors": record.contributors,
                 "exact": record.exact,
+                "faults": labels_in(record.round, result.faults),
             }
             for record in result.records
         ],
+        "faults": [fault.fields() for fault in result.faults],
     }
+
+
+def _rounds_csv(result: JobResult) -> str:
+    """A line a round, for spreadsheets."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["round", "seconds", "allreduce_seconds", "contributors", "exact", "faults"])
+    for record in result.records:
+        numbers = [record.round, f"{record.seconds:.6f}", f"{record.allreduce_seconds:.6f}", len(record.contributors)]
+        table.writerow([*numbers, str(record.exact).lower(), "; ".join(labels_in(record.round, result.faults))])
+    return text.getvalue()
 
 
 def _replace(path: Path, content: bytes) -> Path:

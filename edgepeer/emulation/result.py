@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from edgepeer.emulation.faults.marks import FaultRecord
 from edgepeer.fabric.documents import PeerReport, RoundRecord
 from edgepeer.training.job import Job
 
@@ -47,6 +48,8 @@ class JobResult:
     """Share of test samples classified correctly, 0 to 1; None if nothing was held out."""
     loss: float | None
     """Mean loss on the test samples, or of the last batches if nothing was held out."""
+    faults: tuple[FaultRecord, ...] = ()
+    """What was broken on purpose, in the order in which it was."""
 
     @property
     def done(self) -> tuple[str, ...]:

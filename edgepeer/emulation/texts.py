@@ -84,6 +84,7 @@ def summary(result: JobResult) -> Iterator[tuple[str, str, bool]]:
     for row in _chunks([f"{peer} {amount(count)}" for peer, count in sent.items()]):
         yield "", row, True
     yield from _digests(result)
+    yield from _faults(result)
     for peer in result.failed:
         yield "failed", f"{peer}: {' '.join(result.reports[peer].error.split())}", False
     if result.lost:
@@ -104,6 +105,14 @@ def _rounds(result: JobResult) -> Iterator[tuple[str, str, bool]]:
         yield "", f"{count} {'were' if result.unreported > 1 else 'was'} not reported (broker outage)", True
     if inexact:
         yield "", f"{inexact} of them without everyone's contribution", False
+
+
+def _faults(result: JobResult) -> Iterator[tuple[str, str, bool]]:
+    for at, fault in enumerate(result.faults):
+        last = fault.last_round
+        until = "" if last == fault.first_round else f" to {last}" if last is not None else " to the end"
+        rounds = f"round {fault.first_round}" if not until else f"rounds {fault.first_round}{until}"
+        yield ("" if at else "faults, all confirmed"), f"{fault.label}: {rounds}{fault.evidence}", True
 
 
 def _spread(spread: Spread) -> str:

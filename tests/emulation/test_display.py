@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Callable
 
@@ -10,6 +11,9 @@ from rich.console import Console
 from told import Told
 
 from edgepeer.emulation.display import LiveDisplay, PlainDisplay, open_display
+from edgepeer.emulation.faults.marks import FaultRecord, Marks
+from edgepeer.emulation.faults.schedule import Instant
+from edgepeer.emulation.faults.texts import read
 from edgepeer.emulation.panels import job_panel, peer_tree, summary_panel
 from edgepeer.emulation.progress import Progress
 from edgepeer.emulation.texts import amount, duration, progress_line, summary
@@ -72,6 +76,44 @@ def test_job_panel(running: Progress, told: Told) -> None:
     assert "✘ birch  failed" in text
     assert "birch failed: out of [memory]" in text
     assert "● ash  coordinator" in text
+
+
+def test_what_is_broken_is_seen(running: Progress, told: Told) -> None:
+    running.marks = Marks(
+        cut=frozenset({("cedar", "ash"), ("birch", "broker")}),
+        paused=frozenset({"birch"}),
+        killed=frozenset({"elder"}),
+        labels=("cut cedar>ash", "birch paused", "elder killed"),
+    )
+    text = drawn(job_panel(running, elapsed=3.2))
+    assert "├── ‖ birch  paused" in text
+    assert "└╌× ● cedar" in text
+    assert "✗ elder  killed" in text
+    assert "faults" in text
+    for label in running.marks.labels:
+        assert label in text
+    running.marks = Marks(slow=frozenset({"cedar"}))
+    text = drawn(job_panel(running, elapsed=3.2))
+    assert "└── ◐ cedar  slow" in text
+    assert "faults" not in text
+
+
+def test_the_summary_names_all_faults(running: Progress, finish: Finish) -> None:
+    cut = FaultRecord(
+        fault=read("cut", "3-1@3..5"),
+        target="p03-p01",
+        begun=Instant(2, 0.5),
+        ended=Instant(5, 1.25),
+        confirmed={"dropped": {"p03>p01": 4, "p01>p03": 3}},
+    )
+    slow = FaultRecord(
+        fault=read("slow", "6x4"), target="p06", begun=Instant(0, 0.0), ended=Instant(10, 1), confirmed={"share": 0.249}
+    )
+    kill = FaultRecord(fault=read("kill", "4@6"), target="p04", begun=Instant(5, 1.5))
+    rows = list(summary(dataclasses.replace(finish(running).result(), faults=(slow, cut, kill))))
+    assert ("faults, all confirmed", "p06 4 times slower: rounds 1 to 10, it ran for 25% of the time", True) in rows
+    assert ("", "cut p03-p01: rounds 3 to 5, 7 packets dropped", True) in rows
+    assert ("", "p04 killed: rounds 6 to the end", True) in rows
 
 
 def test_job_panel_before_anything_is_known(told: Told) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -10,6 +12,9 @@ from pathlib import Path
 import pytest
 from told import Told
 
+from edgepeer.emulation.faults.marks import FaultRecord
+from edgepeer.emulation.faults.schedule import Instant
+from edgepeer.emulation.faults.texts import read
 from edgepeer.emulation.progress import Progress
 from edgepeer.emulation.report import prepare_report, write_report
 from edgepeer.errors import ConfigError, EdgepeerError
@@ -38,10 +43,68 @@ def test_report(tmp_path: Path, running: Progress, told: Told, finish: Finish) -
         "bytes_sent_per_peer": dict.fromkeys(told.peers, 1_600_000),
         "parameter_digests": dict.fromkeys(told.peers, "ab" * 8),
         "view_epochs": 1,
+        "faults": [],
     }
     assert [entry["round"] for entry in detail] == list(range(1, 11))
-    assert detail[0] == {"round": 1, "seconds": 0.1, "contributors": list(told.peers), "exact": True}
+    assert detail[0] == {"round": 1, "seconds": 0.1, "contributors": list(told.peers), "exact": True, "faults": []}
     assert (directory / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def broken() -> tuple[FaultRecord, ...]:
+    """A cut with a count, a kill, and a pause that is never over."""
+    cut = FaultRecord(
+        fault=read("cut", "3-1@3..5"),
+        target="p03-p01",
+        begun=Instant(2, 0.5),
+        ended=Instant(5, 1.25),
+        confirmed={"rules": ["p03>p01", "p01>p03"], "dropped": {"p03>p01": 4, "p01>p03": 3}},
+    )
+    kill = FaultRecord(fault=read("kill", "4@1.5s"), target="p04", begun=Instant(5, 1.5), confirmed={"pid": 7})
+    partition = FaultRecord(fault=read("partition", "0|rest@9.."), target="p00|p01", begun=Instant(8, 3.0))
+    return cut, kill, partition
+
+
+def test_report_of_faults(tmp_path: Path, running: Progress, finish: Finish) -> None:
+    result = dataclasses.replace(finish(running).result(), faults=broken())
+    names = ["report.json", "rounds.csv", "faults.md", "report.png", "faults.png"]
+    assert write_report(tmp_path, result) == [tmp_path / name for name in names]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["faults"][0] == {
+        "kind": "cut",
+        "target": "p03-p01",
+        "asked": "3-1@3..5",
+        "unit": "round",
+        "from": 3,
+        "to": 5,
+        "first_round": 3,
+        "last_round": 5,
+        "began_s": 0.5,
+        "ended_s": 1.25,
+        "confirmed": {"rules": ["p03>p01", "p01>p03"], "dropped": {"p03>p01": 4, "p01>p03": 3}},
+    }
+    kill = report["faults"][1]
+    assert [kill[name] for name in ("from", "to", "unit", "last_round", "ended_s")] == [1.5, None, "second", None, None]
+    by_round = {detail["round"]: detail["faults"] for detail in report["rounds_detail"]}
+    assert by_round[2] == []
+    assert by_round[3] == by_round[5] == ["cut p03-p01"]
+    assert by_round[6] == ["p04 killed"]
+    assert by_round[10] == ["p04 killed", "partition p00|p01"]
+    rows = list(csv.DictReader((tmp_path / "rounds.csv").read_text().splitlines()))
+    assert len(rows) == 10
+    assert rows[9] == {
+        "round": "10",
+        "seconds": "0.100000",
+        "allreduce_seconds": "0.020000",
+        "contributors": "3",
+        "exact": "true",
+        "faults": "p04 killed; partition p00|p01",
+    }
+    table = (tmp_path / "faults.md").read_text().splitlines()
+    assert table[2] == "3 peers, 10 rounds; a clean round takes - (median of 0, the first 3 left out)."
+    assert table[6] == ("| cut p03-p01 | `3-1@3..5` | 3 to 5 | 0.100 s | - | 0 | 2 rules in force, 7 packets dropped |")
+    assert table[7].startswith("| p04 killed | `4@1.5s` | 6 to end | 0.100 s | 0.100 s | 0 | pid 7 ")
+    assert table[8].count("\\|") == 2, "a bar in a cell is written so"
+    assert (tmp_path / "faults.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.filterwarnings("error")

@@ -99,14 +99,16 @@ def _check_life(faults: Sequence[Fault], subject: Who) -> None:
             killed = None
             before = None
             continue
-        if killed is not None:
+        if killed is not None and subject.by == "number":  # at a place in the tree there is soon somebody else
             raise _refusal(
                 fault, f"peer {show(subject)} is dead since kill {write(killed)}: it must be restarted first"
             )
         if before is not None and not _over(before.span, fault.span.start):
             raise _refusal(fault, f"{before.kind} {write(before)} is not over then: they must not overlap")
-        before = fault
-        killed = fault if isinstance(fault, Kill) else None
+        if isinstance(fault, Kill):
+            killed, before = fault, None
+        else:
+            before = fault
 
 
 def _over(span: Span, start: float) -> bool:

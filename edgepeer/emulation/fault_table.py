@@ -1,0 +1,80 @@
+"""What faults cost, as a table for people: the rounds under each, beside clean ones (Padrão 2020, Tables 1 and 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from edgepeer.emulation.faults.marks import FaultRecord, labels_in
+
+if TYPE_CHECKING:
+    from edgepeer.emulation.result import JobResult
+    from edgepeer.fabric.documents import RoundRecord
+
+__all__ = ["fault_table"]
+
+_WARM_UP: Final = 3
+"""The first rounds build graphs and open links: they are no measure."""
+_ONSET: Final = 3
+"""The first round under a fault is the slowest of so many: which of them it hits is a matter of milliseconds."""
+
+
+def fault_table(result: JobResult) -> str:
+    """Markdown: a row a fault, with the rounds before, at its beginning, and later."""
+    clean = [
+        record
+        for record in result.records
+        if record.round > _WARM_UP and record.exact and not labels_in(record.round, result.faults)
+    ]
+    lines = [
+        "# Faults",
+        "",
+        f"{len(result.reports)} peers, {result.job.rounds} rounds; a clean round takes {_seconds(clean)} (median of "
+        f"{len(clean)}, the first {_WARM_UP} left out).",
+        "",
+        "| fault | as asked | rounds | slowest of the first 3 | later rounds, median | not exact | confirmed by |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for fault in result.faults:
+        under = [record for record in result.records if _under(fault, record)]
+        onset, later = under[:_ONSET], under[_ONSET:]
+        asked = f"`{fault.fields()['asked']}`".replace("|", "\\|")
+        last = "end" if fault.last_round is None else fault.last_round
+        cells = [
+            fault.label.replace("|", "\\|"),
+            asked,
+            f"{fault.first_round} to {last}",
+            f"{max(record.seconds for record in onset):.3f} s" if onset else "-",
+            _seconds(later),
+            str(sum(not record.exact for record in under)),
+            _proof(fault),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _under(fault: FaultRecord, record: RoundRecord) -> bool:
+    return bool(labels_in(record.round, [fault]))
+
+
+def _seconds(records: Sequence[RoundRecord]) -> str:
+    return f"{median(record.seconds for record in records):.3f} s" if records else "-"
+
+
+def _proof(fault: FaultRecord) -> str:
+    confirmed = fault.confirmed
+    match fault.fault.kind:
+        case "cut" | "isolate" | "partition":
+            dropped = sum(confirmed.get("dropped", {}).values())
+            return f"{len(confirmed.get('rules', []))} rules in force, {dropped} packets dropped"
+        case "kill":
+            return f"pid {confirmed.get('pid')} ended by SIGKILL"
+        case "restart":
+            return f"pid {confirmed.get('pid')} after {confirmed.get('pid_before')}"
+        case "pause":
+            return f"state {confirmed.get('state')}"
+        case "slow":
+            return f"ran for {confirmed.get('share', 1.0):.0%} of the time, {confirmed.get('stops')} stops"
+        case _:
+            return f"connections {confirmed.get('while_down')}, then {confirmed.get('when_back')}"

@@ -1,0 +1,97 @@
+"""What /proc says of a process, and a way to let one run for a part of the time only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+__all__ = ["Throttle", "cpu_seconds", "state_of"]
+
+PERIOD_S: Final = 0.02
+_MOST_STOPPED_S: Final = 0.5
+"""A stop that makes up for lost time is no longer than this."""
+
+
+def state_of(pid: int) -> str:
+    """The letter of a process's state, as R, S, D, T or Z; empty if there is none of that number."""
+    fields = _stat(pid)
+    return fields[0] if fields else ""
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of all threads so far; 0 if there is no such process."""
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return text.rpartition(")")[2].split()  # the name in front may hold blanks and brackets
+
+
+class Throttle:
+    """Stops a process again and again (SIGSTOP, SIGCONT), so that it runs for one part in `factor` of the time.
+
+    Needs no right but that to signal the process. A thread of its own does it: while it lasts, nobody else may stop
+    or continue the process. The share is kept over the whole time, whatever single stops are late.
+    """
+
+    def __init__(self, pid: int, factor: float) -> None:
+        """Raises ProcessLookupError: there is no such process."""
+        self._pid = pid
+        self._factor = factor
+        self._handle = os.pidfd_open(pid)  # a number may be given to another process, a handle not
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"throttle-{pid}", daemon=True)
+        self._cpu_before = cpu_seconds(pid)
+        self._began = time.monotonic()
+        self.running_s = 0.0
+        self.stopped_s = 0.0
+        self.stops = 0
+        self.seen_stopped = 0
+        """How often it was in state T at the end of a stop."""
+        self.cpu_share = 0.0
+        """Of one core; known after `stop`."""
+        self._thread.start()
+
+    @property
+    def share(self) -> float:
+        """For which part of the time it could run."""
+        total = self.running_s + self.stopped_s
+        return self.running_s / total if total else 1.0
+
+    def stop(self) -> None:
+        """Let it run freely again. Returns when that is so, after one more period at most."""
+        if self._enough.is_set():
+            return
+        self._enough.set()
+        self._thread.join()
+        self.cpu_share = (cpu_seconds(self._pid) - self._cpu_before) / max(time.monotonic() - self._began, 1e-9)
+        os.close(self._handle)
+
+    def _run(self) -> None:
+        ahead = PERIOD_S * (1 - 1 / self._factor)  # it begins and ends with a stop
+        running_since = time.monotonic()
+        try:
+            while True:
+                stopped_since = time.monotonic()
+                self.running_s += stopped_since - running_since
+                signal.pidfd_send_signal(self._handle, signal.SIGSTOP)
+                owed = self.running_s * (self._factor - 1) - self.stopped_s + ahead
+                time.sleep(min(max(owed, 0.0), _MOST_STOPPED_S))
+                self.stops += 1
+                self.seen_stopped += state_of(self._pid) == "T"
+                signal.pidfd_send_signal(self._handle, signal.SIGCONT)
+                running_since = time.monotonic()
+                self.stopped_s += running_since - stopped_since
+                if self._enough.wait(PERIOD_S / self._factor):
+                    return
+        except ProcessLookupError:
+            return  # it has ended

@@ -1,0 +1,98 @@
+"""What faults are done to: a fleet of processes, a network, a broker, and the tree as it is known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from edgepeer.emulation.faults.kinds import BROKER, Who
+from edgepeer.emulation.faults.texts import show
+from edgepeer.emulation.network.base import EmulatedNetwork
+from edgepeer.fabric.address import BrokerAddress
+from edgepeer.ids import PeerId
+from edgepeer.topology.view import View
+
+__all__ = ["BROKER_NAME", "BrokerControl", "FleetControl", "Scene", "Unconfirmed"]
+
+BROKER_NAME: Final = "broker"
+
+
+class Unconfirmed(Exception):
+    """A fault did not take effect. The text says what was seen instead."""
+
+
+class FleetControl(Protocol):
+    """The processes of a fleet, by the names of their peers."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All peers, by number: running or not."""
+
+    def process(self, name: str) -> asyncio.subprocess.Process:
+        """The latest process of a peer."""
+
+    async def start(self, name: str) -> None:
+        """Start a peer that has ended again, with the same id and state directory."""
+
+    def kill(self, name: str) -> None:
+        """SIGKILL."""
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP."""
+
+    def resume(self, name: str) -> None:
+        """SIGCONT."""
+
+
+class BrokerControl(Protocol):
+    """A broker that can be stopped, and started again on the same port."""
+
+    @property
+    def address(self) -> BrokerAddress: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """One emulation while it runs."""
+
+    fleet: FleetControl
+    network: EmulatedNetwork
+    broker: BrokerControl | None
+    """None for one that is not ours to stop."""
+    view: Callable[[], View | None]
+    """The tree as it was last announced."""
+
+    def name(self, who: Who) -> str:
+        """Who that is now.
+
+        Raises:
+            Unconfirmed: there is nobody at that place of the tree.
+        """
+        if who == BROKER:
+            return BROKER_NAME
+        if who.by == "number":
+            return self.fleet.names[who.index]
+        view = self.view()
+        place = who.index if who.by == "position" else -1
+        if view is None or place >= view.size:
+            size = "no tree" if view is None else f"a tree of {view.size} peers"
+            raise Unconfirmed(f"nobody is {show(who)} in {size}")
+        return view.ids[place]
+
+    def linked(self, one: str, other: str) -> bool:
+        """Whether the two are parent and child in the tree, so that something must pass between them."""
+        view = self.view()
+        if view is None or one not in view or other not in view:
+            return False
+        return PeerId(other) in view.neighbours(PeerId(one))
+
+    def others(self, names: Iterable[str]) -> tuple[str, ...]:
+        """All peers but these."""
+        excluded = set(names)
+        return tuple(name for name in self.fleet.names if name not in excluded)

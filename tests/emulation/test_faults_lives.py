@@ -1,0 +1,127 @@
+"""Killed, started again, frozen, slowed: on real processes, looked up in the process table."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+from stage import DEADLINE_S, Crew, crew, scene_of, until
+
+from edgepeer.emulation.faults.kinds import Slow, Span, Who
+from edgepeer.emulation.faults.lives import KillFault, PauseFault, RestartFault, SlowFault
+from edgepeer.emulation.faults.proc import Throttle, cpu_seconds, state_of
+from edgepeer.emulation.faults.scene import Unconfirmed
+
+
+async def passed(seconds: float) -> None:
+    """That much time, by the loop's clock."""
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+    loop.call_later(seconds, over.set)
+    async with asyncio.timeout(DEADLINE_S):
+        await over.wait()
+
+
+async def test_kill_and_restart() -> None:
+    async with crew() as running:
+        pid = running.process("p00").pid
+        kill = KillFault("p00", scene_of(running))
+        await kill.inject()
+        assert kill.confirmed == {"pid": pid, "exit_code": -9}
+        assert state_of(pid) == ""
+        with pytest.raises(Unconfirmed, match="p00 had ended before, with exit code -9"):
+            await kill.inject()
+        restart = RestartFault("p00", scene_of(running))
+        await restart.inject()
+        assert restart.confirmed == {"pid": running.process("p00").pid, "pid_before": pid}
+        with pytest.raises(Unconfirmed, match=r"p00 \(pid \d+\) is still there"):
+            await restart.inject()
+
+
+async def test_pause() -> None:
+    async with crew(busy=True) as running:
+        pid = running.process("p00").pid
+        pause = PauseFault("p00", scene_of(running))
+        await pause.inject()
+        assert state_of(pid) == "T"
+        used = cpu_seconds(pid)
+        await passed(0.1)
+        assert cpu_seconds(pid) == used
+        await pause.lift()
+        assert pause.confirmed == {"pid": pid, "state": "T", "state_after": pause.confirmed["state_after"]}
+
+
+async def test_a_pause_that_somebody_else_ends_is_not_confirmed() -> None:
+    async with crew() as running:
+        pause = PauseFault("p00", scene_of(running))
+        await pause.inject()
+        running.resume("p00")
+        await until(lambda: state_of(running.process("p00").pid) != "T")
+        with pytest.raises(Unconfirmed, match="was continued by somebody else: state [RS]"):
+            await pause.lift()
+
+
+class Stubborn(Crew):
+    def pause(self, name: str) -> None:
+        """Does not."""
+
+
+async def test_a_pause_that_does_not_happen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgepeer.emulation.faults.lives._SOON_S", 0.05)
+    stubborn = Stubborn()
+    await stubborn.start("p00")
+    try:
+        with pytest.raises(Unconfirmed, match=r"p00 \(pid \d+\) did not stop: it is in state [RS]"):
+            await PauseFault("p00", scene_of(stubborn)).inject()
+    finally:
+        stubborn.kill("p00")
+        await stubborn.process("p00").wait()
+
+
+@pytest.mark.parametrize("factor", [2.0, 4.0, 10.0])
+async def test_slow(factor: float) -> None:
+    async with crew(busy=True) as running:
+        fault = Slow(peer=Who("number", 0), factor=factor, span=Span("round", 1))
+        slow = SlowFault(fault, "p00", scene_of(running))
+        await slow.inject()
+        await passed(1.0)
+        await slow.lift()
+        confirmed = slow.confirmed
+        assert confirmed["share_asked"] == 1 / factor
+        assert 0.6 / factor < confirmed["share"] < 1.25 / factor
+        assert confirmed["cpu_share"] < 1.25 * confirmed["share"]
+        assert confirmed["seen_stopped"] > 0.5 * confirmed["stops"] > 5
+        pid = running.process("p00").pid
+        used = cpu_seconds(pid)
+        await passed(0.1)
+        assert cpu_seconds(pid) > used, "it runs freely again"
+
+
+async def test_a_slow_peer_that_dies() -> None:
+    async with crew(busy=True) as running:
+        throttle = Throttle(running.process("p00").pid, 4)
+        await passed(0.05)
+        running.kill("p00")
+        await running.process("p00").wait()
+        await passed(0.05)
+        throttle.stop()
+        throttle.stop()  # once is enough
+
+
+async def test_a_slow_peer_that_is_not_stopped_is_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with crew(busy=True) as running:
+        slow = SlowFault(Slow(peer=Who("number", 0), factor=4, span=Span("round", 1)), "p00", scene_of(running))
+        monkeypatch.setattr("signal.pidfd_send_signal", lambda handle, number: None)
+        await slow.inject()
+        await passed(0.3)
+        with pytest.raises(Unconfirmed, match=r"p00 was in state T after 0 of \d+ stops only"):
+            await slow.lift()
+
+
+def test_no_such_process() -> None:
+    free = next(pid for pid in range(2**22 - 1, 0, -1) if not os.path.exists(f"/proc/{pid}"))
+    assert state_of(free) == ""
+    assert cpu_seconds(free) == 0.0
+    with pytest.raises(ProcessLookupError):
+        Throttle(free, 2)
