@@ -17,8 +17,7 @@ committed it.
 
 from __future__ import annotations
 
-from typing import Final
+from edgepeer.baselines.make import make_machine
+from edgepeer.wire.protocols import STATIC_TIMEOUT_S
 
-from edgepeer.baselines.make import STATIC_TIMEOUT_S, make_machine
-
-__all__: Final = ["STATIC_TIMEOUT_S", "make_machine"]
+__all__ = ["STATIC_TIMEOUT_S", "make_machine"]

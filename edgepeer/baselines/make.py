@@ -13,14 +13,13 @@ from edgepeer.baselines.tree import Star, Tree
 from edgepeer.errors import ConfigError
 from edgepeer.ids import PeerId
 from edgepeer.protocol.limits import Limits
-from edgepeer.protocol.machine import PROTOCOLS, Machine, ProtocolName
+from edgepeer.protocol.machine import Machine
 from edgepeer.protocol.node import Node
 from edgepeer.topology.view import Member
+from edgepeer.wire.protocols import PROTOCOLS, STATIC_TIMEOUT_S, ProtocolName
 
-__all__ = ["STATIC_TIMEOUT_S", "make_machine"]
+__all__ = ["make_machine"]
 
-STATIC_TIMEOUT_S: Final = 0.5
-"""The shorter of the two timeouts that the thesis measures with (§7.2)."""
 _PLAIN: Final[dict[str, type[Collective]]] = {"tree": Tree, "ring": Ring, "ps-sync": Star, "ps-async": AsyncServer}
 
 

@@ -104,6 +104,7 @@ class Fleet:
     async def _start(self, name: str) -> None:
         settings, log = self._settings, self._logs / f"{name}.log"
         arguments = ["--peer-id", name, "--fabric", settings.fabric, "--fanout", str(settings.fanout)]
+        arguments += ["--protocol", settings.protocol, "--static-timeout", str(settings.static_timeout)]
         arguments += ["--config", os.devnull]  # what the user has configured is meant for peers of his own
         if settings.data_dir is not None:
             arguments += ["--data-dir", str(settings.data_dir.absolute())]

@@ -38,6 +38,8 @@ async def run_agent(settings: PeerSettings, *, stop: asyncio.Event) -> None:
         listen=settings.listen,
         advertise=settings.advertise,
         fanout=settings.fanout,
+        protocol=settings.protocol,
+        static_timeout=settings.static_timeout,
     )
     with RoundLog(settings.round_log) as round_log:
         agent = _Agent(peer, settings, round_log)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import Protocol
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
@@ -13,12 +13,9 @@ from edgepeer.protocol import events as ev
 from edgepeer.protocol.membership import Membership
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Frame
+from edgepeer.wire.protocols import ProtocolName
 
-__all__ = ["PROTOCOLS", "Machine", "ProtocolName", "Rounds"]
-
-ProtocolName: TypeAlias = Literal["ft-tree", "ft-tree-static", "tree", "ring", "ps-sync", "ps-async"]
-"""ft-tree is what edgepeer is about, and `Node`; the others are baselines."""
-PROTOCOLS: tuple[ProtocolName, ...] = get_args(ProtocolName)
+__all__ = ["Machine", "ProtocolName", "Rounds"]
 
 
 class Rounds(Protocol):

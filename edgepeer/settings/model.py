@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from msgspec import Meta, Struct
 
 from edgepeer.errors import ConfigError
+from edgepeer.wire.protocols import STATIC_TIMEOUT_S, ProtocolName
 
 __all__ = [
     "COMMON",
@@ -127,6 +128,10 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1, le=64)],
         _says("Children of each peer in a tree that this peer coordinates."),
     ] = 2
+    protocol: Annotated[ProtocolName, _says("What rounds run by; all peers of a fabric must use the same.")] = "ft-tree"
+    static_timeout: Annotated[
+        Annotated[float, Meta(gt=0, le=3600)], _says("Seconds after which ft-tree-static takes a message for lost.")
+    ] = STATIC_TIMEOUT_S
     trainer: Annotated[
         Literal["auto", "keras", "numpy"], _says("What computes gradients; auto does as the job says.")
     ] = "auto"
@@ -202,6 +207,10 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
     fabric: Annotated[_Name, _says("Fabric to use on that broker.")] = "emulation"
     peers: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("Peers to start, each its own process.")] = 7
     fanout: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("Children of each peer in the tree.")] = 2
+    protocol: Annotated[ProtocolName, _says("What rounds run by; all peers of a fabric must use the same.")] = "ft-tree"
+    static_timeout: Annotated[
+        Annotated[float, Meta(gt=0, le=3600)], _says("Seconds after which ft-tree-static takes a message for lost.")
+    ] = STATIC_TIMEOUT_S
     data_dir: Annotated[Path | None, _says("Directory with data sets in files.", metavar="DIR")] = None
 
     scenario: Annotated[
