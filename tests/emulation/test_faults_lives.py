@@ -49,7 +49,9 @@ async def test_pause() -> None:
         await passed(0.1)
         assert cpu_seconds(pid) == used
         await pause.lift()
-        assert pause.confirmed == {"pid": pid, "state": "T", "state_after": pause.confirmed["state_after"]}
+        after = pause.confirmed.pop("state_after")
+        assert after in ("R", "S")
+        assert pause.confirmed == {"pid": pid, "state": "T"}
 
 
 async def test_a_pause_that_somebody_else_ends_is_not_confirmed() -> None:
@@ -58,7 +60,7 @@ async def test_a_pause_that_somebody_else_ends_is_not_confirmed() -> None:
         await pause.inject()
         running.resume("p00")
         await until(lambda: state_of(running.process("p00").pid) != "T")
-        with pytest.raises(Unconfirmed, match="was continued by somebody else: state [RS]"):
+        with pytest.raises(Unconfirmed, match=r"was continued by somebody else: state [RS]"):
             await pause.lift()
 
 
