@@ -10,6 +10,8 @@ __all__ = ["VERB"]
 
 
 def run(settings: EmulateSettings) -> int:
+    if settings.list_scenarios:
+        return _list_scenarios()
     from edgepeer.cli.outcome import conclude
     from edgepeer.emulation.display import open_display
     from edgepeer.emulation.launcher import emulate
@@ -20,6 +22,16 @@ def run(settings: EmulateSettings) -> int:
     with open_display() as display:
         result = run_async(emulate(settings, display.update))
     return conclude(result, display, report=settings.report)
+
+
+def _list_scenarios() -> int:
+    from edgepeer.emulation.faults.scenarios import library
+
+    scenarios = library()
+    width = max(len(scenario.name) for scenario in scenarios)
+    for scenario in scenarios:
+        print(f"{scenario.name:{width}}  {scenario.about}")
+    return 0
 
 
 VERB = Verb(
@@ -37,6 +49,11 @@ VERB = Verb(
             "edgepeer emulate --dataset mnist --data-dir ~/mnist --report out",
         ),
         ("over mosquitto, or a broker that runs already", "edgepeer emulate --broker mosquitto"),
+        (
+            "a link is cut for rounds 50 to 80, a peer is killed and comes back",
+            "edgepeer emulate --cut 3-1@50..80 --kill 4@60 --restart 4@100 --report out",
+        ),
+        ("faults by name", "edgepeer emulate --scenario two-serial --report out"),
     ],
     run=run,
 )

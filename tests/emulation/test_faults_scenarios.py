@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from edgepeer.cli.emulate import VERB
 from edgepeer.emulation.faults.plan import plan_of
 from edgepeer.emulation.faults.scenarios import find_scenario, library
 from edgepeer.emulation.faults.texts import SHAPES, write
@@ -38,6 +39,13 @@ def test_each_can_happen_to_the_default_fleet_and_to_its_smallest(name: str) -> 
         said = rf"scenario = {name}: needs {scenario.peers} peers or more: peers = {scenario.peers - 1}"
         with pytest.raises(ConfigError, match=said):
             plan_of(EmulateSettings(scenario=name, peers=scenario.peers - 1))
+
+
+def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert VERB.execute({"list_scenarios": "true"}) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [scenario.name for scenario in library()]
+    assert all(line.endswith(scenario.about) for line, scenario in zip(lines, library(), strict=True))
 
 
 def test_a_file_and_flags_together(tmp_path: Path) -> None:
