@@ -1,8 +1,13 @@
-"""A device's agent: one peer that takes part in whatever job its fabric announces, until it is told to stop."""
+"""A device's agent: one peer that takes part in whatever job its fabric announces, until it is told to stop.
+
+A fleet that has lost everything but its checkpoints, the broker's memory included, takes up its job again: an agent
+that stopped in mid-job announces that job, if the fabric has none and has not gone on to another.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -10,6 +15,7 @@ from typing import TYPE_CHECKING
 from edgepeer.errors import JobError, WireError
 from edgepeer.fabric import events as seen
 from edgepeer.peer.api import Peer
+from edgepeer.peer.checkpoints import Checkpoints
 from edgepeer.peer.job_run import JobRun
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.training.job import Job
@@ -41,38 +47,70 @@ async def run_agent(settings: PeerSettings, *, stop: asyncio.Event) -> None:
         protocol=settings.protocol,
         static_timeout=settings.static_timeout,
     )
-    with RoundLog(settings.round_log) as round_log:
-        agent = _Agent(peer, settings, round_log)
-        # One thread computes; the loop's thread only moves frames.
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer") as worker:
-            async with peer:
-                _log.info("peer %s listens on %s, fabric %s", peer.id, peer.address, settings.fabric)
-                await agent.run(worker, stop)
+    checkpoints = Checkpoints(settings.state_dir, every=settings.checkpoint_every, keep=settings.checkpoint_keep)
+    # One thread computes, and writes what is to stay; the loop's thread only moves frames.
+    with (
+        RoundLog(settings.round_log) as round_log,
+        ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer") as worker,
+    ):
+        unfinished = await asyncio.get_running_loop().run_in_executor(worker, checkpoints.unfinished)
+        agent = _Agent(peer, settings, worker, round_log, checkpoints, unfinished)
+        async with peer:
+            _log.info("peer %s listens on %s, fabric %s", peer.id, peer.address, settings.fabric)
+            await agent.run(stop)
 
 
 class _Agent:
     """Starts and ends job runs as the fabric's job changes."""
 
-    def __init__(self, peer: Peer, settings: PeerSettings, round_log: RoundLog) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        settings: PeerSettings,
+        worker: ThreadPoolExecutor,
+        round_log: RoundLog,
+        checkpoints: Checkpoints,
+        unfinished: Job | None,
+    ) -> None:
         self._peer = peer
         self._settings = settings
+        self._worker = worker
         self._round_log = round_log
+        self._checkpoints = checkpoints
+        self._unfinished = unfinished
         self._job: Job | None = None
         self._job_told = False
+        self._run_told = ""
         self._changed = asyncio.Event()
         peer.on_fabric_event = self._hear
 
     def _hear(self, event: seen.FabricEvent) -> None:
         match event:
             case seen.Connected():
-                self._job_told = False
+                self._job_told, self._run_told = False, ""
+            case seen.ViewSeen(view):
+                self._run_told = view.run
             case seen.JobSeen(payload):
-                self._job_told = True
+                self._job_told, self._unfinished = True, None
                 self._see(payload)
             case seen.Synced() if not self._job_told and self._job is not None:
                 # The broker has lost its memory. Joiners need the job, so the coordinator puts it back.
                 if self._peer.view is not None and self._peer.view.coordinator == self._peer.id:
-                    self._peer.fabric.publish_retained(self._peer.fabric.topics.job, self._job)
+                    self._announce(self._job)
+            case seen.Synced() if not self._job_told and self._unfinished is not None:
+                self._take_up(self._unfinished)
+                self._unfinished = None
+
+    def _take_up(self, job: Job) -> None:
+        """All has stopped, the broker too: the job is known from checkpoints alone."""
+        if self._run_told:
+            _log.info("job %s, which this device has checkpoints of, is over: the fleet has no job any more", job.id)
+            return
+        _log.info("job %s is taken up again from this device's checkpoints", job.id)
+        self._announce(job)
+
+    def _announce(self, job: Job | None) -> None:
+        self._peer.fabric.publish_retained(self._peer.fabric.topics.job, job)
 
     def _see(self, payload: bytes | None) -> None:
         try:
@@ -80,25 +118,38 @@ class _Agent:
         except WireError as error:
             _log.warning("job ignored: %s", error)
             return
-        if job is None:
-            self._peer.fabric.forget(self._peer.fabric.topics.job)
+        self._peer.fabric.forget(self._peer.fabric.topics.job)  # whatever we had announced has its answer
+        if job is not None and self._checkpoints.ending(job.id) == "withdrawn":
+            _log.info("job %s was withdrawn, and is so again: somebody came back who had not heard", job.id)
+            self._announce(None)
+            return
         if (job.id if job is not None else None) != (self._job.id if self._job is not None else None):
             self._job = job
             self._changed.set()
 
-    async def run(self, worker: ThreadPoolExecutor, stop: asyncio.Event) -> None:
+    async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             self._changed.clear()
             job = self._job
             async with asyncio.TaskGroup() as tasks:
                 waits = [tasks.create_task(stop.wait()), tasks.create_task(self._changed.wait())]
-                run = tasks.create_task(self._take_part(job, worker)) if job is not None else None
+                run = tasks.create_task(self._take_part(job)) if job is not None else None
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 for task in [*waits, *([run] if run is not None else [])]:
                     task.cancel()
+            if job is not None and self._changed.is_set():
+                mark = functools.partial(self._checkpoints.mark_over, job.id, "withdrawn")
+                await asyncio.get_running_loop().run_in_executor(self._worker, mark)
 
-    async def _take_part(self, job: Job, worker: ThreadPoolExecutor) -> None:
-        run = JobRun(self._peer, job, self._settings, worker, self._round_log)
+    async def _take_part(self, job: Job) -> None:
+        run = JobRun(
+            self._peer,
+            job,
+            self._settings,
+            self._worker,
+            round_log=self._round_log,
+            checkpoints=self._checkpoints,
+        )
         try:
             await run.run()
         except JobError as error:

@@ -296,9 +296,9 @@ class Peer:
 
     # -- state of a run --------------------------------------------------------------------------------------
 
-    def want_run(self, run: str | None, peers: int = 1) -> None:
-        """Ask for a run: the coordinator starts it once `peers` peers are in."""
-        self._driver.dispatch(ev.RunWanted(run, peers))
+    def want_run(self, run: str | None, peers: int = 1, have: int = 0) -> None:
+        """Ask for a run, whose state is in use here up to round `have`: it starts once `peers` peers are in."""
+        self._driver.dispatch(ev.RunWanted(run, peers, have))
 
     def stand_aside(self) -> None:
         """Leave the view but stay in reach; `come_back` undoes it. Not in an allreduce."""

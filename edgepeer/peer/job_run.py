@@ -1,12 +1,14 @@
 """One job on one device: compute a gradient, allreduce it, apply the mean, again and again.
 
-The state of the run (parameters, optimizer, round) comes from the coordinator when the run begins and from a
-neighbour for whoever joins later, so that all peers apply the same means to the same bits.
+The state of the run (parameters, optimizer, round) is everybody's own when the run begins, comes from the newest
+checkpoint when a whole fleet starts again, and from a neighbour for whoever joins later or has less, so that all
+peers apply the same means to the same bits.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import time
@@ -29,9 +31,11 @@ from edgepeer.errors import (
 from edgepeer.fabric.documents import MAX_ERROR_CHARS, PeerReport, RoundRecord
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
+from edgepeer.peer.checkpoints import Checkpoints
 from edgepeer.peer.reporting import RoundReporter
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.training.build import make_trainer
+from edgepeer.training.checkpoint import Checkpoint
 from edgepeer.training.datasets import Dataset, load_dataset
 from edgepeer.training.job import Job
 from edgepeer.training.sharding import Shard, shard_of
@@ -49,17 +53,27 @@ _T = TypeVar("_T")
 
 RETIRE_S: Final = 60.0
 """How long after its end a job stays announced if nobody withdraws it."""
+REGATHER_S: Final = 10.0
+"""How long a fleet that starts again waits for all of its peers, before a majority is enough."""
 
 
 class JobRun:
     """This device's part in one job."""
 
     def __init__(
-        self, peer: Peer, job: Job, settings: PeerSettings, worker: ThreadPoolExecutor, round_log: RoundLog
+        self,
+        peer: Peer,
+        job: Job,
+        settings: PeerSettings,
+        worker: ThreadPoolExecutor,
+        *,
+        round_log: RoundLog,
+        checkpoints: Checkpoints,
     ) -> None:
         self._peer = peer
         self._job = job
         self._round_log = round_log
+        self._checkpoints = checkpoints
         self._settings = settings
         self._worker = worker
         self._trainer: Trainer | None = None
@@ -83,10 +97,12 @@ class JobRun:
         self._peer.on_state, self._peer.on_state_wanted = self._on_state, self._on_state_wanted
         try:
             await self._prepare()
-            self._peer.want_run(self._job.id, self._job.wait_for)
+            restored = await self._restore()
             async with asyncio.TaskGroup() as tasks:
                 serving = tasks.create_task(self._serve_state())
+                asking = tasks.create_task(self._ask_for_run(restored))
                 await self._train()
+                asking.cancel()
                 await self._finish()
                 await asyncio.sleep(RETIRE_S)
                 if self._leads:
@@ -128,6 +144,40 @@ class JobRun:
         self._trainer = trainer
         # The last element carries the batch's loss: its weighted mean is the fleet's.
         self._vector = np.zeros(trainer.size + 1, dtype=np.float32)
+
+    async def _restore(self) -> Checkpoint | None:
+        """Go on from this device's newest checkpoint, if the fleet is not at work already."""
+        job, trainer = self._job, self._require_trainer()
+        if not await self._in_worker(self._checkpoints.any):
+            return None
+        while True:
+            count = self._peer.bell.count
+            if (view := self._peer.view) is not None:
+                break
+            await self._peer.bell.wait(count)
+        if view.run == job.id and view.first_round > 1:
+            return None  # where the fleet is, its rounds may have gone another way than ours
+        restored = await self._in_worker(lambda: self._checkpoints.restore(job, trainer))
+        if restored is not None:
+            self._applied = restored.round
+        return restored
+
+    async def _ask_for_run(self, restored: Checkpoint | None) -> None:
+        """Ask the coordinator to let the run begin."""
+        job = self._job
+        if restored is None:
+            self._peer.want_run(job.id, job.wait_for)
+            return
+        # A majority must come: else two parts of a fleet might go on, each with a model of its own.
+        everybody = len(restored.members)
+        _log.info("job %s: goes on after round %d, when its %d peers are there", job.id, restored.round, everybody)
+        for peers in (everybody, everybody // 2 + 1):
+            self._peer.want_run(job.id, peers, have=restored.round)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REGATHER_S):
+                    while self._peer.view is None or self._peer.view.run != job.id:
+                        await self._peer.bell.wait(self._peer.bell.count)
+                    return
 
     @property
     def _leads(self) -> bool:
@@ -224,7 +274,7 @@ class JobRun:
                 raise JobError(f"round {outcome.round} came out where round {number} was due")
             mean = outcome.mean
             assert isinstance(mean, np.ndarray)
-            evaluation = await self._apply(mean, number)
+            evaluation = await self._apply(mean, number, self._peer.view or view)
             now = time.monotonic()
             record = RoundRecord(
                 round=number,
@@ -270,7 +320,7 @@ class JobRun:
 
         return await self._in_worker(compute)
 
-    async def _apply(self, mean: Float32Vector, number: int) -> Evaluation | None:
+    async def _apply(self, mean: Float32Vector, number: int, view: View) -> Evaluation | None:
         trainer, data = self._require_trainer(), self._data
         assert data is not None
         due = self._leads and (number % self._job.eval_every == 0 or number == self._job.rounds)
@@ -278,6 +328,8 @@ class JobRun:
         def apply() -> Evaluation | None:
             trainer.apply(mean[:-1])
             self._applied = number
+            if self._checkpoints.due(self._job, number):
+                self._checkpoints.save(self._job, number, trainer, epoch=view.epoch, members=view.ids)
             return trainer.evaluate(data.x_test, data.y_test) if due else None
 
         return await self._in_worker(apply)
@@ -288,6 +340,7 @@ class JobRun:
         leads = self._leads
 
         def measure() -> tuple[str, Evaluation | None]:
+            self._checkpoints.mark_over(self._job.id, "done")
             digest = parameter_digest(trainer.parameters())
             return digest, trainer.evaluate(data.x_test, data.y_test) if leads else None
 

@@ -65,6 +65,7 @@ class Allreduce:
         self._past = Past(limits.kept_results, emit)
         self._rates = Rates(limits)
         self._send = Sending(self.place, self._past, self._rates, emit)
+        self.own_state: dict[str, int] = {}  # of which run the owner has the state after which round
 
     # -- views and neighbours ----------------------------------------------------------------------------
 
@@ -77,7 +78,7 @@ class Allreduce:
         if view.run != place.run:
             self._drop_round("run", "another run has begun")
             place.run = view.run
-            place.committed = UNKNOWN if view.run else view.first_round - 1
+            place.committed = self.own_state.get(view.run, UNKNOWN) if view.run else view.first_round - 1
         elif joining:
             place.committed = view.first_round - 1
         self._round.may_be_decided |= joining and view.first_round > 1

@@ -117,6 +117,8 @@ class RunWanted:
 
     run: str | None
     peers: int = 1
+    have: int = 0
+    """The last round of it whose state the owner has in use, from a checkpoint; 0: none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -318,6 +318,12 @@ class Node:
     def _on_run_wanted(self, event: ev.RunWanted) -> None:
         self.neighbours.wanted_run = event.run
         self.membership.want_run(event.run, event.peers, self._now)
+        if event.run is not None and event.have:
+            self.allreduce.own_state = {event.run: event.have}
+            place = self.allreduce.place
+            if (place.run, place.committed, place.loading) == (event.run, UNKNOWN, False):
+                self.allreduce.adopt(event.have)
+            self.neighbours.sync_all()
         self.neighbours.ask_for_state(self._now, patient=True)
 
     # -- what is meant for the coordinator -------------------------------------------------------------------

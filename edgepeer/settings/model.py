@@ -54,6 +54,7 @@ _Name = Annotated[
     ),
 ]
 _Text = Annotated[str, Meta(min_length=1, max_length=512)]
+_Rounds = Annotated[int, Meta(ge=0, le=100_000)]
 
 
 def _says(description: str, **extra: Any) -> Meta:
@@ -113,8 +114,15 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
         _says("This device's name; without it, the one kept in the state directory or a random one."),
     ] = None
     state_dir: Annotated[
-        Path | None, _says("Directory that keeps this device's identity over restarts.", metavar="DIR")
+        Path | None,
+        _says("Directory that keeps this device's identity, and its checkpoints, over restarts.", metavar="DIR"),
     ] = None
+    checkpoint_every: Annotated[
+        _Rounds, _says("Keep the state of the training in the state directory every so many rounds; 0: never.")
+    ] = 0
+    checkpoint_keep: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)], _says("How many checkpoints stay; older ones are deleted.")
+    ] = 3
     listen: Annotated[_Listen, _says("Where other peers connect; only loopback unless told otherwise.")] = "127.0.0.1:0"
     advertise: Annotated[
         Annotated[tuple[_Address, ...], Meta(max_length=16)],
@@ -142,6 +150,10 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
     round_log: Annotated[
         Path | None, _says("Append every round that this device took part in to a file, as JSON.", metavar="FILE")
     ] = None
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_every and self.state_dir is None:
+            raise ConfigError(f"checkpoint_every = {self.checkpoint_every}: state_dir must say where checkpoints go")
 
 
 class StatusSettings(FabricSettings, frozen=True, kw_only=True):

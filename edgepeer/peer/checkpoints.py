@@ -1,0 +1,175 @@
+"""A device's checkpoints: when to write one, which to go on from, and which jobs are over.
+
+A checkpoint that can't be written costs a warning, never the training; one that can't be read is told of and
+passed over for the one before it. The methods wait for the disk: they belong into the worker's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from edgepeer.errors import JobError, WireError
+from edgepeer.training.checkpoint import (
+    Checkpoint,
+    list_checkpoints,
+    prune_checkpoints,
+    read_checkpoint,
+    write_atomically,
+    write_checkpoint,
+)
+from edgepeer.training.job import Job
+from edgepeer.training.state import parameter_digest
+from edgepeer.training.trainer import Trainer
+
+__all__ = ["Checkpoints", "Ending"]
+
+_log = logging.getLogger(__name__)
+_REMEMBERED: Final = 64  # jobs that are over
+Ending = Literal["done", "withdrawn"]
+
+
+class Checkpoints:
+    """Those under one state directory.
+
+    Args:
+        every: rounds from one to the next; 0: none are written, and none are used.
+        keep: how many stay.
+    """
+
+    def __init__(self, state_dir: Path | None, *, every: int, keep: int) -> None:
+        self.directory = state_dir / "checkpoints" if state_dir is not None and every else None
+        """None where there are none."""
+        self.written = 0
+        self.failed = 0
+        """Those that could not be written."""
+        self._every = every
+        self._keep = keep
+        self._trouble = ""
+        self._over: dict[str, Ending] = {}
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def due(self, job: Job, number: int) -> bool:
+        """Whether the state after this round is to be kept: every so many rounds, and the last."""
+        return self.directory is not None and (number % self._every == 0 or number == job.rounds)
+
+    def save(self, job: Job, number: int, trainer: Trainer, *, epoch: int, members: tuple[str, ...]) -> None:
+        """Write the trainer's state after round `number`; a failure is told and counted."""
+        if self.directory is None:
+            return
+        checkpoint = Checkpoint(
+            job=job,
+            round=number,
+            epoch=epoch,
+            members=members,
+            digest=parameter_digest(trainer.parameters()),
+            state=trainer.state(),
+        )
+        try:
+            write_checkpoint(self.directory, checkpoint)
+            self.written += 1
+            prune_checkpoints(self.directory, self._keep)
+        except OSError as error:
+            self.failed += 1
+            self._complain(f"checkpoint of round {number}", error)
+        else:
+            if self._trouble:
+                _log.info("checkpoints are written to %s again", self.directory)
+            self._trouble = ""
+
+    def _complain(self, what: str, error: OSError) -> None:
+        trouble = error.strerror or str(error)
+        if trouble != self._trouble:  # told once, not every so many rounds
+            self._trouble = trouble
+            _log.warning(
+                "%s is not written to %s: %s; training goes on, but a restart goes back further: free some space "
+                "there, see that it can be written, or choose another --state-dir",
+                what,
+                self.directory,
+                trouble,
+            )
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def unfinished(self) -> Job | None:
+        """The job that this device was at when it stopped, if that is not over. To be asked first of all."""
+        self._over = self._read_over()
+        newest = next(self._good(), None)
+        return newest[1].job if newest is not None and newest[1].job.id not in self._over else None
+
+    def restore(self, job: Job, trainer: Trainer) -> Checkpoint | None:
+        """Let the trainer go on from the newest checkpoint of this job that fits; None: there is none.
+
+        Raises:
+            JobError: the trainer did not become what the checkpoint holds.
+        """
+        for path, checkpoint in self._good():
+            if checkpoint.job.id != job.id:
+                continue
+            if checkpoint.job != job:
+                _log.warning("%s is not used: it is of another job with the id %s", path, job.id)
+                continue
+            try:
+                trainer.load_state(checkpoint.state)
+            except WireError as error:
+                _log.warning("%s is not used: %s", path, error)
+                continue
+            if parameter_digest(trainer.parameters()) != checkpoint.digest:
+                raise JobError(f"{path}: the trainer's parameters are not those of the checkpoint: delete the file")
+            return checkpoint
+        return None
+
+    def any(self) -> bool:
+        """Whether there is anything that could be restored."""
+        return bool(self._paths())
+
+    def _good(self) -> Iterator[tuple[Path, Checkpoint]]:
+        for path in self._paths():
+            try:
+                yield path, read_checkpoint(path)
+            except WireError as error:
+                _log.warning("%s; the checkpoint before it is used", error)
+            except OSError as error:
+                _log.warning("%s can't be read: %s; the checkpoint before it is used", path, error.strerror or error)
+
+    def _paths(self) -> list[Path]:
+        try:
+            return list_checkpoints(self.directory) if self.directory is not None else []
+        except OSError as error:
+            _log.warning("checkpoints in %s can't be read: %s", self.directory, error.strerror or error)
+            return []
+
+    # -- jobs that are over ------------------------------------------------------------------------------------
+
+    def ending(self, job: str) -> Ending | None:
+        """How a job ended, as far as this device knows."""
+        return self._over.get(job)
+
+    def mark_over(self, job: str, how: Ending) -> None:
+        """Remember that a job is not to be gone on with; its checkpoints stay."""
+        if self.directory is None or job in self._over:
+            return
+        remembered = [*self._over.items(), (job, how)][-_REMEMBERED:]
+        self._over = dict(remembered)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.directory / "over.json", msgspec.json.encode(self._over))
+        except OSError as error:
+            self._complain(f"that job {job} is {how}", error)
+
+    def _read_over(self) -> dict[str, Ending]:
+        if self.directory is None:
+            return {}
+        path = self.directory / "over.json"
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=dict[str, Ending])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError) as error:
+            _log.warning("%s can't be read (%s): jobs that were over may be taken up again", path, error)
+            return {}

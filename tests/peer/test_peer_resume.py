@@ -1,0 +1,259 @@
+"""A fleet that has lost everything but its checkpoints goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from peer_agents import train
+from peer_fleet import DEADLINE_S
+
+from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.fabric.client import FabricClient
+from edgepeer.fabric.documents import PeerReport
+from edgepeer.fabric.events import FabricEvent, JobSeen, ReportSeen
+from edgepeer.peer import job_run
+from edgepeer.peer.agent import run_agent
+from edgepeer.peer.checkpoints import Checkpoints
+from edgepeer.settings import PeerSettings
+from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
+from edgepeer.training.job import Job, new_job
+from edgepeer.wire.documents import unpack
+
+JOB = new_job(
+    id="j1", model="linear", trainer="numpy", optimizer="adam", batch_size=20, rounds=60, wait_for=3, eval_every=1000
+)
+NAMES = ("p0", "p1", "p2")
+
+
+@contextlib.asynccontextmanager
+async def devices(broker: EmbeddedBroker, home: Path, names: Sequence[str] = NAMES) -> AsyncIterator[None]:
+    """Agents with state directories under `home`; they leave when the context ends."""
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        for name in names:
+            settings = PeerSettings(
+                broker=broker.address.url(),
+                fabric="lab",
+                peer_id=name,
+                state_dir=home / name,
+                checkpoint_every=10,
+                checkpoint_keep=1000,
+            )
+            tasks.create_task(run_agent(settings, stop=stop))
+        try:
+            yield
+        finally:
+            stop.set()
+
+
+class Watcher:
+    """Sees the fabric's job and its peers' last reports."""
+
+    def __init__(self) -> None:
+        self.job: Job | None = None
+        self.jobs_seen = 0
+        self.reports: dict[str, PeerReport] = {}
+        self._news = asyncio.Event()
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def at(cls, broker: EmbeddedBroker) -> AsyncIterator[Watcher]:
+        watcher = cls()
+        client = FabricClient(broker.address, "lab", "watcher", on_event=watcher._take)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(client.run())
+            await client.connected()
+            yield watcher
+            await client.close()
+
+    def _take(self, event: FabricEvent) -> None:
+        match event:
+            case ReportSeen(report):
+                self.reports[report.peer] = report
+            case JobSeen(payload):
+                self.jobs_seen += payload is not None
+                self.job = None if payload is None else unpack(payload, Job)
+        self._news.set()
+
+    async def until_done(self, *names: str) -> dict[str, PeerReport]:
+        async with asyncio.timeout(DEADLINE_S):
+            while any(name not in self.reports or self.reports[name].state != "done" for name in names):
+                self._news.clear()
+                await self._news.wait()
+        return self.reports
+
+    async def until(self, job: Job | None) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while self.job != job:
+                self._news.clear()
+                await self._news.wait()
+
+
+def rounds_kept(home: Path, name: str) -> list[int]:
+    return [read_checkpoint(path).round for path in list_checkpoints(home / name / "checkpoints")]
+
+
+def power_failed(home: Path, then: Path, **last: int) -> Path:
+    """The state directories as they would be had the power failed after each device's checkpoint of that round."""
+    shutil.copytree(home, then)
+    for name, number in last.items():
+        (then / name / "checkpoints" / "over.json").unlink()
+        for path in list_checkpoints(then / name / "checkpoints"):
+            if read_checkpoint(path).round > number:
+                path.unlink()
+    return then
+
+
+@pytest.fixture
+async def uninterrupted(tmp_path: Path, broker: EmbeddedBroker) -> tuple[Path, str]:
+    """The state directories of a fleet that has trained to the end, and the digest of its parameters."""
+    home = tmp_path / "uninterrupted"
+    async with devices(broker, home):
+        result = await train(broker, JOB)
+    assert result.done == NAMES
+    assert result.identical
+    return home, result.digests["p0"]
+
+
+async def resumed(home: Path) -> dict[str, str]:
+    """The digests that a fleet with these state directories, and a new broker, ends with."""
+    async with EmbeddedBroker() as fresh, Watcher.at(fresh) as watcher, devices(fresh, home):
+        reports = await watcher.until_done(*NAMES)
+        assert watcher.job == JOB
+        return {name: report.digest for name, report in reports.items()}
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"p0": 30, "p1": 30, "p2": 30},
+        {"p0": 40, "p1": 30, "p2": 20},
+        {"p0": 20, "p1": 30, "p2": 40},
+        {"p0": 50, "p1": 0, "p2": 40},
+    ],
+    ids=str,
+)
+async def test_a_fleet_that_lost_power_ends_with_the_same_bits(
+    tmp_path: Path, uninterrupted: tuple[Path, str], last: dict[str, int]
+) -> None:
+    home, digest = uninterrupted
+    then = power_failed(home, tmp_path / "then", **last)
+    assert await resumed(then) == dict.fromkeys(NAMES, digest)
+    newest = max(last.values())
+    # Nobody has computed a round anew that somebody still had.
+    for name, number in last.items():
+        assert sorted(rounds_kept(then, name)) == sorted({*range(10, number + 1, 10), *range(newest + 10, 61, 10)})
+
+
+async def test_a_torn_checkpoint_is_passed_over(
+    tmp_path: Path, uninterrupted: tuple[Path, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    home, digest = uninterrupted
+    then = power_failed(home, tmp_path / "then", p0=30, p1=30, p2=30)
+    for name in NAMES:
+        newest = list_checkpoints(then / name / "checkpoints")[0]
+        newest.write_bytes(newest.read_bytes()[:-100])
+    with caplog.at_level(logging.INFO):
+        assert await resumed(then) == dict.fromkeys(NAMES, digest)
+    assert "goes on after round 20" in caplog.text
+    assert f"{newest}: cut short" in caplog.text
+    assert "the checkpoint before it is used" in caplog.text
+
+
+async def test_a_run_that_is_interrupted_while_it_trains(
+    tmp_path: Path, uninterrupted: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, digest = uninterrupted
+    home, then = tmp_path / "home", tmp_path / "then"
+    saved, loop, save = asyncio.Event(), asyncio.get_running_loop(), Checkpoints.save
+
+    def save_and_tell(*arguments: Any, **options: Any) -> None:
+        save(*arguments, **options)
+        loop.call_soon_threadsafe(saved.set)
+
+    monkeypatch.setattr(Checkpoints, "save", save_and_tell)
+    async with EmbeddedBroker() as first, devices(first, home):
+        training = asyncio.create_task(train(first, JOB))
+        async with asyncio.timeout(DEADLINE_S):
+            while not all(len(list_checkpoints(home / name / "checkpoints")) >= 2 for name in NAMES):
+                saved.clear()
+                await saved.wait()
+        # What is on the disks at this moment is what a power failure would leave.
+        shutil.copytree(home, then, ignore=shutil.ignore_patterns("*.unfinished"))
+        await training
+    assert not (then / "p0" / "checkpoints" / "over.json").exists()
+    assert await resumed(then) == dict.fromkeys(NAMES, digest)
+
+
+async def test_a_majority_goes_on_without_the_others(
+    tmp_path: Path, uninterrupted: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, _ = uninterrupted
+    then = power_failed(home, tmp_path / "then", p0=30, p1=30, p2=30)
+    monkeypatch.setattr(job_run, "REGATHER_S", 0.5)
+    async with EmbeddedBroker() as fresh, Watcher.at(fresh) as watcher, devices(fresh, then, ("p0", "p2")):
+        reports = await watcher.until_done("p0", "p2")
+        assert reports["p0"].digest == reports["p2"].digest != ""
+        async with devices(fresh, then, ("p1",)):  # comes when all is over, and gets what the others have
+            reports = await watcher.until_done("p1")
+            assert reports["p1"].digest == reports["p0"].digest
+
+
+async def test_a_minority_waits(
+    tmp_path: Path, uninterrupted: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, _ = uninterrupted
+    then = power_failed(home, tmp_path / "then", p0=30, p1=30, p2=30)
+    monkeypatch.setattr(job_run, "REGATHER_S", 0.2)
+    async with EmbeddedBroker() as fresh, Watcher.at(fresh) as watcher, devices(fresh, then, ("p1",)):
+        await watcher.until(JOB)
+        async with devices(fresh, then, ("p0", "p2")):
+            reports = await watcher.until_done(*NAMES)
+            # Whoever of them came first, two were enough: the bits may be others, but they are the same.
+            assert len({report.digest for report in reports.values()}) == 1
+    assert all(reports[name].state == "done" for name in NAMES)
+
+
+async def test_a_job_that_is_over_is_not_taken_up_again(
+    tmp_path: Path, uninterrupted: tuple[Path, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    home, _ = uninterrupted
+    assert Checkpoints(home / "p0", every=10, keep=3).unfinished() is None
+    with caplog.at_level(logging.INFO):
+        async with EmbeddedBroker() as fresh, Watcher.at(fresh) as watcher, devices(fresh, home):
+            job = new_job(id="j2", model="linear", trainer="numpy", rounds=20, wait_for=3)
+            assert (await train(fresh, job)).identical
+            assert watcher.jobs_seen == 1
+    assert "taken up again" not in caplog.text
+
+
+async def test_a_withdrawn_job_is_not_taken_up_again(
+    tmp_path: Path, uninterrupted: tuple[Path, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    home, _ = uninterrupted
+    then = power_failed(home, tmp_path / "then", p0=30, p1=30, p2=30)
+    async with EmbeddedBroker() as fresh, Watcher.at(fresh) as watcher, devices(fresh, then, ("p0",)):
+        await watcher.until(JOB)
+        client = FabricClient(fresh.address, "lab", "user", on_event=lambda _: None)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(client.run())
+            await client.connected()
+            client.publish_retained(client.topics.job, None)
+            await client.close()
+        await watcher.until(None)
+    store = Checkpoints(then / "p0", every=10, keep=3)
+    assert store.unfinished() is None
+    assert store.ending("j1") == "withdrawn"
+    # p1 had not heard of it; p0 has, and sees to it.
+    async with EmbeddedBroker() as fresh, Watcher.at(fresh) as watcher, devices(fresh, then, ("p1",)):
+        await watcher.until(JOB)
+        async with devices(fresh, then, ("p0",)):
+            await watcher.until(None)
+    assert Checkpoints(then / "p1", every=10, keep=3).unfinished() is None
