@@ -21,25 +21,24 @@ from edgepeer.errors import ConfigError, ContributionMismatch, FellBehind, LeftF
 from edgepeer.fabric import events as seen
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
-from edgepeer.fabric.documents import Presence
 from edgepeer.fabric.topics import Group, Topics
 from edgepeer.ids import PeerId, check_fabric, load_identity
 from edgepeer.peer.bell import Bell
+from edgepeer.peer.control import ControlPlane
 from edgepeer.peer.driver import Driver
 from edgepeer.peer.outcome import FloatArray, Outcome, Shapes, flatten
 from edgepeer.peer.reach import warn_of_reach
 from edgepeer.peer.switchboard import Switchboard
 from edgepeer.peer.tasks import task_group
-from edgepeer.peer.translation import as_protocol
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.links import LinkState
 from edgepeer.protocol.machine import ProtocolName
-from edgepeer.topology.view import MAX_FANOUT, Member, View
+from edgepeer.topology.view import MAX_FANOUT, MAX_MEMBERS, Member, View
 from edgepeer.transport.base import Traffic
 from edgepeer.transport.options import advertised, parse_address
 from edgepeer.transport.tcp import TcpTransport
-from edgepeer.version import VERSION
 from edgepeer.wire.frames import Hello
 
 __all__ = ["ROUND_TIMEOUT_S", "Peer"]
@@ -68,6 +67,8 @@ class Peer:
         listen: host:port for other peers to connect to; the default is for this machine only.
         advertise: addresses to announce instead of those that `listen` is reached under.
         fanout: children per peer in the tree, if this peer makes the fleet's first view.
+        quorum: how many peers must stay together to go on without the others, if this peer makes the first view;
+            0: the majority.
         limits: when to give up on what.
         protocol: what rounds run by, see edgepeer.baselines; `static_timeout`, in seconds, is ft-tree-static's.
 
@@ -86,12 +87,15 @@ class Peer:
         listen: str = "127.0.0.1:0",
         advertise: Sequence[str] = (),
         fanout: int = 2,
+        quorum: int = 0,
         limits: Limits | None = None,
         protocol: ProtocolName = "ft-tree",
         static_timeout: float = STATIC_TIMEOUT_S,
     ) -> None:
         if not 1 <= fanout <= MAX_FANOUT:
             raise ConfigError(f"fanout = {fanout}: must be from 1 to {MAX_FANOUT}")
+        if not 0 <= quorum <= MAX_MEMBERS:
+            raise ConfigError(f"quorum = {quorum}: must be from 1 to {MAX_MEMBERS}, or 0 for the majority")
         self._broker = BrokerAddress.parse(broker)
         self._fabric_name = check_fabric(fabric)
         self._identity_args = (Path(state_dir) if state_dir is not None else None, peer_id)
@@ -102,7 +106,9 @@ class Peer:
         self._advertise = tuple(advertise)
         self._limits = limits or Limits()
         self._protocol = protocol
-        self._machine = partial(make_machine, protocol, fanout=fanout, limits=limits, static_timeout_s=static_timeout)
+        self._machine = partial(
+            make_machine, protocol, fanout=fanout, quorum=quorum, limits=limits, static_timeout_s=static_timeout
+        )
         self._view: View | None = None
         self.bell = Bell()
         """Rings whenever the view or anything else of this peer has changed."""
@@ -154,13 +160,13 @@ class Peer:
             self.id,
             on_event=self._on_fabric_event,
             will_topic=Topics(self._fabric_name).presence(self.id),
-            interests=Group.PEERS | Group.VIEW | Group.JOB,
+            interests=Group.PEERS | Group.VIEW | Group.JOB | Group.RELAY,
         )
+        self._control = ControlPlane(self.fabric, self.traffic, self._driver.dispatch)
         tasks.create_task(self.fabric.run(), name="fabric")
         self._stack.push_async_callback(self.fabric.close)
         await self.fabric.connected()
         warn_of_reach(listener.address, self._broker.host)
-        self._started = time.time()
         self.publish_presence()
         self._driver.start()
         tasks.create_task(self._watch(), name="watch")
@@ -297,7 +303,10 @@ class Peer:
     # -- state of a run --------------------------------------------------------------------------------------
 
     def want_run(self, run: str | None, peers: int = 1, have: int = 0) -> None:
-        """Ask for a run, whose state is in use here up to round `have`: it starts once `peers` peers are in."""
+        """Ask for a run: the coordinator starts it once `peers` peers are in.
+
+        `have`: the last round whose state is in use here, from a checkpoint; 0: none.
+        """
         self._driver.dispatch(ev.RunWanted(run, peers, have))
 
     def stand_aside(self) -> None:
@@ -317,6 +326,11 @@ class Peer:
         self._driver.dispatch(ev.Adopted(run, number))
 
     @property
+    def links(self) -> tuple[LinkState, ...]:
+        """How this peer's links are, and what they run over."""
+        return self._driver.node.link_states()
+
+    @property
     def committed(self) -> int:
         """The last round that is over at this peer; -1 while it waits for the state of a run."""
         return self._driver.node.allreduce.committed
@@ -324,23 +338,16 @@ class Peer:
     # -- what the driver says (driver.Owner) -------------------------------------------------------------------
 
     def publish_view(self, view: View | None) -> None:
-        if view is not None:
-            self.fabric.publish_retained(self.fabric.topics.view, view)
-        else:
-            self.fabric.forget(self.fabric.topics.view)
+        self._control.publish_view(view)
 
     def publish_presence(self) -> None:
         me = self._driver.node.membership.me
-        presence = Presence(
-            id=me.id,
-            incarnation=me.incarnation,
-            addresses=me.addresses,
-            version=VERSION,
-            started=self._started,
-        )
-        self.fabric.publish_retained(self.fabric.topics.presence(self.id), presence)
+        self._control.publish_presence(me)
         if (switchboard := self._driver.switchboard) is not None:
             switchboard.hello = msgspec.structs.replace(switchboard.hello, incarnation=me.incarnation)
+
+    def relay(self, effect: fx.Relay) -> None:
+        self._control.relay(effect)
 
     def view_installed(self, view: View) -> None:
         self._view = view
@@ -367,6 +374,8 @@ class Peer:
                 weight=effect.weight,
                 seconds=time.monotonic() - asked[1],
                 digest=effect.digest.hex(),
+                paths=effect.paths,
+                phases=effect.phases,
                 vector=effect.sum,
                 shapes=asked[0],
             )
@@ -390,8 +399,7 @@ class Peer:
     # -- what MQTT says ------------------------------------------------------------------------------------
 
     def _on_fabric_event(self, event: seen.FabricEvent) -> None:
-        if (told := as_protocol(event)) is not None:
-            self._driver.dispatch(told)
+        self._control.hear(event)
         if isinstance(event, seen.Disconnected) and not self._closed:
             _log.warning("broker is away (%s); rounds go on, joining waits", event.reason)
         if self.on_fabric_event is not None:

@@ -32,6 +32,8 @@ class Owner(Protocol):
 
     def publish_presence(self) -> None: ...
 
+    def relay(self, effect: fx.Relay) -> None: ...
+
     def view_installed(self, view: View) -> None: ...
 
     def removed(self, effect: fx.Removed) -> None: ...
@@ -63,6 +65,7 @@ class Driver:
             fx.Dial: lambda e: self._lines.dial(e.member),
             fx.CloseLink: lambda e: self._lines.hang_up(e.peer, e.reason, abrupt=e.abrupt),
             fx.PublishView: lambda e: owner.publish_view(e.view),
+            fx.Relay: owner.relay,
             fx.PublishPresence: lambda e: owner.publish_presence(),
             fx.ViewInstalled: lambda e: owner.view_installed(e.view),
             fx.Removed: owner.removed,
@@ -127,6 +130,8 @@ class Driver:
         now = max(time.monotonic(), self._timer_at)
         self._timer_at = float("inf")
         try:
+            for peer in self._lines.receiving():
+                self._do(self.node.handle(ev.Heard(peer), now))
             self._do(self.node.tick(now))
             if self._timer_at == float("inf"):
                 self._arm()
@@ -142,9 +147,9 @@ class Driver:
         _log.debug("link to %s down: %s", peer, reason)
         self.dispatch(ev.LinkDown(peer, reason))
 
-    def dial_failed(self, peer: PeerId, reason: str) -> None:
+    def dial_failed(self, peer: PeerId, reason: str, refused: bool) -> None:
         _log.debug("no link to %s: %s", peer, reason)
-        self.dispatch(ev.DialFailed(peer, reason))
+        self.dispatch(ev.DialFailed(peer, reason, refused))
 
     def sink(self, peer: PeerId, frame: Frame, payload_bytes: int) -> memoryview | None:
         if self._stopped:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.ids import PeerId
+from edgepeer.protocol.effects import Phases
 from edgepeer.protocol.events import FloatVector
 
 __all__ = ["Arrays", "FloatArray", "Outcome", "Shapes", "flatten"]
@@ -86,6 +87,10 @@ class Outcome:
     """From this peer's call to the result."""
     digest: str
     """xxh3_128 of the sum's bytes, hexadecimal."""
+    paths: tuple[str, ...]
+    """What this peer's links to its parent and children ran over at the end: "direct", "via x" or "relay"."""
+    phases: Phases
+    """Where the time went."""
     vector: FloatVector = field(repr=False)
     """The weighted sum as one vector, read-only."""
     shapes: Shapes = field(repr=False)

@@ -16,7 +16,7 @@ __all__ = ["Switchboard"]
 
 _log = logging.getLogger(__name__)
 
-DIAL_TIMEOUT_S: Final = 4.0
+DIAL_TIMEOUT_S: Final = 2.0
 STAGGER_S: Final = 0.25
 """The next address is tried this long after the one before it, if that has not answered yet."""
 CROSSING_S: Final = 2.0
@@ -48,6 +48,10 @@ class Switchboard:
         if session is not None:
             session.channel.send(frame, payload)
 
+    def receiving(self) -> list[PeerId]:
+        """The peers of whom a part of a frame has come since this was last asked."""
+        return [peer for peer, session in self._sessions.items() if session.channel.progressed()]
+
     def hang_up(self, peer: PeerId, reason: str, *, abrupt: bool = False) -> None:
         """Close the connection to a peer, if there is one; `link_down` is not called. `abrupt`: drop what is queued."""
         session = self._sessions.pop(peer, None)
@@ -76,7 +80,7 @@ class Switchboard:
         call.add_done_callback(self._calls.discard)
 
     async def _dial(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
-        failures: list[str] = []
+        failures: list[OSError] = []
         answered = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as attempts:
@@ -92,10 +96,11 @@ class Switchboard:
         finally:
             self._dialling.discard(peer)
         if peer not in self._sessions and not self._closed:
-            self.lines.dial_failed(peer, "; ".join(failures) or "it advertises no address")
+            refused = bool(failures) and all(isinstance(failure, ConnectionRefusedError) for failure in failures)
+            self.lines.dial_failed(peer, "; ".join(map(str, failures)) or "it advertises no address", refused)
 
     async def _attempt(
-        self, peer: PeerId, address: str, delay: float, answered: asyncio.Event, failures: list[str]
+        self, peer: PeerId, address: str, delay: float, answered: asyncio.Event, failures: list[OSError]
     ) -> None:
         await asyncio.sleep(delay)
         made: list[Session] = []
@@ -108,8 +113,8 @@ class Switchboard:
         try:
             await self._transport.dial(address, accept, timeout=DIAL_TIMEOUT_S)
             await made[0].settled
-        except (OSError, TimeoutError) as error:
-            failures.append(f"{address}: {str(error) or type(error).__name__}")
+        except OSError as error:  # TimeoutError is one
+            failures.append(type(error)(f"{address}: {str(error) or type(error).__name__}"))
             return
         except asyncio.CancelledError:
             if made and made[0].peer is None:
@@ -118,7 +123,7 @@ class Switchboard:
         if made[0].peer == peer or peer in self._sessions:
             answered.set()
         else:
-            failures.append(f"{address}: somebody else is there")
+            failures.append(OSError(f"{address}: somebody else is there"))
             made[0].channel.close(f"looking for {peer}")
 
     def _accept(self, channel: Channel) -> Session:

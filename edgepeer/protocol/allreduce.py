@@ -17,68 +17,52 @@ The root decides, but not against what an earlier root may have committed: see `
 
 A parent adds its own vector and its children's in position order, element ranges as they become complete in
 all of them, so the bits do not depend on arrival. Segments go up and down while later ones still come up;
-nobody applies anything before the Commit. A round that a new view cuts short starts again under the new
-epoch with the contributions kept. Since a round needs the contribution of every member, and whoever has
+nobody applies anything before it is decided (deciding.py). A round that a new view cuts short starts again under
+the new epoch with the contributions kept. Since a round needs the contribution of every member, and whoever has
 committed it does not contribute again but hands its result to its neighbours, no round can be committed twice
 with different bits by members of one view.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
+from edgepeer.protocol.ending import Ending
 from edgepeer.protocol.events import FloatVector
-from edgepeer.protocol.limits import Limits
-from edgepeer.protocol.past import Decided, Dropped, Past
-from edgepeer.protocol.place import UNKNOWN, Place
-from edgepeer.protocol.rates import Rates
+from edgepeer.protocol.past import Dropped
+from edgepeer.protocol.place import UNKNOWN
 from edgepeer.protocol.round import Round
-from edgepeer.protocol.sending import Sending
-from edgepeer.protocol.streams import Prefix, Shape, Upstream, digest_of
+from edgepeer.protocol.streams import Shape, Upstream
 from edgepeer.topology import tree
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Abort, Cause, Commit, Reduce, Result, unpack_set
+from edgepeer.wire.frames import Abort, Reduce, Result, unpack_set
 
 __all__ = ["Allreduce"]
 
 
-class Allreduce:
+class Allreduce(Ending):
     """The rounds of one peer."""
-
-    def __init__(
-        self,
-        me: PeerId,
-        limits: Limits,
-        emit: Callable[[fx.Effect], None],
-        fail_link: Callable[..., None],
-    ) -> None:
-        self._limits = limits
-        self._emit = emit
-        self._fail_link = fail_link
-        self.place = Place(me)
-        self._round = Round()
-        self._origin: frozenset[PeerId] = frozenset()  # who was in when the round began
-        self._past = Past(limits.kept_results, emit)
-        self._rates = Rates(limits)
-        self._send = Sending(self.place, self._past, self._rates, emit)
-        self.own_state: dict[str, int] = {}  # of which run the owner has the state after which round
 
     # -- views and neighbours ----------------------------------------------------------------------------
 
     def install(self, view: View, now: float) -> None:
         """Work in `view` from now on; the round in progress starts again."""
         place, rd, joining = self.place, self._round, self.place.view is None
+        if rd.held is not None and view.run == place.run:
+            self._commit(rd, rd.held)
+            rd = self._round
         place.enter(view)
+        self._deciding.enter(view)
         self._rates.keep(view.neighbours(place.me), 2 * tree.height(view.fanout, view.size))
         rd.spare, rd.since = None, now
         if view.run != place.run:
             self._drop_round("run", "another run has begun")
             place.run = view.run
-            place.committed = self.own_state.get(view.run, UNKNOWN) if view.run else view.first_round - 1
+            run, number = self._own_state
+            place.committed = (number if run == view.run else UNKNOWN) if view.run else view.first_round - 1
         elif joining:
             place.committed = view.first_round - 1
         self._round.may_be_decided |= joining and view.first_round > 1
@@ -115,7 +99,7 @@ class Allreduce:
         if place.at.get(peer) != committed:
             self._round.sent_down.pop(peer, None)
             if peer == place.parent:
-                self._round.sent_up, self._round.abort_sent = -1, False
+                self._round.sent_up, self._round.abort_sent, self._round.have_sent = -1, False, False
             place.at[peer] = committed
             if committed >= 0 and place.committed >= 0:
                 self._send.hand_over(peer)
@@ -145,6 +129,12 @@ class Allreduce:
         if peer in self.place.at:
             self._past.learn(peer, view)
 
+    def own_state(self, run: str, committed: int) -> None:
+        """The owner has the state of a run after round `committed`, from an earlier life."""
+        self._own_state = run, committed
+        if run == self.run and self.committed == UNKNOWN and not self.place.loading:
+            self.adopt(committed)
+
     def adopt(self, committed: int) -> None:
         """The state after round `committed` is in use here."""
         self.place.loading = False
@@ -171,15 +161,9 @@ class Allreduce:
 
     # -- what is asked from outside ------------------------------------------------------------------------
 
-    @property
-    def run(self) -> str:
-        """The run that is worked on; empty for plain allreduces."""
-        return self.place.run
-
-    @property
-    def committed(self) -> int:
-        """The last round that is over here; UNKNOWN while the state of the run is still to come."""
-        return self.place.committed
+    def rate_from(self, peer: PeerId) -> float:
+        """How fast this peer receives from a neighbour, in bytes/s; 0 while unknown."""
+        return self._rates.of(peer).bytes_per_s if peer in self.place.neighbours else 0.0
 
     @property
     def receiving(self) -> bool:
@@ -279,7 +263,10 @@ class Allreduce:
         """A segment of the root's sum lies in the result buffer (`stored`) or was of no use."""
         rd, view = self._round, self.place.view
         told = self._past.told(peer)
-        if view is None or not stored or not self.place.current(frame) or rd.result_from != peer:
+        if view is None or not self.place.current(frame) or rd.result_from != peer:
+            return
+        if not stored:
+            self._on_repeated(frame)
             return
         shape = Shape(frame.total, frame.dtype)
         rd.result.stored(frame.offset, payload_bytes // shape.itemsize)
@@ -294,6 +281,13 @@ class Allreduce:
         self._send.down(self._round)
         self._try_commit()
 
+    def _on_repeated(self, frame: Result) -> None:
+        """After a reconnect the end of a result that is held already: it may say that it counts now."""
+        rd, commit = self._round, frame.commit
+        if rd.held is not None and rd.commit is not None and commit is not None and commit.digest == rd.commit.digest:
+            rd.decided |= commit.final
+            self._try_commit()
+
     def on_abort(self, peer: PeerId, frame: Abort) -> None:
         """From below: somebody can't complete the round. From above, or handed over: it is over."""
         if not self.place.current(frame) or peer not in self.place.at:
@@ -303,94 +297,3 @@ class Allreduce:
             self._end(Dropped(frame.round, frame.cause, frame.reason), peer)
         elif peer in self._round.streams:
             self._want_abort(frame.cause, frame.reason)
-
-    # -- going on ------------------------------------------------------------------------------------------
-
-    def _advance(self) -> None:
-        """Do all that can be done now."""
-        rd, place = self._round, self.place
-        if place.view is None or place.committed == UNKNOWN:
-            return
-        if rd.abort_wanted is not None and self._pass_abort(rd, *rd.abort_wanted):
-            return
-        if rd.own is not None:
-            rd.reduce(1 << place.view.position(place.me), root=place.parent is None)
-            self._send.up(rd)
-        self._send.down(self._round)
-        self._try_commit()
-
-    # -- the end of a round ------------------------------------------------------------------------------
-
-    def _try_commit(self) -> None:
-        rd, view = self._round, self.place.view
-        if view is None:
-            return
-        if rd.result.complete and rd.commit is not None and rd.result.buffer is not None:
-            self._commit(rd, rd.commit, rd.result.buffer, rd.result_from)
-        elif self.place.parent is None and rd.reduced_all and rd.partial is not None:
-            self._commit(rd, rd.decide(view, rd.partial, self._origin), rd.partial, None)
-
-    def _commit(self, rd: Round, commit: Commit, total: FloatVector, source: PeerId | None) -> None:
-        """Accept the total that `source` has sent; None: that this peer, as the root, has reduced."""
-        number, decided_in = self.committed + 1, rd.decided_in
-        wrong = "was decided in an unknown view" if decided_in is None else ""
-        if source is not None:
-            if digest_of(total) != commit.digest:
-                wrong = "does not have the root's digest"
-            if wrong:
-                rd.result, rd.commit, rd.result_from = Prefix(), None, None
-                self._fail_link(source, f"result of round {number} {wrong}")
-                return
-            self.place.at[source] = number
-        if decided_in is None:
-            raise ProtocolBug("the root decides in its own view")
-        total.flags.writeable = False
-        mine = rd.own is not None
-        self._end(Decided(number, total, commit, decided_in), source)
-        self._emit(
-            fx.RoundCommitted(
-                run=self.run,
-                round=number,
-                epoch=commit.decided_in,
-                sum=total,
-                weight=commit.weight,
-                contributors=decided_in.names(unpack_set(commit.contributors)),
-                exact=commit.exact,
-                digest=commit.digest,
-                mine=mine,
-            )
-        )
-
-    def _want_abort(self, cause: Cause, reason: str) -> None:
-        if self._round.abort_wanted is None:
-            self._round.abort_wanted = (cause, reason[:250])
-            self._advance()
-
-    def _pass_abort(self, rd: Round, cause: Cause, reason: str) -> bool:
-        """Do what can be done to end the round without a sum. True if nothing else is to be done."""
-        if self.place.parent is not None:
-            self._send.abort(rd, cause, reason)
-        elif cause == "mismatch" or not rd.may_be_decided:
-            self._end(Dropped(self.committed + 1, cause, reason), None)
-            return True
-        else:
-            rd.abort_wanted = None
-        return cause == "mismatch"
-
-    def _end(self, ended: Decided | Dropped, source: PeerId | None) -> None:
-        """The round is over, says `source`: tell the others, and go to the next."""
-        rd, view = self._round, self.place.view
-        self._past.keep(ended)
-        self._send.ended(rd, ended, source)
-        self.place.committed = ended.round
-        spare = rd.reusable(ended.total) if isinstance(ended, Decided) else None
-        if isinstance(ended, Dropped):
-            mine = rd.own is not None
-            self._emit(fx.RoundAborted(self.run, ended.round, ended.cause, ended.reason, mine=mine))
-            if not mine and not self._past.owe(ended):
-                self._emit(fx.Behind(ended.round))
-        self._round = Round(spare)
-        if view is not None:
-            self._origin = frozenset(view.ids)
-        # A child begins the next round after it has seen this one's result, so its buffer is not read any more.
-        self._round.restart({child: old.emptied() for child, old in rd.streams.items()})

@@ -8,11 +8,11 @@ from typing import Literal, TypeAlias
 from edgepeer.ids import PeerId
 from edgepeer.protocol.events import FloatVector
 from edgepeer.topology.view import Member, View
-from edgepeer.wire.frames import Cause, Frame
+from edgepeer.wire.frames import Cause, Frame, Via
 
 __all__ = [
-    "Behind", "CloseLink", "Dial", "Effect", "Note", "ProvideState", "PublishPresence", "PublishView", "Removed",
-    "RoundAborted", "RoundCommitted", "Send", "StateReceived", "ViewInstalled",
+    "Behind", "CloseLink", "Dial", "Effect", "Note", "Phases", "ProvideState", "PublishPresence", "PublishView",
+    "Relay", "Removed", "RoundAborted", "RoundCommitted", "Send", "StateReceived", "ViewInstalled",
 ]  # fmt: skip
 
 
@@ -23,6 +23,27 @@ class Send:
     peer: PeerId
     frame: Frame
     payload: memoryview | bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Relay:
+    """Send a frame to `peer` through the broker: in order, and lost while there is none."""
+
+    peer: PeerId
+    frame: Via
+    payload: memoryview | bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Where a round's time went at one peer, in seconds."""
+
+    waited_s: float = 0.0
+    """From this peer's contribution until all of its children's had come."""
+    broadcast_s: float = 0.0
+    """From then until the whole result was here ..."""
+    decided_s: float = 0.0
+    """... and until it was decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +107,9 @@ class RoundCommitted:
     digest: bytes
     mine: bool
     """Whether this peer had contributed, and so waits for it."""
+    paths: tuple[str, ...] = ()
+    """What this peer's links to parent and children ran over when it ended: "direct", "via x" or "relay"."""
+    phases: Phases = Phases()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +160,6 @@ class Note:
 
 
 Effect: TypeAlias = (
-    Send | Dial | CloseLink | PublishView | PublishPresence | ViewInstalled | Removed | RoundCommitted | RoundAborted
-    | ProvideState | StateReceived | Behind | Note
+    Send | Relay | Dial | CloseLink | PublishView | PublishPresence | ViewInstalled | Removed | RoundCommitted
+    | RoundAborted | ProvideState | StateReceived | Behind | Note
 )  # fmt: skip

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import Member, View
-from edgepeer.wire.frames import Frame
+from edgepeer.wire.frames import Frame, Via
 
 __all__ = [
     "Abandoned", "Adopted", "Contribute", "ControlLost", "ControlSynced", "DialFailed", "Event", "FloatVector",
-    "FrameReceived", "JoinWanted", "LeaveWanted", "LinkDown", "LinkUp", "PresenceGone", "PresenceSeen", "RunWanted",
-    "StateReady", "TimedOut", "ViewSeen",
+    "FrameReceived", "Heard", "JoinWanted", "LeaveWanted", "LinkDown", "LinkUp", "PresenceGone", "PresenceSeen",
+    "Relayed", "RunWanted", "StateReady", "TimedOut", "ViewSeen",
 ]  # fmt: skip
 
 FloatVector: TypeAlias = NDArray[Any]
@@ -58,6 +58,23 @@ class DialFailed:
 
     peer: PeerId
     reason: str
+    refused: bool = False
+    """Whether there is a machine that says that nobody listens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A part of a frame that is under way from `peer` has arrived."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """The broker has brought a frame that was addressed to this peer."""
+
+    frame: Via
+    payload: memoryview | bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +167,7 @@ class JoinWanted:
 
 
 Event: TypeAlias = (
-    FrameReceived | LinkUp | LinkDown | DialFailed | PresenceSeen | PresenceGone | ViewSeen | ControlSynced
-    | ControlLost | Contribute | Abandoned | TimedOut | RunWanted | StateReady | Adopted | LeaveWanted | JoinWanted
+    FrameReceived | Relayed | Heard | LinkUp | LinkDown | DialFailed | PresenceSeen | PresenceGone | ViewSeen
+    | ControlSynced | ControlLost | Contribute | Abandoned | TimedOut | RunWanted | StateReady | Adopted | LeaveWanted
+    | JoinWanted
 )  # fmt: skip

@@ -9,28 +9,39 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Generous by default: they decide when to give up, not how fast things go."""
+    """Bounds within which timeouts adapt to what is measured, and sizes. None needs to be tuned."""
 
+    heartbeat_min_s: float = 0.02
+    """While rounds are short, a link on which nothing was sent for this long gets a Ping ..."""
     heartbeat_s: float = 1.0
-    """A link on which nothing was sent for this long gets a Ping."""
-    silence_s: float = 10.0
-    """A link on which nothing was heard for this long is closed; a peer that has none for this long is gone."""
+    """... and for this long while there are none."""
+    silence_s: float = 3.0
+    """A link on which nothing was heard for this long is closed, whatever was measured; a peer that cannot be reached
+    on any path for this long is gone."""
     stall_s: float = 300.0
     """A child that keeps a round waiting for this long, though it is alive and waits for nobody, is removed."""
-    refused_s: float = 0.3
-    """A peer whose link broke and whose presence on MQTT is cleared is gone after this long."""
+    refused_s: float = 0.2
+    """A peer whose machine says that it is not there, or whose link broke and whose presence on MQTT is cleared, is
+    gone after this long without any path."""
+    relay_after_s: float = 0.15
+    """The broker is tried as a path when no neighbour has found one for this long."""
     settle_s: float = 0.3
     """The first view is made when no new peer has appeared for this long ..."""
     settle_limit_s: float = 2.0
     """... but not later than this."""
     join_batch_s: float = 0.2
     """Changes to an idle fleet are collected for this long before a new view is made."""
-    takeover_s: float = 3.0
+    takeover_s: float = 0.5
     """Position p takes over p - 1 times this long after its parent was lost, if nobody before it has."""
+    poll_s: float = 0.25
+    """Who wants to take over asks again after this long."""
+    penalty_s: float = 2.0
+    """A peer that was lost again waits this long before it is let in again; doubles each time up to ..."""
+    penalty_limit_s: float = 60.0
     redial_min_s: float = 0.1
     """First pause between two attempts to connect; doubles up to ..."""
     redial_max_s: float = 2.0
-    dial_back_s: float = 1.0
+    dial_back_s: float = 0.5
     """A parent connects to a child that has not connected to it for this long."""
     max_vector_bytes: int = 1 << 30
     """No vector of a round may be larger."""
@@ -44,5 +55,7 @@ class Limits:
     first_segment_bytes: int = 256 << 10
     """Size of segments on a link whose rate is not yet known; a multiple of 8."""
     state_segment_bytes: int = 256 << 10
+    relay_bytes: int = 256 << 10
+    """What goes through the broker goes in pieces of at most this size; a multiple of 8."""
     max_links: int = 256
     """How many peers may be connected at once, neighbours or not."""

@@ -1,71 +1,151 @@
-"""Which peers to be connected to, and which of them are gone.
+"""Which peers to be connected to, over what, and which of them are gone.
 
-    link is            | heard something | nothing sent for heartbeat_s | nothing heard for silence_s | broke
-    -------------------+-----------------+------------------------------+-----------------------------+---------------
-    up                 | up              | Ping                         | closed, down                | down
-    down, wanted       | -               | dial again, with back-off    | the peer is gone            | -
-    down, not wanted   | -               | forgotten                    | -                           | -
+    the connection is     | heard something | nothing sent for a beat | silent too long    | broke
+    ----------------------+-----------------+-------------------------+--------------------+------------------------
+    up                    | up              | Ping                    | reset: down        | down
+    down, wanted          | -               | dial again, with        | -                  | -
+                          |                 | back-off                |                    |
+    down, not wanted      | -               | forgotten               | -                  | -
 
-A peer whose link is down counts as gone after `silence_s`, or after `refused_s` if its presence on MQTT has
-been cleared too. A cleared presence alone means nothing: it may be the broker that is gone. A peer that shows
-up in a newer life than the one that is wanted is gone at once, link or no link.
+A link to a *main* neighbour, parent or child, may also run over a tunnel while the connection is down (paths.py).
+A link to a *backup*, brother or uncle, is a connection and nothing else. How long silence may last is measured for
+every path (timing.py).
+
+A main neighbour of whom nothing was heard on any path for `silence_s` counts as gone; or one without any path for
+`refused_s`, if its machine says that nobody listens there, or its presence on MQTT has been cleared, too. A cleared
+presence alone means nothing: it may be the broker that is gone. A peer that shows up in a newer life than the one
+that is wanted is gone at once, link or no link.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.timing import RoundTrip
 from edgepeer.topology.view import Member
 from edgepeer.wire.frames import Ping, Sync
 
-__all__ = ["Link", "Links"]
+__all__ = ["Link", "LinkState", "Links", "Role", "Tunnel"]
+
+Role = Literal["parent", "child", "backup", "other"]
+_ALARM_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """One link as its owner may show it."""
+
+    peer: PeerId
+    role: Role
+    up: bool
+    path: str
+    """"direct", "via x", "relay", or empty."""
+    rtt_s: float | None
+    """Smoothed round-trip time of the path; None while unknown."""
+    rate_bytes_per_s: float = 0.0
+    """How fast this peer receives over it; 0 while unknown."""
+
+
+class Tunnel:
+    """A way to a peer without a connection: through a hop, or, without one, through the broker."""
+
+    __slots__ = ("hop", "number", "received", "sent")
+
+    def __init__(self, number: int, hop: PeerId | None) -> None:
+        self.number = number
+        self.hop = hop
+        self.sent = 0
+        self.received = 0
+
+    @property
+    def path(self) -> str:
+        return "relay" if self.hop is None else f"via {self.hop}"
 
 
 class Link:
     """What is known of one peer's link."""
 
     __slots__ = (
-        "cleared",
-        "dialing",
-        "down_since",
-        "heard",
-        "life",
-        "life_at",
-        "member",
-        "redial_at",
-        "redial_s",
-        "sent",
-        "sync",
-        "told",
-        "up",
-        "waiting",
-    )
+        "alive_at", "cleared", "closed_at", "dialing", "direct", "down_since", "echo", "echo_at", "every", "heard",
+        "life", "life_at", "member", "orphan", "reaches", "ready", "redial_at", "redial_s", "refused", "role", "sent", "sync",
+        "timing", "told", "tunnel", "tunnel_timing", "waiting",
+    )  # fmt: skip
 
     def __init__(self, now: float) -> None:
-        self.up = False
+        self.direct = False
+        """Whether there is a connection."""
+        self.tunnel: Tunnel | None = None
+        """What the link runs over while there is no connection."""
         self.member: Member | None = None
         """Set while the link is wanted."""
+        self.role: Role = "other"
         self.down_since = now
         self.heard = now
+        """When something has last come over the path in use, or that path began ..."""
+        self.alive_at = now
+        """... and over any path."""
         self.sent = now
         self.dialing = False
         self.redial_at = now
         self.redial_s = 0.0
+        self.refused = False
+        """The last attempt to connect was refused by the peer's machine."""
+        self.closed_at = float("-inf")
+        """When the connection was last closed because of silence."""
         self.cleared = False
         """The peer's presence on MQTT is gone."""
         self.life = 0
         """The newest incarnation that the peer has shown, on MQTT or on connecting ..."""
         self.life_at = now
         """... and since when."""
+        self.timing = RoundTrip()
+        """Of the connection."""
+        self.tunnel_timing = RoundTrip()
+        self.every = 0.0
+        """The peer has promised a Ping within this time; 0: it has not."""
+        self.echo = 0.0
+        """The peer's clock in its last Ping ..."""
+        self.echo_at = now
+        """... and when that came."""
+        self.reaches = 0
+        """Positions in our view of the members that the peer has a connection with."""
+        self.orphan = False
+        self.ready = False
         self.waiting = False
         """The peer's round waits for its children."""
         self.sync: Sync | None = None
-        """Where the peer stood when it last said so on this connection."""
+        """Where the peer stood when it last said so on this path."""
         self.told: int | None = None
-        """What the peer was last told of where we stand, by a Sync on this connection."""
+        """What the peer was last told of where we stand, by a Sync on this path."""
+
+    @property
+    def up(self) -> bool:
+        return self.direct or self.tunnel is not None
+
+    @property
+    def main(self) -> bool:
+        return self.role in ("parent", "child")
+
+    @property
+    def path(self) -> str:
+        return "direct" if self.direct else self.tunnel.path if self.tunnel is not None else ""
+
+    @property
+    def clock(self) -> RoundTrip:
+        """The timing of the path in use."""
+        return self.tunnel_timing if self.tunnel is not None and not self.direct else self.timing
+
+    def begin(self, now: float) -> None:
+        """A new path: nothing that was said on an older one counts."""
+        self.sync, self.told, self.waiting, self.ready = None, None, False, False
+        self.heard = self.sent = self.echo_at = now
+        self.every = self.echo = 0.0
+        self.refused = self.cleared = False
 
 
 class Links:
@@ -82,6 +162,10 @@ class Links:
     def get(self, peer: PeerId) -> Link | None:
         return self._links.get(peer)
 
+    def all(self) -> list[tuple[PeerId, Link]]:
+        """All links, in peer order."""
+        return [(peer, self._links[peer]) for peer in sorted(self._links)]
+
     def connected(self) -> list[tuple[PeerId, Link]]:
         """All links that are up, in peer order."""
         return [(peer, self._links[peer]) for peer in sorted(self._links) if self._links[peer].up]
@@ -90,22 +174,37 @@ class Links:
         link = self._links.get(peer) if peer is not None else None
         return link is not None and link.up
 
-    def want(self, at_once: Iterable[Member], later: Iterable[Member], now: float) -> None:
-        """Be connected to these and no others: dial the first at once, the others if they don't dial us."""
-        wanted: dict[PeerId, tuple[Member, float]] = {}
-        wanted.update({PeerId(m.id): (m, now + self._limits.dial_back_s) for m in later})
-        wanted.update({PeerId(m.id): (m, now) for m in at_once})
+    def is_direct(self, peer: PeerId) -> bool:
+        link = self._links.get(peer)
+        return link is not None and link.direct
+
+    def want(self, wanted: Iterable[tuple[Member, Role]], now: float) -> None:
+        """Be connected to these and no others: dial parents at once, others if they don't dial us.
+
+        Of two backups the smaller id dials at once.
+        """
+        roles = {PeerId(member.id): (member, role) for member, role in wanted}
         for peer in sorted(self._links):
-            if peer not in wanted:
-                self._links[peer].member = None
+            if peer not in roles:
+                link = self._links[peer]
+                link.member, link.role, link.tunnel = None, "other", None
                 self._forget_if_idle(peer)
-        for peer, (member, dial_at) in sorted(wanted.items()):
+        for peer, (member, role) in sorted(roles.items()):
             link = self._links.setdefault(peer, Link(now))
             if link.member is None:
                 if not link.up:
                     link.down_since = now
-                link.redial_at, link.redial_s = dial_at, self._limits.redial_min_s
-            link.member = member
+                link.alive_at = now
+                at_once = role in ("parent", "other")
+                link.redial_at = now if at_once else now + self._limits.dial_back_s
+                link.redial_s = self._limits.redial_min_s
+            if role != link.role:
+                link.tunnel = link.tunnel if role in ("parent", "child") else None
+            link.member, link.role = member, role
+
+    def dial_at_once(self, peer: PeerId, now: float) -> None:
+        """It is this end's turn to connect."""
+        self._links[peer].redial_at = min(self._links[peer].redial_at, now)
 
     def _forget_if_idle(self, peer: PeerId) -> None:
         link = self._links[peer]
@@ -113,30 +212,44 @@ class Links:
             del self._links[peer]
 
     def on_up(self, peer: PeerId, incarnation: int, now: float) -> Link:
+        """There is a connection."""
         link = self._links.setdefault(peer, Link(now))
-        link.up, link.dialing, link.sync, link.waiting, link.cleared = True, False, None, False, False
-        link.heard, link.sent, link.told = now, now, None
+        if now - link.closed_at < _ALARM_S + 2 * (link.timing.srtt or 0.0):
+            link.timing.false_alarm(now)  # a cut would have lasted longer, or have kept us from connecting
+        link.direct, link.tunnel, link.dialing = True, None, False
+        link.begin(now)
         link.redial_s = self._limits.redial_min_s
         self._note_life(link, incarnation, now)
         return link
+
+    def on_tunnel(self, peer: PeerId, tunnel: Tunnel, incarnation: int, now: float) -> None:
+        """There is a way around."""
+        link = self._links[peer]
+        link.tunnel = tunnel
+        link.tunnel_timing = RoundTrip()
+        link.begin(now)
+        self._note_life(link, incarnation, now)
 
     def _note_life(self, link: Link, incarnation: int, now: float) -> None:
         if incarnation > link.life:
             link.life, link.life_at = incarnation, now
 
     def on_down(self, peer: PeerId, now: float) -> None:
+        """The path in use is gone."""
         link = self._links.get(peer)
         if link is None:
             return
-        link.up, link.sync = False, None
-        link.down_since = link.redial_at = now
+        if link.direct:
+            link.redial_at = now
+        link.direct, link.tunnel, link.sync = False, None, None
+        link.down_since = now
         self._forget_if_idle(peer)
 
-    def on_dial_failed(self, peer: PeerId, now: float) -> None:
+    def on_dial_failed(self, peer: PeerId, refused: bool, now: float) -> None:
         link = self._links.get(peer)
         if link is None:
             return
-        link.dialing = False
+        link.dialing, link.refused = False, refused
         link.redial_at = now + link.redial_s
         link.redial_s = min(2 * link.redial_s, self._limits.redial_max_s)
         self._forget_if_idle(peer)
@@ -150,33 +263,58 @@ class Links:
         if (link := self._links.get(peer)) is not None:
             link.cleared = True
 
-    def tick(self, now: float, waiting: bool) -> list[tuple[PeerId, str]]:
+    def on_ping(self, peer: PeerId, ping: Ping, now: float) -> None:
+        """The peer lives, and says how it stands."""
+        link = self._links[peer]
+        if link.every and link.echo:
+            link.clock.gap(now - link.echo_at, link.every)
+        if ping.echo:
+            link.clock.sample(now - ping.echo - ping.held)
+        link.clock.forgive(now)
+        link.echo, link.echo_at, link.every = ping.stamp, now, ping.every
+        link.waiting, link.orphan, link.ready = ping.waiting, ping.orphan, ping.ready
+        link.reaches = int.from_bytes(ping.reaches, "little")
+
+    def excuse(self, seconds: float, now: float) -> None:
+        """This peer itself was not listening for so long."""
+        for link in self._links.values():
+            link.heard = min(link.heard + seconds, now)
+            link.echo_at = min(link.echo_at + seconds, now)
+            link.alive_at = min(link.alive_at + seconds, now)
+            if not link.up:
+                link.down_since = min(link.down_since + seconds, now)
+
+    def tick(self, now: float, every_s: dict[Role, float], ping: Callable[[Link, float], Ping]) -> list[PeerId]:
         """Ping, dial and close what is due. Returns the links that were closed for silence."""
         silent = []
         for peer in sorted(self._links):
             link = self._links[peer]
             if link.up:
-                if now - link.heard > self._limits.silence_s:
-                    reason = f"nothing heard for {now - link.heard:.1f} s"
-                    self._emit(fx.CloseLink(peer, reason))
-                    silent.append((peer, reason))
-                elif link.member is not None and now - link.sent >= self._limits.heartbeat_s:
-                    self._emit(fx.Send(peer, Ping(waiting=waiting)))
-            elif link.member is not None and not link.dialing and now >= link.redial_at:
+                quiet, patience = now - link.heard, link.clock.silent_after(link.every, self._limits.silence_s)
+                if quiet > patience:
+                    if link.direct:
+                        link.closed_at = now
+                        reason = f"nothing heard for {quiet:.3f} s, expected within {patience:.3f} s"
+                        self._emit(fx.CloseLink(peer, reason, abrupt=True))
+                    silent.append(peer)
+                elif link.member is not None and now - link.sent >= every_s[link.role]:
+                    self._emit(fx.Send(peer, ping(link, every_s[link.role])))
+            if not link.direct and link.member is not None and not link.dialing and now >= link.redial_at:
                 link.dialing = True
                 self._emit(fx.Dial(link.member))
         return silent
 
     def lost(self, now: float) -> Iterator[tuple[PeerId, str, float]]:
-        """Wanted peers that count as gone: who, why, and since when."""
+        """Main neighbours, and whom we hope to be let in by, that count as gone: who, why, and since when."""
+        limits = self._limits
         for peer in sorted(self._links):
             link = self._links[peer]
-            if link.member is None:
+            if link.member is None or link.role == "backup":
                 continue
             if link.life > link.member.incarnation:
                 yield peer, "it has started anew", link.life_at
-            elif not link.up:
-                patience = self._limits.refused_s if link.cleared else self._limits.silence_s
-                if now - link.down_since >= patience:
-                    why = "link broke and presence was cleared" if link.cleared else f"no link for {patience:g} s"
-                    yield peer, why, link.down_since + patience
+            elif now - link.alive_at >= limits.silence_s:
+                yield peer, f"nothing heard on any path for {limits.silence_s:g} s", link.alive_at + limits.silence_s
+            elif not link.up and (link.refused or link.cleared) and now - link.down_since >= limits.refused_s:
+                why = "nobody listens there" if link.refused else "its presence was cleared"
+                yield peer, f"no path for {limits.refused_s:g} s, and {why}", link.down_since + limits.refused_s

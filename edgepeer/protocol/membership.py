@@ -17,6 +17,8 @@ A view replaces another only if that `precedes` it. This module decides; `node` 
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import msgspec
 
 from edgepeer.ids import PeerId
@@ -31,10 +33,11 @@ _PROBED = 8  # how many members of a view that does not admit us are tried at a 
 class Membership:
     """The membership of one peer."""
 
-    def __init__(self, me: Member, fanout: int, limits: Limits) -> None:
+    def __init__(self, me: Member, fanout: int, limits: Limits, quorum: int = 0) -> None:
         self.me = me
         self._id = PeerId(me.id)
         self._fanout = fanout
+        self._quorum = quorum
         self._limits = limits
         self.view: View | None = None
         self.seen: View | None = None
@@ -46,6 +49,12 @@ class Membership:
         self.leaving = False
         self.coordinator = False
         """Whether this peer stands at the head of its view."""
+        self.base: View | None = None
+        """The last view that all its members are known to have worked in: until the next one is that far, a view must
+        have a quorum of this one as well."""
+        self.waits = ""
+        """Why this peer can't make the view that it wants; empty if it can, or wants none."""
+        self._penalties: dict[PeerId, tuple[int, float]] = {}  # how often lost, and when it may come back
         self._synced_at: float | None = None
         self._appeared_at = 0.0
         self._banned: dict[PeerId, int] = {}  # lives that are over, of peers that are still present
@@ -71,7 +80,9 @@ class Membership:
             if member.id not in view and member.id in self.present:
                 # Left or lost: its presence on MQTT may outlast it, so it takes a new life to be let in again.
                 self._banned[PeerId(member.id)] = member.incarnation
-        self.view, self.seen = view, None
+        if self.view is None or self.base is None:
+            self.base = view
+        self.view, self.seen, self.waits = view, None, ""
         self.coordinator = view.coordinator == self._id
         self._lost.clear()
         self.cleared &= set(view.ids)
@@ -83,13 +94,39 @@ class Membership:
 
     def exit(self, view: View | None, now: float) -> None:
         """This peer is in no view any more; to come back it needs a new life."""
-        self.view, self.seen = None, view
+        self.view, self.seen, self.base, self.waits = None, view, None, ""
         self.coordinator = False
         self._changed_at = None
         self._appeared_at = now
         if view is not None:
             # A view without this peer was made by somebody who holds this life for lost.
             self._new_life()
+
+    def settle(self) -> None:
+        """All members are known to work in the view."""
+        self.base = self.view
+
+    # -- quorum ------------------------------------------------------------------------------------------------
+
+    def _dead(self, view: View) -> set[PeerId]:
+        """Members whose life has ended for sure: they have shown a newer one."""
+        return {
+            PeerId(m.id)
+            for m in view.members
+            if (here := self.present.get(PeerId(m.id))) is not None and here.incarnation > m.incarnation
+        }
+
+    def _may(self, following: View, consenting: Container[PeerId]) -> bool:
+        """Whether the members of `following`, with those who leave of their own will, may go on without the others."""
+        for old in (self.base, self.view):
+            if old is None:
+                continue
+            stay = {p for p in old.ids if p in consenting or (p in following and _same(old, following, p))}
+            if not old.has_quorum(stay, self._dead(old)):
+                self.waits = f"{len(stay)} of {old.size} peers are in reach, too few to go on without the others"
+                return False
+        self.waits = ""
+        return True
 
     # -- what MQTT says ------------------------------------------------------------------------------------
 
@@ -175,6 +212,9 @@ class Membership:
             and self._banned.get(peer, -1) < self.present[peer].incarnation
         ]
 
+    def _barred_until(self, peer: PeerId) -> float:
+        return self._penalties.get(peer, (0, float("-inf")))[1]
+
     def next_view(self, *, first_round: int, boundary: bool, idle: bool, contributed: bool, now: float) -> View | None:
         """The view that the coordinator should install now, None when there is no need or it is not time."""
         view = self.view
@@ -188,7 +228,9 @@ class Membership:
         stuck = any(until < first_round for until in leavers.values()) or (self.leaving and due and not contributed)
         if not (self._lost or boundary or stuck or (idle and due)):
             return None
-        joiners = self._joiners(view) if not self.leaving else []
+        wanted = self._joiners(view) if not self.leaving else []
+        joiners = [member for member in wanted if self._barred_until(PeerId(member.id)) <= now]
+        later = [until for member in wanted if (until := self._barred_until(PeerId(member.id))) > now]
         gone = self._lost | set(leavers) | {PeerId(member.id) for member in joiners if member.id in view}
         joiners = joiners[: MAX_MEMBERS - view.size + len(gone)]
         staying = [peer for peer in view.ids if peer not in gone and peer != self._id]
@@ -199,15 +241,37 @@ class Membership:
             run, first_round = self._run[0], 1
         if not gone and not joiners and run is None and head is None:
             if not self.leaving:
-                self._changed_at = None
+                self._changed_at = min(later, default=None)
             return None
-        return view.successor(first_round=first_round, without=gone, joined=joiners, coordinator=head, run=run)
+        following = view.successor(first_round=first_round, without=gone, joined=joiners, coordinator=head, run=run)
+        if not self._may(following, leavers):
+            return None
+        for peer in self._lost:
+            self._penalise(peer, now)
+        return following
 
-    def takeover(self, parent: PeerId, lost_at: float, first_round: int, now: float) -> View | None:
-        """The view in which this peer takes over, once it is its turn after its parent was lost."""
+    def _penalise(self, peer: PeerId, now: float) -> None:
+        """A peer that is lost again and again must not hold up the others each time."""
+        times, until = self._penalties.get(peer, (0, now))
+        if now - until > 5 * self._limits.penalty_limit_s:
+            times = 0
+        pause = min(2 ** (times - 1) * self._limits.penalty_s, self._limits.penalty_limit_s) if times else 0.0
+        self._penalties[peer] = times + 1, now + pause
+
+    def my_turn(self, lost_at: float, now: float) -> bool:
+        """Whether this peer may try to take over, its parent having been lost."""
+        return self.view is not None and now >= lost_at + (self.view.position(self._id) - 1) * self._limits.takeover_s
+
+    def takeover(self, parent: PeerId, votes: Container[PeerId], first_round: int) -> View | None:
+        """The view in which this peer takes over, if enough others are for it."""
         view = self.view
-        if view is None or now < lost_at + (view.position(self._id) - 1) * self._limits.takeover_s:
+        if view is None:
             return None
+        for old in (self.base, view):
+            voters = [p for p in old.ids if p in votes and _same(old, view, p)] if old is not None else []
+            if old is not None and not old.has_quorum(voters, self._dead(old)):
+                self.waits = f"{len(voters)} of {old.size} peers are in reach, too few to go on without the others"
+                return None
         return view.successor(first_round=first_round, without={parent}, coordinator=self._id)
 
     # -- outside -----------------------------------------------------------------------------------------
@@ -244,8 +308,22 @@ class Membership:
         epoch = self.seen.epoch + 1 if self.seen is not None else 1
         others = [peer for peer in sorted(self.present) if peer != self._id]
         members = (self.me, *(self.present[peer] for peer in others[: MAX_MEMBERS - 1]))
+        if self._unfinished(members):
+            return None
         run = self._run[0] if self._run is not None and len(members) >= self._run[1] else ""
-        return View(epoch=epoch, members=members, fanout=self._fanout, run=run)
+        return View(epoch=epoch, members=members, fanout=self._fanout, run=run, quorum=self._quorum)
+
+    def _unfinished(self, members: tuple[Member, ...]) -> bool:
+        """Whether others may be at work on the run that these would begin again."""
+        seen = self.seen
+        if seen is None or self._run is None or seen.run != self._run[0]:
+            return False
+        here = {PeerId(member.id) for member in members}
+        if seen.has_quorum(here):
+            return False
+        there = sum(peer in here for peer in seen.ids)
+        self.waits = f"{there} of {seen.size} peers that were in the run are here, too few to go on without the others"
+        return True
 
     # -- time --------------------------------------------------------------------------------------------
 
@@ -256,3 +334,8 @@ class Membership:
         if self.coordinator and self._changed_at is not None:
             return self._changed_at + self._limits.join_batch_s
         return None
+
+
+def _same(old: View, new: View, peer: PeerId) -> bool:
+    """Whether two views mean the same life of a peer."""
+    return peer in new and old.member(peer).incarnation == new.member(peer).incarnation

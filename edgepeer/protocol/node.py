@@ -1,4 +1,4 @@
-"""One peer's protocol: events in, effects out, one deadline.
+"""One peer's protocol: events in, effects out, one deadline. What is in this file is about views.
 
 `handle(event, now)` never fails because of what came from outside: a frame that makes no sense is ignored or
 costs its sender the link. It raises ProtocolBug only for a state that must not exist.
@@ -6,8 +6,7 @@ costs its sender the link. It raises ProtocolBug only for a state that must not 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Final
 
 import msgspec
 
@@ -15,75 +14,58 @@ from edgepeer.errors import WireError
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
-from edgepeer.protocol.allreduce import Allreduce
-from edgepeer.protocol.catchup import Catchup
+from edgepeer.protocol.election import Election
 from edgepeer.protocol.limits import Limits
-from edgepeer.protocol.links import Links
 from edgepeer.protocol.membership import Membership
-from edgepeer.protocol.neighbours import Neighbours
 from edgepeer.protocol.place import UNKNOWN
+from edgepeer.protocol.wiring import Wiring
 from edgepeer.topology.view import Member, View
 from edgepeer.wire import frames as fr
 from edgepeer.wire.documents import pack, unpack
 
 __all__ = ["Node"]
 
+EXCUSED_S: Final = 0.02
+"""A tick that comes later than this finds the peer's own machine busy."""
 
-class Node:
+
+class Node(Wiring):
     """The machine that a peer runs.
 
     Args:
         me: this peer as it introduces itself.
         fanout: the tree's fan-out, if this peer makes the first view.
-        limits: when to give up on what.
+        quorum: how many members must stay together to go on without the others, if this peer makes the first view;
+            0: the majority.
+        limits: within which bounds to give up on what.
         now: the current time; all later `now` come from the same clock and never go back.
     """
 
-    def __init__(self, me: Member, *, fanout: int = 2, limits: Limits | None = None, now: float) -> None:
-        self.id = PeerId(me.id)
-        self.limits = limits or Limits()
-        self._effects: list[fx.Effect] = []
-        emit = self._effects.append
-        self.membership = Membership(me, fanout, self.limits)
-        self.links = Links(self.limits, emit)
-        self.allreduce = Allreduce(self.id, self.limits, emit, self._fail_link)
-        self.neighbours = Neighbours(self.links, self.allreduce, Catchup(self.limits, emit), emit)
-        self._emit = emit
-        self._now = now
+    def __init__(
+        self, me: Member, *, fanout: int = 2, quorum: int = 0, limits: Limits | None = None, now: float
+    ) -> None:
+        super().__init__(Membership(me, fanout, limits or Limits(), quorum), limits or Limits(), now)
+        self.election = Election(self.id, self._emit)
         self._tick_at = now
         self._left = False
-        self._on_event: dict[type[Any], Callable[[Any], None]] = {
-            ev.FrameReceived: self._on_frame_received,
-            ev.LinkUp: self._on_link_up,
-            ev.LinkDown: lambda e: self._on_link_down(e.peer),
-            ev.DialFailed: lambda e: self.links.on_dial_failed(e.peer, self._now),
+        self._on_event |= {
             ev.PresenceSeen: self._on_presence_seen,
             ev.PresenceGone: self._on_presence_gone,
             ev.ViewSeen: lambda e: self._on_view(e.view),
             ev.ControlSynced: lambda e: self.membership.on_synced(self._now),
             ev.ControlLost: lambda e: None,
-            ev.Contribute: lambda e: self.allreduce.contribute(e.vector, e.weight, self._now),
-            ev.TimedOut: lambda e: self.allreduce.time_out(e.reason),
+            ev.Contribute: self._on_contribute,
             ev.RunWanted: self._on_run_wanted,
-            ev.Abandoned: lambda e: self.allreduce.abandon(),
-            ev.StateReady: lambda e: self.neighbours.on_state_ready(e),
-            ev.Adopted: lambda e: self.neighbours.on_adopted(e),
             ev.LeaveWanted: self._on_leave_wanted,
             ev.JoinWanted: self._on_join_wanted,
         }
-        self._on_frame: dict[type[Any], Callable[[PeerId, Any, ev.FrameReceived], None]] = {
-            fr.Reduce: lambda p, f, e: self.allreduce.on_reduce(p, f, e.payload_bytes, e.stored, e.seconds),
-            fr.Result: lambda p, f, e: self.allreduce.on_result(p, f, e.payload_bytes, e.stored, e.seconds),
-            fr.Abort: lambda p, f, e: self.allreduce.on_abort(p, f),
-            fr.Sync: lambda p, f, e: self._on_sync(p, f),
+        self._on_frame |= {
+            fr.Sync: self._on_sync,
             fr.ViewFrame: self._on_view_frame,
-            fr.Ping: self._on_ping,
             fr.Suspect: self._on_suspect,
             fr.Leave: lambda p, f, e: self._on_leave(f),
-            fr.StateRequest: lambda p, f, e: self.neighbours.on_state_request(p, f.run, self._now),
-            fr.State: lambda p, f, e: self.neighbours.on_state(p, f, e, self._now),
-            fr.Hello: lambda p, f, e: None,
-            fr.Bye: lambda p, f, e: None,
+            fr.Poll: lambda p, f, e: self._on_poll(p, f),
+            fr.Vote: lambda p, f, e: self._on_vote(f),
         }
 
     # -- the interface -------------------------------------------------------------------------------------
@@ -96,29 +78,27 @@ class Node:
         """Where this peer listens: to be said before it takes part in anything."""
         self.membership.me = msgspec.structs.replace(self.membership.me, addresses=addresses)
 
-    def sink(self, peer: PeerId, frame: fr.Frame, payload_bytes: int) -> memoryview | None:
-        """Where the payload of a frame that is about to arrive belongs; None to throw it away."""
-        if isinstance(frame, fr.Reduce | fr.Result):
-            return self.allreduce.sink(peer, frame, payload_bytes)
-        if isinstance(frame, fr.State):
-            return self.neighbours.sink(peer, frame, payload_bytes)
-        return None
-
     def handle(self, event: ev.Event, now: float) -> list[fx.Effect]:
         """What to do about `event`, which happened at `now`."""
-        self._now = now
+        self._now = self.allreduce.place.now = now
         before = self.allreduce.committed
         self._on_event[type(event)](event)
+        if self.allreduce.committed > before:
+            self.vitals.round_ended(now)
         if self.membership.coordinator:
             self._coordinate(boundary=self.allreduce.committed != before)
         return self._drain()
 
     def tick(self, now: float) -> list[fx.Effect]:
         """What to do because `next_deadline()` has come."""
-        self._now = now
-        if now >= self._tick_at:
-            self._tick_at = now + self.limits.heartbeat_s / 2
+        late, self._now = now - self._tick_at, now
+        self.allreduce.place.now = now
+        if late >= 0:
+            if late > EXCUSED_S:
+                self.links.excuse(late, now)  # this peer was not listening; what has come meanwhile is still to be read
+            self._tick_at = now + self.vitals.every_s(now) / 2
             self._check_links()
+        self.paths.tick(now)
         if (first := self.membership.first_view(now)) is not None:
             self._install(first)
         if self.membership.coordinator:
@@ -127,29 +107,15 @@ class Node:
 
     def next_deadline(self) -> float:
         """When to call `tick`, at the latest."""
-        other = self.membership.next_deadline()
-        # A deadline that has passed without effect waits for the regular tick.
-        return self._tick_at if other is None or other <= self._now else min(self._tick_at, other)
+        due = self._tick_at
+        for other in (self.membership.next_deadline(), self.paths.next_deadline()):
+            if other is not None and self._now < other < due:  # what has passed without effect waits for the next tick
+                due = other
+        return due
 
-    def _drain(self) -> list[fx.Effect]:
-        out = self._effects[:]
-        self._effects.clear()
-        for effect in out:
-            if type(effect) is fx.Send and (link := self.links.get(effect.peer)) is not None:
-                link.sent = self._now
-        return out
+    # -- neighbours -----------------------------------------------------------------------------------------
 
-    # -- links ---------------------------------------------------------------------------------------------
-
-    def _on_link_up(self, event: ev.LinkUp) -> None:
-        self.links.on_up(event.peer, event.incarnation, self._now)
-        self.neighbours.send_sync(event.peer)
-
-    def _on_link_down(self, peer: PeerId) -> None:
-        self.links.on_down(peer, self._now)
-        self.neighbours.on_lost(peer)
-
-    def _on_sync(self, peer: PeerId, frame: fr.Sync) -> None:
+    def _on_sync(self, peer: PeerId, frame: fr.Sync, event: ev.FrameReceived) -> None:
         self.links[peer].sync = frame
         view = self.view
         if view is not None and frame.epoch < view.epoch:
@@ -158,27 +124,9 @@ class Node:
         elif self.neighbours.is_level(peer):
             self.neighbours.on_sync(peer, frame.committed, self._now)
 
-    def _fail_link(self, peer: PeerId, reason: str, abrupt: bool = False) -> None:
-        self._emit(fx.Note("warning", f"link to {peer} closed: {reason}"))
-        self._emit(fx.CloseLink(peer, reason, abrupt))
-        self._on_link_down(peer)
-
-    def _on_frame_received(self, event: ev.FrameReceived) -> None:
-        link = self.links.get(event.peer)
-        if link is None or not link.up:
-            return
-        link.heard = self._now
-        self._on_frame[type(event.frame)](event.peer, event.frame, event)
-
-    def _on_ping(self, peer: PeerId, frame: fr.Ping, event: ev.FrameReceived) -> None:
-        link = self.links[peer]
-        link.waiting = frame.waiting
-        if link.member is None:
-            self.neighbours.send_sync(peer)  # it wants the link though we don't: let it hear that we live
-
     def _check_links(self) -> None:
-        for peer, _ in self.links.tick(self._now, self.allreduce.waiting):
-            self._on_link_down(peer)
+        for peer in self.vitals.tick(self._now):
+            self._on_path_down(peer)
         view = self.view
         for peer, reason, since in list(self.links.lost(self._now)):
             if view is None:
@@ -188,9 +136,7 @@ class Node:
                 if self.membership.leaving:
                     self._exit(None, "left")  # whoever takes over will find us gone
                     return
-                if (mine := self.membership.takeover(peer, since, self._first_round(), self._now)) is not None:
-                    self._emit(fx.Note("warning", f"{peer} is gone ({reason}); taking over"))
-                    self._install(mine)
+                if self._try_takeover(view, peer, reason, since):
                     return
             else:
                 self._suspect(peer, reason)
@@ -199,10 +145,40 @@ class Node:
             if link is not None and not link.waiting:
                 self._suspect(peer, f"kept the round waiting for {self.limits.stall_s:g} s")
         if self.view is None:
-            self.links.want(self.membership.probes(), (), self._now)
+            self.links.want([(member, "other") for member in self.membership.probes()], self._now)
         elif self.membership.leaving:
             self._ask_to_leave()
         self.neighbours.ask_for_state(self._now, patient=False)
+        self.vitals.say_if_waiting(self._now)
+
+    def _on_contribute(self, event: ev.Contribute) -> None:
+        self.allreduce.contribute(event.vector, event.weight, self._now)
+        self._tick_at = min(self._tick_at, self._now + self.vitals.every_s(self._now) / 2)
+
+    # -- taking over -------------------------------------------------------------------------------------------
+
+    def _try_takeover(self, view: View, parent: PeerId, reason: str, since: float) -> bool:
+        if not self.membership.my_turn(since, self._now):
+            return False
+        self.election.poll(view, self.vitals.members(), self._now, self.limits.poll_s)
+        mine = self.membership.takeover(parent, self.election.votes, self._first_round())
+        if mine is None:
+            return False
+        self._emit(fx.Note("warning", f"{parent} is gone ({reason}); taking over"))
+        self._install(mine)
+        return True
+
+    def _on_poll(self, peer: PeerId, poll: fr.Poll) -> None:
+        view = self.view
+        if view is not None and poll.epoch == view.epoch:
+            orphan = self.vitals.orphan
+            self.election.on_poll(peer, poll, view, self.vitals.members(), orphan=orphan)
+        elif view is not None and poll.epoch < view.epoch:
+            self._send_view(peer, view)
+
+    def _on_vote(self, vote: fr.Vote) -> None:
+        if self.view is not None and vote.epoch == self.view.epoch:
+            self.election.on_vote(vote, self.view)
 
     # -- views -----------------------------------------------------------------------------------------------
 
@@ -261,9 +237,9 @@ class Node:
     def _install(self, view: View) -> None:
         was_coordinator = self.membership.coordinator
         self.membership.enter(view, self._now)
-        parent = view.parent(self.id)
-        children = [view.member(child) for child in view.children(self.id)]
-        self.links.want([view.member(parent)] if parent is not None else [], children, self._now)
+        self.election.reset()
+        self.paths.view, self.paths.incarnation = view, self.membership.me.incarnation
+        self.vitals.enter(view, self._now)
         for peer in view.neighbours(self.id):
             if peer in self.membership.cleared:
                 self.links.on_gone(peer)
@@ -310,7 +286,9 @@ class Node:
         self.allreduce.leave(reason)
         self.neighbours.reset()
         self.membership.exit(view, self._now)
-        self.links.want((), (), self._now)
+        self.links.want((), self._now)
+        self.paths.view = None
+        self.election.reset()
         self._emit(fx.Removed(reason, wanted))
         if not wanted:
             self._emit(fx.PublishPresence())
@@ -319,10 +297,7 @@ class Node:
         self.neighbours.wanted_run = event.run
         self.membership.want_run(event.run, event.peers, self._now)
         if event.run is not None and event.have:
-            self.allreduce.own_state = {event.run: event.have}
-            place = self.allreduce.place
-            if (place.run, place.committed, place.loading) == (event.run, UNKNOWN, False):
-                self.allreduce.adopt(event.have)
+            self.allreduce.own_state(event.run, event.have)
             self.neighbours.sync_all()
         self.neighbours.ask_for_state(self._now, patient=True)
 

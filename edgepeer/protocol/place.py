@@ -7,7 +7,7 @@ from typing import Final
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Abort, Reduce, Result
+from edgepeer.wire.frames import Abort, Decide, Have, Reduce, Result
 
 __all__ = ["HOPING", "UNKNOWN", "Place"]
 
@@ -28,6 +28,10 @@ class Place:
         self.run = ""
         self.committed = 0
         """The last round that is over here; UNKNOWN while the state of the run is still to come."""
+        self.now = 0.0
+        """The time of what is being handled."""
+        self.proven = 0
+        """The newest epoch in which a round was committed here: all its members worked in it."""
         self.loading = False
         """Whether the state has come and is being put to use."""
         self.at: dict[PeerId, int] = {}
@@ -45,6 +49,11 @@ class Place:
         self.at.clear()
 
     @property
+    def neighbours(self) -> tuple[PeerId, ...]:
+        """Parent (if any), then children."""
+        return (*((self.parent,) if self.parent is not None else ()), *self.children)
+
+    @property
     def epoch(self) -> int:
         if self.view is None:
             raise ProtocolBug("no view")
@@ -58,7 +67,7 @@ class Place:
         hope = self.loading or any(self.at.get(child) != UNKNOWN for child in self.children)
         return HOPING if hope else UNKNOWN
 
-    def current(self, frame: Reduce | Result | Abort) -> bool:
+    def current(self, frame: Reduce | Result | Abort | Have | Decide) -> bool:
         """Whether a frame is of this view, and of the round that comes next here."""
         return self.view is not None and frame.epoch == self.view.epoch and frame.round == self.committed + 1 > 0
 

@@ -18,9 +18,9 @@ class Round:
     """The round being worked on, in one view."""
 
     __slots__ = (
-        "abort_sent", "abort_wanted", "commit", "contributors", "decided_in", "may_be_decided", "own", "partial",
-        "reduced", "result", "result_from", "sent_down", "sent_up", "shape", "since", "spare", "streams", "weight",
-        "weight_sum",
+        "abort_sent", "abort_wanted", "commit", "contributors", "decided", "decided_in", "have_sent", "haves", "held",
+        "held_at", "may_be_decided", "own", "partial", "reduced", "reduced_at", "result", "result_from", "sent_down",
+        "sent_up", "shape", "since", "spare", "streams", "weight", "weight_sum",
     )  # fmt: skip
 
     def __init__(self, spare: FloatVector | None = None) -> None:
@@ -56,6 +56,13 @@ class Round:
         """The root's, once it is here."""
         self.decided_in: View | None = None
         """The view whose positions it speaks of."""
+        self.held: FloatVector | None = None
+        """The whole result, once it is here, with the right digest."""
+        self.reduced_at = self.held_at = self.since
+        self.decided = False
+        self.haves: set[PeerId] = set()
+        """Children that hold it, and all below them that must."""
+        self.have_sent = False
         self.abort_sent = False
         self.sent_up = -1
         self.sent_down: dict[PeerId, int] = {}
@@ -87,6 +94,7 @@ class Round:
             weight=self.weight_sum,
             exact=origin <= set(view.names(self.contributors)),
             digest=digest_of(total),
+            final=False,
         )
         return self.commit
 

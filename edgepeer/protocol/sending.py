@@ -4,8 +4,9 @@ the neighbour                  | hears
 -------------------------------+----------------------------------------------------------------------
 parent, at the same round      | Reduce, segment by segment, as far as all children have come
 child, at the same round       | Result, segment by segment; the last one with the commit
-any, once the round is over    | the rest of the result, or what `Past` hands over, if it stands before
-                               | the round's end; a Sync if it is ahead of us, or waits for the state
+any, once the round is over    | Decide, or the rest of the result, or what `Past` hands over, if it
+                               | stands before the round's end; a Sync if it is ahead of us, or waits for
+                               | the state
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from edgepeer.protocol.place import Place
 from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.round import Round
 from edgepeer.protocol.streams import Shape, as_bytes
-from edgepeer.wire.frames import Abort, Cause, Reduce, Result, Sync, pack_set
+from edgepeer.wire.frames import Abort, Cause, Decide, Reduce, Result, Sync, pack_set
 
 __all__ = ["Sending"]
 
@@ -99,6 +100,8 @@ class Sending:
         for peer, at in place.at.items():
             if at == place.committed:
                 if isinstance(ended, Decided) and ended.view is place.view:
+                    if rd.sent_down.get(peer) == ended.total.size:
+                        self._emit(fx.Send(peer, Decide(epoch=place.epoch, round=ended.round)))
                     self._result(rd, peer, ended.total, ended.total.size)
                     place.at[peer] = ended.round
                 else:

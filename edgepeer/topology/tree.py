@@ -6,7 +6,7 @@ brother. Every function is O(k) or O(depth) and knows nothing of peers, only of 
 
 from __future__ import annotations
 
-__all__ = ["brothers", "children", "depth", "height", "parent", "path_to_root", "subtree", "uncles"]
+__all__ = ["backups", "brothers", "children", "depth", "height", "parent", "path_to_root", "subtree", "uncles"]
 
 
 def parent(position: int, fanout: int) -> int | None:
@@ -32,6 +32,31 @@ def uncles(position: int, fanout: int, size: int) -> tuple[int, ...]:
     """The brothers of the parent, ascending; empty for the root and its children."""
     above = parent(position, fanout)
     return brothers(above, fanout, size) if above is not None else ()
+
+
+def backups(position: int, fanout: int, size: int) -> tuple[int, ...]:
+    """The positions to have a backup link with, ascending: brothers, uncles, and whose uncle this one is.
+
+    With more than three children to a parent, only the next to the left and to the right among brothers count, in
+    a ring; so the number of links stays small, and whoever is a backup of another has that one as its own.
+    """
+    found = set(_beside(position, fanout, size))
+    above = parent(position, fanout)
+    if above is not None:
+        found.update(_beside(above, fanout, size))
+    for brother in _beside(position, fanout, size):
+        found.update(children(brother, fanout, size))
+    return tuple(sorted(found))
+
+
+def _beside(position: int, fanout: int, size: int) -> set[int]:
+    """The brothers to the left and to the right, in a ring."""
+    above = parent(position, fanout)
+    if above is None:
+        return set()
+    ring = children(above, fanout, size)
+    at = position - ring.start
+    return {ring[(at - 1) % len(ring)], ring[(at + 1) % len(ring)]} - {position}
 
 
 def depth(position: int, fanout: int) -> int:

@@ -7,7 +7,7 @@ total order that lets every peer pick the same one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import cached_property
 from typing import Annotated
 
@@ -46,6 +46,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The run (job id) whose rounds are counted; empty when peers only call allreduce."""
     first_round: Annotated[int, msgspec.Meta(ge=1)] = 1
     """The next round of the run when the view was made."""
+    quorum: Annotated[int, msgspec.Meta(ge=0, le=MAX_MEMBERS)] = 0
+    """How many members must stay together to go on without the others; 0: the majority, see `has_quorum`."""
 
     def __post_init__(self) -> None:
         if len(set(self.ids)) != len(self.members):
@@ -94,6 +96,26 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         above = self.parent(peer)
         return (*((above,) if above is not None else ()), *self.children(peer))
 
+    def backups(self, peer: PeerId) -> tuple[PeerId, ...]:
+        """Whom to have a backup link with."""
+        return tuple(self.ids[p] for p in tree.backups(self._positions[peer], self.fanout, self.size))
+
+    def has_quorum(self, peers: Container[PeerId], dead: Container[PeerId] = ()) -> bool:
+        """Whether these members may go on without the others, of whom `dead` are known to have ended.
+
+        A majority may, and so may one half if the root is in it: so of two disjoint parts only one can.
+        """
+        there = sum(peer in peers for peer in self.ids)
+        rest = sum(peer not in peers and peer not in dead for peer in self.ids)
+        if self.quorum:
+            return there >= min(self.quorum, there + rest)
+        return there > rest or (there == rest and self.coordinator in peers)
+
+    @property
+    def holders(self) -> int:
+        """A round is decided when the first so many members hold its result: every quorum has one of them."""
+        return min(self.quorum, self.size) if self.quorum else (self.size + 1) // 2
+
     def names(self, contributors: int) -> tuple[PeerId, ...]:
         """The peers of a contributor bit set, in position order."""
         return tuple(peer for position, peer in enumerate(self.ids) if contributors >> position & 1)
@@ -138,4 +160,5 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             fanout=self.fanout,
             run=self.run if run is None else run,
             first_round=first_round,
+            quorum=self.quorum,
         )

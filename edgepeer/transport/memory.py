@@ -39,6 +39,9 @@ class _MemoryChannel:
         other._queue.append((head, data))
         other._schedule()
 
+    def progressed(self) -> bool:
+        return False  # frames arrive whole
+
     def close(self, reason: str) -> None:
         if self._closing:
             return

@@ -11,7 +11,7 @@ import ifaddr
 
 from edgepeer.errors import ConfigError
 
-__all__ = ["advertised", "format_address", "is_loopback", "parse_address", "tune"]
+__all__ = ["advertised", "format_address", "is_loopback", "parse_address", "share_loopback", "tune"]
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -28,6 +28,15 @@ def format_address(name: Any) -> str:
     if not isinstance(name, tuple) or len(name) < 2:
         return "?"
     return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+
+
+def share_loopback(own: str, other: str) -> bool:
+    """Whether two hosts are addresses of one loopback interface, told apart, by firewalls above all, by these."""
+    try:
+        here, there = ipaddress.ip_address(own), ipaddress.ip_address(other)
+    except ValueError:
+        return False
+    return here.is_loopback and there.is_loopback and here.version == there.version
 
 
 def is_loopback(host: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Final, cast
 
 from edgepeer.errors import ConfigError, WireError
 from edgepeer.transport.base import Accept, Receiver, Traffic
-from edgepeer.transport.options import format_address, parse_address, tune
+from edgepeer.transport.options import format_address, parse_address, share_loopback, tune
 from edgepeer.wire.frames import PRELUDE, Bye, Frame, decode_header, decode_prelude, encode, has_document
 
 __all__ = ["TcpTransport"]
@@ -52,6 +52,7 @@ class _TcpChannel(asyncio.BufferedProtocol):
         self._target: memoryview | None = None
         self._waste: memoryview | None = None
         self._since = 0.0
+        self._progress = False
 
     # -- asyncio's side ------------------------------------------------------------------------------------
 
@@ -76,6 +77,7 @@ class _TcpChannel(asyncio.BufferedProtocol):
         self._traffic.bytes_received += nbytes
         if self._frame is not None:
             self._missing -= nbytes
+            self._progress = True
             if self._missing == 0:
                 self._complete(self._frame)
             return
@@ -150,6 +152,10 @@ class _TcpChannel(asyncio.BufferedProtocol):
             time.monotonic() - self._since,
         )
 
+    def progressed(self) -> bool:
+        progress, self._progress = self._progress, False
+        return progress
+
     # -- writing -------------------------------------------------------------------------------------------
 
     def send(self, frame: Frame, payload: memoryview | bytes | None = None) -> None:
@@ -195,9 +201,11 @@ class TcpTransport:
 
     def __init__(self) -> None:
         self.traffic = Traffic()
+        self._host = ""
 
     async def listen(self, address: str, accept: Accept) -> _TcpListener:
         host, port = parse_address(address)
+        self._host = host
         loop = asyncio.get_running_loop()
         try:
             server = await loop.create_server(lambda: _TcpChannel(accept, self.traffic), host, port, backlog=128)
@@ -208,6 +216,14 @@ class TcpTransport:
     async def dial(self, address: str, accept: Accept, *, timeout: float) -> _TcpChannel:
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
+        # Peers that share a loopback interface are told apart by their addresses, by firewalls above all.
+        own = (
+            (self._host, 0)
+            if is_loopback(host) and is_loopback(self._host) and _same_family(host, self._host)
+            else None
+        )
         async with asyncio.timeout(timeout):
-            _, channel = await loop.create_connection(lambda: _TcpChannel(accept, self.traffic), host, port)
+            _, channel = await loop.create_connection(
+                lambda: _TcpChannel(accept, self.traffic), host, port, local_addr=own
+            )
         return channel

@@ -26,26 +26,35 @@ __all__ = [
     "Bye",
     "Cause",
     "Commit",
+    "Decide",
     "Dtype",
     "Frame",
+    "Have",
     "Hello",
+    "Knock",
     "Leave",
     "Meta",
     "MetaWhat",
+    "NoWay",
     "Ping",
+    "Poll",
     "Reduce",
     "Result",
     "State",
     "StateRequest",
     "Suspect",
     "Sync",
+    "Via",
     "ViewFrame",
+    "Vote",
     "decode_header",
     "decode_prelude",
     "encode",
     "has_document",
     "pack_set",
     "unpack_set",
+    "unwrap",
+    "wrap",
 ]
 
 FRAME_VERSION: Final = 1
@@ -60,6 +69,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=256)]
 _Peer = Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
 _Set = Annotated[bytes, msgspec.Meta(max_length=512)]
 _Rate = Annotated[float, msgspec.Meta(ge=0)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=2**53)]
 Dtype: TypeAlias = Literal["<f4", "<f8"]
 Cause: TypeAlias = Literal["mismatch", "timeout"]
 MetaWhat: TypeAlias = Literal["reduce_sent", "reduce_received", "reduce_request", "bcast_sent", "bcast_received"]
@@ -101,6 +111,24 @@ class Ping(_Header, frozen=True):
 
     waiting: bool
     """Whether the sender's round waits for its children: then a parent must not blame the sender."""
+    stamp: _Seconds = 0.0
+    """The sender's clock ..."""
+    echo: _Seconds = 0.0
+    """... the addressee's, as it was in the last Ping that has come from there; 0: none ..."""
+    held: _Seconds = 0.0
+    """... and how long ago that was. So each Ping measures a round trip, and none can be taken for another."""
+    every: _Seconds = 0.0
+    """The next Ping will be sent within this time; 0: nothing is promised."""
+    epoch: _Count = 0
+    """The view that the following fields speak of."""
+    reaches: _Set = b""
+    """Positions of the members that the sender has a connection with: for these it can carry frames on."""
+    orphan: bool = False
+    """Whether the sender's way up to the coordinator is broken."""
+    ready: bool = False
+    """Whether the sender and all below it work in the view."""
+    settled: bool = False
+    """Whether the sender knows that all members work in the view."""
 
 
 class Reduce(_Header, frozen=True):
@@ -122,10 +150,10 @@ class Reduce(_Header, frozen=True):
 
 
 class Commit(_Header, frozen=True):
-    """The root's word that a round is decided, and what its sum stands for. Rides on the last Result."""
+    """What a round's sum stands for, by the root. Rides on the last Result."""
 
     decided_in: _Count
-    """Epoch in which the root committed; `contributors` are positions in that view."""
+    """Epoch of the root that added it up; `contributors` are positions in that view."""
     contributors: _Set
     weight: Annotated[float, msgspec.Meta(ge=0)]
     """Sum of the contributors' weights."""
@@ -133,10 +161,12 @@ class Commit(_Header, frozen=True):
     """Whether nobody who was in the view when the round began is missing."""
     digest: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     """xxh3_128 of the whole result's bytes."""
+    final: bool = True
+    """Whether the round is decided. Else it is when a Decide follows."""
 
 
 class Result(_Header, frozen=True):
-    """A segment of the root's sum on its way down. Payload: its elements. Not to be applied before the Commit."""
+    """A segment of the root's sum on its way down. Payload: its elements. Not to be applied before it is decided."""
 
     epoch: _Count
     round: _Count
@@ -198,6 +228,69 @@ class Bye(_Header, frozen=True):
     reason: _Text
 
 
+class Have(_Header, frozen=True):
+    """To the parent: the sender, and whoever below it must, holds the whole result and its Commit."""
+
+    epoch: _Count
+    round: _Count
+
+
+class Decide(_Header, frozen=True):
+    """From the parent: enough peers hold the round's result, so it counts."""
+
+    epoch: _Count
+    round: _Count
+
+
+class Knock(_Header, frozen=True):
+    """Opens a tunnel, or agrees to one: only ever inside of a Via."""
+
+    incarnation: _Count
+    """The sender's."""
+    answer: bool
+    """Whether this agrees to the other end's Knock of the same number."""
+
+
+class Via(_Header, frozen=True):
+    """A frame that another peer, or the broker, carries on. Payload: the frame's."""
+
+    source: _Peer
+    target: _Peer
+    tunnel: _Count
+    """Number of the tunnel, by its opener."""
+    serial: _Count
+    """How many frames the source has sent through it before; what comes out of order ends the tunnel."""
+    kind: Annotated[int, msgspec.Meta(ge=1, le=255)]
+    header: Annotated[bytes, msgspec.Meta(max_length=4096)]
+    """Kind and header of the frame."""
+
+
+class NoWay(_Header, frozen=True):
+    """To the source of a Via: the sender can't carry it on."""
+
+    target: _Peer
+    tunnel: _Count
+
+
+class Poll(_Header, frozen=True):
+    """From peer to peer through all links: may the candidate take over? It has lost its way to the coordinator."""
+
+    epoch: _Count
+    """The view that the candidate wants to succeed."""
+    candidate: _Peer
+    number: _Count
+    """Counts a candidate's polls."""
+
+
+class Vote(_Header, frozen=True):
+    """Back the way that the Poll came: the voter has lost the coordinator, too."""
+
+    epoch: _Count
+    candidate: _Peer
+    number: _Count
+    voter: _Peer
+
+
 class Meta(_Header, frozen=True):
     """Of the protocol ft-tree-static: a metadata message of the thesis (Padrão 2020, §6.2 and §6.3)."""
 
@@ -210,14 +303,17 @@ class Meta(_Header, frozen=True):
 
 Frame: TypeAlias = (
     Hello | Sync | ViewFrame | Ping | Reduce | Result | Abort | Suspect | Leave
-    | StateRequest | State | Bye | Meta
+    | StateRequest | State | Bye | Have | Decide | Knock | Via | NoWay | Poll | Vote | Meta
 )  # fmt: skip
 
 _KINDS: Final[tuple[type[Frame], ...]] = (
-    Hello, Sync, ViewFrame, Ping, Reduce, Result, Abort, Suspect, Leave, StateRequest, State, Bye, Meta,
+    Hello, Sync, ViewFrame, Ping, Reduce, Result, Abort, Suspect, Leave, StateRequest, State, Bye,
+    Have, Decide, Knock, Via, NoWay, Poll, Vote, Meta,
 )  # fmt: skip
 _CODES: Final = {kind: code for code, kind in enumerate(_KINDS, start=1)}
 _WITH_VECTOR: Final = frozenset({Reduce, Result, State})
+_WITH_DOCUMENT: Final = frozenset({ViewFrame, Via})
+_NEVER_WRAPPED: Final = frozenset({Hello, Via, Bye, NoWay})
 
 
 def encode(frame: Frame, payload_bytes: int = 0) -> bytes:
@@ -242,7 +338,7 @@ def decode_prelude(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[t
     if not 1 <= code <= len(_KINDS):
         raise WireError(f"unknown frame kind {code}")
     kind = _KINDS[code - 1]
-    limit = MAX_PAYLOAD_BYTES if kind in _WITH_VECTOR else MAX_DOCUMENT_BYTES if kind is ViewFrame else 0
+    limit = MAX_PAYLOAD_BYTES if kind in _WITH_VECTOR else MAX_DOCUMENT_BYTES if kind in _WITH_DOCUMENT else 0
     if payload_bytes > limit:
         raise WireError(f"{kind.__name__} frame announces {payload_bytes} payload bytes, limit {limit}")
     return kind, header_bytes, payload_bytes
@@ -270,9 +366,28 @@ def decode_header(kind: type[Frame], header: bytes | bytearray | memoryview, pay
     return frame
 
 
+def wrap(frame: Frame) -> tuple[int, bytes]:
+    """Kind and header of a frame, for a Via."""
+    return _CODES[type(frame)], msgpack.packb(msgspec.to_builtins(frame, builtin_types=(bytes,)))
+
+
+def unwrap(via: Via, payload_bytes: int) -> Frame:
+    """The frame that a Via carries.
+
+    Raises:
+        WireError: none, or one that can't be carried.
+    """
+    kind = _KINDS[via.kind - 1] if via.kind <= len(_KINDS) else None
+    if kind is None or kind in _NEVER_WRAPPED:
+        raise WireError(f"Via carries a frame of kind {via.kind}")
+    if payload_bytes and kind not in _WITH_VECTOR and kind is not ViewFrame:
+        raise WireError(f"{kind.__name__} frame in a Via has {payload_bytes} payload bytes")
+    return decode_header(kind, via.header, payload_bytes)
+
+
 def has_document(frame: Frame) -> bool:
-    """Whether the payload is a small document that the transport itself must hold."""
-    return isinstance(frame, ViewFrame)
+    """Whether the transport itself must hold the payload: a document, or what is only passed on."""
+    return type(frame) in _WITH_DOCUMENT
 
 
 def pack_set(positions: int) -> bytes:

@@ -25,6 +25,10 @@ def view(epoch: int, names: str, *, fanout: int = 2, run: str = "", first_round:
     return View(epoch=epoch, members=members, fanout=fanout, run=run, first_round=first_round)
 
 
+PINGS = False
+"""Whether signs of life are worth a line."""
+
+
 def vector(*values: float, dtype: str = "<f4") -> ev.FloatVector:
     return np.array(values, dtype=dtype)
 
@@ -144,6 +148,8 @@ class Machine:
 
 def describe(effect: fx.Effect) -> str:
     match effect:
+        case fx.Send(_, fr.Ping()) if not PINGS:
+            return ""
         case fx.Send(peer, frame, payload):
             return f"{peer} <- {describe_frame(frame, payload)}"
         case fx.Dial(who):

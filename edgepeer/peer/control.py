@@ -1,0 +1,74 @@
+"""The control plane of one peer: what the protocol machine wants said over MQTT, and what MQTT says to it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from edgepeer.errors import WireError
+from edgepeer.fabric import events as seen
+from edgepeer.fabric.client import FabricClient
+from edgepeer.fabric.documents import Presence
+from edgepeer.peer.translation import as_message, as_protocol
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.topology.view import Member, View
+from edgepeer.transport.base import Traffic
+from edgepeer.version import VERSION
+
+__all__ = ["ControlPlane"]
+
+_log = logging.getLogger(__name__)
+_SAY_AGAIN_S: Final = 10.0
+
+
+class ControlPlane:
+    """Between a fabric client and a driver.
+
+    Args:
+        fabric: connected or not.
+        traffic: counts what the broker carries for the data plane, and what was refused.
+        dispatch: takes the machine's events.
+    """
+
+    def __init__(self, fabric: FabricClient, traffic: Traffic, dispatch: Callable[[ev.Event], None]) -> None:
+        self._fabric = fabric
+        self._traffic = traffic
+        self._dispatch = dispatch
+        self._started = time.time()
+        self._said_at = float("-inf")
+
+    def publish_view(self, view: View | None) -> None:
+        if view is not None:
+            self._fabric.publish_retained(self._fabric.topics.view, view)
+        else:
+            self._fabric.forget(self._fabric.topics.view)
+
+    def publish_presence(self, me: Member) -> None:
+        presence = Presence(
+            id=me.id, incarnation=me.incarnation, addresses=me.addresses, version=VERSION, started=self._started
+        )
+        self._fabric.publish_retained(self._fabric.topics.presence(me.id), presence)
+
+    def relay(self, effect: fx.Relay) -> None:
+        """Send a frame through the broker, if there is one; the protocol notices if it is lost."""
+        message = as_message(effect.frame, effect.payload)
+        if self._fabric.publish_relay(effect.peer, message):
+            self._traffic.bytes_sent += len(message)
+
+    def hear(self, event: seen.FabricEvent) -> None:
+        """Tell the machine what concerns it."""
+        try:
+            told = as_protocol(event)
+        except WireError as error:
+            self._traffic.frames_rejected += 1
+            if time.monotonic() - self._said_at > _SAY_AGAIN_S:
+                self._said_at = time.monotonic()
+                _log.warning("relayed message dropped: %s", error)
+            return
+        if isinstance(told, ev.Relayed):
+            self._traffic.bytes_received += len(told.payload)
+        if told is not None:
+            self._dispatch(told)

@@ -1,0 +1,56 @@
+"""When a round counts: once a quorum's worth of peers holds its result.
+
+The root's sum counts for nobody, the root included, before the first `View.holders` members hold all of it. Any
+quorum that goes on without the others has one of these in it, who hands the result over; so what one peer has
+committed can't be lost by the others. The holders are the top of the tree: their word is there while the leaves
+still receive.
+
+    a peer                                | does
+    --------------------------------------+--------------------------------------------------------------
+    must hold, and all below it that must | says Have to its parent; the root: the round is decided
+    hears Decide from its parent          | commits, and passes it on
+    gets a result that is decided already | commits
+    holds, and a new view comes           | commits: who holds it in the new view hands it over there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol.place import Place
+from edgepeer.protocol.round import Round
+from edgepeer.topology.view import View
+from edgepeer.wire.frames import Have
+
+__all__ = ["Deciding"]
+
+
+class Deciding:
+    """Counts holders in one view."""
+
+    def __init__(self, place: Place, emit: Callable[[fx.Effect], None]) -> None:
+        self._place = place
+        self._emit = emit
+        self._must = False
+        self._awaited: frozenset[PeerId] = frozenset()
+
+    def enter(self, view: View) -> None:
+        """Another view."""
+        self._must = view.position(self._place.me) < view.holders
+        self._awaited = frozenset(c for c in view.children(self._place.me) if view.position(c) < view.holders)
+
+    def decided(self, rd: Round) -> bool:
+        """Whether the round that is held counts. Says so to the parent when its turn has come."""
+        if rd.decided:
+            return True
+        if not self._must or not self._awaited <= rd.haves:
+            return False
+        place, parent = self._place, self._place.parent
+        if parent is None:
+            return True
+        if not rd.have_sent and place.level(parent):
+            rd.have_sent = True
+            self._emit(fx.Send(parent, Have(epoch=place.epoch, round=place.committed + 1)))
+        return False

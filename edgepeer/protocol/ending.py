@@ -1,0 +1,192 @@
+"""How a round ends: held, decided, committed; or dropped.
+
+the whole sum is here    | its digest is checked, the rest goes on to the children: it is *held*
+enough peers hold it     | it is *decided* (deciding.py): committed, and handed to the application
+it can't be completed    | the root drops it, and says so; other peers ask the root to
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from edgepeer.errors import ProtocolBug
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol.deciding import Deciding
+from edgepeer.protocol.events import FloatVector
+from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.past import Decided, Dropped, Past
+from edgepeer.protocol.place import UNKNOWN, Place
+from edgepeer.protocol.rates import Rates
+from edgepeer.protocol.round import Round
+from edgepeer.protocol.sending import Sending
+from edgepeer.protocol.streams import Prefix, digest_of
+from edgepeer.wire.frames import Cause, Commit, Decide, Have, unpack_set
+
+__all__ = ["Ending"]
+
+
+class Ending:
+    """The round in progress at one peer, and its end.
+
+    Args:
+        me: this peer.
+        fail_link: closes the link to a peer, with a reason.
+        paths: what the links to the neighbours run over.
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        limits: Limits,
+        emit: Callable[[fx.Effect], None],
+        fail_link: Callable[..., None],
+        paths: Callable[[], tuple[str, ...]],
+    ) -> None:
+        self._limits = limits
+        self._emit = emit
+        self._fail_link = fail_link
+        self._paths = paths
+        self.place = Place(me)
+        self._deciding = Deciding(self.place, emit)
+        self._round = Round()
+        self._origin: frozenset[PeerId] = frozenset()  # who was in when the round began
+        self._own_state = "", 0  # of which run the owner has the state after which round
+        self._past = Past(limits.kept_results, emit)
+        self._rates = Rates(limits)
+        self._send = Sending(self.place, self._past, self._rates, emit)
+
+    @property
+    def run(self) -> str:
+        """The run that is worked on; empty for plain allreduces."""
+        return self.place.run
+
+    @property
+    def committed(self) -> int:
+        """The last round that is over here; UNKNOWN while the state of the run is still to come."""
+        return self.place.committed
+
+    # -- going on ------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Do all that can be done now."""
+        rd, place = self._round, self.place
+        if place.view is None or place.committed == UNKNOWN:
+            return
+        if rd.abort_wanted is not None and self._pass_abort(rd, *rd.abort_wanted):
+            return
+        if rd.own is not None:
+            rd.reduce(1 << place.view.position(place.me), root=place.parent is None)
+            if rd.reduced_all and rd.held is None:
+                rd.reduced_at = rd.reduced_at if rd.reduced_at > rd.since else place.now
+            self._send.up(rd)
+        self._send.down(self._round)
+        self._try_commit()
+
+    # -- deciding --------------------------------------------------------------------------------------------
+
+    def on_have(self, peer: PeerId, frame: Have) -> None:
+        """A child holds the result."""
+        if self.place.current(frame) and peer in self._round.streams:
+            self._round.haves.add(peer)
+            self._try_commit()
+
+    def on_decide(self, peer: PeerId, frame: Decide) -> None:
+        """The parent has committed the round."""
+        if self.place.current(frame) and peer == self.place.parent:
+            self._round.decided = True
+            self._try_commit()
+
+    def _try_commit(self) -> None:
+        rd, view = self._round, self.place.view
+        if view is None:
+            return
+        if rd.held is None:
+            if rd.result.complete and rd.commit is not None and rd.result.buffer is not None:
+                self._hold(rd, rd.commit, rd.result.buffer, rd.result_from)
+            elif self.place.parent is None and rd.reduced_all and rd.partial is not None:
+                self._hold(rd, rd.decide(view, rd.partial, self._origin), rd.partial, None)
+        if rd.held is not None and self._deciding.decided(rd):
+            self._commit(rd, rd.held)
+
+    def _hold(self, rd: Round, commit: Commit, total: FloatVector, source: PeerId | None) -> None:
+        """The whole total is here: `source` has sent it; None: this peer, as the root, has reduced it."""
+        number = self.committed + 1
+        if source is not None:
+            wrong = "was decided in an unknown view" if rd.decided_in is None else ""
+            if digest_of(total) != commit.digest:
+                wrong = "does not have the root's digest"
+            if wrong:
+                rd.result, rd.commit, rd.result_from = Prefix(), None, None
+                self._fail_link(source, f"result of round {number} {wrong}")
+                return
+        total.flags.writeable = False
+        rd.held, rd.held_at, rd.decided = total, self.place.now, commit.final
+        self._send.down(rd)
+
+    def _commit(self, rd: Round, total: FloatVector) -> None:
+        """The total that is held counts."""
+        number, decided_in, source = self.committed + 1, rd.decided_in, rd.result_from
+        if decided_in is None or rd.commit is None:
+            raise ProtocolBug("a round counts whose root is not known")
+        commit = rd.commit = msgspec.structs.replace(rd.commit, final=True)
+        if source is not None:
+            self.place.at[source] = number
+        self.place.proven = decided_in.epoch
+        mine, now = rd.own is not None, self.place.now
+        self._end(Decided(number, total, commit, decided_in), source)
+        self._emit(
+            fx.RoundCommitted(
+                run=self.run,
+                round=number,
+                epoch=commit.decided_in,
+                sum=total,
+                weight=commit.weight,
+                contributors=decided_in.names(unpack_set(commit.contributors)),
+                exact=commit.exact,
+                digest=commit.digest,
+                mine=mine,
+                paths=self._paths(),
+                phases=fx.Phases(
+                    waited_s=rd.reduced_at - rd.since if mine else 0.0,
+                    broadcast_s=rd.held_at - max(rd.reduced_at, rd.since),
+                    decided_s=now - rd.held_at,
+                ),
+            )
+        )
+
+    def _want_abort(self, cause: Cause, reason: str) -> None:
+        if self._round.abort_wanted is None:
+            self._round.abort_wanted = (cause, reason[:250])
+            self._advance()
+
+    def _pass_abort(self, rd: Round, cause: Cause, reason: str) -> bool:
+        """Do what can be done to end the round without a sum. True if nothing else is to be done."""
+        if self.place.parent is not None:
+            self._send.abort(rd, cause, reason)
+        elif rd.held is None and (cause == "mismatch" or not rd.may_be_decided):
+            self._end(Dropped(self.committed + 1, cause, reason), None)
+            return True
+        else:
+            rd.abort_wanted = None
+        return cause == "mismatch" and rd.held is None
+
+    def _end(self, ended: Decided | Dropped, source: PeerId | None) -> None:
+        """The round is over, says `source`: tell the others, and go to the next."""
+        rd, view = self._round, self.place.view
+        self._past.keep(ended)
+        self._send.ended(rd, ended, source)
+        self.place.committed = ended.round
+        spare = rd.reusable(ended.total) if isinstance(ended, Decided) else None
+        if isinstance(ended, Dropped):
+            mine = rd.own is not None
+            self._emit(fx.RoundAborted(self.run, ended.round, ended.cause, ended.reason, mine=mine))
+            if not mine and not self._past.owe(ended):
+                self._emit(fx.Behind(ended.round))
+        self._round = Round(spare)
+        if view is not None:
+            self._origin = frozenset(view.ids)
+        # A child begins the next round after it has seen this one's result, so its buffer is not read any more.
+        self._round.restart({child: old.emptied() for child, old in rd.streams.items()})

@@ -1,0 +1,244 @@
+"""Ways around a broken connection: tunnels through a neighbour, and, last, through the broker.
+
+A link to a parent or child goes on over a tunnel while its connection is down. What runs through it, and how a link
+that comes up is brought up to date, is the same as over a connection; so nothing else in the protocol knows of it.
+
+    the connection to a neighbour  | this end                          | the other end
+    -------------------------------+-----------------------------------+------------------------------------------
+    is lost                        | Knock through every backup that   | takes the first Knock that comes, resets
+                                   | reaches it; if none answers soon, | its connection if it still has one, and
+                                   | through the broker                | answers by the same way: the tunnel is up
+    is lost at both ends           | both knock                        | the smaller id's Knock counts
+    stands again                   | the tunnel is forgotten           | the tunnel is forgotten
+
+    the tunnel's hop               | the source
+    -------------------------------+------------------------------------------------------------------
+    has lost the target            | hears NoWay: knocks again
+    is lost itself                 | knocks again
+    drops or repeats a frame       | (the target sees it by the serial number, and knocks)
+
+A hop passes frames on between its own connections only, so nothing ever goes in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.links import Links, Tunnel
+from edgepeer.topology.view import View
+from edgepeer.wire.frames import Frame, Knock, NoWay, Reduce, Result, State, Via, unwrap, wrap
+
+__all__ = ["Paths"]
+
+_KNOCK_MIN_S: Final = 0.1
+_KNOCK_MAX_S: Final = 2.0
+_HOPS: Final = 4
+"""Through how many neighbours to knock at once."""
+_CROSSING_S: Final = 0.5
+"""Two Knocks within this time have crossed."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """To open a tunnel."""
+
+    number: int
+    began: float
+    again_at: float
+    pause_s: float = _KNOCK_MIN_S
+
+
+class Paths:
+    """The tunnels of one peer.
+
+    Args:
+        links: of this peer.
+        up: told when a link has got a way around.
+        down: told when a link has lost its path, and whether another is to be looked for.
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        links: Links,
+        limits: Limits,
+        emit: Callable[[fx.Effect], None],
+        up: Callable[[PeerId], None],
+        down: Callable[[PeerId, bool], None],
+    ) -> None:
+        self._me = me
+        self._links = links
+        self._limits = limits
+        self._emit = emit
+        self._up = up
+        self._down = down
+        self._attempts: dict[PeerId, _Attempt] = {}
+        self._count = 0
+        self.incarnation = 0
+        self.view: View | None = None
+
+    # -- looking for a way around ----------------------------------------------------------------------------
+
+    def seek(self, peer: PeerId, now: float) -> None:
+        """A main neighbour has neither connection nor tunnel."""
+        self._count += 1
+        # Another life of this peer must not use the numbers of this one.
+        number = (self.incarnation & 0xFFFFFFFF) << 20 | self._count & 0xFFFFF
+        attempt = self._attempts[peer] = _Attempt(number, now, now)
+        self._knock(peer, attempt, now)
+
+    def _knock(self, peer: PeerId, attempt: _Attempt, now: float) -> None:
+        attempt.again_at = now + attempt.pause_s
+        attempt.pause_s = min(2 * attempt.pause_s, _KNOCK_MAX_S)
+        kind, header = wrap(Knock(incarnation=self.incarnation, answer=False))
+        via = Via(source=self._me, target=peer, tunnel=attempt.number, serial=0, kind=kind, header=header)
+        hops = list(self._hops(peer))
+        for hop in hops[:_HOPS]:
+            self._emit(fx.Send(hop, via))
+        if not hops or now - attempt.began >= self._limits.relay_after_s:
+            self._emit(fx.Relay(peer, via))
+
+    def _hops(self, peer: PeerId) -> Iterator[PeerId]:
+        """Connected peers that say that they are connected with `peer`."""
+        if self.view is None or peer not in self.view:
+            return
+        bit = 1 << self.view.position(peer)
+        for hop, link in self._links.connected():
+            if link.direct and hop != peer and hop in self.view and link.reaches & bit:
+                yield hop
+
+    def tick(self, now: float) -> None:
+        """Knock again where nobody has answered."""
+        for peer, attempt in list(self._attempts.items()):
+            link = self._links.get(peer)
+            if link is None or not link.main or link.up:
+                del self._attempts[peer]
+            elif now >= attempt.again_at:
+                self._knock(peer, attempt, now)
+
+    def next_deadline(self) -> float | None:
+        return min((attempt.again_at for attempt in self._attempts.values()), default=None)
+
+    def hop_lost(self, hop: PeerId) -> None:
+        """A connection is gone, and with it what went through it."""
+        for peer, link in self._links.connected():
+            if link.tunnel is not None and link.tunnel.hop == hop:
+                self._down(peer, True)
+
+    # -- what goes through tunnels ---------------------------------------------------------------------------
+
+    def wrapped(self, send: fx.Send, tunnel: Tunnel) -> Iterator[fx.Send | fx.Relay]:
+        """What to do instead of sending over the connection that is not there."""
+        for frame, payload in _pieces(send.frame, send.payload, self._limits.relay_bytes):
+            kind, header = wrap(frame)
+            via = Via(
+                source=self._me,
+                target=send.peer,
+                tunnel=tunnel.number,
+                serial=tunnel.sent,
+                kind=kind,
+                header=header,
+            )
+            tunnel.sent += 1
+            yield fx.Send(tunnel.hop, via, payload) if tunnel.hop is not None else fx.Relay(send.peer, via, payload)
+
+    def on_via(
+        self, hop: PeerId | None, via: Via, payload: memoryview | bytes, now: float
+    ) -> tuple[PeerId, Frame] | None:
+        """A Via has come from `hop`, or from the broker. Returns its source and frame if it is for this peer's link.
+
+        Raises:
+            WireError: what it carries is no frame.
+        """
+        if via.target != self._me:
+            self._pass_on(hop, via, payload)
+            return None
+        source = PeerId(via.source)
+        frame = unwrap(via, len(payload))
+        link = self._links.get(source)
+        if link is None or not link.main:
+            return None
+        if isinstance(frame, Knock):
+            self._on_knock(source, hop, via.tunnel, frame, now)
+            return None
+        tunnel = link.tunnel
+        if tunnel is None or (tunnel.number, tunnel.hop) != (via.tunnel, hop) or via.serial < tunnel.received:
+            return None
+        if via.serial > tunnel.received:
+            self._down(source, True)
+            return None
+        tunnel.received += 1
+        link.heard = link.alive_at = now
+        return source, frame
+
+    def _pass_on(self, hop: PeerId | None, via: Via, payload: memoryview | bytes) -> None:
+        if hop is None or via.source != hop:
+            return
+        if self._links.is_direct(target := PeerId(via.target)):
+            self._emit(fx.Send(target, via, payload))
+        else:
+            self._emit(fx.Send(hop, NoWay(target=via.target, tunnel=via.tunnel)))
+
+    def on_no_way(self, hop: PeerId, frame: NoWay) -> None:
+        """A hop can't carry on what goes to a target."""
+        link = self._links.get(PeerId(frame.target))
+        if (
+            link is not None
+            and link.tunnel is not None
+            and (link.tunnel.number, link.tunnel.hop) == (frame.tunnel, hop)
+        ):
+            self._down(PeerId(frame.target))
+
+    def _on_knock(self, source: PeerId, hop: PeerId | None, number: int, knock: Knock, now: float) -> None:
+        link = self._links[source]
+        link.alive_at = now
+        mine = self._attempts.get(source)
+        if knock.answer:
+            if mine is not None and mine.number == number and not link.up:
+                self._open(source, Tunnel(number, hop), knock.incarnation, now)
+            return
+        if link.tunnel is not None and link.tunnel.number == number:
+            return  # the same Knock by another way
+        if mine is not None and self._me < source and now - mine.began < _CROSSING_S:
+            return  # ours counts
+        if link.direct:
+            self._emit(fx.CloseLink(source, "the other end has opened another path", abrupt=True))
+        if link.up:
+            self._down(source, False)
+        tunnel = Tunnel(number, hop)
+        kind, header = wrap(Knock(incarnation=self.incarnation, answer=True))
+        via = Via(source=self._me, target=source, tunnel=number, serial=0, kind=kind, header=header)
+        self._emit(fx.Send(hop, via) if hop is not None else fx.Relay(source, via))
+        self._open(source, tunnel, knock.incarnation, now)
+
+    def _open(self, peer: PeerId, tunnel: Tunnel, incarnation: int, now: float) -> None:
+        self._attempts.pop(peer, None)
+        tunnel.sent = tunnel.received = 1  # the Knock and its answer
+        self._links.on_tunnel(peer, tunnel, incarnation, now)
+        self._emit(fx.Note("info", f"link to {peer} goes {tunnel.path}"))
+        self._up(peer)
+
+
+def _pieces(
+    frame: Frame, payload: memoryview | bytes | None, limit: int
+) -> Iterator[tuple[Frame, memoryview | bytes | None]]:
+    """The same in frames whose payloads are not larger than `limit` bytes, where that can be done."""
+    size = len(payload) if payload is not None else 0
+    if payload is None or size <= limit or not isinstance(frame, Reduce | Result | State):
+        yield frame, payload
+        return
+    data = memoryview(payload).cast("B")
+    unit = 1 if isinstance(frame, State) else 4 if frame.dtype == "<f4" else 8
+    for start in range(0, size, limit):
+        end = min(start + limit, size)
+        changes: dict[str, object] = {"offset": frame.offset + start // unit}
+        if isinstance(frame, Result) and end < size:
+            changes["commit"] = None
+        yield msgspec.structs.replace(frame, **changes), data[start:end]

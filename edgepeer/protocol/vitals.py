@@ -1,0 +1,201 @@
+"""Signs of life: what a peer's Pings say, how often they go out, and what the others' say about them.
+
+a Ping tells            | and so
+------------------------+-------------------------------------------------------------------------------
+stamp, echo, held       | both ends measure round trips (timing.py)
+every                   | the other end knows how long silence may last
+reaches                 | neighbours know who can carry frames around a broken connection (paths.py)
+orphan                  | peers below know that the way to the coordinator is broken (election.py)
+ready, going up         | the root knows when all members work in the view ...
+settled, going down     | ... and then all do (membership.py: quorum)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol.allreduce import Allreduce
+from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.links import Link, Links, LinkState, Role
+from edgepeer.protocol.membership import Membership
+from edgepeer.protocol.timing import Pace
+from edgepeer.topology.view import Member, View
+from edgepeer.wire.frames import Ping, Sync, pack_set
+
+__all__ = ["Vitals"]
+
+_BACKUP_SLOWER: Final = 4
+"""Backup links get so many times fewer Pings."""
+_SAY_AFTER_S: Final = 1.0
+_SAY_AGAIN_S: Final = 10.0
+
+
+class Vitals:
+    """The heartbeat of one peer."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        links: Links,
+        allreduce: Allreduce,
+        membership: Membership,
+        limits: Limits,
+        emit: Callable[[fx.Effect], None],
+    ) -> None:
+        self._me = me
+        self._links = links
+        self._allreduce = allreduce
+        self._membership = membership
+        self._limits = limits
+        self._emit = emit
+        self._pace = Pace(limits.heartbeat_min_s, limits.heartbeat_s)
+        self._told: tuple[bool, bool, bool] = False, False, False
+        self._settled = False
+        self._say_at = 0.0
+
+    def enter(self, view: View, now: float) -> None:
+        """Want the links of this view."""
+        me, roles = self._me, dict[PeerId, Role]()
+        roles.update(dict.fromkeys(view.backups(me), "backup"))
+        roles.update(dict.fromkeys(view.children(me), "child"))
+        if (parent := view.parent(me)) is not None:
+            roles[parent] = "parent"
+        for _, link in self._links.connected():
+            link.ready = link.orphan = False
+        wanted: list[tuple[Member, Role]] = [(view.member(peer), role) for peer, role in roles.items()]
+        self._links.want(wanted, now)
+        for peer, role in roles.items():
+            if role == "backup" and me < peer:
+                self._links.dial_at_once(peer, now)
+        self._settled = False
+        self._told = False, False, False
+
+    def round_ended(self, now: float) -> None:
+        """Whoever has committed a round knows that all members work in the view that decided it."""
+        self._pace.round_ended(now)
+        view = self._membership.view
+        if view is not None and self._allreduce.place.proven == view.epoch:
+            self._settle()
+
+    def members(self) -> list[PeerId]:
+        """Everybody in the view that there is a path to."""
+        view = self._membership.view
+        return [peer for peer, _ in self._links.connected() if view is not None and peer in view]
+
+    # -- what this peer says -----------------------------------------------------------------------------------
+
+    def every_s(self, now: float) -> float:
+        """The time between two Pings to parent and children."""
+        return self._pace.every_s(now, contributed=self._allreduce.contributed)
+
+    def tick(self, now: float) -> list[PeerId]:
+        """Ping and dial whoever is due. Returns the links that have been silent for too long."""
+        self._notice(now)
+        main = self.every_s(now)
+        backup = min(_BACKUP_SLOWER * main, self._limits.heartbeat_s)
+        every: dict[Role, float] = {"parent": main, "child": main, "backup": backup, "other": self._limits.heartbeat_s}
+        return self._links.tick(now, every, lambda link, every_s: self._ping(link, every_s, now))
+
+    def announce(self, now: float) -> None:
+        """Something that the others must know at once has changed."""
+        main = self.every_s(now)
+        for peer, link in self._links.connected():
+            if link.member is not None:
+                slower = _BACKUP_SLOWER if link.role == "backup" else 1
+                every = min(slower * main, self._limits.heartbeat_s)
+                self._emit(fx.Send(peer, self._ping(link, every, now)))
+
+    def _ping(self, link: Link, every_s: float, now: float) -> Ping:
+        view = self._membership.view
+        orphan, ready, settled = self._state()
+        return Ping(
+            waiting=self._allreduce.waiting,
+            stamp=now,
+            echo=link.echo,
+            held=now - link.echo_at if link.echo else 0.0,
+            every=every_s,
+            epoch=view.epoch if view is not None else 0,
+            reaches=pack_set(self._reach(view)) if view is not None else b"",
+            orphan=orphan,
+            ready=ready,
+            settled=settled,
+        )
+
+    def _reach(self, view: View) -> int:
+        return sum(1 << view.position(p) for p, link in self._links.connected() if link.direct and p in view)
+
+    @property
+    def orphan(self) -> bool:
+        """Whether the way up to the coordinator is broken."""
+        view = self._membership.view
+        parent = view.parent(self._me) if view is not None else None
+        if parent is None:
+            return False
+        link = self._links.get(parent)
+        return link is None or not link.up or link.orphan
+
+    def _state(self) -> tuple[bool, bool, bool]:
+        view = self._membership.view
+        if view is None:
+            return False, False, False
+        links = [self._links.get(child) for child in view.children(self._me)]
+        return self.orphan, all(link is not None and link.up and link.ready for link in links), self._settled
+
+    def _notice(self, now: float) -> None:
+        """Tell the others at once of what has changed; the root's own readiness is everybody's."""
+        orphan, ready, _ = self._state()
+        if ready and self._membership.coordinator:
+            self._settle()
+        if (state := (orphan, ready, self._settled)) != self._told:
+            self._told = state
+            self.announce(now)
+
+    def _settle(self) -> None:
+        if not self._settled and self._membership.view is not None:
+            self._settled = True
+            self._membership.settle()
+
+    def say_if_waiting(self, now: float) -> None:
+        """Let people know why nothing goes on."""
+        why = self._membership.waits
+        if not why:
+            self._say_at = now + _SAY_AFTER_S
+        elif now >= self._say_at:
+            self._emit(fx.Note("warning", f"waiting: {why}"))
+            self._say_at = now + _SAY_AGAIN_S
+
+    # -- what the others say -----------------------------------------------------------------------------------
+
+    def heard(self, peer: PeerId, now: float) -> None:
+        """Something is under way."""
+        if (link := self._links.get(peer)) is not None and link.direct:
+            link.heard = link.alive_at = now
+
+    def on_ping(self, peer: PeerId, ping: Ping, now: float) -> None:
+        self._links.on_ping(peer, ping, now)
+        link, view = self._links[peer], self._membership.view
+        current = view is not None and ping.epoch == view.epoch
+        if not current:
+            link.reaches, link.ready, link.orphan = 0, False, False
+        elif view is not None and ping.settled and peer == view.parent(self._me):
+            self._settle()
+        if link.member is None:
+            # It wants the link though we don't: let it hear that we live.
+            epoch = view.epoch if view is not None else 0
+            place = self._allreduce.place
+            self._emit(fx.Send(peer, Sync(epoch=epoch, run=place.run, committed=place.standing)))
+        self._notice(now)
+
+    def link_states(self) -> tuple[LinkState, ...]:
+        """All wanted links, in peer order."""
+        return tuple(
+            LinkState(peer, link.role, link.up, link.path, link.clock.srtt if link.up else None, self._rate(peer))
+            for peer, link in self._links.all()
+            if link.member is not None
+        )
+
+    def _rate(self, peer: PeerId) -> float:
+        return self._allreduce.rate_from(peer)
