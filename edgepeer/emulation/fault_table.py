@@ -7,6 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from edgepeer.emulation.faults.marks import FaultRecord, labels_in
+from edgepeer.emulation.texts import duration
 
 if TYPE_CHECKING:
     from edgepeer.emulation.result import JobResult
@@ -45,7 +46,7 @@ def fault_table(result: JobResult) -> str:
             fault.label.replace("|", "\\|"),
             asked,
             f"{fault.first_round} to {last}",
-            f"{max(record.seconds for record in onset):.3f} s" if onset else "-",
+            duration(max((record.seconds for record in onset), default=None)),
             _seconds(later),
             str(sum(not record.exact for record in under)),
             _proof(fault),
@@ -59,7 +60,7 @@ def _under(fault: FaultRecord, record: RoundRecord) -> bool:
 
 
 def _seconds(records: Sequence[RoundRecord]) -> str:
-    return f"{median(record.seconds for record in records):.3f} s" if records else "-"
+    return duration(median(record.seconds for record in records) if records else None)
 
 
 def _proof(fault: FaultRecord) -> str:

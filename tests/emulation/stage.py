@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from edgepeer.emulation.faults.scene import Scene
+from edgepeer.emulation.network.base import Mode
 from edgepeer.topology.view import Member, View
 
 __all__ = ["DEADLINE_S", "NAMES", "Crew", "Memory", "crew", "scene_of", "until"]
@@ -21,15 +22,33 @@ _IDLE = "import signal\nprint('up', flush=True)\nwhile True: signal.pause()"
 class Memory:
     """An EmulatedNetwork that cuts nothing; what it says it has dropped is up to the test."""
 
-    mode = "namespaces"
     description = "a memory"
 
     def __init__(self) -> None:
+        self.mode: Mode = "namespaces"
         self.in_force: set[tuple[str, str]] = set()
         self.counts: dict[tuple[str, str], int] = {}
         self.history: list[tuple[str, str, str]] = []
         self.deaf = False
         """Whether it ignores cuts."""
+
+    def address(self, name: str) -> str:
+        raise AssertionError("faults have no use for addresses")
+
+    def prefix(self, name: str) -> list[str]:
+        raise AssertionError("faults start no process in the network")
+
+    def broker_address(self) -> str:
+        raise AssertionError("faults have no use for addresses")
+
+    def broker_prefix(self) -> list[str]:
+        raise AssertionError("faults start no process in the network")
+
+    async def reach(self, name: str, host: str, port: int) -> tuple[str, int]:
+        raise AssertionError("faults start no process in the network")
+
+    async def shape(self, name: str, *, rate_bits_per_s: float | None, delay_s: float) -> None:
+        raise AssertionError("faults shape no links")
 
     async def cut(self, source: str, target: str) -> None:
         self.history.append(("cut", source, target))

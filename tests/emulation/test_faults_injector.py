@@ -11,6 +11,7 @@ from told import Told
 
 from edgepeer.emulation.faults.injector import Injector
 from edgepeer.emulation.faults.kinds import Fault
+from edgepeer.emulation.faults.marks import Marks
 from edgepeer.emulation.faults.proc import state_of
 from edgepeer.emulation.faults.scene import Scene
 from edgepeer.emulation.faults.texts import read
@@ -76,7 +77,10 @@ async def test_faults_come_and_go_in_their_rounds(told: Told) -> None:
             ("slow", "0x4@7.."),
         ]
         play = Play(told, scene, *faults, clock=lambda: now)
-        marks = play.progress
+
+        def marks() -> Marks:
+            return play.progress.marks
+
         following = asyncio.create_task(play.injector.accompany(play.job()))
         await play.look()
         now = 150.0  # nothing has begun: time does not count yet
@@ -86,28 +90,28 @@ async def test_faults_come_and_go_in_their_rounds(told: Told) -> None:
         await play.look()
         await play.round(1)
         assert network.in_force == {("p03", "p01"), ("p01", "p03")}
-        assert marks.marks.broken("p01", "p03")
+        assert marks().broken("p01", "p03")
         network.counts["p01", "p03"] = 5
         killed = running.process("p01").pid
         now = 151.5
         await play.round(2)
         assert state_of(running.process("p00").pid) == "T"
         assert state_of(killed) == ""
-        assert marks.marks.paused == {"p00"}
-        assert marks.marks.killed == {"p01"}
+        assert marks().paused == {"p00"}
+        assert marks().killed == {"p01"}
         await play.round(3)
         assert network.in_force == set()
         await play.round(4)
         assert state_of(running.process("p00").pid) == "R"
         assert running.process("p01").pid != killed
-        assert marks.marks.labels == ()
+        assert marks().labels == ()
         await play.round(5)
-        assert marks.marks.broker_down
+        assert marks().broker_down
         await play.round(6)
-        assert not marks.marks.broker_down
-        assert marks.marks.slow == {"p00"}
+        assert not marks().broker_down
+        assert marks().slow == {"p00"}
         play.progress.see_telemetry(told.telemetry(*(told.record(number) for number in range(7, 11))))
-        await until(lambda: not marks.marks.slow or following.done())
+        await until(lambda: not marks().slow or following.done())
         play.end()
         result = await following
     table = {record.fault.kind: (record.first_round, record.last_round) for record in result.faults}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from stage import Memory
 
-from edgepeer.emulation.faults.plan import make_plan
+from edgepeer.emulation.faults.plan import make_plan, possible
 from edgepeer.emulation.faults.texts import write
 from edgepeer.errors import ConfigError
 
@@ -60,3 +61,18 @@ def test_what_can_happen(given: Given) -> None:
     for unit in ("round", "second"):
         starts = [fault.span.start for fault in plan if fault.span.unit == unit]
         assert starts == sorted(starts)
+
+
+def test_a_network_without_a_firewall_has_no_faults_of_links() -> None:
+    network = Memory()
+    plan = make_plan({"cut": ["3-1@5..10"], "isolate": ["2@5.."], "kill": ["4@20"]}, peers=7, rounds=100)
+    notes: list[str] = []
+    assert possible(plan, network, skip=True, note=notes.append) == plan
+    network.mode = "none"
+    with pytest.raises(ConfigError, match=r"^cut = 3-1@5\.\.10: a memory; --skip-impossible leaves it out$"):
+        possible(plan, network, skip=False, note=notes.append)
+    assert notes == []
+    kept = possible(plan, network, skip=True, note=notes.append)
+    assert [fault.kind for fault in kept] == ["kill"]
+    assert notes == ["left out cut 3-1@5..10: a memory", "left out isolate 2@5..: a memory"]
+    assert possible(kept, network, skip=False, note=notes.append) == kept

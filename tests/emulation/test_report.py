@@ -101,8 +101,8 @@ def test_report_of_faults(tmp_path: Path, running: Progress, finish: Finish) -> 
     }
     table = (tmp_path / "faults.md").read_text().splitlines()
     assert table[2] == "3 peers, 10 rounds; a clean round takes - (median of 0, the first 3 left out)."
-    assert table[6] == ("| cut p03-p01 | `3-1@3..5` | 3 to 5 | 0.100 s | - | 0 | 2 rules in force, 7 packets dropped |")
-    assert table[7].startswith("| p04 killed | `4@1.5s` | 6 to end | 0.100 s | 0.100 s | 0 | pid 7 ")
+    assert table[6] == ("| cut p03-p01 | `3-1@3..5` | 3 to 5 | 100 ms | - | 0 | 2 rules in force, 7 packets dropped |")
+    assert table[7].startswith("| p04 killed | `4@1.5s` | 6 to end | 100 ms | 100 ms | 0 | pid 7 ")
     assert table[8].count("\\|") == 2, "a bar in a cell is written so"
     assert (tmp_path / "faults.png").read_bytes().startswith(b"\x89PNG")
 

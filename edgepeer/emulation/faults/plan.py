@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 
-from edgepeer.emulation.faults.kinds import BROKER, BrokerDown, Fault, Kill, Partition, Restart, Span, Who
+from edgepeer.emulation.faults.kinds import (
+    BROKER,
+    BrokerDown,
+    Cut,
+    Fault,
+    Isolate,
+    Kill,
+    Partition,
+    Restart,
+    Span,
+    Who,
+)
 from edgepeer.emulation.faults.scenarios import find_scenario
 from edgepeer.emulation.faults.texts import SHAPES, read, show, write
+from edgepeer.emulation.network.base import EmulatedNetwork
 from edgepeer.errors import ConfigError
 from edgepeer.settings import EmulateSettings
 
-__all__ = ["make_plan", "plan_of"]
+__all__ = ["make_plan", "plan_of", "possible"]
 
 
 def plan_of(settings: EmulateSettings) -> tuple[Fault, ...]:
@@ -30,6 +42,28 @@ def plan_of(settings: EmulateSettings) -> tuple[Fault, ...]:
         given = {kind: (*scenario.faults.get(kind, ()), *own) for kind, own in given.items()}
     own_broker = settings.broker in ("embedded", "mosquitto")
     return make_plan(given, peers=settings.peers, rounds=settings.rounds, own_broker=own_broker)
+
+
+def possible(
+    faults: Sequence[Fault], network: EmulatedNetwork, *, skip: bool, note: Callable[[str], None]
+) -> tuple[Fault, ...]:
+    """The faults that this network can have: without a firewall none of links.
+
+    Args:
+        skip: leave out the others, and `note` that.
+
+    Raises:
+        ConfigError: there are others, and they are not to be left out.
+    """
+    if network.mode != "none":
+        return tuple(faults)
+    kept = tuple(fault for fault in faults if not isinstance(fault, Cut | Isolate | Partition))
+    others = [fault for fault in faults if fault not in kept]
+    if others and not skip:
+        raise _refusal(others[0], f"{network.description}; --skip-impossible leaves it out")
+    for fault in others:
+        note(f"left out {fault.kind} {write(fault)}: {network.description}")
+    return kept
 
 
 def make_plan(
