@@ -1,20 +1,17 @@
 """What the rounds of all baselines have in common: one contribution at a time, an end, and links that may lose things.
 
-A frame to a neighbour whose link has not yet come up in this view waits for that. What is sent on a link that came up
-and failed is lost, as a protocol without tolerance must expect.
-
-    the link to a neighbour, in this view   | what is sent on it
-    ----------------------------------------+---------------------------------------------------
-    has not been up, or the neighbour has   | waits; dropped when its round and the next are over
-    not said that it is in the view         |
-    is up, and it has                       | goes out
-    has been up and is down                 | is lost
+the link to a neighbour                    | what is sent on it
+-------------------------------------------+---------------------------------------------------
+is up, and both ends are in this view      | goes out; lost if the connection fails before it is there
+is not, or not yet                         | waits; dropped when its round and the next are over
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import replace
+from typing import Final, Literal
 
 import numpy as np
 
@@ -28,6 +25,8 @@ from edgepeer.topology.view import View
 from edgepeer.wire.frames import Abort, Cause, Frame, Reduce, Result
 
 __all__ = ["Collective", "weighted"]
+
+_OWED_LIMIT: Final = 16
 
 
 class Collective:
@@ -51,7 +50,7 @@ class Collective:
         self._weight = 1.0
         self._lent: set[PeerId] = set()  # to whom the contribution's own memory was sent in this round
         self._level: set[PeerId] = set()  # whose links are up, with both ends in this view
-        self._met: set[PeerId] = set()  # who has been level in this view
+        self._owed: deque[fx.RoundAborted] = deque(maxlen=_OWED_LIMIT)  # given up before this peer had contributed
         self._held: dict[PeerId, list[tuple[int, fx.Send]]] = {}  # by peer: round and frame
 
     def connect(self, emit: Callable[[fx.Effect], None], fail_link: Callable[[PeerId, str], None]) -> None:
@@ -124,7 +123,6 @@ class Collective:
             self.run, self.committed = view.run, view.first_round - 1
         self.view = view
         self._level.clear()
-        self._met.clear()
         self._held.clear()
         self.restart()
         if self._own is not None:
@@ -141,6 +139,9 @@ class Collective:
         """This peer's vector for the next round."""
         if self._own is not None:
             raise ProtocolBug(f"two contributions to round {self.committed + 1}")
+        if self._owed:
+            self._emit(replace(self._owed.popleft(), mine=True))
+            return
         self._own, self._weight = vector, weight
         if self.view is not None:
             self.begin(vector)
@@ -157,7 +158,6 @@ class Collective:
     def on_level(self, peer: PeerId) -> None:
         """The link to a neighbour is up, and both ends are in this view."""
         self._level.add(peer)
-        self._met.add(peer)
         for _, send in self._held.pop(peer, ()):
             self._emit(send)
 
@@ -182,7 +182,7 @@ class Collective:
             self._lent.add(peer)
         if peer in self._level:
             self._emit(fx.Send(peer, frame, payload))
-        elif peer not in self._met:
+        else:
             self._held.setdefault(peer, []).append((self.committed + 1, fx.Send(peer, frame, payload)))
 
     # -- the end of a round --------------------------------------------------------------------------------------
@@ -219,7 +219,10 @@ class Collective:
         self._end(number)
         for peer in sorted(self._level) if self._together else ():
             self.send(peer, Abort(epoch=view.epoch, round=number, cause=cause, reason=reason[:250], over=True))
-        self._emit(fx.RoundAborted(self.run, number, cause, reason, mine))
+        aborted = fx.RoundAborted(self.run, number, cause, reason, mine)
+        self._emit(aborted)
+        if not mine:
+            self._owed.append(aborted)  # this peer's next contribution is one to that round
 
     def _end(self, number: int) -> None:
         self.committed = number
@@ -245,6 +248,7 @@ class Collective:
         self._own = None
         self._lent.clear()
         self._held.clear()
+        self._owed.clear()
 
 
 def weighted(vector: FloatVector, weight: float, out: FloatVector | None = None) -> FloatVector:

@@ -28,6 +28,7 @@ def make_machine(
     me: Member,
     *,
     fanout: int = 2,
+    quorum: int = 0,
     limits: Limits | None = None,
     static_timeout_s: float = STATIC_TIMEOUT_S,
     now: float,
@@ -38,6 +39,7 @@ def make_machine(
         protocol: its name; all peers of a fabric must use the same.
         me: this peer as it introduces itself.
         fanout: the tree's fan-out, if this peer makes the first view.
+        quorum: of ft-tree, if this peer makes the first view, see `View.quorum`.
         limits: when to give up on what.
         static_timeout_s: how long ft-tree-static waits before it takes a message for lost.
         now: the current time; all later `now` come from the same clock and never go back.
@@ -50,7 +52,7 @@ def make_machine(
     if not 0 < static_timeout_s <= 3600:
         raise ConfigError(f"static_timeout = {static_timeout_s}: must be more than 0 and at most 3600 seconds")
     if protocol == "ft-tree":
-        return Node(me, fanout=fanout, limits=limits, now=now)
+        return Node(me, fanout=fanout, quorum=quorum, limits=limits, now=now)
     limits = limits or Limits()
     if protocol == "ft-tree-static":
         rounds: Collective = StaticTree(PeerId(me.id), limits, static_timeout_s)

@@ -22,6 +22,7 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.links import LinkState
 from edgepeer.protocol.membership import Membership
 from edgepeer.topology.view import Member, View
 from edgepeer.wire import frames as fr
@@ -101,6 +102,13 @@ class Shell:
         if not isinstance(frame, fr.Reduce | fr.Result) or self.view is None or frame.epoch != self.view.epoch:
             return None
         return self.allreduce.sink(peer, frame, payload_bytes)
+
+    def link_states(self) -> tuple[LinkState, ...]:
+        """How all links are, in peer order; a baseline measures none of them."""
+        return tuple(
+            LinkState(peer, "other", link.up, "direct" if link.up else "", None)
+            for peer, link in sorted(self._links.items())
+        )
 
     def handle(self, event: ev.Event, now: float) -> list[fx.Effect]:
         """What to do about `event`, which happened at `now`. Events that mean nothing to a baseline do nothing."""
