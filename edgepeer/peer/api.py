@@ -67,8 +67,7 @@ class Peer:
         listen: host:port for other peers to connect to; the default is for this machine only.
         advertise: addresses to announce instead of those that `listen` is reached under.
         fanout: children per peer in the tree, if this peer makes the fleet's first view.
-        quorum: how many peers must stay together to go on without the others, if this peer makes the first view;
-            0: the majority.
+        quorum: how many peers may go on without the others; 0: a majority. If this peer makes the first view.
         limits: when to give up on what.
         protocol: what rounds run by, see edgepeer.baselines; `static_timeout`, in seconds, is ft-tree-static's.
 
@@ -162,7 +161,7 @@ class Peer:
             will_topic=Topics(self._fabric_name).presence(self.id),
             interests=Group.PEERS | Group.VIEW | Group.JOB | Group.RELAY,
         )
-        self._control = ControlPlane(self.fabric, self.traffic, self._driver.dispatch)
+        self.control = ControlPlane(self.fabric, self.traffic, self._driver.dispatch)
         tasks.create_task(self.fabric.run(), name="fabric")
         self._stack.push_async_callback(self.fabric.close)
         await self.fabric.connected()
@@ -337,17 +336,11 @@ class Peer:
 
     # -- what the driver says (driver.Owner) -------------------------------------------------------------------
 
-    def publish_view(self, view: View | None) -> None:
-        self._control.publish_view(view)
-
     def publish_presence(self) -> None:
         me = self._driver.node.membership.me
-        self._control.publish_presence(me)
+        self.control.publish_presence(me)
         if (switchboard := self._driver.switchboard) is not None:
             switchboard.hello = msgspec.structs.replace(switchboard.hello, incarnation=me.incarnation)
-
-    def relay(self, effect: fx.Relay) -> None:
-        self._control.relay(effect)
 
     def view_installed(self, view: View) -> None:
         self._view = view
@@ -399,7 +392,7 @@ class Peer:
     # -- what MQTT says ------------------------------------------------------------------------------------
 
     def _on_fabric_event(self, event: seen.FabricEvent) -> None:
-        self._control.hear(event)
+        self.control.hear(event)
         if isinstance(event, seen.Disconnected) and not self._closed:
             _log.warning("broker is away (%s); rounds go on, joining waits", event.reason)
         if self.on_fabric_event is not None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from edgepeer.ids import PeerId
+from edgepeer.peer.control import ControlPlane
 from edgepeer.peer.switchboard import Switchboard
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
@@ -28,11 +29,9 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 class Owner(Protocol):
     """Who uses the driver: hears what concerns the application and the control plane."""
 
-    def publish_view(self, view: View | None) -> None: ...
+    control: ControlPlane
 
     def publish_presence(self) -> None: ...
-
-    def relay(self, effect: fx.Relay) -> None: ...
 
     def view_installed(self, view: View) -> None: ...
 
@@ -64,8 +63,8 @@ class Driver:
         self._effects: dict[type[Any], Callable[[Any], None]] = {
             fx.Dial: lambda e: self._lines.dial(e.member),
             fx.CloseLink: lambda e: self._lines.hang_up(e.peer, e.reason, abrupt=e.abrupt),
-            fx.PublishView: lambda e: owner.publish_view(e.view),
-            fx.Relay: owner.relay,
+            fx.PublishView: lambda e: owner.control.publish_view(e.view),
+            fx.Relay: lambda e: owner.control.relay(e),
             fx.PublishPresence: lambda e: owner.publish_presence(),
             fx.ViewInstalled: lambda e: owner.view_installed(e.view),
             fx.Removed: owner.removed,

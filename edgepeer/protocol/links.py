@@ -72,8 +72,8 @@ class Link:
 
     __slots__ = (
         "alive_at", "cleared", "closed_at", "dialing", "direct", "down_since", "echo", "echo_at", "every", "heard",
-        "life", "life_at", "member", "orphan", "reaches", "ready", "redial_at", "redial_s", "refused", "role", "sent", "sync",
-        "timing", "told", "tunnel", "tunnel_timing", "waiting",
+        "life", "life_at", "member", "orphan", "reaches", "ready", "redial_at", "redial_s", "refused", "role", "sent",
+        "sync", "timing", "told", "tunnel", "tunnel_timing", "waiting",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:

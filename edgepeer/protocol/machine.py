@@ -10,6 +10,7 @@ from typing import Protocol
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
+from edgepeer.protocol.links import LinkState
 from edgepeer.protocol.membership import Membership
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Frame
@@ -64,3 +65,6 @@ class Machine(Protocol):
 
     def next_deadline(self) -> float:
         """When to call `tick`, at the latest."""
+
+    def link_states(self) -> tuple[LinkState, ...]:
+        """How all wanted links are, in peer order."""

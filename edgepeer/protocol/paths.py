@@ -188,13 +188,10 @@ class Paths:
 
     def on_no_way(self, hop: PeerId, frame: NoWay) -> None:
         """A hop can't carry on what goes to a target."""
-        link = self._links.get(PeerId(frame.target))
-        if (
-            link is not None
-            and link.tunnel is not None
-            and (link.tunnel.number, link.tunnel.hop) == (frame.tunnel, hop)
-        ):
-            self._down(PeerId(frame.target))
+        link = self._links.get(target := PeerId(frame.target))
+        tunnel = link.tunnel if link is not None else None
+        if tunnel is not None and (tunnel.number, tunnel.hop) == (frame.tunnel, hop):
+            self._down(target, True)
 
     def _on_knock(self, source: PeerId, hop: PeerId | None, number: int, knock: Knock, now: float) -> None:
         link = self._links[source]

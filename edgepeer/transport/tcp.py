@@ -216,12 +216,7 @@ class TcpTransport:
     async def dial(self, address: str, accept: Accept, *, timeout: float) -> _TcpChannel:
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
-        # Peers that share a loopback interface are told apart by their addresses, by firewalls above all.
-        own = (
-            (self._host, 0)
-            if is_loopback(host) and is_loopback(self._host) and _same_family(host, self._host)
-            else None
-        )
+        own = (self._host, 0) if share_loopback(self._host, host) else None
         async with asyncio.timeout(timeout):
             _, channel = await loop.create_connection(
                 lambda: _TcpChannel(accept, self.traffic), host, port, local_addr=own
