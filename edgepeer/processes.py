@@ -13,8 +13,11 @@ __all__ = ["dies_with_parent"]
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def dies_with_parent() -> Callable[[], None] | None:
-    """What a child must do before it becomes another program (`preexec_fn`), to get SIGTERM when we are gone."""
+def dies_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], None] | None:
+    """What a child must do before it becomes another program (`preexec_fn`), to get that signal when we are gone.
+
+    A child that is stopped then ends only by SIGKILL.
+    """
     try:
         prctl = ctypes.CDLL(None).prctl
     except (AttributeError, OSError):
@@ -22,7 +25,7 @@ def dies_with_parent() -> Callable[[], None] | None:
     parent = os.getpid()
 
     def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # too late to be told
             os._exit(1)
 

@@ -17,7 +17,7 @@ ROOT = Path(edgepeer.__file__).parent
 MODULES = sorted(
     module.name for module in pkgutil.walk_packages([str(ROOT)], "edgepeer.") if not module.name.endswith("__main__")
 )
-HEAVY = ("tensorflow", "keras", "sklearn", "matplotlib", "amqtt")
+HEAVY = ("tensorflow", "keras", "sklearn", "matplotlib", "amqtt", "pyroute2")
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -28,8 +28,8 @@ class Link:
     """How much later arrives what the peer sends: from peer to peer it is a one-way delay, a round trip takes two."""
 
     def __post_init__(self) -> None:
-        if self.rate_bits_per_s is not None and not 8e3 <= self.rate_bits_per_s <= 100e9:
-            raise ConfigError(f"link rate {self.rate_bits_per_s:g} bit/s: must be 8kbit to 100gbit")
+        if self.rate_bits_per_s is not None and not 8e3 <= self.rate_bits_per_s <= 30e9:
+            raise ConfigError(f"link rate {self.rate_bits_per_s:g} bit/s: must be 8kbit to 30gbit")
         if not 0.0 <= self.delay_s <= 10.0:
             raise ConfigError(f"link delay {self.delay_s:g} s: must be 0 to 10 s")
 

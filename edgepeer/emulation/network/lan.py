@@ -1,0 +1,179 @@
+"""One bridge, and network namespaces that are plugged into it: each with an interface eth0 and an address.
+
+The bridge is in the namespace that this process is in. A port's rate is tbf's, in both directions; its delay is
+netem's, or a delay line's where the kernel has no netem.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from edgepeer.emulation.network.base import Link
+from edgepeer.emulation.network.isolation import current_namespace, enter_namespace, new_namespace
+
+__all__ = ["Lan", "Port"]
+
+_BRIDGE: Final = "lan"
+_PREFIX_BITS: Final = 16
+_MTU: Final = 1500
+_LOOPBACK_INDEX: Final = 1
+_ROOT: Final = 0xFFFFFFFF
+_SLICE_S: Final = 0.001
+"""How much of a line's time one write may take at once: the granularity of its rate."""
+_MAX_WRITE: Final = 65_536
+_MIN_WRITE: Final = 2 * _MTU
+_QUEUE_S: Final = 0.1
+"""How long a queue a port has before it drops, at its rate."""
+_NETEM_PACKETS: Final = 100_000
+_NUD_NOARP: Final = 0x40
+_NTF_MASTER: Final = 0x04
+
+
+@dataclass(frozen=True, kw_only=True)
+class Port:
+    """A namespace that is plugged in."""
+
+    namespace: int
+    """A descriptor that holds it."""
+    device: str
+    """The interface at the bridge's end."""
+    index: int
+    """The number of that interface."""
+    inside: Any
+    """A netlink socket in the namespace."""
+    inside_index: int
+    """The number of eth0."""
+
+
+class Lan:
+    """The bridge.
+
+    Args:
+        address: its own.
+        delay: called with a port and seconds where netem can't do it.
+
+    Raises:
+        OSError: the kernel lacks something.
+    """
+
+    def __init__(self, address: str, delay: Callable[[Port, float], None]) -> None:
+        from pyroute2 import IPRoute
+
+        self._delay = delay
+        self._home = current_namespace()
+        self._ip: Any = IPRoute()
+        self._ip.link("set", index=_LOOPBACK_INDEX, state="up")
+        _without_ipv6()
+        self._ip.link("add", ifname=_BRIDGE, kind="bridge", br_mcast_snooping=0)
+        self.index = self._index(_BRIDGE)
+        self._ip.addr("add", index=self.index, address=address, prefixlen=_PREFIX_BITS)
+        self._ip.link("set", index=self.index, state="up")
+        self.has_netem = self._try_netem()
+
+    def plug(self, address: str) -> Port:
+        """A new namespace with that address, reached by all others."""
+        from pyroute2 import IPRoute
+
+        mac = "02:00:" + ipaddress.IPv4Address(address).packed.hex(":")
+        namespace = new_namespace()
+        try:
+            inside: Any = IPRoute()
+            _without_ipv6()
+        finally:
+            enter_namespace(self._home)
+        device = f"port{namespace}"
+        self._ip.link(
+            "add",
+            ifname=device,
+            kind="veth",
+            peer={"ifname": "eth0", "net_ns_fd": namespace, "address": mac},
+        )
+        index = self._index(device)
+        self._ip.link("set", index=index, master=self.index, state="up")
+        # The bridge need not learn it, and can't where it does not see what comes in by this port.
+        self._ip.fdb("add", ifindex=index, lladdr=mac, state=_NUD_NOARP, flags=_NTF_MASTER)
+        inside.link("set", index=_LOOPBACK_INDEX, state="up")
+        (inside_index,) = inside.link_lookup(ifname="eth0")
+        inside.addr("add", index=inside_index, address=address, prefixlen=_PREFIX_BITS)
+        inside.link("set", index=inside_index, state="up")
+        return Port(namespace=namespace, device=device, index=index, inside=inside, inside_index=inside_index)
+
+    def shape(self, port: Port, link: Link) -> None:
+        """From now on the port is such a link. Raises OSError where the kernel has no tbf."""
+        rate = link.rate_bits_per_s
+        write = _MAX_WRITE if rate is None else round(min(max(_SLICE_S * rate / 8, _MIN_WRITE), _MAX_WRITE))
+        for ip, index in ((self._ip, port.index), (port.inside, port.inside_index)):
+            ip.link("set", index=index, gso_max_size=write)
+            _remove_qdisc(ip, index)
+            if rate is not None:
+                _limit(ip, index, rate_bytes_per_s=round(rate / 8), burst=write + _MTU)
+        if not self.has_netem:
+            self._delay(port, link.delay_s)
+        elif link.delay_s:
+            above = {} if rate is None else {"parent": "1:1"}
+            port.inside.tc(
+                "add",
+                "netem",
+                port.inside_index,
+                handle="2:",
+                delay=round(1e6 * link.delay_s),
+                limit=_NETEM_PACKETS,
+                **above,
+            )
+
+    def add_inlet(self, device: str) -> None:
+        """Let frames in by a device that none go out by, and whose senders are where they were before."""
+        index = self._index(device)
+        self._ip.link("set", index=index, master=self.index, state="up")
+        self._ip.brport("set", index=index, learning=0, unicast_flood=0, mcast_flood=0, bcast_flood=0)
+
+    def _try_netem(self) -> bool:
+        if _refused(lambda: self._ip.tc("add", "netem", self.index, handle="2:", delay=1000), errno.ENOENT):
+            return False
+        _remove_qdisc(self._ip, self.index)
+        return True
+
+    def _index(self, device: str) -> int:
+        (index,) = self._ip.link_lookup(ifname=device)
+        return int(index)
+
+
+def _refused(request: Callable[[], object], *codes: int) -> bool:
+    """Whether the kernel refuses the request with one of these errors."""
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    try:
+        request()
+    except NetlinkError as error:
+        if error.code not in codes:
+            raise
+        return True
+    return False
+
+
+def _limit(ip: Any, index: int, *, rate_bytes_per_s: int, burst: int) -> None:
+    queue = burst + round(_QUEUE_S * rate_bytes_per_s)
+    request = partial(ip.tc, "add", "tbf", index, handle="1:", rate=rate_bytes_per_s, burst=burst, limit=queue)
+    if _refused(request, errno.ENOENT):
+        raise OSError(errno.ENOENT, "this kernel has no token bucket filter (sch_tbf)")
+
+
+def _remove_qdisc(ip: Any, index: int) -> None:
+    _refused(lambda: ip.tc("del", index=index, parent=_ROOT), errno.ENOENT, errno.EINVAL)  # where there is none
+
+
+def _without_ipv6() -> None:
+    """Nobody uses it here, and its own chatter would be counted and delayed with the rest."""
+    for which in ("all", "default"):
+        path = Path(f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6")
+        if path.exists():
+            try:
+                path.write_text("1")
+            except OSError:  # not to be written to in some containers; the chatter does no harm
+                return

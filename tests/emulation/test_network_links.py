@@ -1,0 +1,295 @@
+"""Emulated networks: text forms, cuts, rates, delays, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+from network_agents import DEADLINE_S, agents
+
+from edgepeer.emulation.network import EmulatedNetwork, Link, Mode, open_network
+from edgepeer.errors import ConfigError, EdgepeerError
+
+PEERS = ("a", "b", "c")
+
+
+@contextlib.asynccontextmanager
+async def opened(mode: Mode, link: Link | None = None) -> AsyncIterator[EmulatedNetwork]:
+    """The network, or the test is skipped and says why."""
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            network = await stack.enter_async_context(open_network(PEERS, mode=mode, link=link))
+        except ConfigError as error:
+            pytest.skip(str(error))
+        yield network
+
+
+async def dropped(network: EmulatedNetwork, source: str, target: str, count: int) -> None:
+    """Wait until the cut has dropped so many packets."""
+    async with asyncio.timeout(DEADLINE_S):
+        while await network.dropped(source, target) < count:  # noqa: ASYNC110  # counters tell nobody
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate", "delay"),
+    [
+        ("100mbit,5ms", 100e6, 0.005),
+        ("5ms, 100mbit", 100e6, 0.005),
+        ("2.5Gbit", 2.5e9, 0.0),
+        ("250us", None, 0.00025),
+        ("56kbit,1s", 56e3, 1.0),
+    ],
+)
+def test_a_link_as_text(text: str, rate: float | None, delay: float) -> None:
+    link = Link.parse(text)
+    assert link.rate_bits_per_s == rate
+    assert link.delay_s == pytest.approx(delay)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "fast", "100", "5ms,5ms", "100mbit,", "-5ms", "1bit", "1000gbit", "11s", "1e9bit"]
+)
+def test_what_no_link_is(text: str) -> None:
+    with pytest.raises(ConfigError, match="link"):
+        Link.parse(text)
+
+
+async def test_the_plain_network_says_that_it_can_cut_nothing() -> None:
+    async with open_network(PEERS, mode="none") as network:
+        assert network.mode == "none"
+        assert network.prefix("a") == network.broker_prefix() == []
+        assert network.address("b") == network.broker_address() == "127.0.0.1"
+        assert await network.reach("a", "broker.local", 1883) == ("broker.local", 1883)
+        assert not await network.rules()
+        assert not await network.broker_rules()
+        with pytest.raises(ConfigError, match="link faults need"):
+            await network.cut("a", "b")
+        with pytest.raises(ConfigError, match="link faults need"):
+            await network.cut_broker("a")
+        with pytest.raises(ConfigError, match="link faults need"):
+            await network.shape("a", rate_bits_per_s=1e6, delay_s=0.0)
+
+
+@pytest.mark.parametrize("mode", ["loopback", "none"])
+async def test_shaped_links_take_namespaces(mode: Mode) -> None:
+    with pytest.raises(ConfigError, match="only links between network namespaces"):
+        async with open_network(PEERS, mode=mode, link=Link(delay_s=0.005)):
+            raise AssertionError("opened")
+
+
+async def test_a_machine_without_the_means_falls_back_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    async with open_network(PEERS) as network:
+        assert network.mode == "none"
+        assert "nsenter is not installed" in network.description
+    with pytest.raises(ConfigError, match=r"network = namespaces: not on this machine: nsenter is not installed"):
+        async with open_network(PEERS, mode="namespaces"):
+            raise AssertionError("opened")
+
+
+@pytest.mark.parametrize("mode", ["namespaces", "loopback"])
+async def test_a_cut_drops_one_direction_only_and_counts(mode: Mode) -> None:
+    async with opened(mode) as network, agents(network, *PEERS) as (a, b, c):
+        assert network.mode == mode
+        await a.tell(b, "before")
+        await b.hears("before", a)
+        await network.cut("a", "b")
+        await network.cut("a", "b")
+        assert await network.rules() == [("a", "b")]
+        assert await network.dropped("a", "b") == 0
+        await a.tell(b, *("lost",) * 20)
+        await dropped(network, "a", "b", 20)
+        await b.tell(a, "back")
+        await a.hears("back", b)
+        await a.tell(c, "beside")
+        await c.hears("beside", a)
+        await c.tell(b, "beside")
+        await b.hears("beside", c)
+        assert await network.dropped("a", "b") == 20
+        assert await network.dropped("b", "a") == await network.dropped("a", "c") == 0
+        await network.cut("b", "a")
+        assert await network.rules() == [("a", "b"), ("b", "a")]
+        await network.heal("a", "b")
+        await network.heal("a", "b")
+        assert await network.rules() == [("b", "a")]
+        assert await network.dropped("a", "b") == 20  # until it was healed
+        await a.tell(b, "after")
+        await b.hears("after", a)
+        assert ("lost", a.address) not in b.got
+        await network.cut("a", "b")
+        assert await network.dropped("a", "b") == 0
+
+
+@pytest.mark.parametrize("mode", ["namespaces", "loopback"])
+async def test_an_open_connection_stalls_while_it_is_cut_and_goes_on(mode: Mode) -> None:
+    async with opened(mode) as network, agents(network, "a", "b") as (a, b):
+        await network.cut("b", "a")
+        transfer = asyncio.create_task(a.transfer(b, 100_000))  # not even the handshake gets back
+        await dropped(network, "b", "a", 1)
+        assert not transfer.done()
+        await network.heal("b", "a")
+        assert await transfer > 0
+
+
+async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while text := await reader.readline():
+        writer.write(text.upper())
+    writer.close()
+
+
+_CLIENT = (
+    "import socket, sys; s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 20); s.sendall(b'hello\\n'); "
+)
+_CLIENT += "print(s.recv(100).decode(), end=''); s.shutdown(socket.SHUT_WR); print(repr(s.recv(100)))"
+
+
+@pytest.mark.parametrize("mode", ["namespaces", "loopback"])
+async def test_a_broker_outside_is_reached_and_can_be_cut_off(mode: Mode) -> None:
+    server = await asyncio.start_server(served, "127.0.0.1", 0)
+    async with server, opened(mode) as network:
+
+        async def talk(name: str) -> asyncio.subprocess.Process:
+            host, port = await network.reach(name, "127.0.0.1", server.sockets[0].getsockname()[1])
+            command = [*network.prefix(name), sys.executable, "-I", "-c", _CLIENT, host, str(port)]
+            return await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+
+        async def heard(client: asyncio.subprocess.Process) -> bytes:
+            async with asyncio.timeout(DEADLINE_S):
+                return (await client.communicate())[0]
+
+        assert await heard(await talk("a")) == b"HELLO\nb''\n"
+        await network.cut_broker("a")
+        assert await network.broker_rules() == ["a"]
+        assert await network.rules() == []
+        client = await talk("a")
+        async with asyncio.timeout(DEADLINE_S):
+            while not await network.dropped_broker("a"):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert await heard(await talk("b")) == b"HELLO\nb''\n"
+        await network.heal_broker("a")
+        assert await network.broker_rules() == []
+        assert await heard(client) == b"HELLO\nb''\n"
+        assert await network.dropped_broker("a") > 0
+
+
+async def test_a_shaped_link_is_no_faster_than_it_says() -> None:
+    link = Link(rate_bits_per_s=20e6, delay_s=0.02)
+    async with opened("namespaces", link) as network, agents(network, *PEERS) as (a, b, c):
+        round_trip = 2 * link.delay_s
+        assert await a.transfer(b, 1) >= round_trip
+        size = 500_000
+        at_least = (size - 20_000) * 8 / 20e6  # what a bucket holds goes at once
+        assert await a.transfer(b, size) >= at_least + round_trip
+        both = await asyncio.gather(a.transfer(b, size), c.transfer(b, size))
+        assert max(both) >= 2 * at_least + round_trip  # b's own line is as narrow
+        await network.cut("a", "b")  # frames that were delayed are cut like others
+        await a.tell(b, *("lost",) * 5)
+        await dropped(network, "a", "b", 5)
+        await network.heal("a", "b")
+        await network.shape("a", rate_bits_per_s=None, delay_s=0.05)
+        assert await a.transfer(b, 1) >= 0.05 + link.delay_s
+        for name in ("a", "b"):
+            await network.shape(name, rate_bits_per_s=None, delay_s=0.0)
+        await a.tell(b, "direct")
+        await b.hears("direct", a)
+        assert await a.transfer(b, size) > 0
+        with pytest.raises(ConfigError, match="link delay"):
+            await network.shape("a", rate_bits_per_s=None, delay_s=11.0)
+
+
+async def test_processes_keep_their_pid_their_user_and_their_files(tmp_path: Path) -> None:
+    for mode in ("namespaces", "loopback"):
+        async with opened(mode) as network:
+            script = f"import os; print(os.getpid(), os.getuid()); open('{tmp_path}/{mode}', 'w')"
+            process = await asyncio.create_subprocess_exec(
+                *network.prefix("a"), sys.executable, "-c", script, stdout=subprocess.PIPE
+            )
+            said, _ = await process.communicate()
+        assert said.split() == [str(process.pid).encode(), str(os.getuid()).encode()]
+        assert (tmp_path / mode).stat().st_uid == os.getuid()
+
+
+async def test_unknown_names_are_refused() -> None:
+    async with opened("namespaces") as network:
+        with pytest.raises(KeyError):
+            network.address("z")
+        with pytest.raises(KeyError):
+            await network.cut("a", "z")
+
+
+def namespaces_in_use() -> set[str]:
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/{process.pid}/ns/net"))
+    return found
+
+
+@pytest.mark.parametrize("mode", ["namespaces", "loopback"])
+async def test_nothing_is_left_when_it_closes(mode: Mode) -> None:
+    devices, files = set(os.listdir("/sys/class/net")), set(os.listdir("/proc/self/fd"))
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012
+        async with opened(mode, Link(delay_s=0.001) if mode == "namespaces" else None) as network:
+            async with agents(network, *PEERS):
+                children = psutil.Process().children(recursive=True)
+                assert len(children) >= 4
+                homes = {os.readlink(f"/proc/{child.pid}/ns/net") for child in children}
+                assert len(homes) == (4 if mode == "namespaces" else 1)
+                assert os.readlink("/proc/self/ns/net") not in homes
+            raise ZeroDivisionError
+    assert psutil.wait_procs(children, timeout=DEADLINE_S)[1] == []
+    assert not homes & namespaces_in_use()
+    assert set(os.listdir("/sys/class/net")) == devices
+    assert set(os.listdir("/proc/self/fd")) <= files | {str(n) for n in range(3)}
+
+
+_OWNER = """
+import asyncio, sys
+sys.path.insert(0, {tests!r})
+from network_agents import agents
+from edgepeer.emulation.network import Link, open_network
+
+async def main():
+    async with open_network(("a", "b"), mode="namespaces", link=Link(delay_s=0.001)) as network:
+        async with agents(network, "a", "b"):
+            print("ready", flush=True)
+            await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_nothing_is_left_when_its_owner_is_killed() -> None:
+    async with opened("namespaces"):
+        pass  # or skipped
+    script = _OWNER.format(tests=str(Path(__file__).parent))
+    owner = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    async with asyncio.timeout(DEADLINE_S):
+        assert await owner.stdout.readline() == b"ready\n"
+    children = psutil.Process(owner.pid).children(recursive=True)
+    homes = {os.readlink(f"/proc/{child.pid}/ns/net") for child in children}
+    assert len(homes) == 3
+    children[-1].send_signal(signal.SIGSTOP)  # even who can't notice
+    owner.kill()
+    await owner.wait()
+    assert psutil.wait_procs(children, timeout=DEADLINE_S)[1] == []
+    assert not homes & namespaces_in_use()
+
+
+async def test_a_lost_hub_is_an_error_and_not_a_hang() -> None:
+    async with opened("namespaces") as network:
+        (hub,) = psutil.Process().children()
+        hub.kill()
+        with pytest.raises(EdgepeerError, match="emulated network: has ended"):
+            await network.cut("a", "b")
