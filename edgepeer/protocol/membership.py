@@ -67,7 +67,7 @@ class Membership:
 
     def contains_me(self, view: View) -> bool:
         """Whether the view means this peer in this life."""
-        return self._id in view and view.member(self._id).incarnation == self.me.incarnation
+        return self._id in view and view.member(self._id) == self.me
 
     def accepts(self, view: View) -> bool:
         """Whether a view that was received replaces what this peer works in or waits for."""
@@ -175,8 +175,9 @@ class Membership:
                 self.cleared.add(peer)
 
     def outlive(self, view: View) -> bool:
-        """A view that knows a later life of this peer: its identity was lost and counts anew. Begin one after that."""
-        if self._id not in view or view.member(self._id).incarnation <= self.me.incarnation:
+        """A view that knows a later life of this peer, or another with the same number: its identity was lost and
+        counts anew. Begin one after that."""
+        if self._id not in view or view.member(self._id).incarnation < self.me.incarnation or self.contains_me(view):
             return False
         self.me = msgspec.structs.replace(self.me, incarnation=view.member(self._id).incarnation)
         self._new_life()
