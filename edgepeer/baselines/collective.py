@@ -20,6 +20,7 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector, FrameReceived
 from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.links import Role
 from edgepeer.protocol.streams import Shape, as_bytes
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Abort, Cause, Frame, Reduce, Result
@@ -62,6 +63,10 @@ class Collective:
     def neighbours(self, view: View) -> tuple[PeerId, ...]:
         """Whom to have a link with."""
         raise ProtocolBug(f"{type(self).__name__} has no links")
+
+    def role(self, peer: PeerId) -> Role:
+        """What a neighbour is to this peer."""
+        return "other"
 
     def restart(self) -> None:
         """Forget what has come of the round in progress: the next one begins, or the same one in a new view."""
@@ -187,7 +192,16 @@ class Collective:
 
     # -- the end of a round --------------------------------------------------------------------------------------
 
-    def commit(self, total: FloatVector, *, contributors: int, weight: float, exact: bool, digest: bytes) -> None:
+    def commit(
+        self,
+        total: FloatVector,
+        *,
+        contributors: int,
+        weight: float,
+        exact: bool,
+        digest: bytes,
+        paths: tuple[str, ...] | None = None,
+    ) -> None:
         """The round is over, with this sum; it is the owner's from now on."""
         view, mine = self._in_view, self.contributed
         total.flags.writeable = False
@@ -203,6 +217,7 @@ class Collective:
                 exact=exact,
                 digest=digest,
                 mine=mine,
+                paths=paths if paths is not None else tuple("direct" for _ in self.neighbours(view)),
             )
         )
 

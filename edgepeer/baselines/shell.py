@@ -104,10 +104,13 @@ class Shell:
         return self.allreduce.sink(peer, frame, payload_bytes)
 
     def link_states(self) -> tuple[LinkState, ...]:
-        """How all links are, in peer order; a baseline measures none of them."""
+        """How all wanted links are, in peer order; a baseline measures none of them."""
+        if self.view is None:
+            return ()
         return tuple(
-            LinkState(peer, "other", link.up, "direct" if link.up else "", None)
-            for peer, link in sorted(self._links.items())
+            LinkState(peer, self.allreduce.role(peer), link.up, "direct" if link.up else "", None)
+            for peer in sorted(self.allreduce.neighbours(self.view))
+            if (link := self._links.get(peer)) is not None
         )
 
     def handle(self, event: ev.Event, now: float) -> list[fx.Effect]:

@@ -46,9 +46,11 @@ from typing import Final
 import numpy as np
 
 from edgepeer.baselines.collective import Collective, weighted
+from edgepeer.baselines.static_record import RESULT, Record, Sum
 from edgepeer.ids import PeerId
 from edgepeer.protocol.events import FloatVector, FrameReceived
 from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.links import Role
 from edgepeer.protocol.streams import Shape, as_bytes, digest_of
 from edgepeer.topology import tree
 from edgepeer.topology.view import View
@@ -56,40 +58,8 @@ from edgepeer.wire.frames import Commit, Frame, Meta, MetaWhat, Reduce, Result, 
 
 __all__ = ["StaticTree"]
 
-_RESULT: Final = -1  # stands for the result where others name whose data are meant
 _SILENT_ROUNDS: Final = 2
 _SILENT_TIMEOUTS: Final = 4
-
-
-class _Sum:
-    """What some node has added up."""
-
-    __slots__ = ("contributors", "vector", "weight")
-
-    def __init__(self, vector: FloatVector, contributors: int, weight: float) -> None:
-        self.vector, self.contributors, self.weight = vector, contributors, weight
-
-
-class _Record:
-    """What is known of one round. Nodes are positions."""
-
-    __slots__ = ("arriving", "bcast_received", "commit", "mine", "owed", "reduce_received", "sums", "total")
-
-    def __init__(self) -> None:
-        self.sums: dict[int, _Sum] = {}
-        """Of the children."""
-        self.mine: _Sum | None = None
-        """Own vector and the children's: what goes up."""
-        self.total: FloatVector | None = None
-        self.commit: Commit | None = None
-        self.arriving: dict[tuple[int, PeerId], FloatVector] = {}
-        """By whose data they are, or _RESULT, and who sends them."""
-        self.reduce_received: set[int] = set()
-        """Whose data their parent has confirmed."""
-        self.bcast_received: set[int] = set()
-        """Who has the result."""
-        self.owed: set[int] = set()
-        """To whom the result is due as soon as it is here."""
 
 
 class StaticTree(Collective):
@@ -98,7 +68,7 @@ class StaticTree(Collective):
     def __init__(self, me: PeerId, limits: Limits, timeout_s: float) -> None:
         super().__init__(me, limits)
         self._timeout_s = timeout_s
-        self._records: dict[int, _Record] = {}
+        self._records: dict[int, Record] = {}
         self._timers: list[tuple[float, int, str, int]] = []  # due, round, "reduce" or "bcast", about whom
         self._spares: list[FloatVector] = []  # buffers of children's data that nobody reads any more
         self._heard: dict[PeerId, tuple[int, float]] = {}  # the round at which, and when, a link was last not silent
@@ -119,6 +89,10 @@ class StaticTree(Collective):
         self._uncles = tree.uncles(at, fanout, size)
         self._nephews = tuple(n for brother in self._brothers for n in tree.children(brother, fanout, size))
 
+    def role(self, peer: PeerId) -> Role:
+        position = self._in_view.position(peer)
+        return "parent" if position in self._up else "child" if position in self._children else "backup"
+
     def install(self, view: View) -> None:
         self._look_around(view)
         self._records.clear()
@@ -137,11 +111,11 @@ class StaticTree(Collective):
 
     # -- rounds --------------------------------------------------------------------------------------------
 
-    def _record(self, number: int) -> _Record | None:
+    def _record(self, number: int) -> Record | None:
         """Of the last round, the present one, and the next, which others may have begun."""
         if not self.committed <= number <= self.committed + 2:
             return None
-        return self._records.setdefault(number, _Record())
+        return self._records.setdefault(number, Record())
 
     def restart(self) -> None:
         """The last round's result is still needed for others; what was before is not."""
@@ -180,8 +154,8 @@ class StaticTree(Collective):
             return None
         if self.too_large(shape) or (self._own is not None and self.current(frame) and Shape.of(self._own) != shape):
             return None
-        origin = _RESULT if isinstance(frame, Result) else _origin(frame)
-        if origin in record.sums or origin not in (_RESULT, *self._children, *self._brothers, *self._nephews):
+        origin = RESULT if isinstance(frame, Result) else _origin(frame)
+        if origin in record.sums or origin not in (RESULT, *self._children, *self._brothers, *self._nephews):
             return None
         buffer = next((spare for spare in self._spares if Shape.of(spare) == shape), None)
         if buffer is not None and origin in self._children:
@@ -202,7 +176,7 @@ class StaticTree(Collective):
             if record is not None and frame.about < self._in_view.size:
                 self._on_meta(peer, frame, record)
 
-    def _on_meta(self, peer: PeerId, frame: Meta, record: _Record) -> None:
+    def _on_meta(self, peer: PeerId, frame: Meta, record: Record) -> None:
         sender, about = self._in_view.position(peer), frame.about
         match frame.what:
             case "reduce_sent" if sender in (*self._brothers, *self._nephews):  # Algorithm 1, 17
@@ -234,13 +208,15 @@ class StaticTree(Collective):
         buffer = record.arriving.pop((origin, peer), None)
         if buffer is None or origin in record.sums:
             return
-        brought = _Sum(buffer, self._below(origin), frame.weight)
+        brought = Sum(buffer, self._below(origin), frame.weight)
         if origin in (*self._brothers, *self._nephews):  # a data_reduce_request: 22
             target = tree.parent(origin, view.fanout)
             if target is not None:
                 self._send_sum(view.ids[target], frame.round, brought)
         elif origin in self._children:  # 10
             record.sums[origin] = brought
+            if view.ids[origin] != peer:
+                record.via[origin] = peer
             self._tell(self._brothers, frame.round, "reduce_received", origin)
             self._tell(self._children, frame.round, "reduce_received", origin, but=origin)
             self._reduce()
@@ -270,7 +246,7 @@ class StaticTree(Collective):
             )
             self._broadcast(record, record.mine.vector, commit)
 
-    def _add(self, brought: list[_Sum], own: FloatVector) -> _Sum:
+    def _add(self, brought: list[Sum], own: FloatVector) -> Sum:
         """Own vector first, then the children's in position order."""
         if not brought and self._up and self._weight == 1:
             total = own  # a leaf sends its vector as it is
@@ -284,9 +260,9 @@ class StaticTree(Collective):
                 if number or self._weight != 1:
                     np.add(total, other.vector, out=total)
         contributors = 1 << self.position | sum(other.contributors for other in brought)
-        return _Sum(total, contributors, sum((other.weight for other in brought), self._weight))
+        return Sum(total, contributors, sum((other.weight for other in brought), self._weight))
 
-    def _send_sum(self, peer: PeerId, number: int, what: _Sum) -> None:
+    def _send_sum(self, peer: PeerId, number: int, what: Sum) -> None:
         shape = Shape.of(what.vector)
         frame = Reduce(
             epoch=self._in_view.epoch,
@@ -307,15 +283,17 @@ class StaticTree(Collective):
             *self._up, *self._brothers, *self._uncles,
         ):  # fmt: skip
             return
-        total = record.arriving.pop((_RESULT, peer), None)
+        total = record.arriving.pop((RESULT, peer), None)
         if total is None or record.total is not None:
             return
         if digest_of(total) != frame.commit.digest:
             self._fail_link(peer, f"result of round {frame.round} does not have the root's digest")
             return
+        if self._in_view.position(peer) not in self._up:
+            record.via |= dict.fromkeys(self._up, peer)
         self._broadcast(record, total, frame.commit)
 
-    def _broadcast(self, record: _Record, total: FloatVector, commit: Commit) -> None:
+    def _broadcast(self, record: Record, total: FloatVector, commit: Commit) -> None:
         """The result is here for the first time: 6-12."""
         number, ids = self.committed + 1, self._in_view.ids
         record.total, record.commit = total, commit
@@ -334,10 +312,14 @@ class StaticTree(Collective):
             weight=commit.weight,
             exact=commit.exact,
             digest=commit.digest,
+            paths=tuple(self._path(record, position) for position in (*self._up, *self._children)),
         )
         self._close_silent()
 
-    def _send_result(self, peer: PeerId, number: int, record: _Record) -> None:
+    def _path(self, record: Record, position: int) -> str:
+        return f"via {record.via[position]}" if position in record.via else "direct"
+
+    def _send_result(self, peer: PeerId, number: int, record: Record) -> None:
         if record.total is None:
             return
         shape = Shape.of(record.total)

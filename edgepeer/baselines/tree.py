@@ -20,6 +20,7 @@ from edgepeer.baselines.collective import Collective, weighted
 from edgepeer.ids import PeerId
 from edgepeer.protocol.events import FloatVector, FrameReceived
 from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.links import Role
 from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.streams import Prefix, Shape, Upstream, digest_of
 from edgepeer.topology import tree
@@ -60,6 +61,9 @@ class Tree(Collective):
     def neighbours(self, view: View) -> tuple[PeerId, ...]:
         parent = self.parent(view)
         return (*((parent,) if parent is not None else ()), *self.children(view))
+
+    def role(self, peer: PeerId) -> Role:
+        return "parent" if peer == self._parent else "child"
 
     def install(self, view: View) -> None:
         self._parent = self.parent(view)

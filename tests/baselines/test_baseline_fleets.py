@@ -244,3 +244,21 @@ def test_make_machine() -> None:
         make_machine("gossip", me, now=0.0)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="static_timeout = 0: must be more than 0"):
         make_machine("ft-tree-static", me, static_timeout_s=0, now=0.0)
+
+
+def test_link_states_say_what_a_neighbour_is() -> None:
+    roles = {}
+    for protocol in BASELINES:
+        world = fleet(protocol, 7)
+        assert world.run_rounds()
+        states = world.network.peers[PeerId("p01")].node.link_states()
+        assert all(state.up and state.path == "direct" for state in states)
+        roles[protocol] = " ".join(f"{state.peer[1:]}:{state.role}" for state in states)
+    tree_links = "00:parent 03:child 04:child"
+    assert roles == {
+        "ft-tree-static": "00:parent 02:backup 03:child 04:child 05:backup 06:backup",
+        "tree": tree_links,
+        "ring": "00:other 02:other",
+        "ps-sync": "00:parent",
+        "ps-async": "00:other",
+    }

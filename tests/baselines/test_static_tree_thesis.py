@@ -96,6 +96,8 @@ def test_6_2_after_the_timeout_the_backups_request_the_data_and_forward_them() -
     assert all(line.startswith("0 ") for line in post.log)  # nobody does anything before the timeout
     post.pass_time(T)
     late = post.log[before:]
+    assert post.outcomes[1][0].paths == ("direct", "via 2", "direct")  # parent 0, children 3 and 4
+    assert post.outcomes[3][0].paths == ("direct",)
     assert late[:6] == [
         "0.5 2>3 meta_reduce_request",
         "0.5 3>2 data_reduce_request(1)",
