@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,14 +16,10 @@ from edgepeer.processes import dies_with_parent
 
 __all__ = ["DelayLines"]
 
-_OUTLET: Final = "delayed"
-_TUNSETIFF: Final = 0x400454CA
-_IFF_TAP: Final = 0x0002
-_IFF_NO_PI: Final = 0x1000
-_IFF_VNET_HDR: Final = 0x4000
 _ETH_P_ALL: Final = 0x0003
 _SOL_PACKET: Final = 263
 _PACKET_VNET_HDR: Final = 15
+_PACKET_QDISC_BYPASS: Final = 20
 _PACKET_IGNORE_OUTGOING: Final = 23
 _SO_RCVBUFFORCE: Final = 33
 _QUEUE_BYTES: Final = 16 << 20
@@ -35,14 +28,14 @@ _QUEUE_BYTES: Final = 16 << 20
 class DelayLines:
     """The delayed ports of a bridge.
 
-    Their frames are kept from the bridge, read from a packet socket, and come in by a device of their own later.
+    Their frames are kept from the bridge, read from packet sockets, and come in by another port later.
 
     Args:
         firewall: the bridge's.
-        add_inlet: called with the name of a TAP device, to plug it into the bridge.
+        add_inlet: returns the name of a device: what is sent by it comes in by a port of the bridge.
     """
 
-    def __init__(self, firewall: Firewall, add_inlet: Callable[[str], None]) -> None:
+    def __init__(self, firewall: Firewall, add_inlet: Callable[[], str]) -> None:
         self._firewall = firewall
         self._add_inlet = add_inlet
         self._delayed: set[int] = set()
@@ -70,26 +63,23 @@ class DelayLines:
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        outlet = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
-        flags = _IFF_TAP | _IFF_NO_PI | _IFF_VNET_HDR
-        fcntl.ioctl(outlet, _TUNSETIFF, struct.pack("16sH22x", _OUTLET.encode(), flags))
-        self._add_inlet(_OUTLET)
-        with theirs:
+        with theirs, _packet_socket() as outlet:
+            outlet.setsockopt(_SOL_PACKET, _PACKET_QDISC_BYPASS, 1)
+            outlet.bind((self._add_inlet(), 0))  # 0: it receives nothing
+            descriptors = (theirs.fileno(), outlet.fileno())
             subprocess.Popen(
-                [sys.executable, "-m", "edgepeer.emulation.network.pump", str(theirs.fileno()), str(outlet)],
+                [sys.executable, "-m", "edgepeer.emulation.network.pump", *map(str, descriptors)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), outlet),
+                pass_fds=descriptors,
                 preexec_fn=dies_with_parent(signal.SIGKILL),
             )
-        os.close(outlet)
         return ours
 
 
 def _capture(device: str) -> socket.socket:
-    """What comes in by a device, whole writes with virtio's header in front."""
-    frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    """What comes in by a device."""
+    frames = _packet_socket()
     try:
-        frames.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
         frames.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
         try:
             frames.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _QUEUE_BYTES)
@@ -100,3 +90,10 @@ def _capture(device: str) -> socket.socket:
         frames.close()
         raise
     return frames
+
+
+def _packet_socket() -> socket.socket:
+    """For whole writes of up to 64 KB, with virtio's header in front."""
+    packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    packets.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
+    return packets

@@ -20,6 +20,8 @@ from edgepeer.emulation.network.isolation import current_namespace, enter_namesp
 __all__ = ["Lan", "Port"]
 
 _BRIDGE: Final = "lan"
+_INLET: Final = "inlet"
+_INLET_PORT: Final = "delayed"
 _PREFIX_BITS: Final = 16
 _MTU: Final = 1500
 _LOOPBACK_INDEX: Final = 1
@@ -127,11 +129,17 @@ class Lan:
                 **above,
             )
 
-    def add_inlet(self, device: str) -> None:
-        """Let frames in by a device that none go out by, and whose senders are where they were before."""
-        index = self._index(device)
+    def add_inlet(self) -> str:
+        """A device; what is sent by it comes in by a port of the bridge.
+
+        Nothing goes out by that port, and for the bridge the senders stay where they were.
+        """
+        self._ip.link("add", ifname=_INLET, kind="veth", peer={"ifname": _INLET_PORT})
+        index = self._index(_INLET_PORT)
         self._ip.link("set", index=index, master=self.index, state="up")
         self._ip.brport("set", index=index, learning=0, unicast_flood=0, mcast_flood=0, bcast_flood=0)
+        self._ip.link("set", index=self._index(_INLET), state="up")
+        return _INLET
 
     def _try_netem(self) -> bool:
         if _refused(lambda: self._ip.tc("add", "netem", self.index, handle="2:", delay=1000), errno.ENOENT):

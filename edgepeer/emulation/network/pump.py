@@ -1,7 +1,7 @@
 """A delay line for frames, in a process of its own: for kernels without netem.
 
 `python -m edgepeer.emulation.network.pump CONTROL OUTLET`, both descriptors. Frames are read from packet sockets and
-written to the outlet, a TAP device, later. They are whole writes of up to 64 KB with virtio's header in front (the
+sent to the outlet, another one, later. They are whole writes of up to 64 KB with virtio's header in front (the
 kernel cuts them up where it must), so that a fast line costs few of them. Over CONTROL, a
 SOCK_SEQPACKET socket, come `ORDER`s; the first for a port with its packet socket. The end of CONTROL ends the process.
 """
@@ -27,13 +27,13 @@ _FRAME_BYTES: Final = 65_536 + 64
 _BATCH: Final = 64
 _QUEUE_BYTES: Final = 256 << 20
 """More than that in all lines together is lost, as in a router."""
-_NICE: Final = -15
+_PRIORITY: Final = 1
 
 
 class Pump:
     """The ports, and the frames on their way."""
 
-    def __init__(self, control: socket.socket, outlet: int) -> None:
+    def __init__(self, control: socket.socket, outlet: socket.socket) -> None:
         self._control = control
         self._outlet = outlet
         self._ports: dict[int, socket.socket] = {}
@@ -73,7 +73,7 @@ class Pump:
     def _write(self, frame: bytes) -> None:
         self._queued -= len(frame)
         try:
-            os.write(self._outlet, frame)
+            self._outlet.send(frame)
         except OSError as error:  # a frame that the kernel does not take is lost, as on any line
             self._lose(str(error))
 
@@ -116,11 +116,11 @@ class Pump:
 
 
 def main() -> None:
-    control, outlet = (int(argument) for argument in sys.argv[1:])
-    with contextlib.suppress(PermissionError):  # only root may; without it a busy machine delays a little more
-        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+    control, outlet = (socket.socket(fileno=int(argument)) for argument in sys.argv[1:])
+    with contextlib.suppress(PermissionError):  # only root may; without it a busy machine delays more than is asked for
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(_PRIORITY))
     gc.disable()  # nothing here makes cycles
-    Pump(socket.socket(fileno=control), outlet).run()
+    Pump(control, outlet).run()
 
 
 if __name__ == "__main__":
