@@ -103,7 +103,11 @@ def _option(name: str, setting: Setting) -> click.Option:
         return click.Option([name, f"{setting.flag}/--no-{setting.flag[2:]}"], default=None, help=text)
     # Values arrive as text and are checked where those of the other sources are, by the same words.
     return click.Option(
-        [name, setting.flag], metavar=setting.metavar, multiple=setting.plain is tuple, default=None, help=text
+        [name, setting.flag],
+        metavar=setting.metavar,
+        multiple=setting.plain is tuple or setting.joined,
+        default=None,
+        help=text,
     )
 
 

@@ -1,4 +1,4 @@
-"""Where the broker is: `mqtt://[user:password@]host[:port]`, checked once.
+"""Where the broker is: `mqtt://[user:password@]host[:port]`, or several of these, checked once.
 
 A password never shows: not in a repr, a log line or an error, not even when the rest is malformed.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote, urlsplit
 
 from edgepeer.errors import ConfigError
 
-__all__ = ["DEFAULT_PORT", "BrokerAddress"]
+__all__ = ["DEFAULT_PORT", "MAX_BROKERS", "BrokerAddress"]
 
 DEFAULT_PORT = 1883
+MAX_BROKERS = 16
+_SEPARATOR = re.compile(r", ?(?=mqtts?://)", re.IGNORECASE)  # a password may hold a comma
 _HOST_NAME = re.compile(r"(?!-)[\w-]{1,63}(\.[\w-]{1,63})*\.?\Z")
 _SHOWABLE = re.compile(
     r"([a-z][a-z0-9+.-]*://)?(.*@)?(\[[^\]]*\]|[^:/?#]*)(:\d{1,6}(?!\d))?(.*)\Z", re.IGNORECASE | re.DOTALL
@@ -26,21 +28,30 @@ _SHAPE = "must be mqtt://[user:password@]host[:port]"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerAddress:
-    """A broker and, if it wants one, our login."""
+    """A broker and, if it wants one, our login; and where to go instead while it is away."""
 
     host: str
     """A name, an IPv4 or an IPv6 address, without brackets."""
     port: int = DEFAULT_PORT
     username: str | None = None
     password: str | None = field(default=None, repr=False)
+    others: tuple[BrokerAddress, ...] = ()
+    """Brokers to use in its place, the best first."""
 
     @classmethod
     def parse(cls, text: str) -> BrokerAddress:
-        """Read an address.
+        """Read an address, or several with commas between them.
 
         Raises:
             ConfigError: one line that says what is wrong with it, without its password.
         """
+        first, *rest = map(cls._parse_one, _SEPARATOR.split(text))
+        if len(rest) >= MAX_BROKERS:
+            raise ConfigError(f"broker: {len(rest) + 1} addresses, at most {MAX_BROKERS}")
+        return replace(first, others=tuple(rest))
+
+    @classmethod
+    def _parse_one(cls, text: str) -> BrokerAddress:
         shown = f"broker {_redacted(text)}"
         if not text.isprintable() or " " in text:
             raise ConfigError(f"{shown}: {_SHAPE}, without blanks")
@@ -71,8 +82,16 @@ class BrokerAddress:
             raise ConfigError(f"{shown}: user name or password is over {_CREDENTIAL_LIMIT_BYTES} bytes")
         return cls(host=host, port=port or DEFAULT_PORT, username=username, password=password)
 
+    @property
+    def choices(self) -> tuple[BrokerAddress, ...]:
+        """Each broker by itself, the best first."""
+        return replace(self, others=()), *self.others
+
     def url(self) -> str:
         """The whole address as `parse` reads it, password included: for a child process, not for a log."""
+        return ",".join(each._url() for each in self.choices)
+
+    def _url(self) -> str:
         login = ""
         if self.username is not None:
             secret = "" if self.password is None else f":{quote(self.password, safe='')}"
@@ -80,6 +99,9 @@ class BrokerAddress:
         return f"mqtt://{login}{self._place()}"
 
     def __str__(self) -> str:
+        return ", ".join(each._shown() for each in self.choices)
+
+    def _shown(self) -> str:
         login = "" if self.username is None else f"{quote(self.username, safe='')}@"
         return f"mqtt://{login}{self._place()}"
 

@@ -2,6 +2,9 @@
 
 Broker outages of any length are this module's business: it reconnects, subscribes again, says again what it
 retains, and delivers what waited. Its owner is told what is seen, in order, on the event loop's thread.
+
+Of several brokers the first in the list that lets us in is used, and while it isn't the very first, those before it
+are tried again and again: so all who have the same list, and can reach the same brokers, meet at one of them.
 """
 
 from __future__ import annotations
@@ -10,7 +13,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -18,17 +20,16 @@ import aiomqtt
 import msgspec
 from paho.mqtt.reasoncodes import ReasonCode
 
-from edgepeer.errors import FabricError, ProtocolBug, WireError
+from edgepeer.errors import FabricError, ProtocolBug
 from edgepeer.fabric import inbox
 from edgepeer.fabric.address import BrokerAddress
-from edgepeer.fabric.complaints import Complaints
 from edgepeer.fabric.connection import Refused, connection, describe, failed, first_error
 from edgepeer.fabric.documents import Presence
-from edgepeer.fabric.events import Connected, Disconnected, FabricEvent, Synced
+from edgepeer.fabric.events import Connected, Disconnected, FabricEvent
+from edgepeer.fabric.hearing import Hearing
 from edgepeer.fabric.outbox import Outbox
 from edgepeer.fabric.relay import RELAY_LIMIT_BYTES, RelayQueue
 from edgepeer.fabric.topics import Group, Topics
-from edgepeer.fabric.twins import TwinWatch
 from edgepeer.ids import check_peer_id
 from edgepeer.wire.documents import pack, unpack
 
@@ -38,6 +39,10 @@ _LOG = logging.getLogger(__name__)
 _JITTER: Final = random.SystemRandom()  # nobody's seed is disturbed
 _BACKOFF_S: Final = (0.2, 5.0)
 _SLOWEST_BYTES_PER_S: Final = 10_000
+
+
+class _Back(FabricError):
+    """A broker that comes before ours in the list can be reached again."""
 
 
 class FabricClient:
@@ -50,7 +55,8 @@ class FabricClient:
         will_topic: the retained topic that the broker clears when we vanish, and that we fill again when
             somebody else clears it: a peer's presence.
         interests: what to subscribe to.
-        timeout: seconds for finding and reaching the broker, and again for its answer.
+        timeout: seconds for finding and reaching a broker, and again for its answer.
+        look_back: seconds, on average, between two looks for a broker before the one in use.
 
     Raises:
         ConfigError: the fabric or the client id is no name.
@@ -66,31 +72,36 @@ class FabricClient:
         will_topic: str | None = None,
         interests: Group = Group.EVERYTHING,
         timeout: float = 4.0,
+        look_back: float = 30.0,
     ) -> None:
         self.topics = Topics(fabric)
-        self.broker = broker
+        self.broker = broker.choices[0]
+        """The one in use, or being tried."""
+        self.connected_now = False
+        """Whether it has let us in, and has not gone since."""
         self.reconnects = 0
         """Connections after the first."""
         self._client_id = check_peer_id(client_id)
         self._on_event = on_event
         self._will_topic = will_topic
-        self._interests = interests
         self._timeout = timeout
+        self._brokers = broker.choices
+        self._look_back = look_back
         self._outbox = Outbox()
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._marker = self.topics.marker(client_id)
-        self._marker_payload = b""
-        self._trace = f"{self._marker}/presence"
-        self._me: Presence | None = None
-        self._traces = f"{self.topics.root}marker/"
-        self._trace_left = False
-        self._twins = TwinWatch(fabric)
+        self._hearing = Hearing(
+            self.topics,
+            self._client_id,
+            interests,
+            will_topic,
+            emit=self._emit,
+            say_again=self._say_again,
+            fail=self._fail,
+        )
         self._relay = RelayQueue()
-        self._listening = False
         self._connections = 0
-        self._established = False
         self._failure: FabricError | None = None
         self._first_answer = asyncio.Event()
         self._running = False
@@ -98,12 +109,11 @@ class FabricClient:
         self._ended = asyncio.Event()
         self._polite = True
         self._bug: Exception | None = None
-        self._complaints = Complaints()
 
     @property
     def rejected_documents(self) -> int:
         """Messages on this fabric's topics that were not what they must be."""
-        return self._complaints.count
+        return self._hearing.complaints.count
 
     @property
     def dropped_events(self) -> int:
@@ -124,7 +134,7 @@ class FabricClient:
             async with asyncio.TaskGroup() as tasks:
                 keeper = tasks.create_task(self._keep_connected())
                 await self._ending.wait()
-                if not self._established:
+                if not self.connected_now:
                     keeper.cancel()
         finally:
             self._ended.set()
@@ -132,13 +142,17 @@ class FabricClient:
         if self._bug is not None:
             raise self._bug
 
-    async def connected(self, timeout: float = 6.0) -> None:
+    async def connected(self, timeout: float | None = None) -> None:
         """Wait for the first connection; an outage after it is nothing to wait for.
 
+        Args:
+            timeout: seconds; enough for each broker to be tried once, if omitted.
+
         Raises:
-            FabricError: the broker refused us, or could not be reached within `timeout` seconds; one line
-                with the address and the reason.
+            FabricError: every broker refused us, or none could be reached in time; one line with address and reason.
         """
+        if timeout is None:
+            timeout = 2.0 + self._timeout * len(self._brokers)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._first_answer.wait()
@@ -157,8 +171,8 @@ class FabricClient:
         if topic == self._will_topic and (document is None or isinstance(document, Presence)):
             # A broker ends the connection of whoever came before under our name, and its will clears what it
             # said. This stays, and tells who was here while we were not.
-            self._me = document
-            self._outbox.keep(self._trace, payload)
+            self._hearing.me = document
+            self._outbox.keep(self._hearing.trace, payload)
         self._wake()
 
     def forget(self, topic: str) -> None:
@@ -232,6 +246,11 @@ class FabricClient:
         except Exception as error:  # run() raises it: no other task of ours may swallow it
             self._fail(error)
 
+    def _say_again(self, topic: str) -> None:
+        if self._outbox.keeps(topic):
+            self._outbox.repeat(topic)
+            self._wake()
+
     def _fail(self, error: Exception) -> None:
         self._bug, self._polite = error, False
         self._ending.set()
@@ -242,12 +261,8 @@ class FabricClient:
         pause = shortest
         while not self._ending.is_set():
             since = loop.time()
-            try:
-                await self._one_connection()
-            except FabricError as error:
-                self._note(error)
-            finally:
-                self._established = False
+            if not await self._first_that_answers():
+                continue
             if loop.time() - since > longest:
                 pause = shortest
             # Decorrelated jitter: a fleet that lost its broker doesn't come back in one wave.
@@ -256,53 +271,91 @@ class FabricClient:
                 async with asyncio.timeout(pause):
                     await self._ending.wait()
 
-    async def _one_connection(self) -> None:
+    async def _first_that_answers(self) -> bool:
+        """Be connected to the first broker that lets us in. Returns whether to wait before the next try."""
+        failures: list[FabricError] = []
+        for broker in self._brokers:
+            before = self._connections
+            try:
+                await self._one_connection(broker)
+            except _Back as back:
+                _LOG.info("%s", back)
+                return False
+            except FabricError as error:
+                failures.append(error)
+            finally:
+                self.connected_now = False
+            if self._connections > before or self._ending.is_set():
+                break
+        if failures:
+            self._note(failures)
+        return True
+
+    async def _one_connection(self, broker: BrokerAddress) -> None:
+        if broker != self.broker:
+            self.broker, self._hearing.trace_left = broker, False
         async with connection(
-            self.broker,
+            broker,
             # The same peer may be in two fabrics of one broker, but MQTT knows only one client of a name.
             identifier=f"{self.topics.fabric}:{self._client_id}",
             will_topic=self._will_topic,
-            on_message=self._receive,
+            on_message=self._hearing.receive,
             timeout=self._timeout,
         ) as client:
-            self._established = True
+            self.connected_now = True
             self._emit(Connected())
             failure: BaseException | None = None
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    serving = (tasks.create_task(self._watch(client)), tasks.create_task(self._serve(client)))
+                    serving = [tasks.create_task(self._watch(client)), tasks.create_task(self._serve(client))]
+                    if earlier := self._brokers[: self._brokers.index(broker)]:
+                        serving.append(tasks.create_task(self._watch_for(earlier)))
                     await self._ending.wait()
                     for task in serving:
                         task.cancel()
             except* (aiomqtt.MqttError, FabricError) as group:
                 failure = first_error(group)
             finally:
-                self._listening = False
+                self._hearing.end()
             reason = "left" if failure is None else describe(failure)
             self._emit(Disconnected(reason))
             if failure is not None or not self._polite:
-                kind = Refused if isinstance(failure, Refused) else FabricError
-                raise kind(f"broker {self.broker}: {reason}") from failure
+                kind = type(failure) if isinstance(failure, Refused | _Back) else FabricError
+                raise kind(f"broker {broker}: {reason}") from failure
 
     async def _watch(self, client: aiomqtt.Client) -> None:
-        # Messages come through _receive; this raises when the connection ends.
+        # Messages go straight to what hears them; this raises when the connection ends.
         await anext(client.messages)
 
+    async def _watch_for(self, earlier: Sequence[BrokerAddress]) -> None:
+        """Look for a broker that comes before ours in the list; raises _Back when one lets us in."""
+        while True:
+            # With jitter: a fleet that goes back does not do so in one wave.
+            await asyncio.sleep(self._look_back * _JITTER.uniform(0.5, 1.5))
+            for broker in earlier:
+                try:
+                    async with connection(
+                        broker,
+                        identifier=f"{self.topics.fabric}:{self._client_id}:look",
+                        will_topic=None,
+                        on_message=lambda topic, payload, kept: None,
+                        timeout=self._timeout,
+                    ):
+                        pass
+                except FabricError:
+                    continue
+                raise _Back(f"left, for {broker} is back")  # without a word: its will takes our presence back there
+
     async def _serve(self, client: aiomqtt.Client) -> None:
-        self._marker_payload = secrets.token_bytes(8)
-        wanted = [*self.topics.filters(self._interests, self._client_id), self._marker]
-        if self._will_topic is not None and Group.PEERS not in self._interests:
-            wanted.append(self._will_topic)
-        if self._will_topic is not None:
-            wanted.append(self._trace)
-        self._listening = True
+        wanted, note = self._hearing.begin()
         codes: Sequence[int | ReasonCode] = await client.subscribe([(pattern, 1) for pattern in wanted])
         refused = [pattern for pattern, code in zip(wanted, codes, strict=True) if failed(code)]
         if refused:
             raise Refused(f"not allowed to subscribe to {', '.join(refused)}")
         if self._connections:
             self.reconnects += 1
-            _LOG.info("broker %s: connected again", self.broker)
+        if self._connections or self.broker is not self._brokers[0]:
+            _LOG.info("broker %s: connected%s", self.broker, " again" if self._connections else "")
         self._connections += 1
         self._failure = None
         self._first_answer.set()
@@ -311,8 +364,8 @@ class FabricClient:
         self._outbox.repeat_all()
         self._wake()
         # A broker delivers in order: what we say to ourselves after subscribing comes behind all it retained.
-        await client.publish(self._marker, self._marker_payload, qos=1)
-        fallback = asyncio.get_running_loop().call_later(self._timeout, self._settle)
+        await client.publish(self._hearing.marker, note, qos=1)
+        fallback = asyncio.get_running_loop().call_later(self._timeout, self._hearing.settle, str(self.broker))
         try:
             async with asyncio.TaskGroup() as sending:
                 sending.create_task(self._send(client))
@@ -334,65 +387,12 @@ class FabricClient:
             patience = self._timeout + len(letter.payload) / _SLOWEST_BYTES_PER_S
             await client.publish(letter.topic, letter.payload, qos=1, retain=letter.retain, timeout=patience)
             self._outbox.acknowledged(letter)
-            self._trace_left = self._trace_left or letter.topic == self._trace
+            self._hearing.trace_left |= letter.topic == self._hearing.trace
 
-    def _synced(self) -> None:
-        if self._marker_payload:
-            self._marker_payload = b""
-            self._emit(Synced())
-
-    def _settle(self) -> None:
-        if self._marker_payload:
-            _LOG.warning("broker %s: no echo of our own message; what it retains may come later", self.broker)
-            self._synced()
-
-    def _receive(self, topic: str, payload: bytes, kept: bool) -> None:
-        if not self._listening:
-            return  # amqtt sends what others subscribed to before we have subscribed to anything
-        if topic == self._marker:
-            if payload == self._marker_payload:
-                self._synced()
-            return
-        if topic == self._trace:
-            self._meet(payload)
-            return
-        parsed = self.topics.parse(topic)
-        if topic == self._will_topic and not payload:
-            if self._outbox.keeps(topic):
-                self._outbox.repeat(topic)
-                self._wake()
-        elif parsed is None:
-            # amqtt may hand us what is retained for others; their traces are in order.
-            if topic.startswith(self.topics.root) and not topic.startswith(self._traces):
-                self._complaints.reject(topic, "no such topic")
-        elif parsed.group in self._interests:
-            if parsed.group is Group.RELAY and (kept or parsed.peer != self._client_id):
-                return  # somebody made the broker keep it, or amqtt hands us another's
-            try:
-                event = inbox.read(parsed, payload)
-            except WireError as error:
-                self._complaints.reject(topic, str(error))
-            else:
-                if event is not None:
-                    self._emit(event)
-
-    def _meet(self, payload: bytes) -> None:
-        """See who was the last to be here under our name; only what was retained when we came back counts."""
-        me = self._me
-        if me is None or not (self._trace_left and self._marker_payload and payload):
-            return
-        try:
-            last = unpack(payload, Presence, limit=inbox.LIMIT_BYTES[Group.PEERS])
-        except WireError as error:
-            self._complaints.reject(self._trace, str(error))
-            return
-        if (reason := self._twins.meet(me, last)) is not None:
-            self._fail(reason)
-
-    def _note(self, error: FabricError) -> None:
+    def _note(self, errors: Sequence[FabricError]) -> None:
         news = self._failure is None
-        self._failure = error
-        if isinstance(error, Refused):
+        error = self._failure = FabricError("; ".join(map(str, errors)))
+        if all(isinstance(each, Refused) for each in errors):
             self._first_answer.set()
         if not self._ending.is_set():
             # Until we were connected, connected() tells; after that, each outage is told once.

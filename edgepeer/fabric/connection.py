@@ -24,6 +24,7 @@ __all__ = ["KEEPALIVE_S", "Refused", "connection", "describe", "failed", "first_
 
 KEEPALIVE_S: Final = 15
 _GOODBYE_S: Final = 1.0
+_HUNG_UP: Final = "hung up"
 _QUIET = logging.getLogger("edgepeer.fabric.mqtt")
 _QUIET.setLevel(logging.CRITICAL)  # what paho would say there, our own errors say better
 _LOGIN_REFUSED: Final = {"Bad user name or password", "Not authorized"}
@@ -107,21 +108,23 @@ async def connection(
 
 
 def _watch_socket(client: aiomqtt.Client) -> None:
-    """Tell paho when it can read and write, as aiomqtt does, but for two traps.
+    """Tell paho when it can read and write, as aiomqtt does, but for three traps.
 
-    aiomqtt registers a socket's number a turn later without looking: by then the socket may be closed, and the
-    number another's. And uvloop ceases to watch a socket once it has been reset, even where what came before is
-    not all read: nobody would notice that the connection is lost until the next ping fails.
+    aiomqtt waits for an answer even from a broker that has hung up. It registers a socket's number a turn later
+    without looking: by then the socket may be closed, and the number another's. And uvloop ceases to watch a socket
+    once it has been reset, even where what came before is not all read: nobody would notice that the connection is
+    lost until the next ping fails.
     """
     paho, loop = client._client, asyncio.get_running_loop()
 
     def attempt(step: Callable[..., object], *arguments: object) -> None:
         try:
-            step(*arguments)
-        except Exception as error:
+            hung_up = step(*arguments) == MQTTErrorCode.MQTT_ERR_CONN_LOST
+        except Exception:
+            hung_up = True
             paho._loop_rc_handle(MQTTErrorCode.MQTT_ERR_CONN_LOST)  # closes the socket, and says so
-            if not client._connected.done():
-                client._connected.set_exception(aiomqtt.MqttError(str(error)))
+        if hung_up and not client._connected.done():
+            client._connected.set_exception(aiomqtt.MqttError(_HUNG_UP))
 
     def can_read(sock: socket.socket) -> None:
         attempt(paho.loop_read)
@@ -203,8 +206,8 @@ async def _dial(address: BrokerAddress, timeout: float) -> socket.socket:
 def _refusal(error: aiomqtt.MqttError, address: BrokerAddress, timeout: float) -> FabricError:
     code = error.rc if isinstance(error, aiomqtt.MqttCodeError) else None
     if not isinstance(code, ReasonCode):
-        silent = f"timed out after {timeout:g} s without an MQTT answer; is it an MQTT broker?"
-        return FabricError(f"broker {address}: {silent}")
+        silent = _HUNG_UP if str(error) == _HUNG_UP else f"timed out after {timeout:g} s"
+        return FabricError(f"broker {address}: {silent} without an MQTT answer; is it an MQTT broker?")
     name = code.getName()
     text = "wrong user name or password" if name in _LOGIN_REFUSED else f"connection refused: {name}"
     return Refused(f"broker {address}: {text}")

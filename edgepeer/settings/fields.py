@@ -36,6 +36,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the value may hold a password in front of an @."""
     separator: str
     """What stands between the parts of a list, in a text."""
+    joined: bool
+    """Whether the value is a text that may be given in parts, and is put together from them."""
 
     @property
     def flag(self) -> str:
@@ -49,6 +51,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         """
         text = isinstance(value, str)
         taken: object = value
+        if self.joined and isinstance(value, list | tuple):
+            taken = self.separator.join(part if isinstance(part, str) else repr(part) for part in value)
         if self.plain is tuple and isinstance(value, str):
             taken = [part.strip() for part in value.split(self.separator) if part.strip()]
         try:
@@ -89,6 +93,7 @@ def _setting(field: msgspec.structs.FieldInfo) -> Setting:
         secret=bool(extra.get("secret")),
         url=bool(extra.get("url")),
         separator=extra.get("separator", ","),
+        joined=bool(extra.get("joined")),
     )
 
 

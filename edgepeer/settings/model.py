@@ -37,7 +37,11 @@ _MQTT = rf"mqtt://([^@/\s]+@)?{_HOST}(:{_PORT})?/?"
 _Listen = Annotated[str, Meta(pattern=rf"^{_HOST}:{_PORT}$", extra={"allowed": "host:port, port 0 being any free one"})]
 _Address = Annotated[str, Meta(pattern=rf"^{_HOST}:{_PORT}$", max_length=128)]
 _BrokerUrl = Annotated[
-    str, Meta(pattern=rf"^{_MQTT}$", extra={"allowed": "mqtt://[user:password@]host[:port]", "url": True})
+    str,
+    Meta(
+        pattern=rf"^{_MQTT}(, ?{_MQTT})*$",
+        extra={"allowed": "mqtt://[user:password@]host[:port], or several with commas between", "url": True},
+    ),
 ]
 _EmulatedBroker = Annotated[
     str,
@@ -83,7 +87,9 @@ class VerbSettings(Struct, frozen=True, kw_only=True):
 class FabricSettings(VerbSettings, frozen=True, kw_only=True):
     """What every verb that goes to a fabric understands."""
 
-    broker: Annotated[_BrokerUrl, _says("The MQTT broker.")] = "mqtt://127.0.0.1:1883"
+    broker: Annotated[
+        _BrokerUrl, _says("The MQTT broker; if given several times, the first that can be reached.", joined=True)
+    ] = "mqtt://127.0.0.1:1883"
     fabric: Annotated[_Name, _says("The fabric's name: peers of one name meet on one broker.")] = "default"
 
 
@@ -224,6 +230,17 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
         Annotated[float, Meta(gt=0, le=3600)], _says("Seconds after which ft-tree-static takes a message for lost.")
     ] = STATIC_TIMEOUT_S
     data_dir: Annotated[Path | None, _says("Directory with data sets in files.", metavar="DIR")] = None
+    network: Annotated[
+        Literal["auto", "namespaces", "loopback", "none"],
+        _says("What keeps peers apart: a network namespace each, an address each, or nothing; auto: the best of them."),
+    ] = "auto"
+    link: Annotated[
+        Annotated[str, Meta(pattern=r"^[0-9.]+[A-Za-z]+( *, *[0-9.]+[A-Za-z]+)?$")] | None,
+        _says(
+            "Rate and one-way delay of each peer's link, such as 100mbit,5ms.",
+            allowed="a rate, a delay or both, such as 100mbit,5ms",
+        ),
+    ] = None
 
     scenario: Annotated[
         _Text | None, _says("Faults from a TOML file, or from the library by name.", metavar="FILE|NAME")

@@ -206,3 +206,18 @@ def test_any_text_is_taken_or_refused_in_one_line(data: st.DataObject) -> None:
     assert f"{setting.name} = " in said
     assert said.isprintable()
     assert len(said) < 400
+
+
+def test_several_brokers_in_a_flag_a_variable_or_a_file(tmp_path: Path) -> None:
+    both = "mqtt://a,mqtt://u:p,w@b:1"
+    config = tmp_path / "edgepeer.toml"
+    config.write_text('[common]\nbroker = ["mqtt://a", "mqtt://u:p,w@b:1"]\n')
+    given = [
+        load_settings(PeerSettings, flags={"broker": ("mqtt://a", "mqtt://u:p,w@b:1")}, environ={}),
+        load_settings(PeerSettings, flags={"broker": (both,)}, environ={}),
+        load_settings(PeerSettings, environ={"EDGEPEER_BROKER": both}),
+        load_settings(PeerSettings, environ={}, config=config),
+    ]
+    assert [settings.broker for settings in given] == [both] * 4
+    for wrong in (("mqtt://a", "b"), ("mqtt://a", ""), ("mqtt://a", 3)):
+        assert "or several with commas between" in refusal(PeerSettings, broker=wrong)

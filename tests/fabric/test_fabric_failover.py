@@ -1,0 +1,143 @@
+"""Several brokers: who has the same list meets at the first in it that can be reached."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fabric_guests import DEADLINE_S, Gate, Guest, Invite, StartBroker, presence
+
+from edgepeer.errors import ConfigError, FabricError
+from edgepeer.fabric.address import MAX_BROKERS, BrokerAddress
+from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.fabric.client import FabricClient
+from edgepeer.fabric.events import Connected, PresenceGone, PresenceSeen, RelaySeen, Synced
+from edgepeer.fabric.topics import Group
+from edgepeer.ids import PeerId
+
+
+def listed(*addresses: BrokerAddress) -> BrokerAddress:
+    return BrokerAddress.parse(",".join(address.url() for address in addresses))
+
+
+def test_several_addresses_are_read_and_written() -> None:
+    text = "mqtt://a:1,mqtt://lab:s3,cret@b"
+    several = BrokerAddress.parse(text)
+    assert [str(each) for each in several.choices] == ["mqtt://a:1", "mqtt://lab@b:1883"]
+    assert several.choices[1].password == "s3,cret"
+    assert str(several) == "mqtt://a:1, mqtt://lab@b:1883"
+    assert "s3" not in repr(several)
+    assert BrokerAddress.parse(several.url()) == several
+    assert BrokerAddress.parse("mqtt://a, mqtt://b").choices == (BrokerAddress(host="a"), BrokerAddress(host="b"))
+    one = BrokerAddress(host="a")
+    assert one.choices == (one,)
+
+
+@pytest.mark.parametrize("text", ["mqtt://a,", ",mqtt://a", "mqtt://a,b", "mqtt://a,mqtts://b", "mqtt://a,,mqtt://b"])
+def test_malformed_lists_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        BrokerAddress.parse(text)
+
+
+def test_there_is_a_limit() -> None:
+    with pytest.raises(ConfigError, match=f"17 addresses, at most {MAX_BROKERS}"):
+        BrokerAddress.parse(",".join(["mqtt://a"] * (MAX_BROKERS + 1)))
+
+
+async def gates(start_broker: StartBroker) -> tuple[Gate, Gate]:
+    first, second = Gate((await start_broker()).address), Gate((await start_broker()).address)
+    await first.open()
+    await second.open()
+    return first, second
+
+
+async def test_peers_move_to_the_next_broker_and_back(start_broker: StartBroker, invite: Invite) -> None:
+    first, second = await gates(start_broker)
+    brokers = listed(first.address, second.address)
+    on_second = await invite(second.address, "watcher")
+    fleet: list[Guest] = [
+        await invite(brokers, name, present=True, look_back=0.1, interests=Group.PEERS | Group.RELAY)
+        for name in ("a", "b")
+    ]
+    assert [guest.client.broker for guest in fleet] == [first.address] * 2
+    assert on_second.count(PresenceSeen) == 0
+
+    await first.shut()
+    for guest in fleet:
+        await guest.until(lambda events: events.count(Synced()) == 2)
+        assert guest.client.broker == second.address
+    await on_second.until_seen(PresenceSeen(presence("a")), PresenceSeen(presence("b")))
+    # They can send to each other there.
+    assert fleet[0].client.publish_relay("b", b"over the second")
+    await fleet[1].until_seen(RelaySeen(b"over the second"))
+
+    await first.open()
+    for guest in fleet:
+        await guest.until(lambda events: events.count(Synced()) == 3)
+        assert guest.client.broker == first.address
+        assert guest.client.reconnects == 2
+    await on_second.until_seen(PresenceGone(PeerId("a")), PresenceGone(PeerId("b")))
+    assert fleet[0].client.publish_relay("b", b"over the first")
+    await fleet[1].until_seen(RelaySeen(b"over the first"))
+    on_first = await invite(first.address, "late")
+    assert {*on_first.events} >= {PresenceSeen(presence("a")), PresenceSeen(presence("b"))}
+    for gate in (first, second):
+        await gate.shut()
+
+
+async def test_a_peer_that_starts_goes_where_it_can(start_broker: StartBroker, invite: Invite) -> None:
+    first, second = await gates(start_broker)
+    await first.shut()
+    guest = await invite(listed(first.address, second.address), "a", present=True)
+    assert guest.client.broker == second.address
+    assert guest.client.connected_now
+    assert guest.events[0] == Connected()
+    await guest.client.close()
+    assert not guest.client.connected_now
+    late = await invite(second.address, "late")
+    assert late.events == [Connected(), Synced()]  # its presence was taken back
+    await second.shut()
+
+
+async def test_a_broker_that_refuses_us_is_passed_over(invite: Invite) -> None:
+    async with EmbeddedBroker(username="lab", password="secret") as closed, EmbeddedBroker() as open_:
+        stranger = BrokerAddress(host="127.0.0.1", port=closed.address.port)
+        guest = await invite(listed(stranger, open_.address), "a")
+        assert guest.client.broker == open_.address
+        with pytest.raises(FabricError, match="wrong user name or password"):
+            await invite(listed(stranger, stranger), "b")
+
+
+async def test_who_looks_back_in_vain_stays(invite: Invite) -> None:
+    looks, looked = 0, asyncio.Event()
+
+    def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal looks
+        looks += 1
+        looked.set()
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server, EmbeddedBroker() as broker:
+        first = BrokerAddress(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
+        guest = await invite(listed(first, broker.address), "a", look_back=0.02)
+        async with asyncio.timeout(DEADLINE_S):
+            while looks < 4:
+                looked.clear()
+                await looked.wait()
+        assert guest.events == [Connected(), Synced()]
+        assert guest.client.broker == broker.address
+
+
+async def test_when_none_can_be_reached_all_are_named(start_broker: StartBroker) -> None:
+    first, second = await gates(start_broker)
+    await first.shut()
+    await second.shut()
+    client = FabricClient(listed(first.address, second.address), "lab", "a", on_event=lambda _: None)
+    running = asyncio.create_task(client.run())
+    with pytest.raises(FabricError) as refused:
+        await client.connected(1.0)
+    for address in (first.address, second.address):
+        assert f"broker {address}: connection refused" in str(refused.value)
+    await client.close()
+    async with asyncio.timeout(DEADLINE_S):
+        await running
