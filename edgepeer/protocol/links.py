@@ -72,8 +72,8 @@ class Link:
 
     __slots__ = (
         "alive_at", "cleared", "closed_at", "dialing", "direct", "down_since", "echo", "echo_at", "every", "heard",
-        "life", "life_at", "member", "orphan", "reaches", "ready", "redial_at", "redial_s", "refused", "role", "sent",
-        "sync", "timing", "told", "tunnel", "tunnel_timing", "waiting",
+        "life", "life_at", "member", "orphan", "promised", "reaches", "ready", "redial_at", "redial_s", "refused",
+        "role", "sent", "sync", "timing", "told", "tunnel", "tunnel_timing", "waiting",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -106,6 +106,8 @@ class Link:
         self.timing = RoundTrip()
         """Of the connection."""
         self.tunnel_timing = RoundTrip()
+        self.promised = 0.0
+        """The peer was promised a Ping within this time; 0: it was not."""
         self.every = 0.0
         """The peer has promised a Ping within this time; 0: it has not."""
         self.echo = 0.0
@@ -140,11 +142,17 @@ class Link:
         """The timing of the path in use."""
         return self.tunnel_timing if self.tunnel is not None and not self.direct else self.timing
 
+    def hear(self, now: float) -> None:
+        """Something has come over the path in use."""
+        if self.every:
+            self.clock.gap(now - self.heard, self.every)
+        self.heard = self.alive_at = now
+
     def begin(self, now: float) -> None:
         """A new path: nothing that was said on an older one counts."""
         self.sync, self.told, self.waiting, self.ready = None, None, False, False
         self.heard = self.sent = self.echo_at = now
-        self.every = self.echo = 0.0
+        self.every = self.promised = self.echo = 0.0
         self.refused = self.cleared = False
 
 
@@ -266,8 +274,6 @@ class Links:
     def on_ping(self, peer: PeerId, ping: Ping, now: float) -> None:
         """The peer lives, and says how it stands."""
         link = self._links[peer]
-        if link.every and link.echo:
-            link.clock.gap(now - link.echo_at, link.every)
         if ping.echo:
             link.clock.sample(now - ping.echo - ping.held)
         link.clock.forgive(now)
@@ -297,12 +303,26 @@ class Links:
                         reason = f"nothing heard for {quiet:.3f} s, expected within {patience:.3f} s"
                         self._emit(fx.CloseLink(peer, reason, abrupt=True))
                     silent.append(peer)
-                elif link.member is not None and now - link.sent >= every_s[link.role]:
+                elif link.member is not None and now >= self._ping_at(link, every_s):
                     self._emit(fx.Send(peer, ping(link, every_s[link.role])))
             if not link.direct and link.member is not None and not link.dialing and now >= link.redial_at:
                 link.dialing = True
                 self._emit(fx.Dial(link.member))
         return silent
+
+    def _ping_at(self, link: Link, every_s: dict[Role, float]) -> float:
+        """When a Ping is due: what was promised holds until the other end has heard of a slower pace."""
+        return link.sent + min(every_s[link.role], link.promised or every_s[link.role])
+
+    def next_due(self, every_s: dict[Role, float]) -> float:
+        """When the next Ping is due, or the next link silent for too long."""
+        due = float("inf")
+        for link in self._links.values():
+            if link.up:
+                if link.member is not None:
+                    due = min(due, self._ping_at(link, every_s))
+                due = min(due, link.heard + link.clock.silent_after(link.every, self._limits.silence_s))
+        return due
 
     def lost(self, now: float) -> Iterator[tuple[PeerId, str, float]]:
         """Main neighbours, and whom we hope to be let in by, that count as gone: who, why, and since when."""

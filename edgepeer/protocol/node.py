@@ -96,8 +96,8 @@ class Node(Wiring):
         if late >= 0:
             if late > EXCUSED_S:
                 self.links.excuse(late, now)  # this peer was not listening; what has come meanwhile is still to be read
-            self._tick_at = now + self.vitals.every_s(now) / 2
             self._check_links()
+            self._tick_at = self.vitals.next_due(now)
         self.paths.tick(now)
         if (first := self.membership.first_view(now)) is not None:
             self._install(first)
@@ -153,7 +153,7 @@ class Node(Wiring):
 
     def _on_contribute(self, event: ev.Contribute) -> None:
         self.allreduce.contribute(event.vector, event.weight, self._now)
-        self._tick_at = min(self._tick_at, self._now + self.vitals.every_s(self._now) / 2)
+        self._tick_at = min(self._tick_at, self._now + self.vitals.every_s(self._now))
 
     # -- taking over -------------------------------------------------------------------------------------------
 

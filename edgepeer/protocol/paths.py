@@ -175,7 +175,7 @@ class Paths:
             self._down(source, True)
             return None
         tunnel.received += 1
-        link.heard = link.alive_at = now
+        link.hear(now)
         return source, frame
 
     def _pass_on(self, hop: PeerId | None, via: Via, payload: memoryview | bytes) -> None:

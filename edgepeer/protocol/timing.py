@@ -38,7 +38,7 @@ class RoundTrip:
         """Smoothed round-trip time; None before the first sample."""
         self.var = 0.0
         self.late = 0.0
-        """By how much heartbeats have come later than promised: the worst of the last ones, slowly forgotten."""
+        """By how much signs of life have come later than promised: the worst of the last ones, slowly forgotten."""
         self._backoff = 1.0
         self._backoff_at = 0.0
 
@@ -53,8 +53,8 @@ class RoundTrip:
             self.srtt += _ALPHA * (seconds - self.srtt)
 
     def gap(self, seconds: float, promised_s: float) -> None:
-        """So long after the last one a heartbeat has come."""
-        self.late = max(min(seconds - promised_s, _SAMPLE_LIMIT_S), self.late * _LATE_DECAY)
+        """So long after the last one a sign of life has come."""
+        self.late = max(min(seconds - promised_s, _SAMPLE_LIMIT_S), self.late)
 
     def answer_within(self) -> float | None:
         """RFC 6298's retransmission timeout; None before the first sample."""
@@ -69,8 +69,7 @@ class RoundTrip:
         answer = self.answer_within()
         if answer is None:
             answer = _FIRST_S
-        # One heartbeat may be lost to bad luck.
-        return min((2 * promised_s + answer + 2 * self.late) * self._backoff, limit_s)
+        return min((promised_s + answer + 2 * self.late) * self._backoff, limit_s)
 
     def false_alarm(self, now: float) -> None:
         """The peer was there all the time."""
@@ -78,7 +77,8 @@ class RoundTrip:
         self._backoff_at = now
 
     def forgive(self, now: float) -> None:
-        """Nothing has happened at `now`."""
+        """A heartbeat has come at `now`."""
+        self.late *= _LATE_DECAY
         if self._backoff > 1 and now - self._backoff_at > _FORGIVEN_S:
             self._backoff, self._backoff_at = self._backoff / 2, now
 

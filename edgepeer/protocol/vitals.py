@@ -29,6 +29,7 @@ __all__ = ["Vitals"]
 
 _BACKUP_SLOWER: Final = 4
 """Backup links get so many times fewer Pings."""
+_FINEST_S: Final = 0.005
 _SAY_AFTER_S: Final = 1.0
 _SAY_AGAIN_S: Final = 10.0
 
@@ -94,23 +95,29 @@ class Vitals:
     def tick(self, now: float) -> list[PeerId]:
         """Ping and dial whoever is due. Returns the links that have been silent for too long."""
         self._notice(now)
+        return self._links.tick(now, self._every(now), lambda link, every_s: self._ping(link, every_s, now))
+
+    def next_due(self, now: float) -> float:
+        """When to look again: at the next Ping or the next silence, but at least as often as Pings are sent."""
+        every = self._every(now)
+        return max(min(self._links.next_due(every), now + every["parent"]), now + _FINEST_S)
+
+    def _every(self, now: float) -> dict[Role, float]:
         main = self.every_s(now)
         backup = min(_BACKUP_SLOWER * main, self._limits.heartbeat_s)
-        every: dict[Role, float] = {"parent": main, "child": main, "backup": backup, "other": self._limits.heartbeat_s}
-        return self._links.tick(now, every, lambda link, every_s: self._ping(link, every_s, now))
+        return {"parent": main, "child": main, "backup": backup, "other": self._limits.heartbeat_s}
 
     def announce(self, now: float) -> None:
         """Something that the others must know at once has changed."""
-        main = self.every_s(now)
+        every = self._every(now)
         for peer, link in self._links.connected():
             if link.member is not None:
-                slower = _BACKUP_SLOWER if link.role == "backup" else 1
-                every = min(slower * main, self._limits.heartbeat_s)
-                self._emit(fx.Send(peer, self._ping(link, every, now)))
+                self._emit(fx.Send(peer, self._ping(link, every[link.role], now)))
 
     def _ping(self, link: Link, every_s: float, now: float) -> Ping:
         view = self._membership.view
         orphan, ready, settled = self._state()
+        link.promised = every_s
         return Ping(
             waiting=self._allreduce.waiting,
             stamp=now,
@@ -172,7 +179,7 @@ class Vitals:
     def heard(self, peer: PeerId, now: float) -> None:
         """Something is under way."""
         if (link := self._links.get(peer)) is not None and link.direct:
-            link.heard = link.alive_at = now
+            link.hear(now)
 
     def on_ping(self, peer: PeerId, ping: Ping, now: float) -> None:
         self._links.on_ping(peer, ping, now)

@@ -156,7 +156,7 @@ class Wiring:
         link = self.links.get(event.peer)
         if link is None or not link.direct:
             return
-        link.heard = link.alive_at = self._now
+        link.hear(self._now)
         self._on_frame[type(event.frame)](event.peer, event.frame, event)
 
     # -- going out --------------------------------------------------------------------------------------
