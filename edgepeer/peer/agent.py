@@ -16,6 +16,7 @@ from edgepeer.errors import JobError, WireError
 from edgepeer.fabric import events as seen
 from edgepeer.peer.api import Peer
 from edgepeer.peer.checkpoints import Checkpoints
+from edgepeer.peer.job_board import Answer, JobBoard
 from edgepeer.peer.job_run import JobRun
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.training.job import Job
@@ -78,8 +79,7 @@ class _Agent:
         self._round_log = round_log
         self._checkpoints = checkpoints
         self._unfinished = unfinished
-        self._job: Job | None = None
-        self._job_told = False
+        self._jobs = JobBoard(lambda job: checkpoints.ending(job) == "withdrawn")
         self._run_told = ""
         self._changed = asyncio.Event()
         peer.on_fabric_event = self._hear
@@ -87,19 +87,28 @@ class _Agent:
     def _hear(self, event: seen.FabricEvent) -> None:
         match event:
             case seen.Connected():
-                self._job_told, self._run_told = False, ""
+                self._run_told = ""
+                self._jobs.connected()
             case seen.ViewSeen(view):
                 self._run_told = view.run
             case seen.JobSeen(payload):
-                self._job_told, self._unfinished = True, None
-                self._see(payload)
-            case seen.Synced() if not self._job_told and self._job is not None:
-                # The broker has lost its memory. Joiners need the job, so the coordinator puts it back.
-                if self._peer.view is not None and self._peer.view.coordinator == self._peer.id:
-                    self._announce(self._job)
-            case seen.Synced() if not self._job_told and self._unfinished is not None:
-                self._take_up(self._unfinished)
                 self._unfinished = None
+                self._see(payload)
+            case seen.Synced():
+                self._jobs.synced()
+                if not self._jobs.told:
+                    self._put_back()
+
+    def _put_back(self) -> None:
+        """The fabric has no job, perhaps because the broker has lost its memory."""
+        view, current = self._peer.view, self._jobs.current
+        if current is not None:
+            # Joiners need the job.
+            if view is not None and view.coordinator == self._peer.id:
+                self._announce(current)
+        elif self._unfinished is not None:
+            self._take_up(self._unfinished)
+            self._unfinished = None
 
     def _take_up(self, job: Job) -> None:
         """All has stopped, the broker too: the job is known from checkpoints alone."""
@@ -117,20 +126,24 @@ class _Agent:
             job = unpack(payload, Job) if payload is not None else None
         except WireError as error:
             _log.warning("job ignored: %s", error)
+            self._jobs.told = True
             return
         self._peer.fabric.forget(self._peer.fabric.topics.job)  # whatever we had announced has its answer
-        if job is not None and self._checkpoints.ending(job.id) == "withdrawn":
-            _log.info("job %s was withdrawn, and is so again: somebody came back who had not heard", job.id)
-            self._announce(None)
-            return
-        if (job.id if job is not None else None) != (self._job.id if self._job is not None else None):
-            self._job = job
-            self._changed.set()
+        match self._jobs.see(job):
+            case Answer.TAKEN:
+                self._changed.set()
+            case Answer.CORRECT:
+                assert job is not None
+                _log.info("job %s is over: somebody, or a broker, had not heard", job.id)
+                self._announce(self._jobs.current)
+            case Answer.IGNORED:
+                assert job is not None
+                _log.warning("job %s, which is over, is announced again and again: ignored", job.id)
 
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             self._changed.clear()
-            job = self._job
+            job = self._jobs.current
             async with asyncio.TaskGroup() as tasks:
                 waits = [tasks.create_task(stop.wait()), tasks.create_task(self._changed.wait())]
                 run = tasks.create_task(self._take_part(job)) if job is not None else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import secrets
+import time
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -53,6 +54,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     eval_every: _Rounds = 10
     """Rounds from one evaluation on the test data to the next."""
 
+    created: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Unix time, by the clock of who announces it: of two jobs that brokers keep the later counts; 0: unknown."""
+
     def __post_init__(self) -> None:
         if not math.isfinite(self.learning_rate):
             raise ValueError(f"Expected a finite `float`, got {self.learning_rate} - at `$.learning_rate`")
@@ -61,7 +65,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_job(**fields: object) -> Job:
-    """A checked job, with a random id where none is given.
+    """A checked job, with a random id, and the time, where none is given.
 
     Raises:
         ConfigError: a field is unknown or out of its bounds.
@@ -70,7 +74,7 @@ def new_job(**fields: object) -> Job:
         if name not in Job.__struct_fields__:
             raise ConfigError(f"job: no field {name!r}; there are {', '.join(Job.__struct_fields__)}")
     try:
-        return msgspec.convert({"id": secrets.token_hex(8), **fields}, Job)
+        return msgspec.convert({"id": secrets.token_hex(8), "created": time.time(), **fields}, Job)
     except ValueError as error:  # msgspec.ValidationError is one
         reason, name = _reason_and_field(str(error))
         value = repr(fields.get(name))
