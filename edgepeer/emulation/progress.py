@@ -6,6 +6,7 @@ Documents may come late, twice, or in any order (MQTT promises at least once): t
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Final, Literal
 
 from edgepeer.emulation.faults.marks import Marks
@@ -87,12 +88,12 @@ class Progress:
         news = [self._take(record, coordinator=True) for record in telemetry.records]
         return any(news)
 
-    def see_logged(self, logged: LoggedRound) -> bool:
-        """A peer on this machine wrote down a finished round."""
-        if logged.job != self.job.id:
-            return False
-        record = RoundRecord(**{name: getattr(logged, name) for name in RoundRecord.__struct_fields__})
-        return self._take(record, coordinator=logged.coordinator)
+    def see_logged(self, lines: Iterable[LoggedRound]) -> None:
+        """Peers on this machine wrote down finished rounds."""
+        for line in lines:
+            if line.job == self.job.id:
+                fields = {name: getattr(line, name) for name in RoundRecord.__struct_fields__}
+                self._take(RoundRecord(**fields), coordinator=line.coordinator)
 
     def _take(self, record: RoundRecord, *, coordinator: bool) -> bool:
         rank = (record.epoch, coordinator)
