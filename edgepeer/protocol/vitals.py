@@ -30,6 +30,8 @@ __all__ = ["Vitals"]
 _BACKUP_SLOWER: Final = 4
 """Backup links get so many times fewer Pings."""
 _FINEST_S: Final = 0.005
+_COARSEST_S: Final = 0.25
+"""How late redials, losses and takeovers may be noticed while nothing else happens."""
 _SAY_AFTER_S: Final = 1.0
 _SAY_AGAIN_S: Final = 10.0
 
@@ -100,7 +102,7 @@ class Vitals:
     def next_due(self, now: float) -> float:
         """When to look again: at the next Ping or the next silence, but at least as often as Pings are sent."""
         every = self._every(now)
-        return max(min(self._links.next_due(every), now + every["parent"]), now + _FINEST_S)
+        return max(min(self._links.next_due(every), now + min(every["parent"], _COARSEST_S)), now + _FINEST_S)
 
     def _every(self, now: float) -> dict[Role, float]:
         main = self.every_s(now)

@@ -113,8 +113,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def holders(self) -> int:
-        """A round is decided when the first so many members hold its result: every quorum has one of them."""
-        return min(self.quorum, self.size) if self.quorum else (self.size + 1) // 2
+        """A round is decided when the first so many members hold its result: they are a quorum, and each has one."""
+        if not self.quorum:
+            return (self.size + 1) // 2
+        quorum = min(self.quorum, self.size)
+        return max(quorum, self.size - quorum + 1)
 
     def names(self, contributors: int) -> tuple[PeerId, ...]:
         """The peers of a contributor bit set, in position order."""
