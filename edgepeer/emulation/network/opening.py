@@ -89,7 +89,7 @@ async def _build(hub: HubProcess, peers: tuple[str, ...], mode: str, shaped: boo
     if mode == "loopback":
         return await _loopback(hub, peers, enter, f"an address for each peer on one loopback, {rights}")
     try:
-        return await _lan(hub, peers, enter, f"a network namespace for each peer, {rights}")
+        return await _lan(hub, peers, enter, f"a namespace for each peer, {rights}")
     except Refused as error:
         if mode != "auto" or shaped:
             raise
