@@ -151,7 +151,7 @@ class Link:
     def begin(self, now: float) -> None:
         """A new path: nothing that was said on an older one counts."""
         self.sync, self.told, self.waiting, self.ready = None, None, False, False
-        self.heard = self.sent = self.echo_at = now
+        self.heard = self.alive_at = self.sent = self.echo_at = now
         self.every = self.promised = self.echo = 0.0
         self.refused = self.cleared = False
 
@@ -324,12 +324,18 @@ class Links:
                 due = min(due, link.heard + link.clock.silent_after(link.every, self._limits.silence_s))
         return due
 
-    def lost(self, now: float) -> Iterator[tuple[PeerId, str, float]]:
-        """Main neighbours, and whom we hope to be let in by, that count as gone: who, why, and since when."""
+    def want_too(self, member: Member, now: float) -> None:
+        """Be connected to this one as well, until `want` is called again."""
+        link = self._links.setdefault(PeerId(member.id), Link(now))
+        if link.member is None:
+            link.member, link.redial_at, link.redial_s = member, now, self._limits.redial_min_s
+
+    def lost(self, now: float, *, others: bool) -> Iterator[tuple[PeerId, str, float]]:
+        """Main neighbours that count as gone: who, why, and since when. `others`: and whom we hope to be let in by."""
         limits = self._limits
         for peer in sorted(self._links):
             link = self._links[peer]
-            if link.member is None or link.role == "backup":
+            if link.member is None or not (link.main or (others and link.role == "other")):
                 continue
             if link.life > link.member.incarnation:
                 yield peer, "it has started anew", link.life_at

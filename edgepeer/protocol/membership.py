@@ -194,10 +194,12 @@ class Membership:
             self._leavers[peer] = incarnation, until
             self._note_change(now)
 
-    def lose(self, peer: PeerId) -> None:
-        """Coordinator: a member is gone."""
-        if self.view is not None and peer in self.view and peer != self._id:
+    def lose(self, peer: PeerId) -> bool:
+        """Coordinator: a member is gone. Whether that is news."""
+        news = self.view is not None and peer in self.view and peer != self._id and peer not in self._lost
+        if news:
             self._lost.add(peer)
+        return news
 
     def _note_change(self, now: float) -> None:
         if self._changed_at is None:

@@ -27,6 +27,8 @@ __all__ = ["Node"]
 
 EXCUSED_S: Final = 0.02
 """A tick that comes later than this finds the peer's own machine busy."""
+SUSPECT_AGAIN_S: Final = 0.5
+"""The coordinator is told of the same loss this often, until there is a new view."""
 
 
 class Node(Wiring):
@@ -48,6 +50,7 @@ class Node(Wiring):
         self.election = Election(self.id, self._emit)
         self._tick_at = now
         self._left = False
+        self._suspect_again: dict[PeerId, float] = {}
         self._on_event |= {
             ev.PresenceSeen: self._on_presence_seen,
             ev.PresenceGone: self._on_presence_gone,
@@ -128,7 +131,7 @@ class Node(Wiring):
         for peer in self.vitals.tick(self._now):
             self._on_path_down(peer)
         view = self.view
-        for peer, reason, since in list(self.links.lost(self._now)):
+        for peer, reason, since in list(self.links.lost(self._now, others=view is None)):
             if view is None:
                 if (member := self.links[peer].member) is not None:
                     self.membership.disbelieve(member)
@@ -163,6 +166,7 @@ class Node(Wiring):
         self.election.poll(view, self.vitals.members(), self._now, self.limits.poll_s)
         mine = self.membership.takeover(parent, self.election.votes, self._first_round())
         if mine is None:
+            self.vitals.reach_out(view, self._now)
             return False
         self._emit(fx.Note("warning", f"{parent} is gone ({reason}); taking over"))
         self._install(mine)
@@ -238,6 +242,7 @@ class Node(Wiring):
         was_coordinator = self.membership.coordinator
         self.membership.enter(view, self._now)
         self.election.reset()
+        self._suspect_again.clear()
         self.paths.view, self.paths.incarnation = view, self.membership.me.incarnation
         self.vitals.enter(view, self._now)
         for peer in view.neighbours(self.id):
@@ -310,13 +315,13 @@ class Node(Wiring):
 
     def _suspect(self, peer: PeerId, reason: str) -> None:
         view = self.view
-        if view is None or peer not in view:
+        if view is None or peer not in view or self._now < self._suspect_again.get(peer, 0.0):
             return
-        if self.membership.coordinator:
-            self._emit(fx.Note("warning", f"{peer} is gone: {reason}"))
-            self.membership.lose(peer)
-        else:
+        self._suspect_again[peer] = self._now + SUSPECT_AGAIN_S
+        if not self.membership.coordinator:
             self._tell_coordinator(fr.Suspect(epoch=view.epoch, peer=peer, reason=reason))
+        elif self.membership.lose(peer):
+            self._emit(fx.Note("warning", f"{peer} is gone: {reason}"))
 
     def _on_suspect(self, peer: PeerId, frame: fr.Suspect, event: ev.FrameReceived) -> None:
         if self.view is not None and frame.epoch == self.view.epoch:

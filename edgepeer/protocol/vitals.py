@@ -29,6 +29,8 @@ __all__ = ["Vitals"]
 
 _BACKUP_SLOWER: Final = 4
 """Backup links get so many times fewer Pings."""
+_REACHED_OUT: Final = 4
+"""To how many more members at a time to connect where the tree has fallen apart."""
 _FINEST_S: Final = 0.005
 _COARSEST_S: Final = 0.25
 """How late redials, losses and takeovers may be noticed while nothing else happens."""
@@ -88,6 +90,12 @@ class Vitals:
         view = self._membership.view
         return [peer for peer, _ in self._links.connected() if view is not None and peer in view]
 
+    def reach_out(self, view: View, now: float) -> None:
+        """Too few can be reached over the links of the tree: connect to some more members."""
+        strangers = [m for m in view.members if m.id != self._me and self._links.get(PeerId(m.id)) is None]
+        for member in strangers[:_REACHED_OUT]:
+            self._links.want_too(member, now)
+
     # -- what this peer says -----------------------------------------------------------------------------------
 
     def every_s(self, now: float) -> float:
@@ -143,8 +151,8 @@ class Vitals:
         parent = view.parent(self._me) if view is not None else None
         if parent is None:
             return False
-        link = self._links.get(parent)
-        return link is None or not link.up or link.orphan
+        link, silence_s = self._links.get(parent), self._limits.silence_s
+        return link is None or not link.up or link.orphan or self._allreduce.place.now - link.alive_at >= silence_s
 
     def _state(self) -> tuple[bool, bool, bool]:
         view = self._membership.view
