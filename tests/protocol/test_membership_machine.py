@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from transcript import Machine, member, vector, view
+from transcript import Machine, member, vector, view, when
 
 from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
 from edgepeer.topology.view import MAX_MEMBERS, Member
@@ -46,8 +47,8 @@ def test_late_arrivals_are_waited_for_but_not_for_ever() -> None:
 
 def test_the_next_in_rank_steps_in_if_the_smallest_does_nothing() -> None:
     b = outside("b", "a", "c")
-    assert views(b.until(3.2)) == []
-    assert views(b.until(3.6)) == ["3.5: view 1 bac", "3.5: publish view 1 bac"]
+    assert views(b.until(0.7)) == []
+    assert views(b.until(1.2)) == ["1: view 1 bac", "1: publish view 1 bac"]
 
 
 def test_without_mqtt_there_is_no_first_view() -> None:
@@ -137,9 +138,10 @@ def test_joiners_are_collected_while_nothing_goes_on(a: Machine) -> None:
 def test_in_a_round_they_wait_for_its_end(a: Machine) -> None:
     a.contribute(1)
     a.hear(ev.PresenceSeen(member("d")), 1.0)
-    assert views(a.until(5.0)) == []
+    assert views(a.until(2.5)) == []
     a.reduce("b", vector(1), "b")
-    assert views(a.reduce("c", vector(1), "c")) == ["view 2 abcd", "publish view 2 abcd"]
+    assert views(a.reduce("c", vector(1), "c")) == []
+    assert views(a.have("b")) == ["view 2 abcd", "publish view 2 abcd"]
 
 
 def test_a_view_has_no_more_members_than_it_may(a: Machine) -> None:
@@ -158,15 +160,18 @@ def test_a_member_is_not_the_one_who_lets_in() -> None:
 
 
 def test_joiners_from_before_a_takeover_are_not_forgotten() -> None:
-    b = Machine("b").join(view(1, "ab"))
+    b = Machine("b").join(view(1, "abc"))
     b.hear(ev.PresenceSeen(member("a")), 0.1)
     b.hear(ev.PresenceSeen(member("z")), 0.1)
-    b.hear(ev.LinkUp(PeerId("a"), 1), 0.2)
+    for name in "ac":
+        b.hear(ev.LinkUp(PeerId(name), 1), 0.2)
     b.hear(ev.PresenceGone(PeerId("a")), 1.0)
     b.hear(ev.LinkDown(PeerId("a"), "reset"), 1.0)
-    b.until(3.0)
+    b.until(1.5)
+    b.frame("c", fr.Vote(epoch=1, candidate="b", number=1, voter="c"))
+    b.until(2.0)
     assert b.node.view is not None
-    assert b.node.view.ids == ("b", "z")
+    assert b.node.view.ids == ("b", "c", "z")
 
 
 def test_a_run_begins_when_enough_peers_are_in(a: Machine) -> None:
@@ -247,7 +252,8 @@ def test_and_at_the_rounds_end_if_it_has_contributed(a: Machine) -> None:
     a.contribute(1)
     assert views(a.frame("b", fr.Leave(peer="b", incarnation=1, until=1))) == []
     a.reduce("b", vector(1), "b")
-    assert views(a.reduce("c", vector(1), "c")) == ["view 2 ac", "publish view 2 ac"]
+    assert views(a.reduce("c", vector(1), "c")) == []
+    assert views(a.have("b")) == ["view 2 ac", "publish view 2 ac"]
 
 
 def test_a_leaver_is_not_let_in_again_by_the_presence_it_leaves_behind(a: Machine) -> None:
@@ -305,21 +311,57 @@ def test_who_has_left_may_come_back_in_a_new_life() -> None:
 # -- takeover ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "after"), [("b", 0.0), ("c", 3.0)])
-def test_the_children_of_a_lost_coordinator_take_over_in_order(name: str, after: float) -> None:
+def deserted(name: str, other: str, until: float) -> tuple[Machine, list[str]]:
+    """A child of a, of whom it never hears, and the one that it has a backup link with, who is an orphan as well."""
     machine = Machine(name, limits=Limits(silence_s=2.0)).join(view(4, "abc", first_round=3))
-    assert views(machine.until(1.9 + after)) == []
-    wanted = {"b": "view 5 bc", "c": "view 5 cb"}[name]
-    assert views(machine.until(2.5 + after))[0].endswith(wanted)
+    machine.hear(ev.LinkUp(PeerId(other), 1))
+    return machine, machine.until(1.0) + spoken_to(machine, other, until)
+
+
+def spoken_to(machine: Machine, other: str, until: float) -> list[str]:
+    said = []
+    while machine.now < until:
+        machine.frame(other, fr.Ping(waiting=False, stamp=machine.now, every=1.0, epoch=4, orphan=True))
+        said += machine.until(min(machine.now + 0.5, until))
+    return said
+
+
+@pytest.mark.parametrize(("name", "other", "after"), [("b", "c", 2.0), ("c", "b", 2.5)])
+def test_the_children_of_a_lost_coordinator_take_over_in_order(name: str, other: str, after: float) -> None:
+    machine, said = deserted(name, other, after + 0.25)
+    assert after <= when(said, f"{other} <- poll 1 for {name} in 4") <= after + 0.25
+    assert views(said) == []
+    machine.frame(other, fr.Vote(epoch=4, candidate=name, number=1, voter=other))
+    assert views(machine.until(after + 0.75))[0].endswith(f"view 5 {name}{other}")
     assert machine.node.membership.coordinator
 
 
+def test_nobody_takes_over_without_a_majority() -> None:
+    b, said = deserted("b", "c", 9.0)
+    assert views(said) == []
+    assert b.node.membership.waits == "1 of 3 peers are in reach, too few to go on without the others"
+    polls = [line.split(": ", 1)[1] for line in said if "poll" in line]
+    assert polls[:3] == ["c <- poll 1 for b in 4", "c <- poll 2 for b in 4", "c <- poll 3 for b in 4"]
+
+
+def test_it_is_said_why_nothing_goes_on() -> None:
+    b, _ = deserted("b", "c", 2.0)
+    notes = []
+    while b.now < 20.0:
+        b.tick(b.node.next_deadline())
+        notes += [(round(b.now, 3), e.text) for e in b.effects if isinstance(e, fx.Note) and e.level == "warning"]
+    why = "waiting: 1 of 3 peers are in reach, too few to go on without the others"
+    assert [text for _, text in notes] == [why, why]
+    assert notes[1][0] - notes[0][0] == 10.0
+
+
 def test_who_hears_of_the_others_takeover_stays_a_member() -> None:
-    c = Machine("c", limits=Limits(silence_s=2.0)).join(view(4, "abc"))
-    c.until(2.5)
+    c, _ = deserted("c", "b", 2.6)
+    c.frame("b", fr.Vote(epoch=4, candidate="c", number=1, voter="b"))
     c.hear(ev.ViewSeen(view(5, "bc")))
-    assert views(c.until(4.0)) == []
+    assert views(spoken_to(c, "b", 4.0)) == []
     assert c.node.view == view(5, "bc")
+    assert not c.node.membership.coordinator
 
 
 def test_a_coordinator_that_was_only_slow_steps_down_for_the_new_view() -> None:

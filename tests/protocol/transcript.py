@@ -19,14 +19,21 @@ def member(name: str, life: int = 1) -> Member:
     return Member(id=name, incarnation=life)
 
 
-def view(epoch: int, names: str, *, fanout: int = 2, run: str = "", first_round: int = 1, **lives: int) -> View:
+def view(
+    epoch: int, names: str, *, fanout: int = 2, run: str = "", first_round: int = 1, quorum: int = 0, **lives: int
+) -> View:
     """A view of one-letter peers, like view(3, "abc"); `b=2` gives b its second life."""
     members = tuple(member(name, lives.get(name, 1)) for name in names)
-    return View(epoch=epoch, members=members, fanout=fanout, run=run, first_round=first_round)
+    return View(epoch=epoch, members=members, fanout=fanout, run=run, first_round=first_round, quorum=quorum)
 
 
-PINGS = False
-"""Whether signs of life are worth a line."""
+QUIET: tuple[type[fr.Frame], ...] = (fr.Ping, fr.Knock)
+"""What is not worth a line in most tests: signs of life, and the search for ways around broken links."""
+
+
+def when(said: list[str], what: str) -> float:
+    """The time of the first line of `Machine.until` that ends with `what`; infinity if there is none."""
+    return next((float(line.split(": ")[0]) for line in said if line.endswith(what)), float("inf"))
 
 
 def vector(*values: float, dtype: str = "<f4") -> ev.FloatVector:
@@ -34,10 +41,20 @@ def vector(*values: float, dtype: str = "<f4") -> ev.FloatVector:
 
 
 class Machine:
-    """A node and what it has said."""
+    """A node and what it has said. `hidden`: kinds of frames that get no line, sent by whatever path."""
 
-    def __init__(self, name: str = "b", *, life: int = 1, limits: Limits | None = None, fanout: int = 2) -> None:
-        self.node = Node(member(name, life), fanout=fanout, limits=limits, now=0.0)
+    def __init__(
+        self,
+        name: str = "b",
+        *,
+        life: int = 1,
+        limits: Limits | None = None,
+        fanout: int = 2,
+        quorum: int = 0,
+        hidden: tuple[type[fr.Frame], ...] = QUIET,
+    ) -> None:
+        self.node = Node(member(name, life), fanout=fanout, quorum=quorum, limits=limits, now=0.0)
+        self.hidden = hidden
         self.effects: list[fx.Effect] = []
         self.now = 0.0
 
@@ -118,7 +135,15 @@ class Machine:
         return self.frame(child, frame, values)
 
     def result(
-        self, peer: str, values: ev.FloatVector, who: str, *, number: int = 1, decided_in: int = 0, of: str = ""
+        self,
+        peer: str,
+        values: ev.FloatVector,
+        who: str,
+        *,
+        number: int = 1,
+        decided_in: int = 0,
+        of: str = "",
+        final: bool = True,
     ) -> list[str]:
         """The whole result with its commit. `of`: the members of the view it was decided in, if not in ours."""
         world = self.node.view
@@ -129,9 +154,18 @@ class Machine:
             weight=float(len(who)),
             exact=True,
             digest=digest_of(values),
+            final=final,
         )
         frame = fr.Result(epoch=world.epoch, round=number, offset=0, total=values.size, dtype="<f4", commit=commit)
         return self.frame(peer, frame, values)
+
+    def have(self, child: str, *, number: int = 1) -> list[str]:
+        assert self.node.view is not None
+        return self.frame(child, fr.Have(epoch=self.node.view.epoch, round=number))
+
+    def decide(self, parent: str, *, number: int = 1) -> list[str]:
+        assert self.node.view is not None
+        return self.frame(parent, fr.Decide(epoch=self.node.view.epoch, round=number))
 
     def view_frame(self, peer: str, world: View) -> list[str]:
         return self.frame(peer, fr.ViewFrame(epoch=world.epoch), pack(world))
@@ -143,15 +177,18 @@ class Machine:
 
     @property
     def said(self) -> list[str]:
-        return [line for line in map(describe, self.effects) if line]
+        return [line for effect in self.effects if (line := describe(effect, self.hidden))]
 
 
-def describe(effect: fx.Effect) -> str:
+def describe(effect: fx.Effect, hidden: tuple[type[fr.Frame], ...] = ()) -> str:
+    """One line; empty for what is hidden."""
     match effect:
-        case fx.Send(_, fr.Ping()) if not PINGS:
-            return ""
-        case fx.Send(peer, frame, payload):
-            return f"{peer} <- {describe_frame(frame, payload)}"
+        case fx.Send(peer, frame, payload) | fx.Relay(peer, frame, payload):
+            inner = fr.unwrap(frame, len(payload or b"")) if isinstance(frame, fr.Via) else frame
+            if isinstance(inner, hidden):
+                return ""
+            relay = "relay " if isinstance(effect, fx.Relay) else ""
+            return f"{relay}{peer} <- {describe_frame(frame, payload)}"
         case fx.Dial(who):
             return f"dial {who.id}"
         case fx.CloseLink(peer, reason):
@@ -197,9 +234,10 @@ def describe_frame(frame: fr.Frame, payload: memoryview | bytes | None) -> str:
             sums = " ".join(f"{value:g}" for value in values)
             return f"reduce {frame.round} [{frame.offset}:] {sums} of {fr.unpack_set(frame.contributors):b}"
         case fr.Result():
+            ending = "" if frame.commit is None else " committed" if frame.commit.final else " complete"
             values = np.frombuffer(payload or b"", dtype=frame.dtype)
             sums = " ".join(f"{value:g}" for value in values)
-            return f"result {frame.round} [{frame.offset}:] {sums}{' committed' if frame.commit else ''}"
+            return f"result {frame.round} [{frame.offset}:] {sums}{ending}"
         case fr.Abort():
             return f"abort {frame.round}: {frame.cause}"
         case fr.Suspect(_, peer, _):
@@ -210,4 +248,19 @@ def describe_frame(frame: fr.Frame, payload: memoryview | bytes | None) -> str:
             return f"state of {run}?"
         case fr.State():
             return f"state {frame.round} [{frame.offset}:] {bytes(payload or b'').decode()}"
+        case fr.Have(_, number):
+            return f"have {number}"
+        case fr.Decide(_, number):
+            return f"decide {number}"
+        case fr.Knock(_, answer):
+            return "come in" if answer else "knock"
+        case fr.Via(source, target, tunnel, serial):
+            inner = describe_frame(fr.unwrap(frame, len(payload or b"")), payload)
+            return f"{source}>{target} {tunnel & 0xFFFFF}.{serial}: {inner}"
+        case fr.NoWay(target):
+            return f"no way to {target}"
+        case fr.Poll(epoch, candidate, number):
+            return f"poll {number} for {candidate} in {epoch}"
+        case fr.Vote(_, candidate, number, voter):
+            return f"vote {number} of {voter} for {candidate}"
     raise AssertionError(frame)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from edgepeer.errors import WireError
 from edgepeer.ids import PeerId
+from edgepeer.topology import tree
 from edgepeer.topology.view import MAX_FANOUT, MAX_MEMBERS, Member, View
 from edgepeer.wire.documents import pack, unpack
 
@@ -118,6 +119,91 @@ def test_positions_names_and_neighbours_agree(order: list[str], fanout: int) -> 
         view.position(PeerId("stranger"))
 
 
+# -- quorum ------------------------------------------------------------------------------------------------
+
+
+def parts(ids: tuple[PeerId, ...]) -> list[frozenset[PeerId]]:
+    return [frozenset(part) for n in range(len(ids) + 1) for part in itertools.combinations(ids, n)]
+
+
+def quorate(size: int, quorum: int) -> View:
+    members = tuple(Member(id=f"p{n}", incarnation=1) for n in range(size))
+    return View(epoch=1, members=members, quorum=quorum)
+
+
+@pytest.mark.parametrize("size", range(1, 10))
+def test_of_two_disjoint_parts_only_one_may_go_on(size: int) -> None:
+    view = quorate(size, 0)
+    sides = {part: view.has_quorum(part) for part in parts(view.ids)}
+    everyone = frozenset(view.ids)
+    for part, may in sides.items():
+        # it is enough to look at the largest of the disjoint parts, since a larger part never loses its quorum
+        assert not (may and sides[everyone - part])
+        assert all(sides[part | {peer}] or not may for peer in everyone)
+        assert may == (2 * len(part) > size or (2 * len(part) == size and view.coordinator in part))
+
+
+@pytest.mark.parametrize("size", range(1, 8))
+def test_also_if_some_are_known_to_be_dead(size: int) -> None:
+    """Both sides need not know of the same deaths, but nobody on either side is dead."""
+    view = quorate(size, 0)
+    everyone = frozenset(view.ids)
+    for one in parts(view.ids):
+        for other in parts(tuple(sorted(everyone - one))):
+            rest = everyone - one - other
+            known = parts(tuple(sorted(rest)))
+            ones = any(view.has_quorum(one, dead) for dead in known)
+            assert not (ones and any(view.has_quorum(other, dead) for dead in known))
+
+
+@pytest.mark.parametrize("size", range(1, 10))
+@pytest.mark.parametrize("quorum", range(10))
+def test_every_quorum_has_one_of_those_who_must_hold_a_result(size: int, quorum: int) -> None:
+    view = quorate(size, quorum)
+    holders = frozenset(view.ids[: view.holders])
+    assert 1 <= view.holders <= size
+    assert view.has_quorum(holders)
+    for part in parts(view.ids):
+        assert part & holders or not view.has_quorum(part)
+
+
+@pytest.mark.parametrize("size", range(1, 10))
+@pytest.mark.parametrize("quorum", range(1, 11))
+def test_a_configured_quorum_is_a_number_of_members(size: int, quorum: int) -> None:
+    view = quorate(size, quorum)
+    for part in parts(view.ids):
+        assert view.has_quorum(part) == (len(part) >= min(quorum, size))
+
+
+def test_whoever_is_known_to_be_dead_is_not_waited_for() -> None:
+    view = of("abcde")
+    assert not view.has_quorum({PeerId("d"), PeerId("e")})
+    assert view.has_quorum({PeerId("d"), PeerId("e")}, dead={PeerId("a"), PeerId("b")})
+    assert not view.has_quorum({PeerId("d")}, dead={PeerId("a"), PeerId("b")})
+    assert not of("ab").has_quorum({PeerId("b")})
+    assert of("ab").has_quorum({PeerId("b")}, dead={PeerId("a")})
+    three = View(epoch=1, members=of("abcd").members, quorum=3)
+    assert not three.has_quorum({PeerId("c"), PeerId("d")}, dead={PeerId("a")})
+    assert three.has_quorum({PeerId("c"), PeerId("d")}, dead={PeerId("a"), PeerId("b")})
+
+
+def test_strangers_do_not_count() -> None:
+    assert not of("abc").has_quorum({PeerId("a"), PeerId("x"), PeerId("y")})
+
+
+def test_the_quorum_goes_from_view_to_view() -> None:
+    assert quorate(5, 4).successor(first_round=1, without={PeerId("p1")}).quorum == 4
+
+
+@given(names, st.integers(1, 4))
+def test_backups_by_name(order: list[str], fanout: int) -> None:
+    view = of(order, fanout=fanout)
+    for peer in view.ids:
+        found = view.backups(peer)
+        assert tuple(view.position(other) for other in found) == tree.backups(view.position(peer), fanout, view.size)
+        assert not set(found) & {peer, *view.neighbours(peer)}
+
+
 # -- bounds ------------------------------------------------------------------------------------------------
 
 
@@ -145,6 +231,8 @@ def test_round_trip(view: View) -> None:
         {"fanout": MAX_FANOUT + 1},
         {"run": "x" * 64},
         {"first_round": 0},
+        {"quorum": -1},
+        {"quorum": MAX_MEMBERS + 1},
     ],
 )
 def test_views_that_are_none(fields: dict[str, object]) -> None:
