@@ -24,14 +24,21 @@ bits = st.binary(max_size=512)
 dtype = st.sampled_from(["<f4", "<f8"])
 commits = st.builds(
     fr.Commit, decided_in=count, contributors=bits, weight=rate, exact=st.booleans(),
-    digest=st.binary(min_size=16, max_size=16),
+    digest=st.binary(min_size=16, max_size=16), final=st.booleans(),
 )  # fmt: skip
+seconds = st.floats(0, 2**53)
 
 FRAMES: dict[str, st.SearchStrategy[tuple[fr.Frame, int]]] = {
-    "Hello": st.tuples(st.builds(fr.Hello, fabric=peer, peer=peer, incarnation=count), st.just(0)),
+    "Hello": st.tuples(st.builds(fr.Hello, fabric=peer, peer=peer, incarnation=count, protocol=peer), st.just(0)),
     "Sync": st.tuples(st.builds(fr.Sync, epoch=count, run=text, committed=st.integers(-2, 2**53)), st.just(0)),
     "ViewFrame": st.tuples(st.builds(fr.ViewFrame, epoch=count), st.integers(0, fr.MAX_DOCUMENT_BYTES)),
-    "Ping": st.tuples(st.builds(fr.Ping, waiting=st.booleans()), st.just(0)),
+    "Ping": st.tuples(
+        st.builds(
+            fr.Ping, waiting=st.booleans(), stamp=seconds, echo=seconds, held=seconds, every=seconds, epoch=count,
+            reaches=bits, orphan=st.booleans(), ready=st.booleans(), settled=st.booleans(),
+        ),
+        st.just(0),
+    ),
     "Reduce": st.builds(
         lambda before, items, after, kind, **rest: (
             fr.Reduce(offset=before, total=before + items + after, dtype=kind, **rest),
@@ -69,6 +76,19 @@ FRAMES: dict[str, st.SearchStrategy[tuple[fr.Frame, int]]] = {
         small, small, small, run=text, round=count,
     ),
     "Bye": st.tuples(st.builds(fr.Bye, reason=text), st.just(0)),
+    "Have": st.tuples(st.builds(fr.Have, epoch=count, round=count), st.just(0)),
+    "Decide": st.tuples(st.builds(fr.Decide, epoch=count, round=count), st.just(0)),
+    "Knock": st.tuples(st.builds(fr.Knock, incarnation=count, answer=st.booleans()), st.just(0)),
+    "Via": st.tuples(
+        st.builds(
+            fr.Via, source=peer, target=peer, tunnel=count, serial=count, kind=st.integers(1, 255),
+            header=st.binary(max_size=200),
+        ),
+        st.integers(0, fr.MAX_DOCUMENT_BYTES),
+    ),
+    "NoWay": st.tuples(st.builds(fr.NoWay, target=peer, tunnel=count), st.just(0)),
+    "Poll": st.tuples(st.builds(fr.Poll, epoch=count, candidate=peer, number=count), st.just(0)),
+    "Vote": st.tuples(st.builds(fr.Vote, epoch=count, candidate=peer, number=count, voter=peer), st.just(0)),
 }  # fmt: skip
 any_frame = st.one_of(*FRAMES.values())
 
@@ -174,7 +194,7 @@ def test_lengths_are_limited_before_anything_is_stored(kind: type[fr.Frame]) -> 
             fr.decode_prelude(fr.PRELUDE.pack(b"EP", 1, code, 3, payload_bytes))
     limit = (
         fr.MAX_PAYLOAD_BYTES if kind in (fr.Reduce, fr.Result, fr.State)
-        else fr.MAX_DOCUMENT_BYTES if kind is fr.ViewFrame else 0
+        else fr.MAX_DOCUMENT_BYTES if kind in (fr.ViewFrame, fr.Via) else 0
     )  # fmt: skip
     assert fr.decode_prelude(fr.PRELUDE.pack(b"EP", 1, code, 3, limit)) == (kind, 3, limit)
     with pytest.raises(WireError):
@@ -208,6 +228,27 @@ def test_what_is_no_frame_is_shown() -> None:
         fr.Sync(epoch=1, run="", committed=-3),
         fr.Suspect(epoch=1, peer="p", reason="x" * 257),
         fr.State(run="", round=1, offset=0, total=0),
+        fr.Ping(waiting=False, stamp=float("nan")),
+        fr.Ping(waiting=False, stamp=float("inf")),
+        fr.Ping(waiting=False, echo=-1.0),
+        fr.Ping(waiting=False, held=-1e-9),
+        fr.Ping(waiting=False, every=float("inf")),
+        fr.Ping(waiting=False, reaches=bytes(513)),
+        fr.Ping(waiting=False, epoch=-1),
+        fr.Have(epoch=1, round=-1),
+        fr.Decide(epoch=-1, round=1),
+        fr.Via(source="", target="b", tunnel=1, serial=0, kind=4, header=b""),
+        fr.Via(source="a", target="b" * 64, tunnel=1, serial=0, kind=4, header=b""),
+        fr.Via(source="a", target="b", tunnel=-1, serial=0, kind=4, header=b""),
+        fr.Via(source="a", target="b", tunnel=1, serial=2**53 + 1, kind=4, header=b""),
+        fr.Via(source="a", target="b", tunnel=1, serial=0, kind=0, header=b""),
+        fr.Via(source="a", target="b", tunnel=1, serial=0, kind=256, header=b""),
+        fr.Via(source="a", target="b", tunnel=1, serial=0, kind=4, header=bytes(4097)),
+        fr.Knock(incarnation=-1, answer=False),
+        fr.NoWay(target="", tunnel=1),
+        fr.Poll(epoch=1, candidate="", number=1),
+        fr.Poll(epoch=1, candidate="a", number=-1),
+        fr.Vote(epoch=1, candidate="a", number=1, voter="x" * 64),
     ],
 )
 def test_fields_out_of_bounds(wrong: fr.Frame) -> None:
@@ -229,6 +270,97 @@ def test_the_commit_comes_with_the_last_segment_and_only_with_that() -> None:
     with pytest.raises(WireError, match="only with that"):
         decode(fr.encode(early, 4))
     assert decode(fr.encode(msgspec.structs.replace(early, total=1), 4))
+
+
+# -- frames in frames --------------------------------------------------------------------------------------
+
+CARRIED = sorted(set(FRAMES) - {"Hello", "Via", "Bye", "NoWay"})
+
+
+def via(kind: int, header: bytes) -> fr.Via:
+    return fr.Via(source="a", target="b", tunnel=7, serial=3, kind=kind, header=header)
+
+
+@pytest.mark.parametrize("kind", CARRIED)
+@given(data=st.data())
+def test_into_a_via_and_out_again(kind: str, data: st.DataObject) -> None:
+    frame, payload_bytes = data.draw(FRAMES[kind])
+    carried, size = decode(fr.encode(via(*fr.wrap(frame)), min(payload_bytes, fr.MAX_DOCUMENT_BYTES)))
+    assert isinstance(carried, fr.Via)
+    if size == payload_bytes:
+        assert fr.unwrap(carried, size) == frame
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        fr.Hello(fabric="f", peer="a", incarnation=1),
+        fr.Bye(reason="so long"),
+        fr.NoWay(target="b", tunnel=1),
+        via(4, b"\x91\xc2"),
+    ],
+)
+def test_what_is_about_connections_is_never_carried(frame: fr.Frame) -> None:
+    code, header = fr.wrap(frame)
+    with pytest.raises(WireError, match=f"Via carries a frame of kind {code}"):
+        fr.unwrap(via(code, header), 0)
+
+
+@pytest.mark.parametrize("kind", [len(fr._KINDS) + 1, 255])
+def test_a_via_of_a_kind_that_there_is_not(kind: int) -> None:
+    with pytest.raises(WireError, match=f"Via carries a frame of kind {kind}"):
+        fr.unwrap(via(kind, b"\x90"), 0)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CARRIED if kind not in ("Reduce", "Result", "State", "ViewFrame")])
+@given(data=st.data())
+def test_a_frame_without_a_payload_has_none_in_a_via_either(kind: str, data: st.DataObject) -> None:
+    frame, _ = data.draw(FRAMES[kind])
+    with pytest.raises(WireError, match=f"{kind} frame in a Via has 1 payload bytes"):
+        fr.unwrap(via(*fr.wrap(frame)), 1)
+
+
+def test_a_segment_in_a_via_lies_within_its_vector() -> None:
+    frame = fr.Reduce(epoch=1, round=1, offset=1, total=2, dtype="<f4", contributors=b"\1", weight=1.0)
+    assert fr.unwrap(via(*fr.wrap(frame)), 4) == frame
+    for size in (3, 8):
+        with pytest.raises(WireError, match="Reduce of"):
+            fr.unwrap(via(*fr.wrap(frame)), size)
+
+
+@given(st.integers(1, 255), st.binary(max_size=200), st.integers(0, fr.MAX_DOCUMENT_BYTES))
+def test_garbage_in_a_via(kind: int, header: bytes, payload_bytes: int) -> None:
+    with contextlib.suppress(WireError):
+        found = fr.unwrap(via(kind, header), payload_bytes)
+        assert type(found).__name__ in CARRIED
+
+
+@given(st.integers(1, 255), packable, st.integers(0, 4096))
+def test_anything_that_msgpack_can_say_in_a_via(kind: int, header: object, payload_bytes: int) -> None:
+    with contextlib.suppress(WireError):
+        found = fr.unwrap(via(kind, msgpack.packb(header)), payload_bytes)
+        assert type(found).__name__ in CARRIED
+
+
+def test_every_header_fits_into_a_via() -> None:
+    """The longest there can be: 512 bytes of contributors and the longest texts."""
+    commit = fr.Commit(decided_in=2**53, contributors=bytes(512), weight=1e300, exact=True, digest=bytes(16))
+    frames: list[fr.Frame] = [
+        fr.Result(epoch=2**53, round=2**53, offset=2**53, total=2**53, dtype="<f8", commit=commit),
+        fr.Ping(waiting=True, stamp=1e9, echo=1e9, held=1.0, every=1.0, epoch=2**53, reaches=bytes(512)),
+        fr.Abort(epoch=2**53, round=2**53, cause="mismatch", reason="\U0001f333" * 256, over=True),
+        fr.Suspect(epoch=2**53, peer="\U0001f333" * 63, reason="\U0001f333" * 256),
+    ]
+    for frame in frames:
+        code, header = fr.wrap(frame)
+        assert fr.decode_header(fr.Via, fr.encode(via(code, header))[fr.PRELUDE.size :], 0) == via(code, header)
+
+
+@pytest.mark.parametrize("kind", sorted(FRAMES))
+@given(data=st.data())
+def test_the_transport_holds_documents_and_what_is_carried_on(kind: str, data: st.DataObject) -> None:
+    frame, _ = data.draw(FRAMES[kind])
+    assert fr.has_document(frame) == (kind in ("ViewFrame", "Via"))
 
 
 # -- bit sets ----------------------------------------------------------------------------------------------
