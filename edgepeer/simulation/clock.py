@@ -6,6 +6,8 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
+from edgepeer.errors import ProtocolBug
+
 __all__ = ["Clock"]
 
 
@@ -16,14 +18,16 @@ class Clock:
         self.now = 0.0
         self.events = 0
         """How many callbacks have run."""
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self.budget = float("inf")
+        """More than so many are a bug: a fleet that is busy with nothing but itself."""
+        self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._sequence = count()
 
-    def at(self, when: float, callback: Callable[[], None]) -> None:
+    def at(self, when: float, callback: Callable[[], object]) -> None:
         """Call back at `when`, or now if that has passed."""
         heapq.heappush(self._queue, (max(when, self.now), next(self._sequence), callback))
 
-    def after(self, delay: float, callback: Callable[[], None]) -> None:
+    def after(self, delay: float, callback: Callable[[], object]) -> None:
         self.at(self.now + delay, callback)
 
     def run(self, *, until: Callable[[], bool], limit_s: float) -> bool:
@@ -39,5 +43,7 @@ class Clock:
                 return False
             self.now, _, callback = heapq.heappop(self._queue)
             self.events += 1
+            if self.events > self.budget:
+                raise ProtocolBug(f"{self.events} things have happened by {self.now:.1f} s: a storm")
             callback()
         return True

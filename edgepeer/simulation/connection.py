@@ -51,7 +51,7 @@ class End:
         """When the other end's Hello came."""
         self.buffered = 0
         """Bytes that wait for a process that does not read."""
-        self.reading: tuple[memoryview, memoryview | bytes] | None = None
+        self.reading: tuple[memoryview | None, memoryview | bytes] | None = None
         """Where the frame that is arriving goes, and what it holds."""
         self.pipe: Pipe
         """To the other end."""
@@ -76,8 +76,7 @@ class End:
         def begin() -> None:
             if far.open and far.met_at is not None and far.owner.attentive:
                 sinks.append(far.owner.sink(self.owner.id, frame, size))
-                if sinks[0] is not None and payload is not None:
-                    far.reading = sinks[0], payload
+                far.reading = sinks[0], payload or b""
 
         def arrive() -> None:
             far.reading = None
@@ -136,6 +135,11 @@ class End:
                 sink = self.owner.sink(self.other, frame, len(payload or b""))
             self.owner.receive_frame(self.other, frame, payload, sink, seconds)
 
+    @property
+    def receiving(self) -> bool:
+        """Whether a frame is on its way in, and comes forward."""
+        return self.reading is not None and not self.connection.network.is_cut(self.other, self.owner.id)
+
     def meet(self, incarnation: int) -> None:
         """The other end's Hello has come."""
         if self.open and self.owner.alive:
@@ -163,8 +167,9 @@ class End:
         """A frame that has begun to arrive has left half of itself in memory."""
         if self.reading is not None:
             sink, payload = self.reading
-            half = len(sink) // 2
-            sink[:half] = payload[:half]
+            half = len(payload) // 2
+            if sink is not None:
+                sink[:half] = payload[:half]
             self.connection.network.torn += 1
             self.reading = None
 

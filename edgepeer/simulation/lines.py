@@ -59,13 +59,17 @@ class Lines:
         for peer in sorted(self._ends):
             self.hang_up(peer, reason)
 
+    def receiving(self) -> list[PeerId]:
+        """The peers of whom a part of a frame has just come."""
+        return [peer for peer in sorted(self._ends) if self._ends[peer].receiving]
+
     # -- what the network tells --------------------------------------------------------------------------------
 
-    def dial_failed(self, peer: PeerId, reason: str) -> None:
+    def dial_failed(self, peer: PeerId, reason: str, refused: bool = False) -> None:
         """A dial that this peer had begun came to nothing."""
         self._dialling.discard(peer)
         if peer not in self._ends:
-            self._owner.receive(ev.DialFailed(peer, reason))
+            self._owner.receive(ev.DialFailed(peer, reason, refused))
 
     def introduced(self, end: End, incarnation: int) -> None:
         """Who is at the other end of a connection has said so."""

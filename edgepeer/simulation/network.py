@@ -24,8 +24,8 @@ __all__ = ["BROKER", "DIAL_TIMEOUT_S", "LinkModel", "Network"]
 
 BROKER: Final = PeerId("broker")
 """The broker's machine, where cuts name it."""
-DIAL_TIMEOUT_S: Final = 4.0
-SYN_AT_S: Final = (0.0, 1.0, 3.0)
+DIAL_TIMEOUT_S: Final = 2.0
+SYN_AT_S: Final = (0.0, 1.0)
 """When a dial tries, from its beginning on: Linux' retransmissions of a SYN."""
 BACKLOG: Final = 128
 """So many connections wait for a process that does not accept them."""
@@ -140,15 +140,15 @@ class Network:
             else:
                 fail(began + DIAL_TIMEOUT_S, "no answer")
 
-        def fail(at: float, reason: str) -> None:
-            self.clock.at(at, lambda: source.soon(lambda: source.lines.dial_failed(target, reason)))
+        def fail(at: float, reason: str, refused: bool = False) -> None:
+            self.clock.at(at, lambda: source.soon(lambda: source.lines.dial_failed(target, reason, refused)))
 
         def arrive() -> None:
             peer = self.peers.get(target)
             if self.is_cut(source.id, target) or self.is_cut(target, source.id) or (peer and not peer.powered):
                 lost()
             elif peer is None or not peer.alive:
-                fail(self.clock.now + self.delay(), "refused")
+                fail(self.clock.now + self.delay(), "connection refused", True)
             elif peer.frozen and self._unaccepted(peer) >= BACKLOG:
                 lost()
             else:

@@ -21,7 +21,7 @@ from edgepeer.simulation.broker import Client
 from edgepeer.simulation.ledger import ABORTED
 from edgepeer.simulation.lines import Lines
 from edgepeer.topology.view import Member, View
-from edgepeer.wire.frames import Frame, has_document
+from edgepeer.wire.frames import Frame, encode, has_document
 
 if TYPE_CHECKING:
     from edgepeer.simulation.world import World
@@ -80,6 +80,7 @@ class SimulatedPeer:
         self._working = False
         self._handlers: dict[type, Callable[..., None]] = {
             fx.Send: self._do_send,
+            fx.Relay: self._do_relay,
             fx.Dial: lambda e: self.lines.dial(PeerId(e.member.id)),
             fx.CloseLink: lambda e: self.lines.hang_up(e.peer, e.reason, abrupt=e.abrupt),
             fx.PublishView: lambda e: world.broker.publish_view(self.client, e.view),
@@ -205,12 +206,20 @@ class SimulatedPeer:
             if self._timer == deadline:
                 self._timer = float("inf")
                 if self.alive:
+                    for peer in self.lines.receiving():
+                        self.receive(ev.Heard(peer))
                     self._do(self.node.tick(self._world.clock.now))
 
         self._world.clock.at(deadline, lambda: self.soon(fire))
 
     def _do_send(self, effect: fx.Send) -> None:
         self.bytes_sent += self.lines.send(effect.peer, effect.frame, effect.payload)
+
+    def _do_relay(self, effect: fx.Relay) -> None:
+        payload = bytes(effect.payload or b"")
+        size = len(encode(effect.frame, len(payload))) + len(payload)
+        self.bytes_sent += size
+        self._world.broker.carry(self.client, effect.peer, ev.Relayed(effect.frame, payload), size)
 
     def _later(self, delay: float, do: Callable[[], None]) -> None:
         """What the application does after a while."""

@@ -1,0 +1,122 @@
+"""Random schedules: what is drawn, whatever draws it. A soak draws from a seed, the tests let Hypothesis draw."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeVar
+
+from edgepeer.simulation.network import BROKER
+from edgepeer.simulation.schedule import KINDS, Fault, Schedule, names
+
+__all__ = ["SURVIVED", "Picker", "Random", "draw_schedule"]
+
+_T = TypeVar("_T")
+
+SURVIVED: Final[tuple[str, ...]] = ("oneway", "cut", "reset", "kill", "power", "slow", "broker", "leave", "join")
+"""What fleets are expected to survive, and so what is drawn."""
+LENGTHS_S: Final = (0.1, 0.5, 2.0, 5.0, 15.0, 40.0)
+"""How long things last."""
+
+
+class Picker(Protocol):
+    """Where choices come from. What comes first counts as simpler."""
+
+    def integer(self, least: int, most: int) -> int: ...
+
+    def choice(self, of: Sequence[_T]) -> _T: ...
+
+    def many(self, most: int, make: Callable[[Picker], _T]) -> list[_T]: ...
+
+
+class Random:
+    """Choices from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def integer(self, least: int, most: int) -> int:
+        return self._random.randint(least, most)
+
+    def choice(self, of: Sequence[_T]) -> _T:
+        return self._random.choice(of)
+
+    def many(self, most: int, make: Callable[[Picker], _T]) -> list[_T]:
+        return [make(self) for _ in range(self._random.randint(0, most))]
+
+
+def draw_schedule(
+    pick: Picker,
+    *,
+    kinds: Sequence[str] = SURVIVED,
+    peers: tuple[int, int] = (1, 15),
+    most_faults: int = 6,
+    within_s: float = 8.0,
+) -> Schedule:
+    """A fleet and its faults.
+
+    Args:
+        pick: what chooses.
+        kinds: which kinds of fault may happen.
+        peers: how many peers, from and to.
+        most_faults: how many faults at most; they begin `within_s` seconds.
+    """
+    count = pick.integer(*peers)
+    fleet = names(count)
+    return Schedule(
+        peers=count,
+        fanout=pick.integer(1, 4),
+        rounds=pick.choice([12, 3, 40]),
+        size=pick.choice([16, 0, 1, 100, 1001]),
+        dtype=pick.choice(["<f4", "<f8"]),
+        compute_s=pick.choice([0.2, 0.0, 0.02, 0.5]),
+        latency_s=pick.choice([1e-3, 1e-4, 2e-2]),
+        jitter_s=pick.choice([0.0, 1e-3, 2e-2, 0.1]),
+        rate_bytes_per_s=pick.choice([1e6, 1e5, 1e9]),
+        loss=pick.choice([0.0, 0.0, 0.0, 0.02]),
+        run=pick.choice(["run", "run", "none"]),
+        seed=pick.integer(0, 1 << 16),
+        faults=_in_order(
+            pick.many(most_faults, lambda pick: _draw_fault(pick, [k for k in kinds if k in KINDS], fleet, within_s))
+        ),
+    )
+
+
+def _draw_fault(pick: Picker, kinds: Sequence[str], fleet: list[str], within_s: float) -> Fault:
+    name = pick.choice(kinds)
+    kind = KINDS[name]
+    at = pick.integer(0, round(within_s * 100)) / 100
+    if name == "join":
+        return Fault(at, name, (f"{pick.choice('qa')}{pick.integer(1, 9)}",))
+    some = [*fleet, BROKER] if kind.broker and name != "partition" else fleet
+    least = min(kind.least, len(fleet))
+    many = pick.integer(least, max(least, min(kind.most, len(fleet) // 2))) if kind.most > 2 else kind.most
+    who = _distinct(pick, some, many)
+    if name == "partition" and pick.integer(0, 1):
+        who.append(BROKER)
+    if len(who) < kind.least:
+        return Fault(at, "timeout", (fleet[0],))  # a fleet of one has nobody to be cut from
+    lasts = kind.lasts == "yes" or (kind.lasts == "maybe" and pick.integer(0, 1))
+    until = round(at + pick.choice(LENGTHS_S), 2) if lasts else None
+    extra = {"slow": f"x{pick.choice([3, 10, 30])}", "broker": pick.choice(["", "forget"])}.get(name, "")
+    return Fault(at, name, tuple(who), until, extra)
+
+
+def _distinct(pick: Picker, some: list[str], many: int) -> list[str]:
+    """The first of the order, the root, as often as all others together."""
+    left = list(some)
+    who: list[str] = []
+    while left and len(who) < many:
+        who.append(left.pop(pick.integer(0, len(left) - 1) if pick.integer(0, 1) else 0))
+    return who
+
+
+def _in_order(faults: list[Fault]) -> tuple[Fault, ...]:
+    """By time; nobody joins twice."""
+    seen: set[tuple[str, ...]] = set()
+    kept = []
+    for fault in sorted(faults, key=lambda fault: fault.at):
+        if fault.kind != "join" or fault.who not in seen:
+            kept.append(fault)
+            seen.add(fault.who)
+    return tuple(kept)

@@ -1,0 +1,281 @@
+"""Lets a schedule happen to a simulated fleet, and checks that it is survived.
+
+What must hold, besides the ledger's word on every round:
+
+- Every round ends at every living peer: no peer goes for longer than `calm_s` without the end of a round, while
+  there are rounds to come, not counting the time in the shadow of a fault. A fault's shadow reaches from its
+  beginning to `recovery_s` after its end; while shadows last, a round may wait.
+- `recovery_s` after the last fault all living peers work in one view that holds exactly them.
+- In the end all have the same history.
+
+If so many have died for good that no majority of the last view lives, nobody may go on, and none of this is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from edgepeer.errors import ProtocolBug
+from edgepeer.ids import PeerId
+from edgepeer.protocol.limits import Limits
+from edgepeer.simulation.broker import GRACE_S
+from edgepeer.simulation.network import BROKER, DIAL_TIMEOUT_S, LinkModel
+from edgepeer.simulation.peer import SimulatedPeer
+from edgepeer.simulation.schedule import Fault, Schedule, names
+from edgepeer.simulation.world import Workload, World
+from edgepeer.topology import tree
+
+__all__ = ["SMALL_SEGMENTS", "Story", "recovery_s"]
+
+SMALL_SEGMENTS: Final = Limits(smallest_segment_bytes=256, first_segment_bytes=512)
+"""Vectors of a few hundred elements are cut in many segments."""
+BEGIN_S: Final = 60.0
+_LOOK_EVERY_S: Final = 1.0
+STORM: Final = 4000
+"""No peer does so much in a second."""
+
+
+def recovery_s(schedule: Schedule, limits: Limits) -> float:
+    """How long after the end of a fault its consequences may last: every patience that may have to end, once each."""
+    fleet = schedule.peers + sum(fault.kind == "join" for fault in schedule.faults)
+    patience = 2 * limits.silence_s + limits.takeover_s * fleet + DIAL_TIMEOUT_S + limits.redial_max_s
+    return GRACE_S + patience + 100 * (schedule.latency_s + schedule.jitter_s) + 40 * schedule.compute_s
+
+
+class Story:
+    """One schedule, told once."""
+
+    def __init__(self, schedule: Schedule, limits: Limits = SMALL_SEGMENTS) -> None:
+        self.schedule = schedule
+        self.limits = limits
+        self.world = World(
+            seed=schedule.seed,
+            fanout=schedule.fanout,
+            workload=Workload(
+                rounds=schedule.rounds,
+                size=schedule.size,
+                dtype=schedule.dtype,
+                compute_s=schedule.compute_s,
+                run=schedule.run if schedule.run != "none" else None,
+                wait_for=schedule.peers,
+            ),
+            link=LinkModel(
+                latency_s=schedule.latency_s,
+                jitter_s=schedule.jitter_s,
+                rate_bytes_per_s=schedule.rate_bytes_per_s,
+                loss=schedule.loss,
+            ),
+            limits=limits,
+        )
+        self.happened: list[str] = []
+        """The kinds of the faults that found somebody to happen to."""
+        self.ended_well = False
+        """Whether everybody who lives was asked to finish, and did."""
+        self._began = 0.0
+        self._progress: dict[SimulatedPeer, tuple[int, float]] = {}  # last round over, and the calm spent since
+        for name in names(schedule.peers):
+            self.world.add(name)
+
+    # -- the bounds ----------------------------------------------------------------------------------------
+
+    @property
+    def recovery_s(self) -> float:
+        return recovery_s(self.schedule, self.limits)
+
+    @property
+    def calm_s(self) -> float:
+        """How long a round may take while nothing is wrong."""
+        schedule = self.schedule
+        item = 4 if schedule.dtype == "<f4" else 8
+        transfer = schedule.fanout * (schedule.size * item + 2000) / schedule.rate_bytes_per_s
+        hop = schedule.latency_s + schedule.jitter_s + transfer + (10.0 if schedule.loss else 0.0)
+        height = tree.height(schedule.fanout, schedule.peers + sum(f.kind == "join" for f in schedule.faults))
+        return 3.0 + 20 * schedule.compute_s + 4 * (height + 1) * hop
+
+    def _in_shadow(self, now: float) -> bool:
+        at = now - self._began
+        return any(fault.at <= at <= self._over(fault) for fault in self.schedule.faults)
+
+    def _over(self, fault: Fault) -> float:
+        """When a fault's consequences must be over: what a slowed application has begun, it ends slowly."""
+        slowed = float(fault.extra[1:]) * 10 * self.schedule.compute_s if fault.kind == "slow" else 0.0
+        return fault.end + self.recovery_s + slowed
+
+    # -- telling ---------------------------------------------------------------------------------------------
+
+    def tell(self) -> World:
+        """Let everything happen.
+
+        Raises:
+            ProtocolBug: something that must hold does not.
+        """
+        world, schedule = self.world, self.schedule
+        world.clock.budget = STORM * schedule.peers * BEGIN_S
+        if not world.run_until(self._together, BEGIN_S):
+            raise ProtocolBug(f"the fleet did not come together: {self._where()}")
+        self._began = world.clock.now
+        for fault in schedule.faults:
+            world.clock.after(fault.at, partial(self._happen, fault))
+        world.clock.after(_LOOK_EVERY_S, self._look)
+        world.run_until(lambda: False, schedule.end)
+        patience = max((self._over(fault) for fault in schedule.faults), default=self.recovery_s) - schedule.end
+        if not self._possible():
+            world.run_until(lambda: False, patience)
+            return world
+        if not world.run_until(world.settled, patience):
+            raise ProtocolBug(f"no common view {patience:.0f} s after the last fault: {self._where()}")
+        # The watch over each round bounds this, too.
+        world.run_rounds(limit_s=(schedule.rounds + 2) * self.calm_s + 2 * self.recovery_s)
+        if not world.run_until(lambda: self._finished() and world.settled(), self.calm_s + self.recovery_s):
+            raise ProtocolBug(f"rounds did not end everywhere: {self._where()}")
+        self._compare()
+        self.ended_well = True
+        return world
+
+    def _together(self) -> bool:
+        alive = self.world.alive
+        views = [peer.node.view for peer in alive]
+        return len(alive) == self.schedule.peers and all(
+            view is not None and view.size == len(alive) and view.run == self.world.run_id for view in views
+        )
+
+    def _finished(self) -> bool:
+        return all(peer.done >= self.world.rounds for peer in self.world.alive)
+
+    def _possible(self) -> bool:
+        """Whether enough are alive for anybody to go on: a majority of the newest view, in the lives that it means."""
+        alive = self.world.network.alive
+        views = [peer.node.view for peer in alive.values() if peer.node.view is not None]
+        if not views:
+            return bool(alive)
+        view = max(views, key=lambda view: (view.epoch, view.size))
+        lives = [alive[peer] for peer in view.ids if peer in alive]
+        return 2 * sum(peer.incarnation == view.member(peer.id).incarnation for peer in lives) > view.size
+
+    def _compare(self) -> None:
+        histories = {tuple(sorted(peer.digests.items())) for peer in self.world.alive}
+        if self.world.run_id and len(histories) > 1:
+            raise ProtocolBug("living peers have different histories")
+
+    def _look(self) -> None:
+        """Once a second: has anybody waited for too long?"""
+        self.world.clock.budget = self.world.clock.events + STORM * self.schedule.peers
+        shadow = self._in_shadow(self.world.clock.now)
+        for peer in self.world.alive:
+            over, calm = self._progress.get(peer, (-1, 0.0))
+            idle = peer.done >= self.world.rounds or peer.leaving or shadow or peer.done != over
+            calm = 0.0 if peer.done != over else calm + (0.0 if idle else _LOOK_EVERY_S)
+            self._progress[peer] = peer.done, calm
+            if calm > self.calm_s and self._possible():
+                raise ProtocolBug(
+                    f"round {peer.done + 1} did not end at {peer.id} within {self.calm_s:.1f} s: {self._where()}"
+                )
+        self.world.clock.after(_LOOK_EVERY_S, self._look)
+
+    def _where(self) -> str:
+        """Where everybody stands, for people."""
+        told = []
+        for peer in self.world.alive:
+            view = peer.node.view
+            told.append(f"{peer.id} {peer.done} in {'no view' if view is None else f'{view.epoch}{list(view.ids)}'}")
+        return ", ".join(told) or "nobody is alive"
+
+    # -- what happens ----------------------------------------------------------------------------------------
+
+    def _happen(self, fault: Fault) -> None:
+        happen: dict[str, Callable[[Fault], bool]] = {
+            "oneway": self._cut, "cut": self._cut, "isolate": self._cut, "partition": self._cut, "reset": self._reset,
+            "kill": self._kill, "power": self._kill, "freeze": self._freeze, "slow": self._slow,
+            "broker": self._broker, "leave": self._leave, "join": self._join, "timeout": self._timeout,
+        }  # fmt: skip
+        if happen[fault.kind](fault):
+            self.happened.append(fault.kind)
+
+    def _later(self, fault: Fault, do: Callable[[], object]) -> None:
+        if fault.until is not None:
+            self.world.clock.after(fault.until - fault.at, do)
+
+    def _victim(self, fault: Fault) -> SimulatedPeer | None:
+        """Whom it happens to, if it lives."""
+        return self.world.network.alive.get(PeerId(fault.who[0]))
+
+    def _ways(self, fault: Fault) -> list[tuple[PeerId, PeerId]]:
+        """What a cut cuts."""
+        world, who = self.world, [PeerId(name) for name in fault.who]
+        if fault.kind == "oneway":
+            return [(who[0], who[1])]
+        others = who[1:] if fault.kind == "cut" else [p for p in (*world.network.peers, BROKER) if p not in who]
+        inside = who[:1] if fault.kind == "cut" else who
+        return [way for one in inside for other in others for way in ((one, other), (other, one))]
+
+    def _cut(self, fault: Fault) -> bool:
+        ways = self._ways(fault)
+        for source, target in ways:
+            self.world.cut(source, target)
+        for source, target in ways:
+            self._later(fault, partial(self.world.heal, source, target))
+        return bool(ways)
+
+    def _reset(self, fault: Fault) -> bool:
+        one, other = (PeerId(name) for name in fault.who)
+        connected = (min(one, other), max(one, other)) in self.world.network.connections()
+        self.world.network.reset(one, other)
+        return connected
+
+    def _kill(self, fault: Fault) -> bool:
+        peer = self._victim(fault)
+        if peer is None:
+            return False
+        self.world.kill(peer, silently=fault.kind == "power")
+        self._later(fault, lambda: self.world.restart(peer) if not peer.alive else None)
+        return True
+
+    def _freeze(self, fault: Fault) -> bool:
+        peer = self._victim(fault)
+        if peer is None or peer.frozen:
+            return False
+        self.world.freeze(peer)
+        self._later(fault, lambda: self.world.thaw(peer))
+        return True
+
+    def _slow(self, fault: Fault) -> bool:
+        peer = self._victim(fault)
+        if peer is None or peer.slowness > 1:
+            return False
+        peer.slowness = float(fault.extra[1:])
+
+        def recover() -> None:
+            peer.slowness = 1.0
+
+        self._later(fault, recover)
+        return True
+
+    def _broker(self, fault: Fault) -> bool:
+        broker = self.world.broker
+        if not broker.up:
+            return False
+        broker.go_down(forget=fault.extra == "forget")
+        self._later(fault, broker.come_up)
+        return True
+
+    def _leave(self, fault: Fault) -> bool:
+        peer = self._victim(fault)
+        if peer is None or peer.leaving:
+            return False
+        peer.soon(peer.leave)
+        return True
+
+    def _join(self, fault: Fault) -> bool:
+        if PeerId(fault.who[0]) in self.world.network.peers:
+            return False
+        self.world.add(fault.who[0])
+        return True
+
+    def _timeout(self, fault: Fault) -> bool:
+        peer = self._victim(fault)
+        if peer is None:
+            return False
+        peer.soon(peer.time_out)
+        return True
