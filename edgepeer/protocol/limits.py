@@ -55,6 +55,8 @@ class Limits:
     first_segment_bytes: int = 256 << 10
     """Size of segments on a link whose rate is not yet known; a multiple of 8."""
     state_segment_bytes: int = 256 << 10
+    tunnel_bytes: int = 1 << 20
+    """What goes through a neighbour goes in pieces of at most this size; a multiple of 8."""
     relay_bytes: int = 256 << 10
     """What goes through the broker goes in pieces of at most this size; a multiple of 8."""
     max_links: int = 256

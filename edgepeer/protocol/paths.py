@@ -136,7 +136,8 @@ class Paths:
 
     def wrapped(self, send: fx.Send, tunnel: Tunnel) -> Iterator[fx.Send | fx.Relay]:
         """What to do instead of sending over the connection that is not there."""
-        for frame, payload in _pieces(send.frame, send.payload, self._limits.relay_bytes):
+        limit = self._limits.relay_bytes if tunnel.hop is None else self._limits.tunnel_bytes
+        for frame, payload in _pieces(send.frame, send.payload, limit):
             kind, header = wrap(frame)
             via = Via(
                 source=self._me,
@@ -163,7 +164,7 @@ class Paths:
         source = PeerId(via.source)
         frame = unwrap(via, len(payload))
         link = self._links.get(source)
-        if link is None or not link.main:
+        if link is None or not link.main or hop == source:
             return None
         if isinstance(frame, Knock):
             self._on_knock(source, hop, via.tunnel, frame, now)
