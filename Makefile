@@ -8,7 +8,7 @@ WORKERS ?= 2
 .PHONY: help demo test lint types bench clean mosquitto
 
 help:
-	@echo "make demo    seven peers on this machine train a classifier of handwritten digits"
+	@echo "make demo    seven peers train a classifier of handwritten digits; a link is cut, one is killed"
 	@echo "make test    the whole test suite"
 	@echo "make lint    ruff; make types: mypy"
 	@echo "make bench   what the benchmarks need (large: PyTorch and Open MPI)"
@@ -21,7 +21,7 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 demo: $(VENV)/.ready
-	$(BIN)/edgepeer emulate
+	$(BIN)/edgepeer emulate --scenario demo --skip-impossible
 
 test: $(VENV)/.ready mosquitto
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)

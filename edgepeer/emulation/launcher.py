@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
+from edgepeer.emulation.faults.injector import Injector
+from edgepeer.emulation.faults.plan import plan_of, possible
+from edgepeer.emulation.faults.scene import BrokerControl, Scene
 from edgepeer.emulation.fleet import Fleet, peer_names
 from edgepeer.emulation.follow import run_job
 from edgepeer.emulation.jobs import make_job
 from edgepeer.emulation.network import Link, open_network
 from edgepeer.emulation.progress import Progress
 from edgepeer.emulation.result import JobResult
+from edgepeer.emulation.round_feed import RoundFeed
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.mosquitto import Mosquitto
 from edgepeer.settings import EmulateSettings
 
-__all__ = ["emulate", "open_broker"]
+__all__ = ["OpenBroker", "emulate", "open_broker"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenBroker:
+    """The broker of an emulation."""
+
+    address: BrokerAddress
+    """As this process reaches it."""
+    name: str
+    """What to call it."""
+    control: BrokerControl | None
+    """Stops and starts it; None for one that is not ours."""
 
 
 async def emulate(settings: EmulateSettings, on_update: Callable[[Progress], None]) -> JobResult:
@@ -28,29 +45,35 @@ async def emulate(settings: EmulateSettings, on_update: Callable[[Progress], Non
         JobError: the peers could not do the job.
     """
     job = make_job(settings, wait_for=settings.peers)
+    faults = plan_of(settings)
     link = None if settings.link is None else Link.parse(settings.link)
     names = peer_names(settings.peers)
     async with (
         open_network(names, mode=settings.network, link=link) as network,
-        open_broker(settings.broker) as (broker, name),
+        open_broker(settings.broker) as broker,
     ):
-        progress = Progress(job, broker=name)
+        progress = Progress(job, broker=broker.name)
         progress.note(f"network: {network.description}")
-        async with Fleet(settings, network, broker) as fleet:
-            return await fleet.watched(
-                run_job(progress, on_update, broker=broker, fabric=settings.fabric, timeout=settings.timeout), progress
-            )
+        faults = possible(faults, network, skip=settings.skip_impossible, note=progress.note)
+        async with Fleet(settings, network, broker.address) as fleet:
+            scene = Scene(fleet=fleet, network=network, broker=broker.control, view=lambda: progress.view)
+            with RoundFeed(fleet.home(name) / "rounds.jsonl" for name in names) as feed:
+                injector = Injector(faults, scene, progress, refresh=lambda: progress.see_logged(feed.read()))
+                job_run = run_job(
+                    progress, on_update, broker=broker.address, fabric=settings.fabric, timeout=settings.timeout
+                )
+                return await fleet.watched(injector.accompany(job_run), progress)
 
 
 @contextlib.asynccontextmanager
-async def open_broker(choice: str) -> AsyncIterator[tuple[BrokerAddress, str]]:
-    """The broker that `choice` asks for, running, and what to call it."""
+async def open_broker(choice: str) -> AsyncIterator[OpenBroker]:
+    """The broker that `choice` asks for, running."""
     if choice == "embedded":
         async with EmbeddedBroker() as embedded:
-            yield embedded.address, "embedded"
+            yield OpenBroker(address=embedded.address, name="embedded", control=embedded)
     elif choice == "mosquitto":
         async with Mosquitto() as mosquitto:
-            yield mosquitto.address, "mosquitto"
+            yield OpenBroker(address=mosquitto.address, name="mosquitto", control=mosquitto)
     else:
         address = BrokerAddress.parse(choice)
-        yield address, str(address)
+        yield OpenBroker(address=address, name=str(address), control=None)

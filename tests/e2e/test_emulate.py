@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,18 @@ from real_programs import DEADLINE_S, Field, edgepeer
 
 from edgepeer.fabric.mosquitto import find_mosquitto
 
+MAKEFILE = Path(__file__).parents[2] / "Makefile"
 MNIST = Path(os.environ.get("EDGEPEER_MNIST", Path(__file__).parents[3] / "shared/data/mnist"))
 
 
 def check_report(
     directory: Path, *, peers: int, rounds: int, trainer: str, dataset: str, broker: str
 ) -> dict[str, Any]:
-    """report.json has exactly the form that is promised, and numbers that can be true."""
+    """report.json has exactly the form that is promised, and numbers that can be true. Nothing was broken."""
     report: dict[str, Any] = json.loads((directory / "report.json").read_text())
     assert list(report) == [
         "peers", "rounds", "trainer", "dataset", "broker", "final", "round_seconds", "allreduce_seconds",
-        "bytes_sent_per_peer", "parameter_digests", "view_epochs", "rounds_detail",
+        "bytes_sent_per_peer", "parameter_digests", "view_epochs", "rounds_detail", "faults",
     ]  # fmt: skip
     told = {name: report[name] for name in ("peers", "rounds", "trainer", "dataset", "broker")}
     assert told == {"peers": peers, "rounds": rounds, "trainer": trainer, "dataset": dataset, "broker": broker}
@@ -45,10 +47,11 @@ def check_report(
     assert report["view_epochs"] == 1
     assert [detail["round"] for detail in report["rounds_detail"]] == list(range(1, rounds + 1))
     for detail in report["rounds_detail"]:
-        assert set(detail) == {"round", "seconds", "contributors", "exact"}
+        assert set(detail) == {"round", "seconds", "contributors", "exact", "faults"}
         assert set(detail["contributors"]) == names
         assert detail["exact"] is True
         assert detail["seconds"] > 0
+    assert report["faults"] == []
     assert (directory / "report.png").read_bytes().startswith(b"\x89PNG\r\n")
     return report
 
@@ -78,13 +81,32 @@ async def test_a_small_fleet(broker: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 async def test_the_demo(tmp_path: Path) -> None:
-    """What `make demo` runs: seven peers, TensorFlow, real digits, at least 0.95."""
-    async with edgepeer("emulate", "--report", "out", home=tmp_path) as run:
-        assert await run.end(100) == 0, run.everything()
-    assert "parameters bit-identical on all 7 peers  yes" in "\n".join(run.out)
-    report = check_report(tmp_path / "out", peers=7, rounds=200, trainer="keras", dataset="digits", broker="embedded")
+    """What `make demo` runs: seven peers, TensorFlow, real digits, at least 0.95, a cut and a kill half-way."""
+    demo = re.search(r"^demo:.*\n\t\$\(BIN\)/edgepeer (.*)$", MAKEFILE.read_text(), re.MULTILINE)
+    assert demo is not None
+    async with edgepeer(*demo[1].split(), "--report", "out", home=tmp_path) as run:
+        assert await run.end(200) == 0, run.everything()
+    text = "\n".join(run.out)
+    assert "parameters bit-identical on all 6 peers  yes" in text
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["final"]["accuracy"] >= 0.95
+    assert len(set(report["parameter_digests"].values())) == 1
+    by_kind = {fault["kind"]: fault for fault in report["faults"]}
+    killed = by_kind["kill"]["target"]
+    assert killed not in report["parameter_digests"]
+    assert 100 <= by_kind["kill"]["first_round"] <= 120
+    if "left out cut" in text:
+        assert set(by_kind) == {"kill"}
+        return
+    assert set(by_kind) == {"kill", "cut"}
+    assert sum(by_kind["cut"]["confirmed"]["dropped"].values()) > 0
+    # With its parent cut off a peer still contributes to every round.
+    cut = by_kind["cut"]["target"].split("-")
+    during = [detail for detail in report["rounds_detail"] if any("cut" in fault for fault in detail["faults"])]
+    assert len(during) >= 30
+    assert all(set(cut) <= set(detail["contributors"]) for detail in during)
 
 
 @pytest.mark.slow
@@ -102,11 +124,12 @@ async def test_mnist_to_95_percent_in_200_rounds(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 async def test_nothing_outlives_it(number: signal.Signals, status: int, tmp_path: Path) -> None:
+    """Not even a peer that is frozen, and one that is slowed down."""
     fleet = ("emulate", "--peers", 3, "--rounds", 100_000, "--trainer", "numpy")
-    async with edgepeer(*fleet, home=tmp_path) as run:
-        await run.said(r"round \d+/100000")
+    async with edgepeer(*fleet, "--pause", "1@5..", "--slow", "2x20@3..", home=tmp_path) as run:
+        await run.said(r"p01 paused")
         children = psutil.Process(run.process.pid).children(recursive=True)
-        assert len(children) == 3
+        assert len(children) >= 3
         run.signal(number)
         assert await run.end(20) == status, run.everything()
     assert "Traceback" not in run.everything()

@@ -61,13 +61,12 @@ def test_places_that_turn_out_not_to_do(kind: str, text: str, said: str) -> None
 async def test_a_confirmed_cut() -> None:
     network = Memory()
     scene = scene_of(network=network)
-    network.counts["p03", "p01"] = 7  # of an earlier one
     link = LinkFault(fault("cut", "3-1@5..10"), scene, CutBook(scene))
     await link.inject()
     assert link.confirmed == {"rules": ["p03>p01", "p01>p03"]}
     network.counts["p03", "p01"] = 9
     await link.lift()
-    assert link.confirmed == {"rules": ["p03>p01", "p01>p03"], "dropped": {"p03>p01": 2, "p01>p03": 0}}
+    assert link.confirmed == {"rules": ["p03>p01", "p01>p03"], "dropped": {"p03>p01": 9, "p01>p03": 0}}
     assert network.in_force == set()
 
 
@@ -126,11 +125,14 @@ async def test_what_two_faults_cut_is_healed_with_the_second() -> None:
     one = LinkFault(fault("cut", "3>1@5..10"), scene, book)
     other = LinkFault(fault("isolate", "3@5..12"), scene, book)
     await one.inject()
+    network.counts = {("p03", "p01"): 4}
     await other.inject()
-    network.counts = {("p03", "p01"): 4, ("p01", "p03"): 4}
+    network.counts = {("p03", "p01"): 6, ("p01", "p03"): 5}
     await one.lift()
+    assert one.confirmed["dropped"] == {"p03>p01": 6}
     assert ("p03", "p01") in network.in_force
     assert ("p03", "p01") in book.pairs
     await other.lift()
+    assert other.confirmed["dropped"]["p03>p01"] == 2
     assert network.in_force == set()
     assert book.pairs == frozenset()

@@ -159,14 +159,14 @@ class Injector:
 
     async def _lift(self, at: int) -> None:
         fault, running, record = self._faults[at], self._running[at], self._records[at]
-        record.ended = self._now()
         try:
             await running.lift()
         except Unconfirmed as reason:
             raise JobError(f"fault {fault.kind} {write(fault)} was not confirmed: {reason}") from None
         finally:
             self._running.pop(at, None)
-        record.confirmed = running.confirmed
+        self._refresh()
+        record.ended, record.confirmed = self._now(), running.confirmed
         self._tell(f"{record.label}: over{record.evidence}")
 
     def _make(self, fault: Fault) -> _Running:

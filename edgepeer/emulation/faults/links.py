@@ -33,14 +33,18 @@ class CutBook:
         """What is cut."""
         return frozenset(+self._count)
 
-    async def cut(self, pair: _Pair) -> None:
+    async def cut(self, pair: _Pair) -> int:
+        """Returns: how many packets the other faults that cut the same have dropped until now."""
         source, target = pair
         async with self._busy:
             self._count[pair] += 1
+            if self._count[pair] > 1:
+                return await self.dropped(pair)
             if target == BROKER_NAME:
                 await self._network.cut_broker(source)
             else:
                 await self._network.cut(source, target)
+            return 0
 
     async def heal(self, pair: _Pair) -> None:
         source, target = pair
@@ -59,7 +63,7 @@ class CutBook:
         return {*peers, *((name, BROKER_NAME) for name in await self._network.broker_rules())}
 
     async def dropped(self, pair: _Pair) -> int:
-        """Packets since the cut."""
+        """Packets since the first of the faults that cut it, until the last was healed."""
         source, target = pair
         if target == BROKER_NAME:
             return await self._network.dropped_broker(source)
@@ -87,8 +91,7 @@ class LinkFault:
             Unconfirmed: the kernel does not list one of the rules.
         """
         for pair in self.pairs:
-            await self._book.cut(pair)
-            self._before[pair] = await self._book.dropped(pair)
+            self._before[pair] = await self._book.cut(pair)
         missing = sorted(set(self.pairs) - await self._book.in_force())
         if missing:
             raise Unconfirmed(f"the kernel has no rule from {missing[0][0]} to {missing[0][1]}")
@@ -100,31 +103,28 @@ class LinkFault:
         Raises:
             Unconfirmed: a rule is gone; or two are neighbours in the tree, and nothing tried to pass between them.
         """
-        try:
-            missing = sorted(set(self.pairs) - await self._book.in_force())
-            if missing:
-                raise Unconfirmed(f"the kernel has lost the rule from {missing[0][0]} to {missing[0][1]}")
-            dropped = await self._counted()
-            self.confirmed["dropped"] = {f"{source}>{target}": count for (source, target), count in dropped.items()}
-            if not self._used:
-                self.confirmed["note"] = "no traffic between them is to be expected"
-            for one, other in self._used:
-                if not _between(dropped, one, other):
-                    raise Unconfirmed(
-                        f"nothing tried to pass between {one} and {other}, which are neighbours in the tree"
-                    )
-        finally:
-            for pair in self.pairs:
-                await self._book.heal(pair)
+        missing = sorted(set(self.pairs) - await self._book.in_force())
+        await self._tried()
+        for pair in self.pairs:
+            await self._book.heal(pair)
+        if missing:
+            raise Unconfirmed(f"the kernel has lost the rule from {missing[0][0]} to {missing[0][1]}")
+        dropped = {pair: await self._book.dropped(pair) - self._before[pair] for pair in self.pairs}
+        self.confirmed["dropped"] = {f"{source}>{target}": count for (source, target), count in dropped.items()}
+        if not self._used:
+            self.confirmed["note"] = "no traffic between them is to be expected"
+        for one, other in self._used:
+            if not _between(dropped, one, other):
+                raise Unconfirmed(f"nothing tried to pass between {one} and {other}, which are neighbours in the tree")
 
-    async def _counted(self) -> dict[_Pair, int]:
-        """What was dropped; waits for the links that are in use to have tried."""
+    async def _tried(self) -> None:
+        """Wait until something has tried to pass the links that are in use, but not for ever."""
         deadline = asyncio.get_running_loop().time() + _TRAFFIC_S
-        while True:
-            dropped = {pair: await self._book.dropped(pair) - self._before[pair] for pair in self.pairs}
-            quiet = [pair for pair in self._used if not _between(dropped, *pair)]
-            if not quiet or asyncio.get_running_loop().time() >= deadline:
-                return dropped
+        used = [pair for pair in self.pairs if pair in self._used or pair[::-1] in self._used]
+        while asyncio.get_running_loop().time() < deadline:
+            dropped = {pair: await self._book.dropped(pair) - self._before[pair] for pair in used}
+            if all(_between(dropped, *pair) for pair in self._used):
+                return
             await asyncio.sleep(_POLL_S)
 
 
