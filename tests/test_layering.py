@@ -41,7 +41,7 @@ BARRED = {
     "wire": {"asyncio", "time", "socket", "random"},
     "topology": {"asyncio", "time", "socket", "random"},
 }
-HEAVY = {"tensorflow", "keras", "sklearn", "matplotlib", "amqtt", "pyroute2"}
+HEAVY = {"tensorflow", "keras", "sklearn", "matplotlib", "amqtt", "prometheus_client", "pyroute2"}
 LOADED_LATE = {"edgepeer.fabric.amqtt_parts", "edgepeer.emulation.plot"}
 """Modules that are about one heavy library, and that nobody imports before it is needed."""
 

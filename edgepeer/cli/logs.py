@@ -1,4 +1,7 @@
-"""Log lines on standard error: short and plain for people, or one JSON object a line for machines."""
+"""Log lines on standard error: short and plain for people, or one JSON object a line for machines.
+
+A line about rounds, views, links or the like carries its facts as `extra={"fields": {...}}`, which become the object's.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,7 @@ class _Plain(logging.Formatter):
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = {
+            **getattr(record, "fields", {}),  # what the line says, for machines: given as `extra`
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
             "logger": record.name,

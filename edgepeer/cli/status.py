@@ -1,4 +1,4 @@
-"""`edgepeer status`: the peers of a fabric, their view and tree, and the current job."""
+"""`edgepeer status`: the peers of a fabric, their links, their view and tree, and the current job."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def _look(settings: StatusSettings, broker: BrokerAddress) -> Picture:
     from edgepeer.fabric.topics import Group
 
     picture = Picture()
-    interests = Group.PEERS | Group.VIEW | Group.JOB | Group.REPORTS
+    interests = Group.PEERS | Group.VIEW | Group.JOB | Group.REPORTS | Group.LINKS
     async with observe(broker, settings.fabric, picture.take, interests=interests, timeout=settings.timeout):
         return picture
 
@@ -60,6 +60,7 @@ def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, An
                 "addresses": peer.addresses,
                 "version": peer.version,
                 "started": peer.started,
+                "links": _links(picture, peer.id),
             }
             for _, peer in sorted(picture.peers.items())
         ],
@@ -88,6 +89,20 @@ def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, An
     }
 
 
+def _links(picture: Picture, peer: str) -> list[dict[str, Any]]:
+    report = picture.links.get(peer)
+    return [
+        {"peer": link.peer, "role": link.role, "up": link.up, "path": link.path, "rtt_s": link.rtt_s}
+        for link in (report.links if report is not None else ())
+    ]
+
+
+def _link_words(link: dict[str, Any]) -> str:
+    path = link["path"] if link["up"] and link["path"] else "down"
+    rtt = f" {1000 * link['rtt_s']:.1f} ms" if link["up"] and link["rtt_s"] is not None else ""
+    return f"{link['role']} {link['peer']} {path}{rtt}"
+
+
 def status_lines(fields: dict[str, Any]) -> list[str]:
     """The same for people, without the tree."""
     lines = [f"fabric {fields['fabric']} at {fields['broker']}"]
@@ -105,6 +120,8 @@ def status_lines(fields: dict[str, Any]) -> list[str]:
     for peer in fields["peers"]:
         where = ", ".join(peer["addresses"]) or "no address"
         lines.append(f"  {peer['id']} at {where}{'' if peer['id'] in members else ', not in the view'}")
+        if peer["links"]:
+            lines.append(f"    links: {'; '.join(map(_link_words, peer['links']))}")
     if view is None:
         lines.append("view: none yet")
     else:
@@ -145,7 +162,7 @@ def _print_pretty(picture: Picture, fields: dict[str, Any]) -> None:
 
 VERB = Verb(
     kind=StatusSettings,
-    about="Show the peers of a fabric, their view and tree, and its job.",
+    about="Show the peers of a fabric, their links, their view and tree, and its job.",
     examples=[
         ("the fabric on this machine", "edgepeer status"),
         ("another one", "edgepeer status --broker mqtt://broker.local --fabric greenhouse"),

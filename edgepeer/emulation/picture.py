@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from edgepeer.errors import WireError
-from edgepeer.fabric.documents import PeerReport, Presence
-from edgepeer.fabric.events import FabricEvent, JobSeen, PresenceGone, PresenceSeen, ReportSeen, ViewSeen
+from edgepeer.fabric.documents import LinkReport, PeerReport, Presence
+from edgepeer.fabric.events import FabricEvent, JobSeen, LinksSeen, PresenceGone, PresenceSeen, ReportSeen, ViewSeen
 from edgepeer.topology.view import View
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import unpack
@@ -23,6 +23,8 @@ class Picture:
         """Why the fabric's job can't be read; empty if there is none, or it can."""
         self.reports: dict[tuple[str, str], PeerReport] = {}
         """By job and peer."""
+        self.links: dict[str, LinkReport] = {}
+        """How a peer's links are; of one that is not there any more it says nothing."""
 
     def take(self, event: FabricEvent) -> None:
         """Add what an event tells."""
@@ -33,8 +35,10 @@ class Picture:
                 self.peers.pop(peer_id, None)
             case ViewSeen(view):
                 self.view = view
-            case ReportSeen(report):
-                self.reports[report.job, report.peer] = report
+            case ReportSeen(said):
+                self.reports[said.job, said.peer] = said
+            case LinksSeen(report):
+                self.links[report.peer] = report
             case JobSeen(payload):
                 self.job, self.unreadable = None, ""
                 if payload is not None:

@@ -9,16 +9,28 @@ from typing import Annotated, Literal
 
 import msgspec
 
-__all__ = ["MAX_ERROR_CHARS", "MAX_RECORDS", "PeerReport", "Presence", "RoundRecord", "Telemetry"]
+__all__ = [
+    "MAX_ERROR_CHARS",
+    "MAX_LINKS",
+    "MAX_RECORDS",
+    "LinkEntry",
+    "LinkReport",
+    "PeerReport",
+    "Presence",
+    "RoundRecord",
+    "Telemetry",
+]
 
 MAX_ERROR_CHARS = 500
 MAX_RECORDS = 1024
+MAX_LINKS = 128
 _MAX_CONTRIBUTORS = 4096
 
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
 _Address = Annotated[str, msgspec.Meta(max_length=128)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0)]
+_Path = Annotated[str, msgspec.Meta(max_length=80)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -53,6 +65,35 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Mean training loss; not finite when the training diverged."""
     accuracy: _Share | None = None
     """On held-out data, in the rounds that were evaluated."""
+    paths: Annotated[tuple[_Path, ...], msgspec.Meta(max_length=_MAX_CONTRIBUTORS)] = ()
+    """What this peer's links ran over, each once: "direct", "via x", "relay"."""
+    waited_seconds: _Seconds = 0.0
+    """From this peer's contribution until all of its children's had come."""
+    broadcast_seconds: _Seconds = 0.0
+    """From then until the whole result was here ..."""
+    decided_seconds: _Seconds = 0.0
+    """... and until it was decided."""
+
+
+class LinkEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One link of a peer."""
+
+    peer: _Id
+    """The other end."""
+    role: Literal["parent", "child", "backup"]
+    """What the other end is to this peer."""
+    up: bool
+    path: _Path = ""
+    """"direct", "via x", "relay", or empty."""
+    rtt_s: _Seconds | None = None
+    """Smoothed round-trip time; None while unknown."""
+
+
+class LinkReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a peer's links are. Only as good as its presence: nobody takes it back for a peer that vanishes."""
+
+    peer: _Id
+    links: Annotated[tuple[LinkEntry, ...], msgspec.Meta(max_length=MAX_LINKS)]
 
 
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgepeer.fabric.documents import PeerReport, Presence, Telemetry
+from edgepeer.fabric.documents import LinkReport, PeerReport, Presence, Telemetry
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
 
@@ -13,6 +13,7 @@ __all__ = [
     "Disconnected",
     "FabricEvent",
     "JobSeen",
+    "LinksSeen",
     "PresenceGone",
     "PresenceSeen",
     "RelaySeen",
@@ -81,6 +82,11 @@ class TelemetrySeen:
 
 
 @dataclass(frozen=True, slots=True)
+class LinksSeen:
+    report: LinkReport
+
+
+@dataclass(frozen=True, slots=True)
 class RelaySeen:
     """Another peer, which the payload must name, sent this through the broker: anybody could have."""
 
@@ -97,5 +103,6 @@ FabricEvent = (
     | JobSeen
     | ReportSeen
     | TelemetrySeen
+    | LinksSeen
     | RelaySeen
 )

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from edgepeer.errors import WireError
-from edgepeer.fabric.documents import PeerReport, Presence, Telemetry
+from edgepeer.fabric.documents import LinkReport, PeerReport, Presence, Telemetry
 from edgepeer.fabric.events import (
     FabricEvent,
     JobSeen,
+    LinksSeen,
     PresenceGone,
     PresenceSeen,
     RelaySeen,
@@ -33,13 +34,14 @@ LIMIT_BYTES: Final = {
     Group.JOB: DOCUMENT_LIMIT_BYTES,
     Group.REPORTS: 8 << 10,
     Group.TELEMETRY: 1 << 20,
+    Group.LINKS: 64 << 10,
     Group.RELAY: RELAY_LIMIT_BYTES,
 }
 """The longest document of each group, in bytes."""
 
 
 def read(topic: Topic, payload: bytes) -> FabricEvent | None:
-    """The event in a message; None where a view or report was cleared, or nothing relayed, which changes nothing.
+    """The event in a message; None where something was cleared, or nothing relayed, which changes nothing.
 
     Raises:
         WireError: the document must not be used.
@@ -65,6 +67,12 @@ def read(topic: Topic, payload: bytes) -> FabricEvent | None:
             report = unpack(payload, PeerReport, limit=limit)
             _check_author(topic, report.peer, report.job)
             return ReportSeen(report)
+        case Group.LINKS:
+            if not payload:
+                return None
+            links = unpack(payload, LinkReport, limit=limit)
+            _check_author(topic, links.peer, topic.job)
+            return LinksSeen(links)
         case Group.RELAY:
             return RelaySeen(payload) if payload else None
         case _:

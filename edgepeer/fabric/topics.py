@@ -4,6 +4,7 @@
     edgepeer/v1/<fabric>/view                 View, retained
     edgepeer/v1/<fabric>/job                  the fabric's current job, retained; empty: none
     edgepeer/v1/<fabric>/report/<job>/<id>    PeerReport, retained
+    edgepeer/v1/<fabric>/links/<id>           LinkReport, retained; cleared on leaving
     edgepeer/v1/<fabric>/telemetry/<id>       Telemetry, not retained
     edgepeer/v1/<fabric>/relay/<id>           to that peer: frames that found no other way, never retained
     edgepeer/v1/<fabric>/marker/<client>      a client's note to itself, not retained
@@ -34,9 +35,10 @@ class Group(enum.Flag):
     JOB = enum.auto()
     REPORTS = enum.auto()
     TELEMETRY = enum.auto()
+    LINKS = enum.auto()
     RELAY = enum.auto()
     """What other peers send to this one through the broker."""
-    EVERYTHING = PEERS | VIEW | JOB | REPORTS | TELEMETRY
+    EVERYTHING = PEERS | VIEW | JOB | REPORTS | TELEMETRY | LINKS
     """All that is there for everybody."""
     NOTHING = 0
 
@@ -77,6 +79,9 @@ class Topics:
     def report(self, job: str, peer: str) -> str:
         return f"{self.root}report/{_check_job(job)}/{check_peer_id(peer)}"
 
+    def links(self, peer: str) -> str:
+        return f"{self.root}links/{check_peer_id(peer)}"
+
     def telemetry(self, peer: str) -> str:
         return f"{self.root}telemetry/{check_peer_id(peer)}"
 
@@ -94,6 +99,7 @@ class Topics:
             Group.JOB: self.job,
             Group.REPORTS: f"{self.root}report/+/+",
             Group.TELEMETRY: f"{self.root}telemetry/+",
+            Group.LINKS: f"{self.root}links/+",
             Group.RELAY: self.relay(client),
         }
         return [pattern for group, pattern in patterns.items() if group in groups]
@@ -114,6 +120,8 @@ class Topics:
                     return Topic(group=Group.REPORTS, job=_check_job(job), peer=check_peer_id(peer))
                 case ["telemetry", peer]:
                     return Topic(group=Group.TELEMETRY, peer=check_peer_id(peer))
+                case ["links", peer]:
+                    return Topic(group=Group.LINKS, peer=check_peer_id(peer))
                 case ["relay", peer]:
                     return Topic(group=Group.RELAY, peer=check_peer_id(peer))
         except ConfigError:

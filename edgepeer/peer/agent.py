@@ -18,7 +18,9 @@ from edgepeer.peer.api import Peer
 from edgepeer.peer.checkpoints import Checkpoints
 from edgepeer.peer.job_board import Answer, JobBoard
 from edgepeer.peer.job_run import JobRun
+from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.round_log import RoundLog
+from edgepeer.peer.watching import Watch
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import unpack
 
@@ -54,11 +56,15 @@ async def run_agent(settings: PeerSettings, *, stop: asyncio.Event) -> None:
         RoundLog(settings.round_log) as round_log,
         ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer") as worker,
     ):
-        unfinished = await asyncio.get_running_loop().run_in_executor(worker, checkpoints.unfinished)
-        agent = _Agent(peer, settings, worker, round_log, checkpoints, unfinished)
-        async with peer:
-            _log.info("peer %s listens on %s, fabric %s", peer.id, peer.address, settings.fabric)
-            await agent.run(stop)
+        async with Metrics(settings.metrics_port) as metrics:
+            unfinished = await asyncio.get_running_loop().run_in_executor(worker, checkpoints.unfinished)
+            agent = _Agent(peer, settings, worker, round_log, checkpoints, metrics, unfinished)
+            async with peer:
+                _log.info("peer %s listens on %s, fabric %s", peer.id, peer.address, settings.fabric)
+                metrics.watch(peer, checkpoints)
+                if metrics.url:
+                    _log.info("metrics at %s", metrics.url)
+                await agent.run(stop)
 
 
 class _Agent:
@@ -71,6 +77,7 @@ class _Agent:
         worker: ThreadPoolExecutor,
         round_log: RoundLog,
         checkpoints: Checkpoints,
+        metrics: Metrics,
         unfinished: Job | None,
     ) -> None:
         self._peer = peer
@@ -78,6 +85,7 @@ class _Agent:
         self._worker = worker
         self._round_log = round_log
         self._checkpoints = checkpoints
+        self._metrics = metrics
         self._unfinished = unfinished
         self._jobs = JobBoard(lambda job: checkpoints.ending(job) == "withdrawn")
         self._run_told = ""
@@ -141,6 +149,15 @@ class _Agent:
                 _log.warning("job %s, which is over, is announced again and again: ignored", job.id)
 
     async def run(self, stop: asyncio.Event) -> None:
+        """Take part in jobs until `stop` is set."""
+        fabric = self._peer.fabric
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(Watch(self._peer).run())
+            await self._work(stop)
+            watching.cancel()
+        fabric.publish_retained(fabric.topics.links(self._peer.id), None)
+
+    async def _work(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             self._changed.clear()
             job = self._jobs.current
@@ -162,6 +179,7 @@ class _Agent:
             self._worker,
             round_log=self._round_log,
             checkpoints=self._checkpoints,
+            metrics=self._metrics,
         )
         try:
             await run.run()

@@ -28,10 +28,11 @@ from edgepeer.errors import (
     RoundTimeout,
     WireError,
 )
-from edgepeer.fabric.documents import MAX_ERROR_CHARS, PeerReport, RoundRecord
+from edgepeer.fabric.documents import MAX_ERROR_CHARS, PeerReport
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.peer.checkpoints import Checkpoints
+from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.reporting import RoundReporter
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.training.build import make_trainer
@@ -69,10 +70,10 @@ class JobRun:
         *,
         round_log: RoundLog,
         checkpoints: Checkpoints,
+        metrics: Metrics,
     ) -> None:
         self._peer = peer
         self._job = job
-        self._round_log = round_log
         self._checkpoints = checkpoints
         self._settings = settings
         self._worker = worker
@@ -84,7 +85,7 @@ class JobRun:
         self._incoming: tuple[int, memoryview] | None = None
         self._wanted: dict[PeerId, int] = {}
         self._snapshot: tuple[int, bytes] | None = None
-        self._rounds = RoundReporter(peer, job)
+        self._rounds = RoundReporter(peer, job, round_log, metrics)
         self._before = dataclasses.replace(peer.traffic)
 
     async def run(self) -> None:
@@ -266,9 +267,10 @@ class JobRun:
             try:
                 outcome = await self._peer.allreduce(self._vector, weight=weight)
             except (FellBehind, LeftFabric, NotReady) as error:
-                _log.info("round %d: %s", number, error)
+                self._rounds.failed(number, error)
                 continue
             except (ContributionMismatch, RoundTimeout) as error:
+                self._rounds.failed(number, error)
                 raise JobError(str(error)) from error
             if outcome.round != number:
                 raise JobError(f"round {outcome.round} came out where round {number} was due")
@@ -276,20 +278,14 @@ class JobRun:
             assert isinstance(mean, np.ndarray)
             evaluation = await self._apply(mean, number, self._peer.view or view)
             now = time.monotonic()
-            record = RoundRecord(
-                round=number,
-                epoch=outcome.epoch,
+            self._rounds.committed(
+                outcome,
                 seconds=now - ended,
-                allreduce_seconds=outcome.seconds,
                 compute_seconds=computed,
-                contributors=outcome.contributors,
-                exact=outcome.exact,
                 loss=float(mean[-1]),
                 accuracy=evaluation.accuracy if evaluation is not None else None,
+                coordinator=self._leads,
             )
-            self._round_log.add(record, job=self._job.id, peer=self._peer.id, coordinator=self._leads)
-            if self._leads:
-                self._rounds.add(record)
             ended = now
             self._peer.bell.ring()
 

@@ -1,34 +1,112 @@
-"""Round records on their way to whoever follows a job: in batches, so that fast rounds don't flood the broker."""
+"""What is told of every round: to this device's log, record and metrics, and to whoever follows the job.
+
+Records for the followers go in batches, so that fast rounds don't flood the broker.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 
 from edgepeer.fabric.documents import MAX_RECORDS, RoundRecord, Telemetry
 from edgepeer.peer.api import Peer
+from edgepeer.peer.metrics import Metrics
+from edgepeer.peer.outcome import Outcome
+from edgepeer.peer.round_log import RoundLog
 from edgepeer.training.job import Job
 
 __all__ = ["RoundReporter"]
+
+_log = logging.getLogger(__name__)
 
 EVERY_S: Final = 0.25
 
 
 class RoundReporter:
-    """Collects records for up to EVERY_S seconds."""
+    """Of one device in one job. The coordinator's records go to the followers, after at most EVERY_S seconds."""
 
-    def __init__(self, peer: Peer, job: Job) -> None:
+    def __init__(self, peer: Peer, job: Job, round_log: RoundLog, metrics: Metrics) -> None:
         self._peer = peer
         self._job = job
+        self._round_log = round_log
+        self._metrics = metrics
         self._records: list[RoundRecord] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, record: RoundRecord) -> None:
-        self._records.append(record)
-        if len(self._records) >= MAX_RECORDS:
-            self._send()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._send)
+    def committed(
+        self,
+        outcome: Outcome,
+        *,
+        seconds: float,
+        compute_seconds: float,
+        loss: float,
+        accuracy: float | None,
+        coordinator: bool,
+    ) -> None:
+        """A round is over, and its mean applied.
+
+        Args:
+            seconds: from the end of the round before.
+        """
+        phases = outcome.phases
+        record = RoundRecord(
+            round=outcome.round,
+            epoch=outcome.epoch,
+            seconds=seconds,
+            allreduce_seconds=outcome.seconds,
+            compute_seconds=compute_seconds,
+            contributors=outcome.contributors,
+            exact=outcome.exact,
+            loss=loss,
+            accuracy=accuracy,
+            paths=tuple(sorted(set(outcome.paths))),
+            waited_seconds=phases.waited_s,
+            broadcast_seconds=phases.broadcast_s,
+            decided_seconds=phases.decided_s,
+        )
+        self._round_log.add(record, job=self._job.id, peer=self._peer.id, coordinator=coordinator)
+        self._metrics.committed(outcome, compute_seconds)
+        if _log.isEnabledFor(logging.DEBUG):
+            self._tell(record)
+        if coordinator:
+            self._records.append(record)
+            if len(self._records) >= MAX_RECORDS:
+                self._send()
+            elif self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._send)
+
+    def failed(self, number: int, error: Exception) -> None:
+        """A round has ended without a result for this device."""
+        self._metrics.aborted()
+        fields = {"job": self._job.id, "round": number, "cause": type(error).__name__}
+        _log.info("round %d: %s", number, error, extra={"fields": fields})
+
+    def _tell(self, record: RoundRecord) -> None:
+        names = ", ".join(record.contributors[:8]) + ", ..." * (len(record.contributors) > 8)
+        _log.debug(
+            "round %d: %d counted (%s)%s, over %s; computed %.1f ms, waited %.1f, broadcast %.1f, decided %.1f",
+            record.round,
+            len(record.contributors),
+            names,
+            ", exact" if record.exact else ", NOT exact",
+            " and ".join(record.paths) or "no link",
+            *(
+                1000 * seconds
+                for seconds in (
+                    record.compute_seconds,
+                    record.waited_seconds,
+                    record.broadcast_seconds,
+                    record.decided_seconds,
+                )
+            ),
+            extra={
+                "fields": {
+                    "job": self._job.id,
+                    **{name: getattr(record, name) for name in RoundRecord.__struct_fields__},
+                }
+            },
+        )
 
     def _send(self) -> None:
         if self._timer is not None:

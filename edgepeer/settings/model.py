@@ -35,6 +35,13 @@ _HOST = r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)"
 _MQTT = rf"mqtt://([^@/\s]+@)?{_HOST}(:{_PORT})?/?"
 
 _Listen = Annotated[str, Meta(pattern=rf"^{_HOST}:{_PORT}$", extra={"allowed": "host:port, port 0 being any free one"})]
+_Place = Annotated[
+    str,
+    Meta(
+        pattern=rf"^({_HOST}:)?{_PORT}$",
+        extra={"allowed": "a port or host:port as text, port 0 being any free one", "metavar": "[HOST:]PORT"},
+    ),
+]
 _Address = Annotated[str, Meta(pattern=rf"^{_HOST}:{_PORT}$", max_length=128)]
 _BrokerUrl = Annotated[
     str,
@@ -155,6 +162,9 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
     ] = None
     round_log: Annotated[
         Path | None, _says("Append every round that this device took part in to a file, as JSON.", metavar="FILE")
+    ] = None
+    metrics_port: Annotated[
+        _Place | None, _says("Serve Prometheus metrics there; on loopback, unless a host is named.")
     ] = None
 
     def __post_init__(self) -> None:

@@ -27,11 +27,11 @@ def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     setup_logging("info", as_json=False)
     logging.getLogger("edgepeer.fabric").info("joined %s", "greenhouse")
     logging.getLogger("edgepeer.fabric").debug("not shown")
-    logging.getLogger("amqtt").info("not shown")
-    logging.getLogger("amqtt").warning("shown")
+    logging.getLogger("somebody").info("not shown")
+    logging.getLogger("somebody").warning("shown")
     lines = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"\d\d:\d\d:\d\d info    edgepeer\.fabric: joined greenhouse", lines[0])
-    assert re.fullmatch(r"\d\d:\d\d:\d\d warning amqtt: shown", lines[1])
+    assert re.fullmatch(r"\d\d:\d\d:\d\d warning somebody: shown", lines[1])
     assert len(lines) == 2
 
 

@@ -1,10 +1,11 @@
-"""What `edgepeer status` says of a job's peers."""
+"""What `edgepeer status` says of a job's peers, and of links."""
 
 from __future__ import annotations
 
 from edgepeer.cli.status import status_fields, status_lines
 from edgepeer.emulation.picture import Picture
-from edgepeer.fabric.documents import PeerReport
+from edgepeer.fabric.documents import LinkEntry, LinkReport, PeerReport, Presence
+from edgepeer.fabric.events import LinksSeen, PresenceSeen
 from edgepeer.training.job import Job
 
 
@@ -27,4 +28,30 @@ def test_only_a_peer_that_has_ended_has_a_round() -> None:
         "  birch done, round 200",
         "  cedar failed, round 7: no memory",
         "  daisy starting",
+    ]
+
+
+def test_links_are_shown_with_the_peers_that_are_there() -> None:
+    picture = Picture()
+    picture.take(PresenceSeen(Presence(id="ash", incarnation=1, addresses=("h:1",))))
+    for name in ("ash", "gone"):
+        picture.take(
+            LinksSeen(
+                LinkReport(
+                    peer=name,
+                    links=(
+                        LinkEntry(peer="birch", role="parent", up=True, path="direct", rtt_s=0.00042),
+                        LinkEntry(peer="cedar", role="child", up=True, path="via birch", rtt_s=0.0123),
+                        LinkEntry(peer="daisy", role="backup", up=False, rtt_s=0.5),
+                        LinkEntry(peer="elm", role="backup", up=True, path="relay"),
+                    ),
+                )
+            )
+        )
+    fields = status_fields(picture, fabric="lab", broker="mqtt://b")
+    (ash,) = fields["peers"]
+    assert ash["links"][1] == {"peer": "cedar", "role": "child", "up": True, "path": "via birch", "rtt_s": 0.0123}
+    assert status_lines(fields)[3:5] == [
+        "  ash at h:1, not in the view",
+        "    links: parent birch direct 0.4 ms; child cedar via birch 12.3 ms; backup daisy down; backup elm relay",
     ]

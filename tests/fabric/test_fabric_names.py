@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edgepeer.errors import ConfigError, WireError
 from edgepeer.fabric.address import BrokerAddress
-from edgepeer.fabric.documents import PeerReport, Presence, RoundRecord, Telemetry
+from edgepeer.fabric.documents import MAX_LINKS, LinkEntry, LinkReport, PeerReport, Presence, RoundRecord, Telemetry
 from edgepeer.fabric.topics import Group, Topic, Topics
 from edgepeer.ids import PeerId
 from edgepeer.wire.documents import pack, unpack
@@ -100,6 +100,8 @@ def test_what_topics_build_they_read(fabric: str, peer: str, job: str) -> None:
     assert topics.parse(topics.job) == Topic(group=Group.JOB)
     assert topics.parse(topics.report(job, peer)) == Topic(group=Group.REPORTS, peer=owner, job=job)
     assert topics.parse(topics.telemetry(peer)) == Topic(group=Group.TELEMETRY, peer=owner)
+    assert topics.parse(topics.links(peer)) == Topic(group=Group.LINKS, peer=owner)
+    assert topics.parse(topics.relay(peer)) == Topic(group=Group.RELAY, peer=owner)
     assert topics.parse(topics.marker(peer)) is None
 
 
@@ -112,8 +114,9 @@ def test_topics_are_those_of_the_contract() -> None:
     assert topics.telemetry("a") == "edgepeer/v1/lab/telemetry/a"
     assert topics.filters(Group.EVERYTHING, "a") == [
         *("edgepeer/v1/lab/peer/+", "edgepeer/v1/lab/view", "edgepeer/v1/lab/job"),
-        *("edgepeer/v1/lab/report/+/+", "edgepeer/v1/lab/telemetry/+"),
+        *("edgepeer/v1/lab/report/+/+", "edgepeer/v1/lab/telemetry/+", "edgepeer/v1/lab/links/+"),
     ]
+    assert topics.filters(Group.RELAY, "a") == ["edgepeer/v1/lab/relay/a"]
     assert topics.filters(Group.VIEW | Group.JOB, "a") == [topics.view, topics.job]
     assert topics.filters(Group.NOTHING, "a") == []
 
@@ -182,9 +185,10 @@ RECORD = RoundRecord(
         Presence(id="a", incarnation=2, addresses=("h:1", "[::1]:2"), version="1", started=1.5),
         Telemetry(job="j", peer="a", records=(RECORD, RECORD)),
         PeerReport(job="j", peer="a", state="failed", error="out of memory", loss=0.25, coordinator=True),
+        LinkReport(peer="a", links=(LinkEntry(peer="b", role="backup", up=True, path="via c", rtt_s=0.001),)),
     ],
 )
-def test_documents_survive_the_wire(document: Presence | Telemetry | PeerReport) -> None:
+def test_documents_survive_the_wire(document: Presence | Telemetry | PeerReport | LinkReport) -> None:
     assert unpack(pack(document), type(document)) == document
 
 
@@ -202,8 +206,11 @@ def test_documents_survive_the_wire(document: Presence | Telemetry | PeerReport)
         PeerReport(job="j", peer="a", state="done", round=-1),
         PeerReport(job="j", peer="a", state="done", digest="0" * 65),
         PeerReport(job="j", peer="a", state="done", accuracy=-0.1),
+        LinkReport(peer="a", links=(LinkEntry(peer="b", role="child", up=True),) * (MAX_LINKS + 1)),
+        LinkReport(peer="a", links=(LinkEntry(peer="b", role="child", up=True, path="x" * 81),)),
+        LinkReport(peer="a", links=(LinkEntry(peer="b", role="child", up=True, rtt_s=-1.0),)),
     ],
 )
-def test_documents_beyond_their_bounds_are_refused(document: Presence | Telemetry | PeerReport) -> None:
+def test_documents_beyond_their_bounds_are_refused(document: Presence | Telemetry | PeerReport | LinkReport) -> None:
     with pytest.raises(WireError):
         unpack(pack(document), type(document))

@@ -1,0 +1,174 @@
+"""What a device counts and measures, in Prometheus' format, over HTTP where it is asked for.
+
+Needs the `metrics` extra, and loads it only then. Labels have few values, whatever the fleet's size: neighbours are
+told apart by role, paths by kind, never by name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Final, Self
+
+from edgepeer.errors import ConfigError
+from edgepeer.peer.api import Peer
+from edgepeer.peer.checkpoints import Checkpoints
+from edgepeer.peer.outcome import Outcome
+from edgepeer.peer.page_server import PageServer
+from edgepeer.protocol.links import LinkState
+from edgepeer.transport.options import parse_address
+from edgepeer.version import VERSION
+
+__all__ = ["Metrics"]
+
+_ROLES: Final = ("parent", "child", "backup")
+_PATHS: Final = ("direct", "via", "relay", "none")
+_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Metrics:
+    """Served while its context is open; counts nothing without an address.
+
+    Args:
+        address: a port of this machine, or host:port; None: none are wanted.
+
+    Raises (on entering):
+        ConfigError: prometheus-client is not installed, or it can't listen there.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        self._address = address
+        self._stack = AsyncExitStack()
+        self._rounds: Any = None
+        self._seconds: Any = None
+        self._last: Outcome | None = None
+        self._peer: Peer | None = None
+        self._checkpoints: Checkpoints | None = None
+        self.url = ""
+        """Where they are served; empty if they aren't."""
+
+    async def __aenter__(self) -> Self:
+        if self._address is None:
+            return self
+        try:
+            import prometheus_client as prometheus
+        except ImportError as error:
+            raise ConfigError(
+                f"metrics_port needs prometheus-client ({error}): pip install 'edgepeer[metrics]'"
+            ) from error
+        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
+        registry = prometheus.CollectorRegistry()
+        prometheus.ProcessCollector(registry=registry)
+        self._rounds = prometheus.Counter(
+            "edgepeer_rounds", "Rounds by how they ended at this peer.", ["outcome"], registry=registry
+        )
+        for outcome in ("exact", "inexact", "aborted"):
+            self._rounds.labels(outcome)
+        self._seconds = prometheus.Histogram(
+            "edgepeer_round_seconds",
+            "Where the time of a round went: compute, then waited for the children, broadcast of the result, decided; "
+            "allreduce is all but compute.",
+            ["phase"],
+            buckets=_BUCKETS_S,
+            registry=registry,
+        )
+        registry.register(self)
+        server = PageServer(
+            "metrics_port",
+            *parse_address(self._address if ":" in self._address else f"127.0.0.1:{self._address}"),
+            path="/metrics",
+            content_type=prometheus.CONTENT_TYPE_LATEST,
+            make=lambda: prometheus.generate_latest(registry),
+        )
+        await self._stack.enter_async_context(server)
+        self.url = server.url
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def watch(self, peer: Peer, checkpoints: Checkpoints) -> None:
+        """Tell also of this peer, which has started."""
+        self._peer, self._checkpoints = peer, checkpoints
+
+    def committed(self, outcome: Outcome, compute_s: float) -> None:
+        """A round has ended well."""
+        if self._rounds is None:
+            return
+        self._last = outcome
+        self._rounds.labels("exact" if outcome.exact else "inexact").inc()
+        phases = outcome.phases
+        for phase, seconds in (
+            ("compute", compute_s),
+            ("allreduce", outcome.seconds),
+            ("waited", phases.waited_s),
+            ("broadcast", phases.broadcast_s),
+            ("decided", phases.decided_s),
+        ):
+            self._seconds.labels(phase).observe(seconds)
+
+    def aborted(self) -> None:
+        """A round has ended without a result for this peer."""
+        if self._rounds is not None:
+            self._rounds.labels("aborted").inc()
+
+    def collect(self) -> Iterator[Any]:
+        """What is read only when it is asked for; called by the registry, on the event loop's thread."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        peer, checkpoints = self._peer, self._checkpoints
+        if peer is None or checkpoints is None:
+            return
+        info = GaugeMetricFamily("edgepeer_info", "Who this is; always 1.", labels=["peer", "fabric", "version"])
+        info.add_metric([peer.id, peer.fabric.topics.fabric, VERSION], 1)
+        yield info
+        view, last, traffic = peer.view, self._last, peer.traffic
+        gauges = {
+            "round": ("The last round that is over at this peer.", max(peer.committed, 0)),
+            "contributors": ("How many were counted in the last round.", len(last.contributors) if last else 0),
+            "view_epoch": ("Epoch of the view; 0 outside of any.", view.epoch if view else 0),
+            "view_size": ("Peers in the view, this one included.", view.size if view else 0),
+            "broker_connected": ("Whether a broker is in reach.", int(peer.fabric.connected_now)),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"edgepeer_{name}", text, value)
+        counters = {
+            "broker_reconnects": ("Connections with a broker after the first.", peer.fabric.reconnects),
+            "bytes_sent": ("Bytes sent to other peers.", traffic.bytes_sent),
+            "bytes_received": ("Bytes received from other peers.", traffic.bytes_received),
+            "frames_rejected": ("Connections and messages refused for what they said.", traffic.frames_rejected),
+            "documents_rejected": ("MQTT documents refused.", peer.fabric.rejected_documents),
+            "checkpoints_written": ("Checkpoints written.", checkpoints.written),
+            "checkpoints_failed": ("Checkpoints that could not be written.", checkpoints.failed),
+        }
+        for name, (text, value) in counters.items():
+            yield CounterMetricFamily(f"edgepeer_{name}", text, value)
+        yield from _links(peer.links)
+
+
+def _links(states: tuple[LinkState, ...]) -> Iterator[Any]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    counts = Counter((state.role, _kind(state)) for state in states)
+    links = GaugeMetricFamily("edgepeer_links", "Neighbours, by what their link runs over.", labels=["role", "path"])
+    rtt = GaugeMetricFamily("edgepeer_link_rtt_seconds", "The longest smoothed round-trip time.", labels=["role"])
+    rate = GaugeMetricFamily("edgepeer_link_bytes_per_second", "The slowest rate measured.", labels=["role"])
+    for role in _ROLES:
+        for path in _PATHS:
+            links.add_metric([role, path], counts[role, path])
+        of_role = [state for state in states if state.role == role and state.up]
+        if times := [state.rtt_s for state in of_role if state.rtt_s is not None]:
+            rtt.add_metric([role], max(times))
+        if rates := [state.rate_bytes_per_s for state in of_role if state.rate_bytes_per_s]:
+            rate.add_metric([role], min(rates))
+    yield from (links, rtt, rate)
+
+
+def _kind(state: LinkState) -> str:
+    """direct, via, relay or none."""
+    path = state.path.split(" ", 1)[0]
+    return path if state.up and path in _PATHS else "none"

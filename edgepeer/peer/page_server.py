@@ -1,0 +1,106 @@
+"""One page over HTTP, for whoever scrapes it: a small server on the event loop, with a bound on everything."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+from edgepeer.errors import ConfigError
+
+__all__ = ["PageServer"]
+
+_HEAD_LIMIT_BYTES: Final = 8 << 10
+_PATIENCE_S: Final = 5.0
+_MAX_CONNECTIONS: Final = 16
+
+
+class PageServer:
+    """Serves GET and HEAD of one path while its context is open.
+
+    Args:
+        make: the page's bytes, made anew for each request; must be quick.
+
+    Raises:
+        ConfigError: it can't listen there; raised by the context, and names `setting`.
+    """
+
+    def __init__(
+        self, setting: str, host: str, port: int, *, path: str, content_type: str, make: Callable[[], bytes]
+    ) -> None:
+        self._setting = setting
+        self._host, self.port = host, port
+        self._path = path
+        self._content_type = content_type
+        self._make = make
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.port}{self._path}"
+
+    async def __aenter__(self) -> Self:
+        place = f"{self._setting} = {self._host}:{self.port}"
+        try:
+            self._server = await asyncio.start_server(self._serve, self._host, self.port, limit=_HEAD_LIMIT_BYTES)
+        except (OSError, UnicodeError) as error:
+            reason = {
+                errno.EADDRINUSE: "port is already in use; choose another, or 0 for any free one",
+                errno.EADDRNOTAVAIL: "not an address of this machine",
+                errno.EACCES: "not allowed to listen there; choose a port of 1024 or more",
+            }.get(getattr(error, "errno", None) or 0, getattr(error, "strerror", None) or str(error))
+            raise ConfigError(f"{place}: {reason}") from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+            for task in self._connections:
+                task.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
+            await self._server.wait_closed()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            if len(self._connections) <= _MAX_CONNECTIONS:
+                async with asyncio.timeout(_PATIENCE_S):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(self._answer(head))
+                    await writer.drain()
+                    writer.write_eof()
+                    await reader.read(1)  # until the other end has it all, and hangs up
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            return  # whoever does not speak HTTP harms only itself
+        except asyncio.CancelledError:
+            return  # we are ending; asyncio.streams would report it as an error
+        finally:
+            self._connections.discard(task)
+            writer.transport.abort()
+
+    def _answer(self, head: bytes) -> bytes:
+        method, _, rest = head.partition(b" ")
+        path = rest.split(b" ", 1)[0].split(b"?", 1)[0].decode("ascii", "replace")
+        if method not in (b"GET", b"HEAD"):
+            return _response("405 Method Not Allowed", "text/plain", b"only GET\n")
+        if path != self._path:
+            return _response("404 Not Found", "text/plain", f"there is only {self._path}\n".encode())
+        page = _response("200 OK", self._content_type, self._make())
+        return page if method == b"GET" else page.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+
+
+def _response(status: str, content_type: str, body: bytes) -> bytes:
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body

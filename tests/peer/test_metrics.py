@@ -1,0 +1,253 @@
+"""Metrics: what a scrape says, what it costs in labels, and a server that nothing from outside can hurt."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from peer_agents import agents, train
+from peer_fleet import DEADLINE_S
+
+from edgepeer.errors import ConfigError
+from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.ids import PeerId
+from edgepeer.peer.agent import run_agent
+from edgepeer.peer.checkpoints import Checkpoints
+from edgepeer.peer.metrics import Metrics
+from edgepeer.peer.outcome import Outcome, flatten
+from edgepeer.peer.page_server import PageServer
+from edgepeer.protocol.effects import Phases
+from edgepeer.protocol.links import LinkState
+from edgepeer.settings import PeerSettings
+from edgepeer.topology.view import Member, View
+from edgepeer.training.job import new_job
+from edgepeer.transport.base import Traffic
+
+prometheus = pytest.importorskip("prometheus_client.parser", reason="prometheus-client is not installed")
+
+
+async def ask(url: str, request: bytes | None = None) -> tuple[str, str]:
+    """Status line and body that the server answers with, until it hangs up."""
+    found = re.fullmatch(r"http://([\d.]+):(\d+)(/\w+)", url)
+    assert found is not None
+    async with asyncio.timeout(DEADLINE_S):
+        reader, writer = await asyncio.open_connection(found[1], int(found[2]))
+        writer.write(request or f"GET {found[3]} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        answer = (await reader.read()).decode()
+        writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    return head.partition("\r\n")[0], body
+
+
+async def scrape(url: str) -> dict[str, float]:
+    """Samples by name and labels, as Prometheus reads them."""
+    status, body = await ask(url)
+    assert status == "HTTP/1.1 200 OK"
+    samples: dict[str, float] = {}
+    for family in prometheus.text_string_to_metric_families(body):
+        for sample in family.samples:
+            labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
+            samples[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return samples
+
+
+def outcome(*, exact: bool = True) -> Outcome:
+    vector, shapes = flatten(np.ones(3, np.float32))
+    return Outcome(
+        round=7,
+        epoch=4,
+        contributors=(PeerId("a"), PeerId("b")),
+        exact=exact,
+        weight=2.0,
+        seconds=0.03,
+        digest="",
+        paths=("direct",),
+        phases=Phases(waited_s=0.01, broadcast_s=0.02, decided_s=0.0),
+        vector=vector,
+        shapes=shapes,
+    )
+
+
+def a_peer(links: tuple[LinkState, ...]) -> Any:
+    fabric = SimpleNamespace(
+        topics=SimpleNamespace(fabric="lab"), connected_now=True, reconnects=2, rejected_documents=3
+    )
+    members = tuple(Member(id=name, incarnation=1) for name in "abc")
+    return SimpleNamespace(
+        id="a",
+        fabric=fabric,
+        view=View(epoch=4, members=members),
+        committed=7,
+        traffic=Traffic(bytes_sent=10, bytes_received=20, frames_rejected=1),
+        links=links,
+    )
+
+
+def link(peer: str, role: Any, path: str, rtt_s: float | None = None, *, up: bool = True) -> LinkState:
+    return LinkState(peer=PeerId(peer), role=role, up=up, path=path, rtt_s=rtt_s, rate_bytes_per_s=1000.0)
+
+
+LINKS = (
+    link("b", "child", "direct", 0.001),
+    link("c", "child", "via b", 0.005),
+    link("d", "child", "relay"),
+    link("e", "child", "", up=False),
+    link("f", "backup", "direct", 0.002),
+)
+
+
+@pytest.fixture
+async def metrics() -> AsyncIterator[Metrics]:
+    async with Metrics("0") as running:
+        yield running
+
+
+async def test_a_scrape_says_how_the_peer_is(metrics: Metrics) -> None:
+    assert metrics.url.startswith("http://127.0.0.1:")
+    before = await scrape(metrics.url)  # the peer has not started yet
+    assert before["edgepeer_rounds_total{outcome=exact}"] == 0
+    checkpoints = Checkpoints(None, every=0, keep=1)
+    checkpoints.written, checkpoints.failed = 5, 1
+    metrics.watch(a_peer(LINKS), checkpoints)
+    metrics.committed(outcome(), 0.004)
+    metrics.committed(outcome(exact=False), 0.004)
+    metrics.aborted()
+    seen = await scrape(metrics.url)
+    expected = {
+        "edgepeer_rounds_total{outcome=exact}": 1,
+        "edgepeer_rounds_total{outcome=inexact}": 1,
+        "edgepeer_rounds_total{outcome=aborted}": 1,
+        "edgepeer_round_seconds_count{phase=compute}": 2,
+        "edgepeer_round_seconds_bucket{le=0.005,phase=compute}": 2,
+        "edgepeer_round_seconds_bucket{le=0.0025,phase=compute}": 0,
+        "edgepeer_round_seconds_sum{phase=broadcast}": 0.04,
+        "edgepeer_round": 7,
+        "edgepeer_contributors": 2,
+        "edgepeer_view_epoch": 4,
+        "edgepeer_view_size": 3,
+        "edgepeer_broker_connected": 1,
+        "edgepeer_broker_reconnects_total": 2,
+        "edgepeer_bytes_sent_total": 10,
+        "edgepeer_bytes_received_total": 20,
+        "edgepeer_frames_rejected_total": 1,
+        "edgepeer_documents_rejected_total": 3,
+        "edgepeer_checkpoints_written_total": 5,
+        "edgepeer_checkpoints_failed_total": 1,
+        "edgepeer_links{path=direct,role=child}": 1,
+        "edgepeer_links{path=via,role=child}": 1,
+        "edgepeer_links{path=relay,role=child}": 1,
+        "edgepeer_links{path=none,role=child}": 1,
+        "edgepeer_links{path=none,role=parent}": 0,
+        "edgepeer_link_rtt_seconds{role=child}": 0.005,
+        "edgepeer_link_rtt_seconds{role=backup}": 0.002,
+        "edgepeer_link_bytes_per_second{role=backup}": 1000,
+    }
+    assert {name: seen[name] for name in expected} == expected
+    assert seen["process_resident_memory_bytes"] > 1e7
+    assert not [name for name in seen if "_created" in name]
+
+
+async def test_labels_do_not_grow_with_the_fleet(metrics: Metrics) -> None:
+    checkpoints = Checkpoints(None, every=0, keep=1)
+    metrics.watch(a_peer(LINKS), checkpoints)
+    few = set(await scrape(metrics.url))
+    many = tuple(link(f"p{number}", "child", f"via q{number}", 0.1) for number in range(64))
+    metrics.watch(a_peer((*LINKS, *many)), checkpoints)
+    assert set(await scrape(metrics.url)) == few
+
+
+async def test_without_a_port_nothing_is_counted() -> None:
+    async with Metrics(None) as off:
+        off.committed(outcome(), 0.1)
+        off.aborted()
+        assert off.url == ""
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:{}", "{}"])
+async def test_a_port_in_use_is_refused(address: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"metrics_port = 127.0.0.1:{port}: port is already in use; choose"):
+            async with Metrics(address.format(port)):
+                pass
+
+
+async def test_a_port_in_use_is_refused_before_the_peer_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = PeerSettings(
+            broker="mqtt://127.0.0.1:1",  # nobody is there, and nobody is asked
+            metrics_port=str(taken.getsockname()[1]),
+            state_dir=tmp_path / "state",
+        )
+        with pytest.raises(ConfigError, match="port is already in use"):
+            await run_agent(settings, stop=asyncio.Event())
+    assert not (tmp_path / "state").exists()
+
+
+async def test_another_host_than_loopback_must_be_named() -> None:
+    with pytest.raises(ConfigError, match="not an address of this machine"):
+        async with Metrics("192.0.2.1:0"):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"HEAD /metrics HTTP/1.1\r\n\r\n", "HTTP/1.1 200 OK"),
+        (b"GET /metrics?x=1 HTTP/1.0\r\n\r\n", "HTTP/1.1 200 OK"),
+        (b"GET / HTTP/1.1\r\n\r\n", "HTTP/1.1 404 Not Found"),
+        (b"GET /\xff\xfe HTTP/1.1\r\n\r\n", "HTTP/1.1 404 Not Found"),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", "HTTP/1.1 405 Method Not Allowed"),
+        (b"\x16\x03\x01\x02\x00\r\n\r\n", "HTTP/1.1 405 Method Not Allowed"),
+        (b"G" * 20_000, ""),
+    ],
+)
+async def test_whatever_is_asked_the_server_lives(request_: bytes, status: str) -> None:
+    async with PageServer(
+        "here", "127.0.0.1", 0, path="/metrics", content_type="text/plain", make=lambda: b"x"
+    ) as pages:
+        try:
+            answered, _ = await ask(pages.url, request_)
+        except ConnectionResetError:
+            answered = ""
+        assert answered == status
+        assert await ask(pages.url) == ("HTTP/1.1 200 OK", "x")
+
+
+async def test_those_who_say_nothing_take_no_more_than_their_share() -> None:
+    async with PageServer("here", "127.0.0.1", 0, path="/x", content_type="text/plain", make=lambda: b"x") as pages:
+        silent = [await asyncio.open_connection("127.0.0.1", pages.port) for _ in range(40)]
+        async with asyncio.timeout(DEADLINE_S):
+            for reader, _ in silent[16:]:
+                assert await reader.read() == b""
+        for _, writer in silent:
+            writer.close()
+    for _, writer in silent:
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+async def test_a_training_peer_can_be_scraped(
+    broker: EmbeddedBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = new_job(id="j1", model="linear", trainer="numpy", batch_size=20, rounds=30, wait_for=2)
+    caplog.set_level(logging.INFO, logger="edgepeer")
+    async with agents(broker, 2, metrics_port="0"):
+        await train(broker, job)
+        urls = re.findall(r"metrics at (\S+)", caplog.text)
+        assert len(urls) == 2
+        for url in urls:
+            seen = await scrape(url)
+            assert seen["edgepeer_rounds_total{outcome=exact}"] == 30
+            assert seen["edgepeer_round"] == 30
+            assert seen["edgepeer_view_size"] == 2
+            assert seen["edgepeer_broker_connected"] == 1
+            assert seen["edgepeer_bytes_sent_total"] > 30 * 650 * 4
+            assert seen["edgepeer_links{path=direct,role=child}"] + seen["edgepeer_links{path=direct,role=parent}"] == 1

@@ -1,0 +1,89 @@
+"""Every round's outcome is told in full, at the level for those who look for it."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgepeer.errors import FellBehind
+from edgepeer.fabric.documents import Telemetry
+from edgepeer.fabric.topics import Topics
+from edgepeer.ids import PeerId
+from edgepeer.peer.metrics import Metrics
+from edgepeer.peer.outcome import Outcome, flatten
+from edgepeer.peer.reporting import RoundReporter
+from edgepeer.peer.round_log import RoundLog
+from edgepeer.protocol.effects import Phases
+from edgepeer.training.job import new_job
+
+
+def outcome(*names: str, exact: bool) -> Outcome:
+    vector, shapes = flatten(np.ones(3, np.float32))
+    return Outcome(
+        round=12,
+        epoch=4,
+        contributors=tuple(map(PeerId, names)),
+        exact=exact,
+        weight=2.0,
+        seconds=0.03,
+        digest="",
+        paths=("direct", "via c", "direct"),
+        phases=Phases(waited_s=0.0101, broadcast_s=0.02, decided_s=0.0005),
+        vector=vector,
+        shapes=shapes,
+    )
+
+
+@pytest.fixture
+def published() -> list[Telemetry]:
+    return []
+
+
+@pytest.fixture
+def reporter(published: list[Telemetry]) -> RoundReporter:
+    fabric = SimpleNamespace(topics=Topics("lab"), publish_event=lambda topic, document: published.append(document))
+    peer: Any = SimpleNamespace(id="a", fabric=fabric)
+    return RoundReporter(peer, new_job(id="j1"), RoundLog(None), Metrics(None))
+
+
+async def test_a_round_is_told_at_debug(
+    reporter: RoundReporter, published: list[Telemetry], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="edgepeer")
+    for exact, names in ((True, ("a", "b")), (False, tuple(f"p{number}" for number in range(12)))):
+        reporter.committed(
+            outcome(*names, exact=exact),
+            seconds=0.05,
+            compute_seconds=0.004,
+            loss=0.5,
+            accuracy=None,
+            coordinator=exact,
+        )
+    first, second = caplog.records
+    assert first.levelno == logging.DEBUG
+    assert first.getMessage() == (
+        "round 12: 2 counted (a, b), exact, over direct and via c; "
+        "computed 4.0 ms, waited 10.1, broadcast 20.0, decided 0.5"
+    )
+    assert "12 counted (p0, p1, p2, p3, p4, p5, p6, p7, ...), NOT exact" in second.getMessage()
+    fields = first.__dict__["fields"]
+    assert fields["job"] == "j1"
+    assert fields["contributors"] == ("a", "b")
+    assert fields["exact"] is True
+    assert fields["paths"] == ("direct", "via c")
+    assert (fields["waited_seconds"], fields["broadcast_seconds"], fields["decided_seconds"]) == (0.0101, 0.02, 0.0005)
+    reporter._send()
+    (telemetry,) = published  # only what the coordinator has seen
+    assert [record.paths for record in telemetry.records] == [("direct", "via c")]
+
+
+async def test_a_round_that_was_lost_is_told_at_info(reporter: RoundReporter, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="edgepeer")
+    reporter.failed(12, FellBehind("rounds up to 14 were decided without this peer"))
+    (record,) = caplog.records
+    assert record.getMessage() == "round 12: rounds up to 14 were decided without this peer"
+    assert record.__dict__["fields"] == {"job": "j1", "round": 12, "cause": "FellBehind"}
