@@ -65,7 +65,6 @@ _Name = Annotated[
     ),
 ]
 _Text = Annotated[str, Meta(min_length=1, max_length=512)]
-_Rounds = Annotated[int, Meta(ge=0, le=100_000)]
 
 
 def _says(description: str, **extra: Any) -> Meta:
@@ -77,6 +76,15 @@ _FAULTS: Final = {"metavar": "FAULT", "separator": ";", "allowed": "at most 256 
 
 
 _LogLevel = Annotated[Literal["debug", "info", "warning", "error"], _says("The least serious log line to show.")]
+
+
+_CheckpointEvery = Annotated[
+    Annotated[int, Meta(ge=0, le=100_000)],
+    _says("Keep the state of the training in the state directory every so many rounds; 0: never."),
+]
+_CheckpointKeep = Annotated[
+    Annotated[int, Meta(ge=1, le=1000)], _says("How many checkpoints stay; older ones are deleted.")
+]
 
 
 class VerbSettings(Struct, frozen=True, kw_only=True):
@@ -130,12 +138,8 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
         Path | None,
         _says("Directory that keeps this device's identity, and its checkpoints, over restarts.", metavar="DIR"),
     ] = None
-    checkpoint_every: Annotated[
-        _Rounds, _says("Keep the state of the training in the state directory every so many rounds; 0: never.")
-    ] = 0
-    checkpoint_keep: Annotated[
-        Annotated[int, Meta(ge=1, le=1000)], _says("How many checkpoints stay; older ones are deleted.")
-    ] = 3
+    checkpoint_every: _CheckpointEvery = 0
+    checkpoint_keep: _CheckpointKeep = 3
     listen: Annotated[_Listen, _says("Where other peers connect; only loopback unless told otherwise.")] = "127.0.0.1:0"
     advertise: Annotated[
         Annotated[tuple[_Address, ...], Meta(max_length=16)],
@@ -240,6 +244,8 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
         Annotated[float, Meta(gt=0, le=3600)], _says("Seconds after which ft-tree-static takes a message for lost.")
     ] = STATIC_TIMEOUT_S
     data_dir: Annotated[Path | None, _says("Directory with data sets in files.", metavar="DIR")] = None
+    checkpoint_every: _CheckpointEvery = 0
+    checkpoint_keep: _CheckpointKeep = 3
     network: Annotated[
         Literal["auto", "namespaces", "loopback", "none"],
         _says("What keeps peers apart: a network namespace each, an address each, or nothing; auto: the best of them."),
