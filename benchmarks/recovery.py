@@ -1,0 +1,382 @@
+"""What a failed link, and a killed peer, cost a round: the thesis' Tables 1 and 2 (Padrão 2020, §7.2) for the static
+protocol at both of its timeouts, and the same for ft-tree; and what tolerance costs where nothing fails. Real
+processes, a network namespace each, and links cut by firewall rules, each of which is confirmed by its drop counter."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from typing import Any
+
+from arena import PAUSE_S, Arena, ArenaError
+from broker import running_broker
+from common import counts, positive, show, warn_if_busy, write_json
+
+from edgepeer.emulation.network import EmulatedNetwork, open_network
+from edgepeer.errors import EdgepeerError
+from edgepeer.topology import tree
+
+_WARM_UP = 5
+_FAULTS = ("1 fault", "2 parallel", "2 serial")
+_MOMENTS = ("pause", "mid-round")
+_VICTIMS = ("leaf", "inner", "root")
+_THESIS = {  # by timeout and peers: without faults, with one, two parallel, two serial
+    0.5: {7: (0.033, 1.449, 1.495, 2.822), 15: (0.062, 1.510, 1.513, 2.890), 31: (0.091, 1.497, 1.494, 2.880)},
+    1.0: {7: (0.034, 2.441, 2.473, 4.839), 15: (0.065, 2.541, 2.498, 4.860), 31: (0.093, 2.509, 2.541, 4.911)},
+}
+_HEADINGS = {"protocol": "protocol", "timeout_s": "timeout", "peers": "peers", "none": "no faults"} | {
+    faults: faults for faults in _FAULTS
+}
+
+Row = dict[str, Any]
+Link = tuple[int, int]
+
+
+class Bench:
+    """One run: the network, and what is measured in it."""
+
+    def __init__(self, network: EmulatedNetwork, broker: str, arguments: argparse.Namespace) -> None:
+        self._network = network
+        self._broker = broker
+        self._arguments = arguments
+        self._random = random.Random(arguments.seed)
+        self._fabrics = itertools.count(1)
+
+    def _arena(self, peers: int, protocol: str, timeout_s: float | None) -> Any:
+        return Arena.open(
+            self._network,
+            [_name(number) for number in range(peers)],
+            broker=self._broker,
+            fabric=f"recovery-{next(self._fabrics)}",
+            protocol=protocol,
+            static_timeout=timeout_s or 0.5,
+            elements=self._arguments.elements,
+        )
+
+    # -- nothing fails -----------------------------------------------------------------------------------------
+
+    async def clean(self, peers: int) -> list[Row]:
+        """Rounds without faults of all protocols, in turns, so that the ratios mean something: while the others rest,
+        though what they do at rest they do."""
+        protocols = ("tree", "ft-tree", "ft-tree-static")
+        seconds: dict[str, list[float]] = {protocol: [] for protocol in protocols}
+        sent: dict[str, list[float]] = {protocol: [] for protocol in protocols}
+        rounds = self._arguments.rounds
+        async with AsyncExitStack() as stack:
+            fleets = {p: await stack.enter_async_context(self._arena(peers, p, None)) for p in protocols}
+            for block in range(self._arguments.blocks):
+                for protocol in protocols[block % 3 :] + protocols[: block % 3]:
+                    arena = fleets[protocol]
+                    first = arena.last + _WARM_UP
+                    arena.begin(_WARM_UP + rounds)
+                    await arena.over(first + rounds)
+                    seconds[protocol] += [arena.seconds(n) for n in range(first + 1, first + rounds + 1)]
+                    sent[protocol].append(arena.bytes_between(first, first + rounds) / rounds)
+        return [
+            _row(
+                protocol,
+                timeout_s,
+                peers,
+                "none",
+                clean_s=statistics.median(seconds[protocol]),
+                bytes_per_round=statistics.median(sent[protocol]),
+            )
+            for protocol in protocols
+            for timeout_s in (self._arguments.timeouts if protocol == "ft-tree-static" else [None])
+        ]
+
+    # -- links fail --------------------------------------------------------------------------------------------
+
+    async def cuts(self, peers: int, protocol: str, timeout_s: float | None) -> list[Row]:
+        """Links fail, stay so for some rounds, and heal; one row for each kind of fault and moment."""
+        rows = []
+        async with self._arena(peers, protocol, timeout_s) as arena:
+            arena.begin()
+            clean_s = await self._clean_s(arena)
+            ours = protocol == "ft-tree"
+            later, repeats = (8, self._arguments.trials) if ours else (2, min(2, self._arguments.trials))
+            for faults, when in itertools.product(_FAULTS, _MOMENTS):
+                trials: list[tuple[float, float, int]] = []
+                while len(trials) < repeats:
+                    if (trial := await self._cut(arena, self._links(peers, faults), when, clean_s, later)) is not None:
+                        trials.append(trial)
+                    await arena.calm(clean_s)
+                first, rest, incomplete = zip(*trials, strict=True)
+                rows.append(
+                    _row(
+                        protocol,
+                        timeout_s,
+                        peers,
+                        faults,
+                        when=when,
+                        clean_s=clean_s,
+                        first_faulty_s=statistics.median(first),
+                        first_faulty_worst_s=max(first),
+                        later_faulty_s=statistics.median(rest),
+                        incomplete=sum(incomplete),
+                    )
+                )
+                _tell(rows[-1])
+        return rows
+
+    async def _clean_s(self, arena: Arena) -> float:
+        first = arena.last + _WARM_UP
+        await arena.over(first + self._arguments.rounds)
+        return arena.median(range(first + 1, first + self._arguments.rounds + 1))
+
+    def _links(self, peers: int, faults: str) -> list[Link]:
+        """Positions (child, parent) of the links to cut (figure 12)."""
+        links = [(child, (child - 1) // 2) for child in range(1, peers)]
+        if faults == "1 fault":
+            return [self._random.choice(links)]
+        if faults == "2 serial":
+            child, parent = self._random.choice([link for link in links if link[1] > 0])
+            return [(child, parent), (parent, (parent - 1) // 2)]
+        # At one height, below different parents. (Both of the root's links would leave the static protocol no way.)
+        pairs = [
+            [one, other]
+            for one, other in itertools.combinations(links, 2)
+            if tree.depth(one[0], 2) == tree.depth(other[0], 2) and one[1] != other[1]
+        ]
+        return self._random.choice(pairs)
+
+    async def _cut(
+        self, arena: Arena, links: list[Link], when: str, clean_s: float, later: int
+    ) -> tuple[float, float, int] | None:
+        """Seconds of the first round with the fault, the median of later ones, and how many lack somebody.
+
+        None if the cut was to come in the pause and came too late for it.
+        """
+        names = [(arena.view[child], arena.view[parent]) for child, parent in links]
+        ways = [way for child, parent in names for way in ((child, parent), (parent, child))]
+        number = arena.last + 1
+        await arena.over(number)
+        began = min(part.end for part in arena.rounds[number].values()) + PAUSE_S  # the next round
+        if when == "pause":
+            await asyncio.sleep(self._random.uniform(0, 0.4) * PAUSE_S)
+        else:
+            await asyncio.sleep(max(0.0, began - time.monotonic() + self._random.uniform(0, clean_s)))
+        await asyncio.gather(*(arena.network.cut(*way) for way in ways))
+        cut_at = time.monotonic()
+        first = number + 1
+        begin_later = first + (1 if when == "pause" else 2)
+        await arena.over(begin_later + later)
+        dropped = [await arena.network.dropped(*way) for way in ways]
+        await asyncio.gather(*(arena.network.heal(*way) for way in ways))
+        if not all(there + back for there, back in zip(dropped[::2], dropped[1::2], strict=True)):
+            raise ArenaError(f"the cuts {ways} have dropped {dropped} packets: they took no effect")
+        if when == "pause" and cut_at > min(part.start for part in arena.rounds[first].values()):
+            return None
+        worst = max(arena.seconds(n) for n in range(first, begin_later))
+        rest = range(begin_later, begin_later + later)
+        return worst, arena.median(rest), arena.incomplete(range(first, begin_later + later))
+
+    # -- peers are killed --------------------------------------------------------------------------------------
+
+    async def kills(self, peers: int) -> list[Row]:
+        """A peer is killed at any moment; how long until all others have the result of a round without it."""
+        rows = []
+        async with self._arena(peers, "ft-tree", None) as arena:
+            arena.begin()
+            clean_s = await self._clean_s(arena)
+            for victim in _VICTIMS:
+                took = []
+                for _ in range(self._arguments.trials):
+                    took.append(await self._kill(arena, self._victim(peers, victim), clean_s))
+                rows.append(
+                    _row(
+                        "ft-tree",
+                        None,
+                        peers,
+                        f"killed {victim}",
+                        clean_s=clean_s,
+                        recovered_s=statistics.median(took),
+                        recovered_worst_s=max(took),
+                    )
+                )
+                _tell(rows[-1])
+        return rows
+
+    def _victim(self, peers: int, victim: str) -> int:
+        if victim == "root":
+            return 0
+        inner = range(1, (peers - 1) // 2)
+        return self._random.choice(inner if victim == "inner" else range((peers - 1) // 2, peers))
+
+    async def _kill(self, arena: Arena, position: int, clean_s: float) -> float:
+        name, last = arena.view[position], arena.last
+        await arena.over(last + 1)
+        await asyncio.sleep(self._random.uniform(0, PAUSE_S + clean_s))
+        at = await arena.kill(name)
+
+        def without() -> list[int]:
+            """Rounds that all others have, and that it is not in."""
+            return [
+                number
+                for number, parts in arena.rounds.items()
+                if number > last and parts.keys() >= arena.alive and name not in next(iter(parts.values())).contributors
+            ]
+
+        await arena.until(lambda: bool(without()))
+        number = min(without())
+        took = max(part.end for part in arena.rounds[number].values()) - at
+        await arena.restart(name)
+        await arena.calm(clean_s)
+        return took
+
+
+def main() -> int:
+    arguments = _arguments()
+    warn_if_busy()
+    try:
+        rows = asyncio.run(_measure(arguments))
+    except (ArenaError, EdgepeerError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    _show(rows, arguments.elements)
+    if arguments.json:
+        write_json(arguments.json, rows)
+    return 0
+
+
+async def _measure(arguments: argparse.Namespace) -> list[Row]:
+    names = [_name(number) for number in range(max(arguments.peers))]
+    rows: list[Row] = []
+    async with open_network(names, mode=arguments.network) as network:
+        print(f"network: {network.mode}, {network.description}", file=sys.stderr)
+        with ExitStack() as stack:
+            broker = stack.enter_context(running_broker(network.broker_address(), network.broker_prefix()))
+            bench = Bench(network, broker, arguments)
+            static: list[tuple[str, float | None]] = [("ft-tree-static", t) for t in arguments.timeouts]
+            for peers in arguments.peers:
+                print(f"{peers} peers ...", file=sys.stderr)
+                rows += await bench.clean(peers)
+                for protocol, timeout_s in [("ft-tree", None), *static]:
+                    rows += await bench.cuts(peers, protocol, timeout_s)
+                rows += await bench.kills(peers)
+    return rows
+
+
+def _show(rows: list[Row], elements: int) -> None:
+    """The thesis' tables, and more like them."""
+    kinds = sorted({(row["peers"], row["protocol"], row["timeout_s"] or 0.0) for row in rows})
+    cells = {(r["peers"], r["protocol"], r["timeout_s"] or 0.0, r["faults"], r.get("when")): r for r in rows}
+    print(f"Allreduce of {elements:,} float32 after a pause of 100 ms, in seconds (the worst in brackets)")
+    for title, when, key, worst in (
+        ("links are cut in the pause: the next round", "pause", "first_faulty_s", "first_faulty_worst_s"),
+        ("links are cut in mid-round: that round or the next", "mid-round", "first_faulty_s", "first_faulty_worst_s"),
+        ("later rounds, with the links still cut", "pause", "later_faulty_s", ""),
+    ):
+        lines: list[Row] = []
+        for kind in kinds:
+            clean = cells[*kind, "none", None]
+            head = {"protocol": kind[1], "timeout_s": clean["timeout_s"], "peers": kind[0]}
+            line = head | {"none": _short(clean["clean_s"])}
+            for faults in _FAULTS:
+                cell = cells.get((*kind, faults, when), {})
+                line[faults] = _short(cell.get(key)) + (f" ({_short(cell[worst])})" if worst in cell else "")
+            lines.append(line)
+        if when == "pause" and worst:
+            lines += [_of_thesis(*of) for of in itertools.product(sorted({k[0] for k in kinds}), _THESIS)]
+        show(title, _HEADINGS, lines)
+    killed = {"peers": "peers", **{victim: f"{victim} killed" for victim in _VICTIMS}}
+    lines = []
+    for peers in sorted({kind[0] for kind in kinds}):
+        of = {victim: cells[peers, "ft-tree", 0.0, f"killed {victim}", None] for victim in _VICTIMS}
+        times = {v: f"{_short(r['recovered_s'])} ({_short(r['recovered_worst_s'])})" for v, r in of.items()}
+        lines.append({"peers": peers} | times)
+    show("ft-tree: a peer is killed; from then until all others have a round without it", killed, lines)
+    for text in _comparisons(rows):
+        print(text)
+
+
+def _of_thesis(peers: int, timeout_s: float) -> Row:
+    seconds = _THESIS[timeout_s].get(peers, (None,) * 4)
+    head = {"protocol": "(the thesis)", "timeout_s": timeout_s, "peers": peers}
+    return head | {faults: _short(s) for faults, s in zip(("none", *_FAULTS), seconds, strict=True)}
+
+
+def _comparisons(rows: list[Row]) -> Iterator[str]:
+    """What the figures come to, line by line."""
+
+    def one(peers: int, protocol: str, faults: str, key: str, when: str | None = None) -> float | None:
+        found = [
+            r
+            for r in rows
+            if (r["peers"], r["protocol"], r["faults"], r.get("when")) == (peers, protocol, faults, when)
+        ]
+        return found[0].get(key) if found else None
+
+    for peers in sorted({row["peers"] for row in rows}):
+        parts = []
+        clean, tree_s = (one(peers, protocol, "none", "clean_s") for protocol in ("ft-tree", "tree"))
+        sent, tree_sent = (one(peers, protocol, "none", "bytes_per_round") for protocol in ("ft-tree", "tree"))
+        if clean and tree_s and sent and tree_sent:
+            parts.append(f"clean rounds {clean / tree_s:.2f} times tree's, {sent / tree_sent - 1:+.2%} bytes")
+        for when in _MOMENTS:
+            single = one(peers, "ft-tree", "1 fault", "first_faulty_s", when)
+            if single and clean:
+                parts.append(f"a link cut in {when} adds {(single - clean) * 1e3:.0f} ms")
+                for faults in _FAULTS[1:]:
+                    if several := one(peers, "ft-tree", faults, "first_faulty_s", when):
+                        parts.append(f"{faults} {several / single:.2f} times that round")
+        yield f"ft-tree, {peers} peers: {'; '.join(parts)}"
+
+
+def _name(number: int) -> str:
+    return f"p{number:02}"
+
+
+def _row(protocol: str, timeout_s: float | None, peers: int, faults: str, **figures: Any) -> Row:
+    return {"protocol": protocol, "timeout_s": timeout_s, "peers": peers, "faults": faults, **figures}
+
+
+def _tell(row: Row) -> None:
+    print(", ".join(f"{key} {_short(value)}" for key, value in row.items() if value is not None), file=sys.stderr)
+
+
+def _short(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value > 1000 else f"{value:.3g}"
+    return str(value)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", type=counts, default=[7, 15, 31], help="default: 7,15,31")
+    parser.add_argument("--timeouts", type=_seconds, default=[0.5, 1.0], help="of ft-tree-static; default: 0.5,1")
+    parser.add_argument("--elements", type=positive, default=407_050, help="float32 per vector; default: 407050")
+    parser.add_argument("--rounds", type=positive, default=20, help="timed clean rounds of a fleet; default: 20")
+    parser.add_argument("--blocks", type=positive, default=6, help="turns of each protocol without faults; default: 6")
+    parser.add_argument("--trials", type=positive, default=5, help="of every fault, static ones 2; default: 5")
+    parser.add_argument("--seed", type=int, default=1, help="of which links, which peers and when; default: 1")
+    parser.add_argument("--network", choices=["auto", "namespaces", "loopback"], default="auto", help="default: auto")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there")
+    arguments = parser.parse_args()
+    if small := [peers for peers in arguments.peers if peers < 7]:
+        parser.error(f"argument --peers: {small[0]}: at least 7, to have links at consecutive heights and in parallel")
+    return arguments
+
+
+def _seconds(text: str) -> list[float]:
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = [0.0]
+    if min(values) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: seconds above 0, such as 0.5,1")
+    return values
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""One peer that pauses and allreduces on and on: `python recovery_worker.py OPTIONS`, a JSON object.
+
+It says what happens as JSON lines on its standard output: `{"ready": 1}` once all are there. Then it rests until its
+standard input has a line with the number of rounds to do, 0 for ever; and rests again. It tells `{"view": [ids]}` of
+every view, and `{"round", "start", "end", "in", "bytes"}` of each of its rounds: times by the machine's monotonic
+clock, the contributors, and all bytes that it has sent so far. `{"lost": reason}` stands for a round without a sum.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import uvloop
+
+import edgepeer
+from edgepeer.errors import FellBehind, LeftFabric, NotReady, RoundTimeout
+
+
+def say(**line: object) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+async def main(options: dict[str, Any]) -> None:
+    peer = edgepeer.Peer(
+        options["broker"],
+        options["fabric"],
+        peer_id=options["name"],
+        listen=f"{options['address']}:0",
+        protocol=options["protocol"],
+        static_timeout=options["static_timeout"],
+    )
+    vector = np.full(options["elements"], worth(options["name"]), dtype=np.float32)
+    async with peer:
+        await peer.ready(options["peers"])
+        say(ready=1)
+        view, left = None, 0
+        while True:
+            if left == 0:
+                left = int(await asyncio.to_thread(sys.stdin.readline)) or -1
+            if peer.view is not view and peer.view is not None:
+                view = peer.view
+                say(view=view.ids)
+            await asyncio.sleep(options["pause"])
+            start = time.monotonic()
+            try:
+                outcome = await peer.allreduce(vector, timeout=options["timeout"])
+            except (FellBehind, LeftFabric, NotReady, RoundTimeout) as error:
+                say(lost=str(error))
+                await peer.ready()
+                continue
+            end = time.monotonic()
+            left -= left > 0
+            if not (outcome.vector == sum(map(worth, outcome.contributors))).all():
+                raise SystemExit(f"round {outcome.round} is not the sum over {outcome.contributors}")
+            say(
+                round=outcome.round,
+                start=start,
+                end=end,
+                **{"in": outcome.contributors},
+                bytes=peer.traffic.bytes_sent,
+            )
+
+
+def worth(name: str) -> float:
+    """What a peer contributes: small whole numbers, whose sums are exact in any order."""
+    return float(int(name[1:]) + 1)
+
+
+if __name__ == "__main__":
+    uvloop.run(main(json.loads(sys.argv[1])))
