@@ -71,9 +71,9 @@ class Link:
     """What is known of one peer's link."""
 
     __slots__ = (
-        "alive_at", "cleared", "closed_at", "dialing", "direct", "down_since", "echo", "echo_at", "every", "heard",
-        "life", "life_at", "member", "orphan", "promised", "reaches", "ready", "redial_at", "redial_s", "refused",
-        "role", "sent", "sync", "timing", "told", "tunnel", "tunnel_timing", "waiting",
+        "alive_at", "cleared", "closed_at", "dialing", "direct", "down_since", "echo", "echo_at", "every", "failed",
+        "heard", "knocked", "life", "life_at", "member", "orphan", "promised", "reaches", "ready", "redial_at",
+        "redial_s", "refused", "role", "sent", "sync", "timing", "told", "tunnel", "tunnel_timing", "waiting",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -93,8 +93,12 @@ class Link:
         self.dialing = False
         self.redial_at = now
         self.redial_s = 0.0
+        self.failed = False
+        """The last attempt to connect has come to nothing ..."""
         self.refused = False
-        """The last attempt to connect was refused by the peer's machine."""
+        """... it was refused by the peer's machine."""
+        self.knocked = 0
+        """Number of the last tunnel that the peer has opened."""
         self.closed_at = float("-inf")
         """When the connection was last closed because of silence."""
         self.cleared = False
@@ -153,7 +157,7 @@ class Link:
         self.sync, self.told, self.waiting, self.ready = None, None, False, False
         self.heard = self.alive_at = self.sent = self.echo_at = now
         self.every = self.promised = self.echo = 0.0
-        self.refused = self.cleared = False
+        self.failed = self.refused = self.cleared = False
 
 
 class Links:
@@ -257,7 +261,7 @@ class Links:
         link = self._links.get(peer)
         if link is None:
             return
-        link.dialing, link.refused = False, refused
+        link.dialing, link.failed, link.refused = False, True, refused
         link.redial_at = now + link.redial_s
         link.redial_s = min(2 * link.redial_s, self._limits.redial_max_s)
         self._forget_if_idle(peer)

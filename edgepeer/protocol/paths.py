@@ -5,8 +5,8 @@ that comes up is brought up to date, is the same as over a connection; so nothin
 
     the connection to a neighbour  | this end                          | the other end
     -------------------------------+-----------------------------------+------------------------------------------
-    is lost                        | Knock through every backup that   | takes the first Knock that comes, resets
-                                   | reaches it; if none answers soon, | its connection if it still has one, and
+    is lost, or does not come up   | Knock through every backup that   | takes the first Knock that comes, resets
+    in time                        | reaches it; if none answers soon, | its connection if it still has one, and
                                    | through the broker                | answers by the same way: the tunnel is up
     is lost at both ends           | both knock                        | the smaller id's Knock counts
     stands again                   | the tunnel is forgotten           | the tunnel is forgotten
@@ -115,7 +115,11 @@ class Paths:
                 yield hop
 
     def tick(self, now: float) -> None:
-        """Knock again where nobody has answered."""
+        """Knock where no connection has come up, and again where nobody has answered."""
+        for peer, absent in self._links.all():
+            failed = absent.failed or now - absent.down_since >= self._limits.silence_s / 2
+            if absent.main and not absent.up and failed and peer not in self._attempts:
+                self.seek(peer, now)
         for peer, attempt in list(self._attempts.items()):
             link = self._links.get(peer)
             if link is None or not link.main or link.up:
@@ -202,7 +206,7 @@ class Paths:
             if mine is not None and mine.number == number and not link.up:
                 self._open(source, Tunnel(number, hop), knock.incarnation, now)
             return
-        if link.tunnel is not None and link.tunnel.number == number:
+        if link.knocked == number and link.up:
             return  # the same Knock by another way
         if mine is not None and self._me < source and now - mine.began < _CROSSING_S:
             return  # ours counts
@@ -210,6 +214,7 @@ class Paths:
             self._emit(fx.CloseLink(source, "the other end has opened another path", abrupt=True))
         if link.up:
             self._down(source, False)
+        link.knocked = number
         tunnel = Tunnel(number, hop)
         kind, header = wrap(Knock(incarnation=self.incarnation, answer=True))
         via = Via(source=self._me, target=source, tunnel=number, serial=0, kind=kind, header=header)

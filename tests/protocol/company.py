@@ -1,0 +1,134 @@
+"""All members of a view, talking over lines of one latency and through a broker, in virtual time."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from functools import partial
+
+from transcript import Machine, describe
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.limits import Limits
+from edgepeer.topology.view import View
+from edgepeer.wire import frames as fr
+
+__all__ = ["Company"]
+
+
+class Company:
+    """The machines of a view that all of them have just installed, and all that they have said since."""
+
+    def __init__(self, world: View, *, latency_s: float = 1e-3, limits: Limits | None = None) -> None:
+        self.now = 0.0
+        self.latency_s = latency_s
+        self.machines = {name: Machine(str(name), limits=limits, hidden=()) for name in world.ids}
+        self.said: list[tuple[float, str, fx.Effect]] = []
+        self.cut: set[tuple[str, str]] = set()
+        """From whom to whom frames are lost without a word."""
+        self.dead: set[str] = set()
+        self.broker = True
+        self._up: set[frozenset[str]] = set()
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+        for name in world.ids:
+            self.hear(name, ev.RunWanted(world.run or None))
+            self.hear(name, ev.ViewSeen(world))
+
+    def __getitem__(self, name: str) -> Machine:
+        return self.machines[PeerId(name)]
+
+    def lines(self, *, since: float = 0.0, hidden: tuple[type[fr.Frame], ...] = (fr.Ping,)) -> list[str]:
+        """Who has said what, and when."""
+        told = ((at, name, describe(effect, hidden)) for at, name, effect in self.said if at >= since)
+        return [f"{at:.3f} {name}: {line}" for at, name, line in told if line]
+
+    def effects(self, kind: type[fx.Effect], *, since: float = 0.0) -> list[tuple[float, str, fx.Effect]]:
+        return [(at, name, effect) for at, name, effect in self.said if at >= since and isinstance(effect, kind)]
+
+    def path(self, name: str, peer: str) -> str:
+        """What the link of one to another runs over."""
+        return next(state.path for state in self[name].node.link_states() if state.peer == peer)
+
+    # -- what happens --------------------------------------------------------------------------------------
+
+    def hear(self, name: str, event: ev.Event) -> None:
+        if name not in self.dead:
+            self[name].hear(event, self.now)
+            self._do(PeerId(name))
+
+    def sever(self, *pairs: str) -> None:
+        """Cut the lines between pairs, like sever("ab", "b>c"): the second only in one direction."""
+        for pair in pairs:
+            self.cut |= {(pair[0], pair[-1])} if ">" in pair else {(pair[0], pair[1]), (pair[1], pair[0])}
+
+    def mend(self) -> None:
+        """All lines are whole again."""
+        self.cut.clear()
+
+    def kill(self, name: str) -> None:
+        """Lose a peer, whose machine says nothing any more."""
+        self.dead.add(name)
+
+    def until(self, at: float) -> None:
+        """Let time pass."""
+        while True:
+            living = [(name, machine) for name, machine in self.machines.items() if name not in self.dead]
+            due, name = min((max(machine.node.next_deadline(), self.now), name) for name, machine in living)
+            if self._agenda and self._agenda[0][0] <= min(due, at):
+                self.now, _, action = heapq.heappop(self._agenda)
+                action()
+            elif due <= at:
+                self.now = due
+                self[name].tick(due)
+                self._do(name)
+            else:
+                self.now = at
+                return
+
+    # -- what is done about it -----------------------------------------------------------------------------
+
+    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._agenda, (self.now + seconds, next(self._count), action))
+
+    def _open(self, one: str, other: str) -> bool:
+        return (one, other) not in self.cut and not {one, other} & self.dead
+
+    def _do(self, name: PeerId) -> None:
+        for effect in self[name].effects:
+            self.said.append((self.now, name, effect))
+            match effect:
+                case fx.Send(peer, frame, payload):
+                    if frozenset((name, peer)) in self._up and self._open(name, peer):
+                        self._later(self.latency_s, partial(self._deliver, name, peer, frame, bytes(payload or b"")))
+                case fx.Relay(peer, via, payload):
+                    if self.broker:
+                        event = ev.Relayed(via, bytes(payload or b""))
+                        self._later(10 * self.latency_s, partial(self.hear, peer, event))
+                case fx.Dial(member):
+                    self._later(2 * self.latency_s, partial(self._dialled, name, PeerId(member.id)))
+                case fx.CloseLink(peer, _):
+                    self._up.discard(frozenset((name, peer)))
+                    if self._open(name, peer):
+                        self._later(self.latency_s, partial(self.hear, peer, ev.LinkDown(name, "closed")))
+
+    def _dialled(self, name: PeerId, peer: PeerId) -> None:
+        pair = frozenset((name, peer))
+        if not (self._open(name, peer) and self._open(peer, name)):
+            self.hear(name, ev.DialFailed(peer, "no answer"))
+        elif pair not in self._up or not self[name].node.links.is_direct(peer):
+            self._up.add(pair)
+            for one, other in ((name, peer), (peer, name)):
+                self.hear(one, ev.LinkUp(other, self[other].node.membership.me.incarnation))
+
+    def _deliver(self, source: PeerId, target: PeerId, frame: fr.Frame, data: bytes) -> None:
+        if frozenset((source, target)) not in self._up or not self._open(source, target):
+            return
+        sink = self[target].node.sink(source, frame, len(data))
+        if sink is not None:
+            sink[:] = data
+        document = data if fr.has_document(frame) else None
+        self.hear(target, ev.FrameReceived(source, frame, document, len(data), sink is not None, 1e-3))

@@ -1,0 +1,663 @@
+"""Ways around broken connections, cell by cell of the tables in paths.py. The tree: a over bc, b over de, c over fg."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import numpy as np
+import pytest
+from company import Company
+from hypothesis import given
+from hypothesis import strategies as st
+from transcript import Machine, vector, view, when
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.streams import digest_of
+from edgepeer.topology.view import View
+from edgepeer.wire import frames as fr
+
+SEVEN = view(1, "abcdefg")
+A, B, C, D, E = map(PeerId, "abcde")
+
+
+def says(machine: Machine, peer: str, reaches: str, *, epoch: int = 1) -> list[str]:
+    """A Ping of a peer that says with whom it is connected."""
+    positions = fr.pack_set(sum(1 << SEVEN.position(PeerId(name)) for name in reaches))
+    return machine.frame(peer, fr.Ping(waiting=False, stamp=1.0, every=1.0, epoch=epoch, reaches=positions))
+
+
+def around(name: str = "b", *, limits: Limits | None = None, world: View = SEVEN) -> Machine:
+    """A machine that is connected with everybody it wants to be connected with, and knows who reaches whom."""
+    machine = Machine(name, limits=limits, hidden=(fr.Ping,)).join(world)
+    assert machine.node.view is not None
+    wanted = {*world.neighbours(PeerId(name)), *world.backups(PeerId(name))}
+    for peer in sorted(wanted):
+        machine.level(peer)
+        says(machine, peer, "".join({*world.neighbours(peer), *world.backups(peer)}))
+    return machine
+
+
+def lose(machine: Machine, peer: str) -> list[str]:
+    """The connection breaks."""
+    return machine.hear(ev.LinkDown(PeerId(peer), "reset"))
+
+
+def via(source: str, target: str, frame: fr.Frame, *, tunnel: int, serial: int) -> fr.Via:
+    kind, header = fr.wrap(frame)
+    return fr.Via(source=source, target=target, tunnel=tunnel, serial=serial, kind=kind, header=header)
+
+
+def carried(
+    machine: Machine, hop: str, source: str, frame: fr.Frame, *, tunnel: int, serial: int, data: bytes = b""
+) -> list[str]:
+    """A frame for this machine comes through a hop; an empty name stands for the broker."""
+    wrapped = via(source, str(machine.node.id), frame, tunnel=tunnel, serial=serial)
+    if not hop:
+        return machine.hear(ev.Relayed(wrapped, data))
+    return machine.hear(ev.FrameReceived(PeerId(hop), wrapped, data, len(data)))
+
+
+def knock(
+    machine: Machine, hop: str, source: str, tunnel: int = 77, *, answer: bool = False, life: int = 1
+) -> list[str]:
+    return carried(machine, hop, source, fr.Knock(incarnation=life, answer=answer), tunnel=tunnel, serial=0)
+
+
+def number(machine: Machine) -> int:
+    """Of the tunnel that the machine knocks for."""
+    frames = [effect.frame for effect in machine.effects if isinstance(effect, fx.Send | fx.Relay)]
+    code, _ = fr.wrap(fr.Knock(incarnation=1, answer=False))
+    return next(frame.tunnel for frame in frames if isinstance(frame, fr.Via) and frame.kind == code)
+
+
+def tunnelled(machine: Machine, peer: str, hop: str) -> int:
+    """Lose the connection with a peer and get a tunnel to it through a hop. Returns its number."""
+    lose(machine, peer)
+    tunnel = number(machine)
+    knock(machine, hop, peer, tunnel, answer=True)
+    return tunnel
+
+
+def path(machine: Machine, peer: str) -> str:
+    return next(state.path for state in machine.node.link_states() if state.peer == peer)
+
+
+# -- looking for a way around ------------------------------------------------------------------------------
+
+
+def test_it_knocks_through_every_peer_that_reaches_the_other_end() -> None:
+    b = around()
+    assert lose(b, "d") == ["c <- b>d 1.0: knock", "e <- b>d 1.0: knock"]
+    assert path(b, "d") == ""
+
+
+def test_who_does_not_say_that_it_reaches_it_is_not_asked() -> None:
+    b = around()
+    says(b, "e", "bc")
+    assert lose(b, "d") == ["c <- b>d 1.0: knock"]
+
+
+def test_who_speaks_of_another_view_is_not_asked() -> None:
+    b = around()
+    says(b, "e", "bcd", epoch=7)
+    assert lose(b, "d") == ["c <- b>d 1.0: knock"]
+
+
+def test_who_is_not_connected_itself_is_not_asked() -> None:
+    b = around()
+    lose(b, "e")
+    assert lose(b, "d") == ["c <- b>d 2.0: knock"]
+
+
+def test_no_more_than_four_are_asked_at_once() -> None:
+    wide = view(1, "abcdefgh", fanout=6)  # b to g below a, h below b
+    a = Machine("a", hidden=(fr.Ping,)).join(wide, up="bcdefg")
+    for peer in "cdefg":
+        says(a, peer, "b")
+    assert [line[0] for line in lose(a, "b")] == ["c", "d", "e", "f"]
+
+
+def test_a_backup_that_is_lost_is_not_worth_a_tunnel() -> None:
+    assert lose(around(), "c") == []
+
+
+def test_without_anybody_to_ask_it_is_the_broker_at_once() -> None:
+    b = around()
+    for peer in "ce":
+        says(b, peer, "b")
+    assert lose(b, "d") == ["relay d <- b>d 1.0: knock"]
+
+
+def test_the_broker_is_asked_too_when_nobody_has_found_a_way_for_a_while() -> None:
+    b = around()
+    lose(b, "d")
+    said = b.until(0.9)
+    by_broker = [float(line.split(":")[0]) for line in said if "relay d <- b>d" in line]
+    assert by_broker == [0.3, 0.7]
+    through_c = [float(line.split(":")[0]) for line in said if "c <- b>d" in line]
+    assert through_c == [0.1, 0.3, 0.7]  # the pauses double
+
+
+def test_pauses_between_knocks_do_not_grow_for_ever() -> None:
+    b = around(limits=Limits(silence_s=600.0))
+    lose(b, "d")
+    knocks = [float(line.split(":")[0]) for line in b.until(30.0) if "relay d <- b>d" in line]
+    pauses = [round(after - before, 3) for before, after in itertools.pairwise(knocks)]
+    assert pauses[-3:] == [2.0, 2.0, 2.0]
+
+
+def test_knocking_ends_when_the_link_is_back_or_not_wanted_any_more() -> None:
+    b = around()
+    lose(b, "d")
+    b.level("d")
+    assert not any("knock" in line for line in b.until(0.9))
+    lose(b, "d")
+    b.hear(ev.ViewSeen(view(2, "abce")))
+    assert not any("knock" in line for line in b.until(2.0))
+
+
+def test_numbers_of_tunnels_are_never_used_again_not_even_in_another_life() -> None:
+    numbers = []
+    for life in (1, 2):
+        machine = Machine("b", life=life, hidden=(fr.Ping,)).join(view(1, "abcde", b=life), up="ade")
+        for _ in range(3):
+            lose(machine, "d")
+            numbers.append(number(machine))
+            machine.level("d")
+    assert numbers == sorted(set(numbers))
+
+
+# -- opening -----------------------------------------------------------------------------------------------
+
+
+def test_the_answer_opens_the_tunnel_and_both_ends_say_where_they_stand() -> None:
+    b = around()
+    lose(b, "d")
+    assert knock(b, "c", "d", number(b), answer=True) == ["c <- b>d 1.2: sync 1 after 0"]
+    assert path(b, "d") == "via c"
+    assert not any("knock" in line for line in b.until(2.0))
+
+
+def test_the_first_answer_counts() -> None:
+    b = around()
+    lose(b, "d")
+    tunnel = number(b)
+    knock(b, "e", "d", tunnel, answer=True)
+    assert knock(b, "c", "d", tunnel, answer=True) == []
+    assert path(b, "d") == "via e"
+
+
+def test_an_answer_to_an_earlier_knock_is_too_late() -> None:
+    b = around()
+    lose(b, "d")
+    earlier = number(b)
+    b.level("d")
+    lose(b, "d")
+    assert knock(b, "c", "d", earlier, answer=True) == []
+    assert path(b, "d") == ""
+
+
+def test_the_first_knock_counts() -> None:
+    d = around("d")
+    lose(d, "b")
+    d.until(0.6)  # its own knocks may not have come through
+    assert knock(d, "e", "b") == ["e <- d>b 77.0: come in", "e <- d>b 77.2: sync 1 after 0"]
+    assert path(d, "b") == "via e"
+    assert knock(d, "c", "b") == []  # the same, by another way
+    assert knock(d, "", "b") == []
+    assert path(d, "b") == "via e"
+
+
+def test_a_copy_of_a_knock_that_comes_after_the_connection_is_back_changes_nothing() -> None:
+    d = around("d")
+    lose(d, "b")
+    d.until(0.6)
+    knock(d, "e", "b")
+    d.level("b")
+    assert knock(d, "", "b") == []
+    assert path(d, "b") == "direct"
+
+
+def test_who_hears_a_knock_before_it_has_noticed_resets_its_connection() -> None:
+    d = around("d")
+    assert knock(d, "e", "b") == [
+        "close b: the other end has opened another path",
+        "e <- d>b 77.0: come in",
+        "e <- d>b 77.2: sync 1 after 0",
+    ]
+    (closed,) = (effect for effect in d.effects if isinstance(effect, fx.CloseLink))
+    assert closed.abrupt
+
+
+def test_a_knock_by_way_of_the_broker_is_answered_by_way_of_the_broker() -> None:
+    d = around("d")
+    lose(d, "b")
+    d.until(0.6)
+    assert knock(d, "", "b") == ["relay b <- d>b 77.0: come in", "relay b <- d>b 77.2: sync 1 after 0"]
+    assert path(d, "b") == "relay"
+
+
+def test_of_two_knocks_that_cross_the_smaller_ids_counts() -> None:
+    b, d = around("b"), around("d")
+    lose(b, "d")
+    lose(d, "b")
+    of_b, of_d = number(b), number(d)
+    assert knock(b, "c", "d", of_d) == []
+    assert knock(d, "c", "b", of_b)[0] == "c <- d>b 1.0: come in"
+    assert knock(b, "c", "d", of_b, answer=True) == ["c <- b>d 1.2: sync 1 after 0"]
+    assert (path(b, "d"), path(d, "b")) == ("via c", "via c")
+
+
+def test_but_not_if_it_gets_nowhere() -> None:
+    """What b sends to d may be lost while what d sends arrives: then d's Knock is the one that can be answered."""
+    b = around()
+    lose(b, "d")
+    b.until(0.5)
+    assert knock(b, "c", "d")[0] == "c <- b>d 77.0: come in"
+
+
+def test_a_new_knock_replaces_the_tunnel_that_is_there() -> None:
+    b = around()
+    tunnelled(b, "d", "c")
+    assert knock(b, "e", "d", 99)[0] == "e <- b>d 99.0: come in"
+    assert path(b, "d") == "via e"
+
+
+def test_only_parents_and_children_are_let_in() -> None:
+    b = around()
+    assert knock(b, "e", "c") == []  # a backup
+    assert knock(b, "e", "g") == []
+    assert knock(b, "e", "stranger") == []
+
+
+def test_nobody_is_its_own_hop() -> None:
+    b = around()
+    assert knock(b, "d", "d") == []
+    assert path(b, "d") == "direct"
+
+
+def test_a_knock_shows_that_somebody_lives() -> None:
+    """Though no answer gets through: the other end is not gone."""
+    a = Machine("a", hidden=(fr.Ping, fr.Knock)).join(view(1, "abc"))
+    for second in range(8):
+        a.now = float(second)
+        knock(a, "", "b", 100 + second)
+        knock(a, "", "c", 100 + second)
+        assert when(a.until(second + 0.9), "view 2 ac") > 10
+
+
+def test_a_knock_of_a_new_life_says_that_the_old_one_is_over() -> None:
+    a = around("a")
+    knock(a, "c", "b", life=2)
+    said = a.until(0.5)
+    assert when(said, "publish view 2 agcdef") < 0.3
+
+
+# -- what goes through -------------------------------------------------------------------------------------
+
+
+def test_a_round_goes_through_as_over_a_connection() -> None:
+    d = around("d")
+    tunnel = tunnelled(d, "b", "e")
+    carried(d, "e", "b", fr.Sync(epoch=1, run="", committed=0), tunnel=tunnel, serial=1)
+    assert d.contribute(1) == ["e <- d>b 1.3: reduce 1 [0:] 1 of 1000"]
+    commit = fr.Commit(
+        decided_in=1, contributors=b"\x7f", weight=7.0, exact=True, digest=digest_of(vector(7)), final=False
+    )
+    result = fr.Result(epoch=1, round=1, offset=0, total=1, dtype="<f4", commit=commit)
+    assert carried(d, "e", "b", result, tunnel=tunnel, serial=2, data=vector(7).tobytes()) == ["e <- d>b 1.4: have 1"]
+    assert carried(d, "e", "b", fr.Decide(epoch=1, round=1), tunnel=tunnel, serial=3) == ["round 1 = 7 of abcdefg"]
+    committed = next(effect for effect in d.effects if isinstance(effect, fx.RoundCommitted))
+    assert committed.paths == ("via e",)
+
+
+def test_a_view_goes_through_a_tunnel() -> None:
+    from edgepeer.wire.documents import pack
+
+    d = around("d")
+    tunnel = tunnelled(d, "b", "e")
+    said = carried(d, "e", "b", fr.ViewFrame(epoch=2), tunnel=tunnel, serial=1, data=pack(view(2, "abcdef")))
+    assert "view 2 abcdef" in said
+
+
+def test_a_gap_ends_the_tunnel_and_it_knocks_again() -> None:
+    d = around("d")
+    tunnel = tunnelled(d, "b", "e")
+    said = carried(d, "e", "b", fr.Sync(epoch=1, run="", committed=0), tunnel=tunnel, serial=2)
+    assert said == ["c <- d>b 2.0: knock", "e <- d>b 2.0: knock"]
+    assert path(d, "b") == ""
+
+
+def test_what_is_repeated_is_dropped() -> None:
+    d = around("d")
+    tunnel = tunnelled(d, "b", "e")
+    carried(d, "e", "b", fr.Sync(epoch=1, run="", committed=0), tunnel=tunnel, serial=1)
+    abort = fr.Abort(epoch=1, round=1, cause="timeout", reason="x", over=True)
+    assert carried(d, "e", "b", abort, tunnel=tunnel, serial=1) == []
+    assert carried(d, "e", "b", abort, tunnel=tunnel, serial=0) == []
+    assert carried(d, "e", "b", abort, tunnel=tunnel, serial=2) == ["round 1 aborted: timeout (not mine)"]
+
+
+@pytest.mark.parametrize(("hop", "tunnel"), [("c", 0), ("", 0), ("e", 1), ("e", -1)])
+def test_what_comes_by_another_way_or_through_another_tunnel_is_dropped(hop: str, tunnel: int) -> None:
+    d = around("d")
+    right = tunnelled(d, "b", "e")
+    abort = fr.Abort(epoch=1, round=1, cause="timeout", reason="x", over=True)
+    assert carried(d, hop, "b", abort, tunnel=right + tunnel, serial=1) == []
+    assert path(d, "b") == "via e"
+
+
+def test_a_silent_tunnel_is_given_up() -> None:
+    d = around("d")
+    tunnel = tunnelled(d, "b", "e")
+    d.node.links[B].alive_at = 60.0  # it is another matter when a peer counts as gone
+    carried(d, "e", "b", fr.Ping(waiting=False, stamp=1.0, every=0.1, epoch=1), tunnel=tunnel, serial=1)
+    for tick in range(1, 8):
+        says(d, "c", "abdefg")
+        says(d, "e", "bcd")
+        d.until(tick * 0.2)
+    said = d.until(1.5)
+    assert any("knock" in line for line in said) or path(d, "b") == ""
+
+
+def test_no_way_makes_it_knock_again() -> None:
+    d = around("d")
+    tunnel = tunnelled(d, "b", "e")
+    assert d.frame("e", fr.NoWay(target="b", tunnel=tunnel)) == ["c <- d>b 2.0: knock", "e <- d>b 2.0: knock"]
+
+
+@pytest.mark.parametrize(("hop", "target", "tunnel"), [("c", "b", 0), ("e", "b", 1), ("e", "e", 0), ("e", "x", 0)])
+def test_no_way_of_anything_else_means_nothing(hop: str, target: str, tunnel: int) -> None:
+    d = around("d")
+    right = tunnelled(d, "b", "e")
+    assert d.frame(hop, fr.NoWay(target=target, tunnel=right + tunnel)) == []
+    assert path(d, "b") == "via e"
+
+
+def test_a_lost_hop_makes_it_knock_again() -> None:
+    d = around("d")
+    tunnelled(d, "b", "e")
+    assert lose(d, "e") == ["c <- d>b 2.0: knock"]
+
+
+def test_what_goes_through_another_hop_or_the_broker_stays() -> None:
+    b = around()
+    tunnelled(b, "d", "c")
+    lose(b, "e")
+    assert path(b, "d") == "via c"
+    for peer in "ceg":
+        says(b, peer, "b") if b.node.links.is_direct(PeerId(peer)) else None
+    lose(b, "a")
+    knock(b, "", "a", number(b), answer=True)
+    assert path(b, "a") == "relay"
+    lose(b, "f")
+    assert (path(b, "a"), path(b, "d")) == ("relay", "via c")
+
+
+def test_the_connection_is_used_again_as_soon_as_it_stands() -> None:
+    d = around("d")
+    tunnel = tunnelled(d, "b", "e")
+    assert when(d.until(0.3), "dial b") < 0.3
+    assert d.hear(ev.LinkUp(B, 1)) == ["b <- sync 1 after 0"]
+    assert path(d, "b") == "direct"
+    late = fr.Abort(epoch=1, round=1, cause="timeout", reason="x", over=True)
+    assert carried(d, "e", "b", late, tunnel=tunnel, serial=1) == []
+    assert path(d, "b") == "direct"
+
+
+# -- hops --------------------------------------------------------------------------------------------------
+
+
+def test_a_hop_passes_on_what_its_neighbour_sends() -> None:
+    c = around("c")
+    frame = via("b", "d", fr.Have(epoch=1, round=1), tunnel=5, serial=1)
+    assert c.hear(ev.FrameReceived(B, frame, b"", 0)) == ["d <- b>d 5.1: have 1"]
+    reduce = fr.Reduce(epoch=1, round=1, offset=0, total=1, dtype="<f4", contributors=b"\x08", weight=1.0)
+    data = vector(3).tobytes()
+    assert c.hear(ev.FrameReceived(D, via("d", "b", reduce, tunnel=5, serial=2), data, 4)) == [
+        "b <- d>b 5.2: reduce 1 [0:] 3 of 1000"
+    ]
+
+
+def test_a_hop_passes_nothing_on_that_its_neighbour_has_not_sent_itself() -> None:
+    c = around("c")
+    frame = via("a", "d", fr.Have(epoch=1, round=1), tunnel=5, serial=1)
+    assert c.hear(ev.FrameReceived(B, frame, b"", 0)) == []
+    assert c.hear(ev.Relayed(via("a", "d", fr.Have(epoch=1, round=1), tunnel=5, serial=1), b"")) == []
+
+
+def test_a_hop_does_not_pass_on_into_a_tunnel() -> None:
+    b = around()
+    tunnelled(b, "d", "c")
+    frame = via("e", "d", fr.Have(epoch=1, round=1), tunnel=5, serial=1)
+    assert b.hear(ev.FrameReceived(E, frame, b"", 0)) == ["e <- no way to d"]
+
+
+def test_a_hop_says_when_there_is_no_way() -> None:
+    c = around("c")
+    frame = via("b", "x", fr.Have(epoch=1, round=1), tunnel=5, serial=1)
+    assert c.hear(ev.FrameReceived(B, frame, b"", 0)) == ["b <- no way to x"]
+    assert c.effects[-1].frame == fr.NoWay(target="x", tunnel=5)  # type: ignore[union-attr]
+
+
+def test_a_hop_looks_at_nothing_that_it_passes_on() -> None:
+    c = around("c")
+    frame = fr.Via(source="b", target="d", tunnel=5, serial=1, kind=200, header=b"\xc1")
+    (sent,) = [e for e in [*c.node.handle(ev.FrameReceived(B, frame, b"xyz", 3), 0.0)] if isinstance(e, fx.Send)]
+    assert (sent.peer, sent.frame, sent.payload) == ("d", frame, b"xyz")
+
+
+# -- hostile hops ------------------------------------------------------------------------------------------
+
+GARBAGE = [
+    fr.Via(source="d", target="b", tunnel=77, serial=1, kind=fr.wrap(fr.Bye(reason=""))[0], header=b"\x91\xa0"),
+    fr.Via(source="d", target="b", tunnel=77, serial=1, kind=16, header=b"\x96\xa1a\xa1b\x01\x02\x03\xc4\x00"),  # a Via
+    fr.Via(source="d", target="b", tunnel=77, serial=1, kind=1, header=b"\x93\xa1f\xa1p\x01"),  # Hello
+    fr.Via(source="d", target="b", tunnel=77, serial=1, kind=200, header=b""),
+    fr.Via(source="d", target="b", tunnel=77, serial=1, kind=2, header=b"\xc1"),
+    fr.Via(source="d", target="b", tunnel=77, serial=1, kind=2, header=b""),
+    fr.Via(source="d", target="b", tunnel=77, serial=1, kind=2, header=b"\x93\x01\xa0\xfb"),  # Sync after -5
+]
+
+
+@pytest.mark.parametrize("frame", GARBAGE)
+def test_garbage_costs_the_hop_its_link_and_nothing_else(frame: fr.Via) -> None:
+    b = around()
+    tunnelled(b, "d", "e")
+    said = b.hear(ev.FrameReceived(C, frame, b"", 0))
+    assert said[0].startswith("close c: ")
+    assert len(said) == 1
+    assert (path(b, "a"), path(b, "d"), path(b, "e")) == ("direct", "via e", "direct")
+
+
+def test_garbage_of_the_hop_in_use_takes_the_tunnel_with_it() -> None:
+    b = around()
+    tunnelled(b, "d", "c")
+    said = b.hear(ev.FrameReceived(C, GARBAGE[0], b"", 0))
+    assert said[0].startswith("close c: Via carries a frame of kind")
+    assert said[1:] == ["e <- b>d 2.0: knock"]
+
+
+@pytest.mark.parametrize("frame", GARBAGE)
+def test_garbage_out_of_the_broker_is_dropped(frame: fr.Via) -> None:
+    b = around()
+    assert b.hear(ev.Relayed(frame, b"")) == []
+
+
+def test_a_payload_where_none_belongs_costs_the_hop_its_link() -> None:
+    b = around()
+    frame = via("d", "b", fr.Have(epoch=1, round=1), tunnel=77, serial=1)
+    assert b.hear(ev.FrameReceived(C, frame, b"more", 4))[0].startswith("close c: Have frame in a Via has 4 payload")
+
+
+def test_a_segment_beyond_its_vector_costs_the_hop_its_link() -> None:
+    b = around()
+    frame = fr.Reduce(epoch=1, round=1, offset=0, total=2, dtype="<f4", contributors=b"\x08", weight=1.0)
+    said = b.hear(ev.FrameReceived(C, via("d", "b", frame, tunnel=77, serial=1), bytes(12), 12))
+    assert said == ["close c: Reduce of 12 bytes at element 0 of 2"]
+
+
+def test_a_vector_that_is_too_large_is_not_made_room_for_in_a_tunnel_either() -> None:
+    b = around(limits=Limits(max_vector_bytes=100))
+    tunnel = tunnelled(b, "d", "e")
+    carried(b, "e", "d", fr.Sync(epoch=1, run="", committed=0), tunnel=tunnel, serial=1)
+    frame = fr.Reduce(epoch=1, round=1, offset=0, total=2**50, dtype="<f4", contributors=b"\x08", weight=1.0)
+    assert carried(b, "e", "d", frame, tunnel=tunnel, serial=2, data=bytes(8)) == ["a <- abort 1: mismatch"]
+
+
+def test_what_a_source_does_wrong_in_a_tunnel_costs_it_the_tunnel_and_the_hop_nothing() -> None:
+    b = around()
+    tunnel = tunnelled(b, "d", "e")
+    frame = fr.Reduce(epoch=1, round=1, offset=0, total=1, dtype="<f4", contributors=b"\x01", weight=1.0)
+    said = carried(b, "e", "d", frame, tunnel=tunnel, serial=1, data=bytes(4))
+    assert said == ["c <- b>d 2.0: knock", "e <- b>d 2.0: knock"]
+    assert path(b, "e") == "direct"
+
+
+# -- pieces ------------------------------------------------------------------------------------------------
+
+
+def split(frame: fr.Frame, payload: bytes, limit: int) -> list[tuple[fr.Frame, bytes]]:
+    """What goes through the broker for a frame."""
+    d = Machine("d", limits=Limits(relay_bytes=limit), hidden=(fr.Ping,)).join(view(1, "abcde"))
+    d.level("b")
+    lose(d, "b")
+    d.until(0.6)
+    knock(d, "", "b", 9)
+    d.node._emit(fx.Send(B, frame, payload))
+    relays = [effect for effect in d.node._drain() if isinstance(effect, fx.Relay)]
+    serials = [relay.frame.serial for relay in relays]
+    assert serials == list(range(serials[0], serials[0] + len(relays)))
+    return [(fr.unwrap(relay.frame, len(relay.payload or b"")), bytes(relay.payload or b"")) for relay in relays]
+
+
+@given(
+    items=st.integers(0, 100), before=st.integers(0, 20), after=st.integers(0, 20), limit=st.integers(1, 30),
+    dtype=st.sampled_from(["<f4", "<f8"]), kind=st.sampled_from(["reduce", "result"]),
+)  # fmt: skip
+def test_pieces_of_a_segment_are_the_same_put_together(
+    items: int, before: int, after: int, limit: int, dtype: fr.Dtype, kind: str
+) -> None:
+    values = np.arange(items, dtype=dtype)
+    total = before + items + after
+    commit = fr.Commit(decided_in=1, contributors=b"\x1f", weight=5.0, exact=True, digest=bytes(16))
+    frame: fr.Frame
+    if kind == "reduce":
+        frame = fr.Reduce(epoch=1, round=1, offset=before, total=total, dtype=dtype, contributors=b"\x08", weight=1.0)
+    else:
+        last = None if after else commit
+        frame = fr.Result(epoch=1, round=1, offset=before, total=total, dtype=dtype, commit=last)
+    pieces = split(frame, values.tobytes(), limit * 8)
+    assert b"".join(data for _, data in pieces) == values.tobytes()
+    at = before
+    for piece, data in pieces:
+        assert len(data) <= limit * 8
+        assert isinstance(piece, fr.Reduce | fr.Result)
+        assert piece.offset == at
+        at += len(data) // values.itemsize
+        rest: dict[str, object] = {"offset": before}
+        if isinstance(piece, fr.Result):
+            assert (piece.commit is not None) == (not after and piece is pieces[-1][0])
+            rest["commit"] = None if after else commit
+        assert msgspec.structs.replace(piece, **rest) == frame
+    assert at == before + items
+
+
+@given(size=st.integers(1, 200), before=st.integers(0, 20), limit=st.integers(1, 50))
+def test_pieces_of_a_state_are_the_same_put_together(size: int, before: int, limit: int) -> None:
+    data = bytes(range(size))
+    frame = fr.State(run="r", round=3, offset=before, total=before + size + 1)
+    pieces = split(frame, data, limit)
+    assert b"".join(part for _, part in pieces) == data
+    at = before
+    for piece, part in pieces:
+        assert len(part) <= limit
+        assert piece == fr.State(run="r", round=3, offset=at, total=before + size + 1)
+        at += len(part)
+
+
+def test_a_document_is_not_cut() -> None:
+    assert split(fr.ViewFrame(epoch=3), bytes(100), 8) == [(fr.ViewFrame(epoch=3), bytes(100))]
+
+
+# -- all of it ---------------------------------------------------------------------------------------------
+
+
+def rounds(company: Company, count: int = 1) -> float:
+    """All contribute, so many times; all must commit the same, with everybody in it. Returns the longest it took."""
+    longest = 0.0
+    for _ in range(count):
+        began, names = company.now, list(company.machines)
+        for position, name in enumerate(names):
+            company.hear(name, ev.Contribute(vector(1 << position, 0.1), 1.0))
+        company.until(began + 1.0)
+        ends = [(at, who, e) for at, who, e in company.effects(fx.RoundCommitted, since=began)]
+        assert sorted(who for _, who, _ in ends) == sorted(names)
+        for at, _, end in ends:
+            assert isinstance(end, fx.RoundCommitted)
+            assert end.sum[0] == (1 << len(names)) - 1
+            assert (end.exact, len(end.contributors)) == (True, len(names))
+            assert end.sum.tobytes() == ends[0][2].sum.tobytes()  # type: ignore[union-attr]
+            longest = max(longest, at - began)
+    return longest
+
+
+CUTS = [
+    ("bd",), ("b>d",), ("d>b",), ("ab",), ("a>b",), ("b>a",),
+    ("bd", "cf"), ("bd", "be"), ("ab", "bd"), ("ab", "bd", "be"),
+    ("b>d", "c>d"), ("d>b", "d>c"), ("b>d", "d>e"), ("d>b", "e>d"), ("bd", "cd"),
+    ("bd", "cd", "ed"), ("d>b", "d>c", "d>e"), ("b>d", "c>d", "e>d"),
+    ("ab", "ac"), ("ab", "ac", "bc"), ("a>b", "a>c"), ("b>a", "c>a"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("cuts", CUTS, ids=" ".join)
+def test_whatever_is_cut_the_round_is_exact_and_nobody_is_lost(cuts: tuple[str, ...]) -> None:
+    company = Company(SEVEN)
+    company.until(1.0)
+    clean = rounds(company, 4)
+    company.sever(*cuts)
+    assert rounds(company) < 0.6
+    assert rounds(company, 3) < clean + 0.05  # a link known to be down costs next to nothing
+    assert all(machine.node.view == SEVEN for machine in company.machines.values())
+    company.mend()
+    company.until(company.now + 3.0)
+    assert rounds(company) <= clean + 0.001
+    for machine in company.machines.values():
+        assert {state.path for state in machine.node.link_states()} == {"direct"}
+
+
+@pytest.mark.parametrize("cuts", [("bd",), ("ab",), ("bd", "cf"), ("ab", "bd")], ids=" ".join)
+def test_a_link_cut_in_mid_training_costs_less_than_100_ms(cuts: tuple[str, ...]) -> None:
+    """Two at the same height, or one above the other, cost no more than one."""
+    company = Company(SEVEN)
+    company.until(1.0)
+    clean = max(rounds(company, 1) for _ in range(6))
+    company.sever(*cuts)
+    assert rounds(company) < clean + 0.1
+
+
+def test_a_connection_that_does_not_come_up_is_not_waited_for() -> None:
+    """As when a new view makes neighbours of two peers that can't reach each other."""
+    company = Company(SEVEN)
+    company.sever("bd", "cd", "ed", "cf")
+    company.until(1.0)
+    assert company.path("d", "b") == "relay"
+    assert company.path("f", "c") in ("via b", "via g")
+    assert rounds(company) < 0.2
+    company.until(10.0)
+    assert all(machine.node.view == SEVEN for machine in company.machines.values())
+
+
+def test_without_broker_and_brothers_the_peer_is_gone_after_three_seconds() -> None:
+    company = Company(SEVEN)
+    company.until(1.0)
+    company.broker = False
+    company.sever("bd", "cd", "ed")
+    company.until(6.0)
+    (installed,) = {e.view.ids for _, name, e in company.effects(fx.ViewInstalled, since=1.0) if name != "d"}  # type: ignore[union-attr]
+    assert installed == tuple("abcgef")
