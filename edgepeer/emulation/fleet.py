@@ -119,6 +119,7 @@ class Fleet:
         arguments += ["--listen", f"{self._network.address(name)}:0"]
         arguments += ["--state-dir", str(home / "state"), "--round-log", str(home / "rounds.jsonl")]
         arguments += ["--protocol", settings.protocol, "--static-timeout", str(settings.static_timeout)]
+        arguments += ["--quorum", str(settings.quorum)]
         arguments += ["--checkpoint-every", str(settings.checkpoint_every)]
         arguments += ["--checkpoint-keep", str(settings.checkpoint_keep)]
         arguments += ["--config", os.devnull]  # what the user has configured is meant for peers of his own

@@ -47,6 +47,7 @@ async def run_agent(settings: PeerSettings, *, stop: asyncio.Event) -> None:
         listen=settings.listen,
         advertise=settings.advertise,
         fanout=settings.fanout,
+        quorum=settings.quorum,
         protocol=settings.protocol,
         static_timeout=settings.static_timeout,
     )

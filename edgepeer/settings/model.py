@@ -153,6 +153,10 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1, le=64)],
         _says("Children of each peer in a tree that this peer coordinates."),
     ] = 2
+    quorum: Annotated[
+        Annotated[int, Meta(ge=0, le=4096)],
+        _says("How many peers may go on without the others; 0: a majority. The fleet's first peer decides."),
+    ] = 0
     protocol: Annotated[ProtocolName, _says("What rounds run by; all peers of a fabric must use the same.")] = "ft-tree"
     static_timeout: Annotated[
         Annotated[float, Meta(gt=0, le=3600)], _says("Seconds after which ft-tree-static takes a message for lost.")
@@ -239,6 +243,10 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
     fabric: Annotated[_Name, _says("Fabric to use on that broker.")] = "emulation"
     peers: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("Peers to start, each its own process.")] = 7
     fanout: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("Children of each peer in the tree.")] = 2
+    quorum: Annotated[
+        Annotated[int, Meta(ge=0, le=4096)],
+        _says("How many peers may go on without the others; 0: a majority."),
+    ] = 0
     protocol: Annotated[ProtocolName, _says("What rounds run by; all peers of a fabric must use the same.")] = "ft-tree"
     static_timeout: Annotated[
         Annotated[float, Meta(gt=0, le=3600)], _says("Seconds after which ft-tree-static takes a message for lost.")
