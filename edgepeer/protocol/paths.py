@@ -95,14 +95,15 @@ class Paths:
         self._knock(peer, attempt, now)
 
     def _knock(self, peer: PeerId, attempt: _Attempt, now: float) -> None:
-        attempt.again_at = now + attempt.pause_s
+        relay_at = attempt.began + self._limits.relay_after_s
+        attempt.again_at = now + attempt.pause_s if now >= relay_at else min(now + attempt.pause_s, relay_at)
         attempt.pause_s = min(2 * attempt.pause_s, _KNOCK_MAX_S)
         kind, header = wrap(Knock(incarnation=self.incarnation, answer=False))
         via = Via(source=self._me, target=peer, tunnel=attempt.number, serial=0, kind=kind, header=header)
         hops = list(self._hops(peer))
         for hop in hops[:_HOPS]:
             self._emit(fx.Send(hop, via))
-        if not hops or now - attempt.began >= self._limits.relay_after_s:
+        if not hops or now >= relay_at:
             self._emit(fx.Relay(peer, via))
 
     def _hops(self, peer: PeerId) -> Iterator[PeerId]:
