@@ -1,20 +1,26 @@
-"""Time an allreduce of one vector over loopback TCP between processes: edgepeer against Gloo, OpenMPI over TCP and
-a bare tree without a protocol, interleaved in one run, so that the ratios mean something."""
+"""Time an allreduce of one vector over TCP between processes: edgepeer against Gloo, OpenMPI and a bare tree without a
+protocol, interleaved in one run, so that the ratios mean something; over loopback, or over links of a given rate and
+delay, each process in a network namespace of its own."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import statistics
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from broker import running_broker
 from common import counts, positive, show, warn_if_busy, write_json
-from fleet import WARM_UP, Fleet, FleetError, missing
+from fleet import WARM_UP, Fleet, FleetError, missing, rank_names
+
+from edgepeer.emulation.network import EmulatedNetwork, Link, open_network
+from edgepeer.errors import ConfigError, EdgepeerError
 
 _COMPARATORS = ("gloo", "mpi", "bare")
 _COLUMNS = {
@@ -41,25 +47,33 @@ def main() -> int:
     try:
         for peers in arguments.peers:
             print(f"{peers} peers: starting {', '.join(systems)} ...", file=sys.stderr)
-            rows += measure(systems, peers, arguments.elements, arguments.rounds, arguments.blocks)
-    except FleetError as error:
+            rows += measure(systems, peers, arguments.elements, arguments.rounds, arguments.blocks, arguments.link)
+    except (FleetError, EdgepeerError) as error:
         print(error, file=sys.stderr)
         return 1
-    show(f"allreduce of {arguments.elements:,} float32 over loopback TCP", _COLUMNS, [_line(row) for row in rows])
+    place = "loopback" if arguments.link is None else f"links of {arguments.link} each"
+    show(f"allreduce of {arguments.elements:,} float32 over TCP, {place}", _COLUMNS, [_line(row) for row in rows])
     if arguments.json:
         write_json(arguments.json, rows)
     return 0
 
 
-def measure(systems: list[str], peers: int, elements: int, rounds: int, blocks: int) -> list[dict[str, Any]]:
-    """Run the systems in turns, `blocks` times `rounds` allreduces each; one row per system."""
+def measure(
+    systems: list[str], peers: int, elements: int, rounds: int, blocks: int, link: str | None = None
+) -> list[dict[str, Any]]:
+    """Run the systems in turns, `blocks` times `rounds` allreduces each; one row per system.
+
+    With a link, rank i of every system is in the same namespace, so that all have the same links.
+    """
     seconds: dict[str, list[float]] = {system: [] for system in systems}
     busy = dict.fromkeys(systems, 0.0)  # processor time in the system's own turns
     turns = dict.fromkeys(systems, 0.0)  # how long those took
     with ExitStack() as stack:
-        broker = stack.enter_context(running_broker())
+        network = None if link is None else stack.enter_context(_shaped(peers, Link.parse(link)))
+        place = () if network is None else (network.broker_address(), network.broker_prefix())
+        broker = stack.enter_context(running_broker(*place))
         options = {"broker": broker, "fabric": "benchmark"}
-        fleets = {s: stack.enter_context(Fleet(s, peers, elements, options)) for s in systems}
+        fleets = {s: stack.enter_context(Fleet(s, peers, elements, options, network)) for s in systems}
         for fleet in fleets.values():
             fleet.measure(3)
         began, before = time.monotonic(), {s: fleet.cpu_seconds() for s, fleet in fleets.items()}
@@ -77,6 +91,7 @@ def measure(systems: list[str], peers: int, elements: int, rounds: int, blocks: 
         {
             "system": system,
             "peers": peers,
+            "link": link,
             "bytes": 4 * elements,
             "median_s": medians[system],
             "p95_s": float(np.percentile(seconds[system], 95)),
@@ -87,6 +102,19 @@ def measure(systems: list[str], peers: int, elements: int, rounds: int, blocks: 
         }
         for system in systems
     ]
+
+
+@contextmanager
+def _shaped(peers: int, link: Link) -> Iterator[EmulatedNetwork]:
+    """A namespace for each rank, with such a link."""
+    with asyncio.Runner() as runner:
+        opening = open_network(rank_names(peers), link=link)
+        network = runner.run(opening.__aenter__())
+        print(network.description, file=sys.stderr)
+        try:
+            yield network
+        finally:
+            runner.run(opening.__aexit__(None, None, None))
 
 
 def _line(row: dict[str, Any]) -> dict[str, Any]:
@@ -108,8 +136,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--elements", type=positive, default=407_050, help="float32 per vector; default: 407050")
     parser.add_argument("--rounds", type=positive, default=20, help="timed allreduces per block; default: 20")
     parser.add_argument("--blocks", type=positive, default=5, help="turns of each system; default: 5")
+    parser.add_argument("--link", type=_link, help="of each process, such as 100mbit,5ms; default: loopback")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there")
     return parser.parse_args()
+
+
+def _link(text: str) -> str:
+    try:
+        Link.parse(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _systems(text: str) -> list[str]:

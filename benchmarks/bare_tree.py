@@ -52,9 +52,10 @@ class _Link(asyncio.BufferedProtocol):
 class BareTree:
     """One rank of the tree. A result stays valid until the next allreduce."""
 
-    def __init__(self, rank: int, peers: int, elements: int) -> None:
+    def __init__(self, rank: int, peers: int, elements: int, host: str) -> None:
         first = _FANOUT * rank + 1
         self._rank = rank
+        self._host = host
         self._expected = len(range(first, min(first + _FANOUT, peers)))
         self._elements = elements
         self._children: list[_Link] = []
@@ -63,20 +64,19 @@ class BareTree:
         self._own: NDArray[np.float32] | None = None
         self._arrived = 0
 
-    async def listen(self) -> int:
-        """Listen on a free port of 127.0.0.1 and return it."""
+    async def listen(self) -> tuple[str, int]:
+        """Listen on a free port and return the address."""
         loop = asyncio.get_running_loop()
         self._joined: asyncio.Future[None] = loop.create_future()
-        self._server = await loop.create_server(self._new_child, "127.0.0.1", 0)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+        self._server = await loop.create_server(self._new_child, self._host, 0)
+        return self._host, self._server.sockets[0].getsockname()[1]
 
-    async def connect(self, ports: list[int]) -> None:
-        """Connect to the parent, given every rank's port, and wait for the children."""
+    async def connect(self, addresses: list[tuple[str, int]]) -> None:
+        """Connect to the parent, given every rank's address, and wait for the children."""
         loop = asyncio.get_running_loop()
         if self._rank:
             parent = _Link(self._elements, self._result_arrived, lambda: None)
-            await loop.create_connection(lambda: parent, "127.0.0.1", ports[(self._rank - 1) // _FANOUT])
+            await loop.create_connection(lambda: parent, *addresses[(self._rank - 1) // _FANOUT])
             self._parent = parent
         if self._expected:
             await self._joined

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,8 +16,11 @@ from types import TracebackType
 from typing import IO, Any
 
 from common import SINGLE_THREADED, cpu_seconds
+from mpirun import find_mpirun, mpirun_command, write_agent
 
-__all__ = ["WARM_UP", "Fleet", "FleetError", "missing"]
+from edgepeer.emulation.network import EmulatedNetwork
+
+__all__ = ["WARM_UP", "Fleet", "FleetError", "missing", "rank_names"]
 
 _WORKER = Path(__file__).with_name("worker.py")
 _DEADLINE = 120.0  # s, for any answer of a worker: a machine with few cores imports many torches slowly
@@ -37,16 +39,33 @@ def missing(system: str) -> str | None:
     needed = {"gloo": "torch", "mpi": "mpi4py"}.get(system)
     if needed and find_spec(needed) is None:
         return f"{needed} is not installed (pip install 'edgepeer[bench]')"
-    if system == "mpi" and _mpirun() is None:
+    if system == "mpi" and find_mpirun() is None:
         return "no mpirun beside this Python or on the PATH (pip install 'edgepeer[bench]')"
     return None
 
 
-class Fleet:
-    """N workers of one system, as a context manager."""
+def rank_names(peers: int) -> tuple[str, ...]:
+    """What the ranks are called in a network."""
+    return tuple(f"rank{rank}" for rank in range(peers))
 
-    def __init__(self, system: str, peers: int, elements: int, options: dict[str, Any] | None = None) -> None:
+
+class Fleet:
+    """N workers of one system, as a context manager.
+
+    Args:
+        network: has `rank_names`; without it all workers are on this machine's loopback.
+    """
+
+    def __init__(
+        self,
+        system: str,
+        peers: int,
+        elements: int,
+        options: dict[str, Any] | None = None,
+        network: EmulatedNetwork | None = None,
+    ) -> None:
         self.system, self.peers, self.elements = system, peers, elements
+        self._network = network
         self._options = options or {}
         self._round = 0
         self._lines: list[IO[bytes]] = []
@@ -95,7 +114,7 @@ class Fleet:
     def _one_round(self) -> float:
         self._round += 1
         self._ask({"prepare": self._round})
-        return max(answer["seconds"] for answer in self._ask({"go": self._round}))
+        return float(max(answer["seconds"] for answer in self._ask({"go": self._round})))
 
     def _start(self, directory: Path) -> None:
         control = str(directory / "control")
@@ -105,25 +124,36 @@ class Fleet:
             server.bind(control)
             server.listen(self.peers)
             server.settimeout(1.0)
-            self._processes = self._spawn(control)
+            self._processes = self._spawn(control, directory / "agent")
             hellos = [self._accept(server) for _ in range(self.peers)]
+        places = {hello["network"] for hello in hellos}
+        if self._network is not None and len(places) != self.peers:
+            raise FleetError(f"{self.system}: {self.peers} ranks are in {len(places)} network namespaces, not one each")
         ranked = sorted(zip(hellos, self._sockets, self._lines, strict=True), key=lambda item: item[0]["rank"])
         self._sockets = [connection for _, connection, _ in ranked]
         self._lines = [lines for _, _, lines in ranked]
         self._pids = [hello["pid"] for hello, _, _ in ranked]
         self._ask({"start": [hello["address"] for hello, _, _ in ranked]})
 
-    def _spawn(self, control: str) -> list[subprocess.Popen[bytes]]:
-        environment = os.environ | SINGLE_THREADED | {"GLOO_SOCKET_IFNAME": "lo"}
+    def _spawn(self, control: str, agent: Path) -> list[subprocess.Popen[bytes]]:
+        network, names = self._network, rank_names(self.peers)
+        interface = "lo" if network is None else "eth0"
+        environment = os.environ | SINGLE_THREADED | {"GLOO_SOCKET_IFNAME": interface}
+        addresses = ["127.0.0.1" if network is None else network.address(name) for name in names]
+        prefixes = [[] if network is None else network.prefix(name) for name in names]
 
         def command(rank: int) -> list[str]:
             numbers = [str(rank), str(self.peers), str(self.elements)]
-            return [sys.executable, str(_WORKER), self.system, control, *numbers, json.dumps(self._options)]
+            options = json.dumps(self._options | {"address": addresses[rank]})
+            return [sys.executable, str(_WORKER), self.system, control, *numbers, options]
 
-        if self.system == "mpi":
-            commands = [[*_mpirun_command(self.peers), *command(0)]]
+        if self.system != "mpi":
+            commands = [[*prefixes[rank], *command(rank)] for rank in range(self.peers)]
+        elif network is None:
+            commands = [[*mpirun_command(self.peers), *command(0)]]
         else:
-            commands = [command(rank) for rank in range(self.peers)]
+            write_agent(agent, dict(zip(addresses, prefixes, strict=True)))
+            commands = [[*network.broker_prefix(), *mpirun_command(self.peers, addresses, agent), *command(0)]]
         return [
             subprocess.Popen(c, env=environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
             for c in commands
@@ -181,31 +211,3 @@ class Fleet:
             connection.close()
         self._log.close()
         self._directory.cleanup()
-
-
-def _mpirun() -> str | None:
-    """The mpirun of this Python's environment before any other, for it must fit the libmpi beside it."""
-    beside = Path(sys.executable).with_name("mpirun")
-    return str(beside) if beside.exists() else shutil.which("mpirun")
-
-
-def _mpirun_command(peers: int) -> list[str]:
-    """As fast as OpenMPI gets here: bound to cores it is up to a fifth faster than unbound."""
-    settings = {
-        "pml": "ob1",  # the layer that takes btl
-        "btl": "tcp,self",
-        "btl_tcp_if_include": "lo",
-        "mpi_yield_when_idle": "1",
-    }
-    mca = [word for name, value in settings.items() for word in ("--mca", name, value)]
-    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    return [
-        str(_mpirun()),
-        *root,
-        "--oversubscribe",
-        "--bind-to",
-        "core:overload-allowed:if-supported",
-        "-np",
-        str(peers),
-        *mca,
-    ]

@@ -47,7 +47,7 @@ class System(Protocol):
 class Bare:
     def __init__(self, rank: int, peers: int, elements: int, options: dict[str, Any]) -> None:
         self.rank = rank
-        self._tree = BareTree(rank, peers, elements)
+        self._tree = BareTree(rank, peers, elements, options["address"])
         self.allreduce = self._tree.allreduce
         self.address = self._tree.listen
         self.start = self._tree.connect
@@ -133,7 +133,9 @@ class Edgepeer:
     async def start(self, addresses: list[Any]) -> None:
         import edgepeer
 
-        peer = edgepeer.Peer(broker=self._options["broker"], fabric=self._options["fabric"])
+        peer = edgepeer.Peer(
+            broker=self._options["broker"], fabric=self._options["fabric"], listen=f"{self._options['address']}:0"
+        )
         self._peer = await self._stack.enter_async_context(peer)
         await self._peer.ready(peers=self._peers)
 
@@ -179,7 +181,7 @@ async def serve(system: System, control: str, peers: int, elements: int) -> None
 
     data = Input(system.rank, peers, elements)
     result = data.vector
-    reply(rank=system.rank, pid=os.getpid(), address=await system.address())
+    reply(rank=system.rank, pid=os.getpid(), address=await system.address(), network=os.readlink("/proc/self/ns/net"))
     while line := await reader.readline():
         ((command, argument),) = json.loads(line).items()
         if command == "go":
