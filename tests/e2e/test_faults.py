@@ -87,9 +87,9 @@ async def test_a_peer_is_killed(place: str, field: Field) -> None:
     assert f"{gone} is gone" in training.everything()
 
 
-async def test_half_of_the_fleet_is_killed_at_once(field: Field) -> None:
+async def test_two_of_five_are_killed_at_once(field: Field) -> None:
     await field.open()
-    await field.add(*NAMES)
+    await field.add(*NAMES, "p4")
     training = await field.train(**JOB)
     await in_full_swing(field)
     gone = [field.watch.members[0], field.watch.members[1]]
@@ -97,6 +97,26 @@ async def test_half_of_the_fleet_is_killed_at_once(field: Field) -> None:
         field.peers[name].signal(signal.SIGKILL)
     report = await field.outcome(training)
     check(field, report, field.names(but=gone))
+
+
+async def test_half_of_the_fleet_is_too_few_and_goes_on_when_one_is_back(field: Field) -> None:
+    """Neither half can know that the other is dead, so it waits, and says so."""
+    await field.open()
+    for name in NAMES:
+        await field.add(name, state_dir=name)
+    training = await field.train(**JOB | {"rounds": LONG})
+    await in_full_swing(field)
+    gone = [field.watch.members[0], field.watch.members[1]]
+    for name in gone:
+        field.peers[name].signal(signal.SIGKILL)
+    for name in field.names(but=gone):
+        await field.peers[name].said("waiting: 2 of 4 peers are in reach, too few to go on")
+    stood = field.watch.round
+    assert stood < LONG
+    await field.add(gone[1], state_dir=gone[1])
+    report = await field.outcome(training)
+    check(field, report, field.names(but=[gone[0]]))
+    assert report["view_epochs"] >= 2
 
 
 async def test_a_peer_freezes(field: Field) -> None:
