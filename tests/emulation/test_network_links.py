@@ -17,6 +17,7 @@ import pytest
 from network_agents import DEADLINE_S, agents
 
 from edgepeer.emulation.network import EmulatedNetwork, Link, Mode, open_network
+from edgepeer.emulation.network.control import HubProcess, Refused
 from edgepeer.errors import ConfigError, EdgepeerError
 
 PEERS = ("a", "b", "c")
@@ -285,6 +286,20 @@ async def test_nothing_is_left_when_its_owner_is_killed() -> None:
     await owner.wait()
     assert psutil.wait_procs(children, timeout=DEADLINE_S)[1] == []
     assert not homes & namespaces_in_use()
+
+
+async def test_what_the_kernel_refuses_leaves_the_way_to_something_simpler() -> None:
+    async with opened("namespaces"):
+        pass  # or skipped
+    async with HubProcess() as hub:
+        await hub.ask("leave")
+        with pytest.raises(Refused, match="File exists"):
+            await hub.ask("lan", address="10.77.9.9", peers=["10.77.0.1", "10.77.0.1"])
+        await hub.ask("loopback")
+        await hub.ask("cut", source="127.77.0.1", target="")
+        assert await hub.ask("cuts") == [["127.77.0.1", "", 0]]
+        assert await hub.ask("heal", source="127.77.0.1", target="") == 0
+        assert await hub.ask("heal", source="127.77.0.1", target="") is None
 
 
 async def test_a_lost_hub_is_an_error_and_not_a_hang() -> None:

@@ -39,6 +39,7 @@ class DelayLines:
         self._firewall = firewall
         self._add_inlet = add_inlet
         self._delayed: set[int] = set()
+        self._pump: subprocess.Popen[bytes] | None = None
         self.control: socket.socket | None = None
         """Connected to the pump; it can be read from when that has ended."""
 
@@ -61,13 +62,20 @@ class DelayLines:
             self._firewall.take(port.device)
             self._delayed.add(port.index)
 
+    def close(self) -> None:
+        """End the pump. What is on its way is lost."""
+        if self._pump is not None and self.control is not None:
+            self.control.close()
+            self._pump.kill()
+            self._pump.wait()
+
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, _packet_socket() as outlet:
             outlet.setsockopt(_SOL_PACKET, _PACKET_QDISC_BYPASS, 1)
             outlet.bind((self._add_inlet(), 0))  # 0: it receives nothing
             descriptors = (theirs.fileno(), outlet.fileno())
-            subprocess.Popen(
+            self._pump = subprocess.Popen(
                 [sys.executable, "-m", "edgepeer.emulation.network.pump", *map(str, descriptors)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=descriptors,

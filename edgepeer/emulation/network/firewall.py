@@ -75,11 +75,11 @@ class Firewall:
         self._nft.rule("add", table=_TABLE, chain=_CHAIN, expressions=[rule])
         self._handles[cut] = max(self._rules())  # they are numbered as they come
 
-    def remove(self, cut: Cut) -> int:
-        """Drop no longer. Returns: how many packets the cut has dropped, 0 if there is none."""
+    def remove(self, cut: Cut) -> int | None:
+        """Drop no longer. Returns: how many packets the cut has dropped; None if there is none."""
         handle = self._handles.pop(cut, None)
         if handle is None:
-            return 0
+            return None
         _, packets = _read(self._rules()[handle])
         self._nft.rule("del", table=_TABLE, chain=_CHAIN, handle=handle)
         return packets

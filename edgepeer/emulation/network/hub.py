@@ -67,6 +67,8 @@ class Hub:
                 raise SystemExit("the process that delays frames has ended")
             request = control.recv(MESSAGE_BYTES)
             if not request:
+                if self._lines is not None:
+                    self._lines.close()
                 return
             name, arguments = msgspec.json.decode(request)
             answer: dict[str, Any] = {}
@@ -113,8 +115,8 @@ class Hub:
         """Let nothing through from one address to the other."""
         self._wall().add(Cut(source, target))
 
-    def heal(self, source: str, target: str) -> int:
-        """Undo a cut; the packets that it has dropped."""
+    def heal(self, source: str, target: str) -> int | None:
+        """Undo a cut; the packets that it has dropped, None if there is none."""
         return self._wall().remove(Cut(source, target))
 
     def cuts(self) -> list[tuple[str, str, int]]:

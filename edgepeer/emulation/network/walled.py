@@ -121,8 +121,9 @@ class WalledNetwork:
         await self._ask("cut", cut)
 
     async def _heal(self, cut: _Cut) -> None:
-        if cut in await self._cuts():
-            self._healed[cut] = await self._ask("heal", cut)
+        packets = await self._ask("heal", cut)
+        if packets is not None:
+            self._healed[cut] = packets
 
     async def _dropped(self, cut: _Cut) -> int:
         return (await self._cuts()).get(cut, self._healed.get(cut, 0))
