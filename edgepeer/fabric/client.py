@@ -354,7 +354,7 @@ class FabricClient:
             raise Refused(f"not allowed to subscribe to {', '.join(refused)}")
         if self._connections:
             self.reconnects += 1
-        if self._connections or self.broker is not self._brokers[0]:
+        if self._connections or self.broker != self._brokers[0]:
             _LOG.info("broker %s: connected%s", self.broker, " again" if self._connections else "")
         self._connections += 1
         self._failure = None

@@ -174,6 +174,7 @@ class JobRun:
         _log.info("job %s: goes on after round %d, when its %d peers are there", job.id, restored.round, everybody)
         for peers in (everybody, everybody // 2 + 1):
             self._peer.want_run(job.id, peers, have=restored.round)
+            self._peer.bell.ring()  # the run may have begun before: then this was what it waited for
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REGATHER_S):
                     while self._peer.view is None or self._peer.view.run != job.id:

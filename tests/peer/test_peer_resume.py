@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from peer_fleet import DEADLINE_S
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.documents import PeerReport
-from edgepeer.fabric.events import FabricEvent, JobSeen, ReportSeen
+from edgepeer.fabric.events import FabricEvent, JobSeen, ReportSeen, ViewSeen
 from edgepeer.peer import job_run
 from edgepeer.peer.agent import run_agent
 from edgepeer.peer.checkpoints import Checkpoints
@@ -59,6 +60,7 @@ class Watcher:
     def __init__(self) -> None:
         self.job: Job | None = None
         self.jobs_seen = 0
+        self.run = ""
         self.reports: dict[str, PeerReport] = {}
         self._news = asyncio.Event()
 
@@ -77,6 +79,8 @@ class Watcher:
         match event:
             case ReportSeen(report):
                 self.reports[report.peer] = report
+            case ViewSeen(view):
+                self.run = view.run
             case JobSeen(payload):
                 self.jobs_seen += payload is not None
                 self.job = None if payload is None else unpack(payload, Job)
@@ -88,6 +92,12 @@ class Watcher:
                 self._news.clear()
                 await self._news.wait()
         return self.reports
+
+    async def until_begun(self, run: str) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while self.run != run:
+                self._news.clear()
+                await self._news.wait()
 
     async def until(self, job: Job | None) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -190,6 +200,26 @@ async def test_a_run_that_is_interrupted_while_it_trains(
         await training
     assert not (then / "p0" / "checkpoints" / "over.json").exists()
     assert await resumed(then) == dict.fromkeys(NAMES, digest)
+
+
+async def test_a_peer_that_reads_its_checkpoint_slowly_is_waited_for(
+    tmp_path: Path, uninterrupted: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, digest = uninterrupted
+    then = power_failed(home, tmp_path / "then", p0=30, p1=30, p2=30)
+    begun, restore = threading.Event(), Checkpoints.restore
+
+    def restore_late(store: Checkpoints, *arguments: Any) -> Any:
+        if store.directory != then / "p0" / "checkpoints":
+            assert begun.wait(DEADLINE_S)
+        return restore(store, *arguments)
+
+    monkeypatch.setattr(Checkpoints, "restore", restore_late)
+    async with EmbeddedBroker() as fresh, Watcher.at(fresh) as watcher, devices(fresh, then):
+        await watcher.until_begun("j1")  # p0 is the coordinator, and has begun the run without them
+        begun.set()
+        reports = await watcher.until_done(*NAMES)
+        assert {report.digest for report in reports.values()} == {digest}
 
 
 async def test_a_majority_goes_on_without_the_others(
