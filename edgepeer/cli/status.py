@@ -162,7 +162,7 @@ def _print_pretty(picture: Picture, fields: dict[str, Any]) -> None:
 
 VERB = Verb(
     kind=StatusSettings,
-    about="Show the peers of a fabric, their links, their view and tree, and its job.",
+    about="Show a fabric's peers, links, view, tree and job.",
     examples=[
         ("the fabric on this machine", "edgepeer status"),
         ("another one", "edgepeer status --broker mqtt://broker.local --fabric greenhouse"),
