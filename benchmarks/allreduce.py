@@ -39,7 +39,7 @@ def main() -> int:
     warn_if_busy()
     systems = ["edgepeer"]
     for system in arguments.against:
-        if lack := missing(system):
+        if lack := missing(system, apart=arguments.link is not None):
             print(f"skipping {system}: {lack}", file=sys.stderr)
         else:
             systems.append(system)

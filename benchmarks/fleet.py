@@ -34,13 +34,15 @@ class FleetError(RuntimeError):
     """A worker died, hung, or reported a wrong sum."""
 
 
-def missing(system: str) -> str | None:
-    """What `system` lacks here, or None when it can be measured."""
+def missing(system: str, *, apart: bool = False) -> str | None:
+    """What `system` lacks here, or None when it can be measured; `apart`: each rank in a namespace of its own."""
     needed = {"gloo": "torch", "mpi": "mpi4py"}.get(system)
     if needed and find_spec(needed) is None:
         return f"{needed} is not installed (pip install 'edgepeer[bench]')"
     if system == "mpi" and find_mpirun() is None:
         return "no mpirun beside this Python or on the PATH (pip install 'edgepeer[bench]')"
+    if system == "mpi" and apart and os.geteuid():
+        return "only root can start its ranks in namespaces"
     return None
 
 

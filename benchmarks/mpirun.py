@@ -34,7 +34,7 @@ def mpirun_command(ranks: int, hosts: Sequence[str] = (), agent: Path | None = N
     }
     command = [str(find_mpirun()), "-np", str(ranks)]
     command += [word for name, value in settings.items() for word in ("--mca", name, value)]
-    if os.geteuid() == 0 or hosts:  # on its host everybody is root
+    if os.geteuid() == 0:
         command.append("--allow-run-as-root")
     if not hosts:  # bound to cores it is up to a fifth faster
         return [*command, "--oversubscribe", "--bind-to", "core:overload-allowed:if-supported"]
@@ -47,12 +47,12 @@ def mpirun_command(ranks: int, hosts: Sequence[str] = (), agent: Path | None = N
 def write_agent(path: Path, prefixes: Mapping[str, Sequence[str]]) -> None:
     """Write a program that runs a command "on a host", as ssh would: with that host's prefix.
 
-    Each host has a name of its own: ranks that share one take each other for neighbours in one machine.
+    Each host has a name of its own: ranks that share one take each other for neighbours in one machine. Needs root:
+    others can't get from one namespace, where mpirun is, into the next.
     """
-    own_name = ["unshare", "--uts"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--uts"]
     lines = ["#!/bin/sh", "host=$1; shift", "case $host in"]
     for number, (host, prefix) in enumerate(prefixes.items()):
-        rename = [sys.executable, "-I", "-c", _RENAME, f"host{number}"]
-        lines.append(f'{host}) exec {shlex.join([*prefix, *own_name, *rename])} "$*" ;;')
+        rename = ["unshare", "--uts", sys.executable, "-I", "-c", _RENAME, f"host{number}"]
+        lines.append(f'{host}) exec {shlex.join([*prefix, *rename])} "$*" ;;')
     path.write_text("\n".join([*lines, "esac", "exit 1", ""]))
     path.chmod(0o700)
