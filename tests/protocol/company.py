@@ -108,6 +108,10 @@ class Company:
                     if self.broker:
                         event = ev.Relayed(via, bytes(payload or b""))
                         self._later(10 * self.latency_s, partial(self.hear, peer, event))
+                case fx.PublishView(View() as world):
+                    if self.broker:
+                        for peer in self.machines:
+                            self._later(10 * self.latency_s, partial(self.hear, peer, ev.ViewSeen(world)))
                 case fx.Dial(member):
                     self._later(2 * self.latency_s, partial(self._dialled, name, PeerId(member.id)))
                 case fx.CloseLink(peer, _):
