@@ -32,6 +32,8 @@ class Company:
         self.dead: set[str] = set()
         self.broker = True
         self._up: set[frozenset[str]] = set()
+        self._broken: dict[frozenset[str], int] = {}
+        """How often a connection has ended: what was sent over an earlier one does not arrive."""
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         for name in world.ids:
@@ -69,6 +71,13 @@ class Company:
         """All lines are whole again."""
         self.cut.clear()
 
+    def disconnect(self, pair: str) -> None:
+        """A connection breaks, and both ends notice; what is under way is lost."""
+        if frozenset(pair) in self._up:
+            self._end(*pair)
+            for one, other in (pair, pair[::-1]):
+                self.hear(one, ev.LinkDown(PeerId(other), "reset"))
+
     def kill(self, name: str) -> None:
         """Lose a peer, whose machine says nothing any more."""
         self.dead.add(name)
@@ -94,6 +103,14 @@ class Company:
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._agenda, (self.now + seconds, next(self._count), action))
 
+    def _life(self, one: str, other: str) -> int:
+        return self._broken.get(frozenset((one, other)), 0)
+
+    def _end(self, one: str, other: str) -> None:
+        if (pair := frozenset((one, other))) in self._up:
+            self._up.discard(pair)
+            self._broken[pair] = self._life(one, other) + 1
+
     def _open(self, one: str, other: str) -> bool:
         return (one, other) not in self.cut and not {one, other} & self.dead
 
@@ -103,7 +120,8 @@ class Company:
             match effect:
                 case fx.Send(peer, frame, payload):
                     if frozenset((name, peer)) in self._up and self._open(name, peer):
-                        self._later(self.latency_s, partial(self._deliver, name, peer, frame, bytes(payload or b"")))
+                        sent = partial(self._deliver, name, peer, frame, bytes(payload or b""), self._life(name, peer))
+                        self._later(self.latency_s, sent)
                 case fx.Relay(peer, via, payload):
                     if self.broker:
                         event = ev.Relayed(via, bytes(payload or b""))
@@ -115,7 +133,7 @@ class Company:
                 case fx.Dial(member):
                     self._later(2 * self.latency_s, partial(self._dialled, name, PeerId(member.id)))
                 case fx.CloseLink(peer, _):
-                    self._up.discard(frozenset((name, peer)))
+                    self._end(name, peer)
                     if self._open(name, peer):
                         self._later(self.latency_s, partial(self.hear, peer, ev.LinkDown(name, "closed")))
 
@@ -128,8 +146,8 @@ class Company:
             for one, other in ((name, peer), (peer, name)):
                 self.hear(one, ev.LinkUp(other, self[other].node.membership.me.incarnation))
 
-    def _deliver(self, source: PeerId, target: PeerId, frame: fr.Frame, data: bytes) -> None:
-        if frozenset((source, target)) not in self._up or not self._open(source, target):
+    def _deliver(self, source: PeerId, target: PeerId, frame: fr.Frame, data: bytes, life: int) -> None:
+        if self._life(source, target) != life or not self._open(source, target):
             return
         sink = self[target].node.sink(source, frame, len(data))
         if sink is not None:

@@ -1,0 +1,244 @@
+"""What Pings say and what follows from it: the table in vitals.py. The tree: a over bc, b over de, c over fg."""
+
+from __future__ import annotations
+
+import pytest
+from company import Company
+from transcript import Machine, vector, view
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.links import LinkState
+from edgepeer.topology.view import View
+from edgepeer.wire import frames as fr
+
+SEVEN = view(1, "abcdefg")
+B, D = PeerId("b"), PeerId("d")
+
+
+def full(name: str, world: View = SEVEN) -> Machine:
+    machine = Machine(name).join(world)
+    for peer in sorted({*world.neighbours(PeerId(name)), *world.backups(PeerId(name))}):
+        machine.level(peer)
+    return machine
+
+
+def says(machine: Machine, peer: str, *, epoch: int = 1, **fields: bool) -> None:
+    machine.frame(peer, fr.Ping(waiting=False, stamp=1.0, every=1.0, epoch=epoch, **fields))  # type: ignore[arg-type]
+
+
+def told(machine: Machine) -> dict[str, fr.Ping]:
+    """What the machine has just said to whom."""
+    sends = [effect for effect in machine.effects if isinstance(effect, fx.Send)]
+    return {str(send.peer): send.frame for send in sends if isinstance(send.frame, fr.Ping)}
+
+
+# -- reaches -----------------------------------------------------------------------------------------------
+
+
+def test_a_ping_says_with_whom_its_sender_is_connected() -> None:
+    b = full("b")
+    b.until(2.0)
+    for peer in "acdefg":
+        says(b, peer)
+    b.hear(ev.LinkDown(D, "reset"))
+    pings = told(b)
+    assert set(pings) == set("acefg")  # at once, to all
+    for ping in pings.values():
+        assert SEVEN.names(fr.unpack_set(ping.reaches)) == tuple("acefg")
+        assert ping.epoch == 1
+    b.hear(ev.LinkUp(D, 1))
+    assert SEVEN.names(fr.unpack_set(told(b)["d"].reaches)) == tuple("acdefg")
+
+
+def test_what_goes_through_a_tunnel_is_not_a_connection() -> None:
+    company = Company(SEVEN)
+    company.until(1.0)
+    company.sever("bd")
+    company.until(4.0)
+    assert company.path("b", "d").startswith("via")
+    pings = [
+        e.frame for _, name, e in company.effects(fx.Send, since=3.0) if name == "b" and isinstance(e.frame, fr.Ping)
+    ]  # type: ignore[union-attr]
+    assert pings
+    assert all("d" not in SEVEN.names(fr.unpack_set(ping.reaches)) for ping in pings)
+
+
+def test_who_has_no_view_reaches_nobody() -> None:
+    b = Machine("b")
+    b.hear(ev.LinkUp(PeerId("x"), 1))
+    ping = fr.Ping(waiting=False, stamp=1.0, every=1.0)
+    assert b.frame("x", ping) == ["x <- sync 0 after 0"]
+    b.join(SEVEN).level("a")
+    b.hear(ev.LinkUp(D, 1))
+    assert told(b)["d"].epoch == 1
+
+
+# -- orphan ------------------------------------------------------------------------------------------------
+
+
+def test_who_has_lost_its_parent_says_so_at_once_to_all() -> None:
+    b = full("b")
+    b.hear(ev.LinkDown(PeerId("a"), "reset"))
+    assert {ping.orphan for ping in told(b).values()} == {True}
+    assert set(told(b)) == set("cdefg")
+
+
+def test_who_hears_it_from_its_parent_passes_it_on_and_takes_it_back() -> None:
+    b = full("b")
+    says(b, "a", orphan=True)
+    assert {ping.orphan for ping in told(b).values()} == {True}
+    says(b, "a", orphan=True)
+    assert told(b) == {}  # said already
+    says(b, "a")
+    assert {ping.orphan for ping in told(b).values()} == {False}
+
+
+@pytest.mark.parametrize("peer", ["c", "d"])
+def test_orphans_beside_or_below_do_not_make_one(peer: str) -> None:
+    b = full("b")
+    says(b, peer, orphan=True)
+    assert not b.node.vitals.orphan
+
+
+def test_an_orphan_of_another_view_does_not_either() -> None:
+    b = full("b")
+    says(b, "a", orphan=True, epoch=2)
+    assert not b.node.vitals.orphan
+
+
+def test_the_coordinator_is_never_one() -> None:
+    a = full("a")
+    for peer in "bc":
+        says(a, peer, orphan=True)
+        a.hear(ev.LinkDown(PeerId(peer), "reset"))
+    assert not a.node.vitals.orphan
+
+
+# -- ready and settled -------------------------------------------------------------------------------------
+
+
+def test_a_leaf_is_ready_as_soon_as_it_works_in_the_view() -> None:
+    d = Machine("d").join(SEVEN)
+    d.hear(ev.LinkUp(B, 1))
+    assert told(d)["b"].ready
+
+
+def test_an_inner_peer_is_ready_when_all_below_it_are() -> None:
+    b = full("b")
+    assert not b.node.vitals._state()[1]
+    says(b, "d", ready=True)
+    assert told(b) == {}
+    says(b, "e", ready=True)
+    assert {ping.ready for ping in told(b).values()} == {True}
+    b.hear(ev.LinkDown(D, "reset"))
+    assert {ping.ready for ping in told(b).values()} == {False}
+
+
+def test_ready_in_another_view_does_not_count() -> None:
+    b = full("b")
+    says(b, "d", ready=True, epoch=2)
+    says(b, "e", ready=True)
+    assert not b.node.vitals._state()[1]
+
+
+def test_when_all_are_ready_the_root_says_that_it_is_settled() -> None:
+    a = full("a")
+    says(a, "b", ready=True)
+    says(a, "c", ready=True)
+    assert {ping.settled for ping in told(a).values()} == {True}
+    assert a.node.membership.base == SEVEN
+
+
+def test_only_the_parents_word_that_it_is_settled_counts() -> None:
+    b = full("b")
+    b.hear(ev.ViewSeen(view(2, "abcdef")))
+    says(b, "c", settled=True, epoch=2)
+    says(b, "a", settled=True)  # of the view before
+    assert b.node.membership.base == SEVEN
+    says(b, "a", settled=True, epoch=2)
+    assert b.node.membership.base == view(2, "abcdef")
+    assert {ping.settled for ping in told(b).values()} == {True}
+
+
+def test_a_round_that_counts_shows_that_all_work_in_the_view_that_decided_it() -> None:
+    b = full("b")
+    b.hear(ev.ViewSeen(view(2, "abcdef")))
+    for peer in "ade":
+        b.sync(peer, 0)
+    b.contribute(1)
+    b.result("a", vector(6), "abcdef")
+    assert b.node.membership.base == view(2, "abcdef")
+
+
+def test_a_round_that_was_decided_in_the_view_before_does_not() -> None:
+    b = full("b")
+    b.hear(ev.ViewSeen(view(2, "abcdef")))
+    for peer in "ade":
+        b.sync(peer, 0)
+    b.view_frame("a", SEVEN)
+    b.result("a", vector(7), "abcdefg", decided_in=1, of="abcdefg")
+    assert b.node.allreduce.committed == 1
+    assert b.node.membership.base == SEVEN
+
+
+def test_with_a_new_view_it_begins_anew() -> None:
+    a = full("a")
+    for peer in "bc":
+        says(a, peer, ready=True)
+    a.hear(ev.ViewSeen(view(2, "abcdef")))
+    assert not a.node.vitals._state()[1]
+    assert a.node.membership.base == SEVEN
+
+
+@pytest.mark.parametrize(
+    "world", [view(1, "a"), view(1, "ab"), SEVEN, view(1, "abcdefghijklmno"), view(1, "abcde", fanout=1)]
+)
+def test_in_a_fleet_that_is_whole_all_know_it_soon(world: View) -> None:
+    company = Company(world)
+    company.until(0.5)
+    for name in world.ids:
+        assert company[name].node.vitals._settled
+        assert not company[name].node.vitals.orphan
+
+
+def test_while_one_is_missing_nobody_thinks_so() -> None:
+    company = Company(SEVEN)
+    company.kill("g")
+    company.until(2.5)
+    assert not any(company[name].node.vitals._settled for name in "abcdef")
+
+
+def test_all_below_a_cut_know_that_they_are_orphans_and_again_when_they_are_not() -> None:
+    company = Company(SEVEN)
+    company.until(1.0)
+    company.broker = False
+    company.sever(*[one + other for one in "bde" for other in "acfg"])
+    company.until(3.0)
+    assert [name for name in "abcdefg" if company[name].node.vitals.orphan] == ["b", "d", "e"]
+    company.mend()
+    company.until(5.0)
+    assert not any(machine.node.vitals.orphan for machine in company.machines.values())
+
+
+# -- what is shown -----------------------------------------------------------------------------------------
+
+
+def test_link_states() -> None:
+    company = Company(SEVEN)
+    company.until(10.0)
+    company.sever("bd")
+    company.until(11.8)
+    states = {state.peer: state for state in company["b"].node.link_states()}
+    assert list(states) == sorted(states)
+    assert {peer: state.role for peer, state in states.items()} == {
+        "a": "parent", "c": "backup", "d": "child", "e": "child", "f": "backup", "g": "backup",
+    }  # fmt: skip
+    assert states[PeerId("a")] == LinkState(PeerId("a"), "parent", True, "direct", pytest.approx(0.002), 0.0)
+    assert (states[D].up, states[D].path) == (True, "via c")
+
+
+def test_a_link_that_is_down() -> None:
+    b = Machine("b").join(view(1, "ab"))
+    assert b.node.link_states() == (LinkState(PeerId("a"), "parent", False, "", None, 0.0),)
