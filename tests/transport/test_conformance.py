@@ -16,7 +16,7 @@ from edgepeer.transport.base import Channel, Transport
 from edgepeer.transport.memory import MemoryHub
 from edgepeer.transport.tcp import TcpTransport
 from edgepeer.wire.documents import pack
-from edgepeer.wire.frames import Bye, Frame, Ping, Reduce, State, Suspect, ViewFrame
+from edgepeer.wire.frames import Bye, Frame, Ping, Reduce, State, Suspect, Via, ViewFrame, unwrap, wrap
 
 PATIENCE_S = 10.0
 
@@ -207,6 +207,31 @@ def test_documents_come_with_the_frame(arena: Arena) -> None:
                 pair.one.channel.send(ViewFrame(epoch=view.epoch), pack(view))
             await pair.other.until(lambda ear: len(ear.heard) == 3)
             assert [each.payload for each in pair.other.heard] == [pack(VIEW), pack(big), pack(VIEW)]
+
+    arena.run(story)
+
+
+def test_what_is_to_be_passed_on_comes_with_the_frame(arena: Arena) -> None:
+    """Its memory is nobody's in particular: the receiver's sinks are for its own links."""
+
+    async def story() -> None:
+        async with arena.pair() as pair:
+
+            def buffers(frame: Frame, size: int) -> memoryview | None:
+                raise AssertionError(frame)
+
+            pair.other.buffers = buffers
+            inner = reduce(100_000)
+            kind, header = wrap(inner)
+            for serial, data in enumerate((b"\1" * 400_000, b"\2" * 400_000)):
+                via = Via(source="a", target="b", tunnel=1, serial=serial, kind=kind, header=header)
+                pair.one.channel.send(via, data)
+            await pair.other.until(lambda ear: len(ear.heard) == 2)
+            assert [each.payload for each in pair.other.heard] == [b"\1" * 400_000, b"\2" * 400_000]
+            for serial, frame in enumerate(pair.other.frames):
+                assert isinstance(frame, Via)
+                assert frame.serial == serial
+                assert unwrap(frame, 400_000) == inner
 
     arena.run(story)
 

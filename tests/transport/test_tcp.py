@@ -16,7 +16,7 @@ from edgepeer.errors import ConfigError
 from edgepeer.peer import api
 from edgepeer.transport import options, tcp
 from edgepeer.transport.base import Channel, Traffic
-from edgepeer.wire.frames import PRELUDE, Frame, Hello, Ping, Reduce, State, ViewFrame, encode
+from edgepeer.wire.frames import PRELUDE, Frame, Have, Hello, Ping, Reduce, State, Via, ViewFrame, encode, wrap
 
 
 class Ear:
@@ -84,7 +84,12 @@ SPEECH: list[tuple[Frame, bytes]] = [
     vector(0),
     (ViewFrame(epoch=1), b"a document"),
     (State(run="r", round=2, offset=0, total=9), b"123456789"),
-    (Ping(waiting=True), b""),
+    (
+        Via(source="a", target="b", tunnel=1, serial=2, kind=wrap(vector(3)[0])[0], header=wrap(vector(3)[0])[1]),
+        bytes(12),
+    ),
+    (Have(epoch=1, round=2), b""),
+    (Ping(waiting=True, stamp=12.5, every=0.1, reaches=b"\x05"), b""),
 ]
 BYTES = b"".join(encode(frame, len(payload)) + payload for frame, payload in SPEECH)
 WANTED = [(frame, None if isinstance(frame, Reduce) and frame.round == 13 else payload) for frame, payload in SPEECH]
@@ -125,6 +130,32 @@ async def test_one_byte_at_a_time() -> None:
 async def test_all_at_once_and_many_times_over() -> None:
     ear, _ = feed([BYTES * 200])
     assert payload_of(ear.heard) == WANTED * 200
+
+
+async def test_a_part_of_a_payload_is_progress_and_nothing_else_is() -> None:
+    ear = Ear()
+    channel = tcp._TcpChannel(lambda _: ear, Traffic())
+    channel.connection_made(FakeSocketTransport())
+
+    def arrive(data: bytes) -> None:
+        while data:
+            room = channel.get_buffer(-1)
+            taken = min(len(room), len(data))
+            room[:taken] = data[:taken]
+            channel.buffer_updated(taken)
+            data = data[taken:]
+
+    frame, payload = vector(100_000)
+    assert not channel.progressed()
+    arrive(encode(frame, len(payload)))
+    assert not channel.progressed()
+    for at in range(0, len(payload), 50_000):
+        arrive(payload[at : at + 50_000])
+        assert channel.progressed()
+        assert not channel.progressed()  # since it was asked last
+    assert len(ear.heard) == 1
+    arrive(encode(Ping(waiting=False)))
+    assert not channel.progressed()  # that is a whole frame, of which the receiver has heard
 
 
 @given(cuts=st.lists(st.integers(0, len(BYTES) * 3), max_size=30))
@@ -291,6 +322,43 @@ def test_addresses(text: str, wanted: tuple[str, int]) -> None:
 def test_addresses_that_are_none(text: str) -> None:
     with pytest.raises(ConfigError, match="must be host:port"):
         options.parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "shared"),
+    [
+        ("127.0.0.2", "127.0.0.3", True),
+        ("127.0.0.1", "127.0.0.1", True),
+        ("::1", "::1", True),
+        ("127.0.0.1", "::1", False),
+        ("127.0.0.1", "192.0.2.1", False),
+        ("192.0.2.1", "127.0.0.1", False),
+        ("0.0.0.0", "127.0.0.1", False),
+        ("", "127.0.0.1", False),
+        ("localhost", "127.0.0.1", False),
+    ],
+)
+def test_which_hosts_are_on_one_loopback(own: str, other: str, shared: bool) -> None:
+    assert options.share_loopback(own, other) is shared
+
+
+async def test_peers_on_one_loopback_are_told_apart_by_their_addresses() -> None:
+    """Who listens at 127.0.0.2 also calls from there."""
+    ears: list[tuple[str, Ear]] = []
+
+    def accept(channel: Channel) -> Ear:
+        ears.append((channel.remote, Ear(channel)))
+        return ears[-1][1]
+
+    here, there = tcp.TcpTransport(), tcp.TcpTransport()
+    listeners = [await here.listen("127.0.0.2:0", accept), await there.listen("127.0.0.3:0", accept)]
+    channel = await here.dial(listeners[1].address, lambda _: Ear(), timeout=5)
+    await _until(lambda: bool(ears))
+    channel.abort("the test is over")
+    await _until(lambda: bool(ears[0][1].reasons))
+    for listener in listeners:
+        await listener.close()
+    assert ears[0][0].startswith("127.0.0.2:")
 
 
 def test_nothing_listens_beyond_loopback_without_being_told() -> None:
