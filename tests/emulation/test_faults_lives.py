@@ -92,8 +92,8 @@ async def test_slow(factor: float) -> None:
         confirmed = slow.confirmed
         assert confirmed["share_asked"] == 1 / factor
         assert 0.6 / factor < confirmed["share"] < 1.25 / factor
-        assert confirmed["cpu_share"] < 1.25 * confirmed["share"]
-        assert confirmed["seen_stopped"] > 0.5 * confirmed["stops"] > 5
+        assert confirmed["cpu_share"] < 1.25 * confirmed["share"] + 0.03
+        assert confirmed["seen_stopped"] > 0.5 * confirmed["stops"] >= 1
         pid = running.process("p00").pid
         used = cpu_seconds(pid)
         await passed(0.1)

@@ -17,6 +17,8 @@ __all__ = ["KillFault", "PauseFault", "RestartFault", "SlowFault"]
 _SOON_S: Final = 5.0
 """Within which the kernel does what it was told."""
 _POLL_S: Final = 0.002
+_TICKS_S: Final = 0.03
+"""The kernel counts CPU time in ticks of 10 ms, and may find one at each end."""
 _SLACK: Final = 1.25
 """A slowed peer may run for so many times the share that it was given."""
 
@@ -128,7 +130,7 @@ class SlowFault(_Life):
             raise Unconfirmed(
                 f"{self.target} could run for {throttle.share:.0%} of the time, not {1 / self._factor:.0%}"
             )
-        if throttle.cpu_share > _SLACK * throttle.share * (os.cpu_count() or 1):
+        if throttle.cpu_s > _SLACK * throttle.running_s * (os.cpu_count() or 1) + _TICKS_S:
             raise Unconfirmed(f"{self.target} took {throttle.cpu_share:.0%} of a core, not {1 / self._factor:.0%}")
 
     def release(self) -> None:

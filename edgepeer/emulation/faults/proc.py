@@ -12,8 +12,8 @@ from typing import Final
 __all__ = ["Throttle", "cpu_seconds", "state_of"]
 
 PERIOD_S: Final = 0.02
-_MOST_STOPPED_S: Final = 0.5
-"""A stop that makes up for lost time is no longer than this."""
+_LONGEST_S: Final = 0.5
+"""What makes up for lost time is no longer than this."""
 
 
 def state_of(pid: int) -> str:
@@ -40,7 +40,7 @@ class Throttle:
     """Stops a process again and again (SIGSTOP, SIGCONT), so that it runs for one part in `factor` of the time.
 
     Needs no right but that to signal the process. A thread of its own does it: while it lasts, nobody else may stop
-    or continue the process. The share is kept over the whole time, whatever single stops are late.
+    or continue the process. The share is kept over the whole time, however late single signals are.
     """
 
     def __init__(self, pid: int, factor: float) -> None:
@@ -51,15 +51,19 @@ class Throttle:
         self._enough = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"throttle-{pid}", daemon=True)
         self._cpu_before = cpu_seconds(pid)
-        self._began = time.monotonic()
         self.running_s = 0.0
         self.stopped_s = 0.0
         self.stops = 0
         self.seen_stopped = 0
         """How often it was in state T at the end of a stop."""
-        self.cpu_share = 0.0
-        """Of one core; known after `stop`."""
+        self.cpu_s = 0.0
+        """CPU time that it took meanwhile, in the kernel's ticks; known after `stop`."""
         self._thread.start()
+
+    @property
+    def cpu_share(self) -> float:
+        """That, as a part of one core."""
+        return self.cpu_s / max(self.running_s + self.stopped_s, 1e-9)
 
     @property
     def share(self) -> float:
@@ -73,7 +77,7 @@ class Throttle:
             return
         self._enough.set()
         self._thread.join()
-        self.cpu_share = (cpu_seconds(self._pid) - self._cpu_before) / max(time.monotonic() - self._began, 1e-9)
+        self.cpu_s = max(cpu_seconds(self._pid) - self._cpu_before, 0.0)
         os.close(self._handle)
 
     def _run(self) -> None:
@@ -85,13 +89,14 @@ class Throttle:
                 self.running_s += stopped_since - running_since
                 signal.pidfd_send_signal(self._handle, signal.SIGSTOP)
                 owed = self.running_s * (self._factor - 1) - self.stopped_s + ahead
-                time.sleep(min(max(owed, 0.0), _MOST_STOPPED_S))
+                time.sleep(min(max(owed, 0.0), _LONGEST_S))
                 self.stops += 1
                 self.seen_stopped += state_of(self._pid) == "T"
                 signal.pidfd_send_signal(self._handle, signal.SIGCONT)
                 running_since = time.monotonic()
                 self.stopped_s += running_since - stopped_since
-                if self._enough.wait(PERIOD_S / self._factor):
+                due = self.stopped_s / (self._factor - 1) - self.running_s  # more, where a stop took too long
+                if self._enough.wait(min(max(due, PERIOD_S / self._factor), _LONGEST_S)):
                     return
         except ProcessLookupError:
             return  # it has ended
