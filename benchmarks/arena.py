@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from common import SINGLE_THREADED
+from common import SINGLE_THREADED, cpu_seconds
 
 from edgepeer.emulation.network import EmulatedNetwork
 from edgepeer.processes import dies_with_parent
@@ -198,6 +198,10 @@ class Arena:
         """What all peers together sent after the first of two rounds until after the last."""
         one, other = self.rounds[first], self.rounds[last]
         return sum(other[name].bytes_sent - one[name].bytes_sent for name in one.keys() & other.keys())
+
+    def cpu_seconds(self) -> float:
+        """Processor time that the living peers have used since their start."""
+        return sum(cpu_seconds(self._processes[name].pid) for name in self.alive)
 
     def incomplete(self, numbers: Iterable[int]) -> int:
         """How many of these rounds lack somebody's contribution."""

@@ -69,15 +69,17 @@ class Bench:
         protocols = ("tree", "ft-tree", "ft-tree-static")
         seconds: dict[str, list[float]] = {protocol: [] for protocol in protocols}
         sent: dict[str, list[float]] = {protocol: [] for protocol in protocols}
+        used: dict[str, list[float]] = {protocol: [] for protocol in protocols}
         rounds = self._arguments.rounds
         async with AsyncExitStack() as stack:
             fleets = {p: await stack.enter_async_context(self._arena(peers, p, None)) for p in protocols}
             for block in range(self._arguments.blocks):
                 for protocol in protocols[block % 3 :] + protocols[: block % 3]:
                     arena = fleets[protocol]
-                    first = arena.last + _WARM_UP
+                    first, before = arena.last + _WARM_UP, arena.cpu_seconds()
                     arena.begin(_WARM_UP + rounds)
                     await arena.over(first + rounds)
+                    used[protocol].append((arena.cpu_seconds() - before) / (_WARM_UP + rounds))
                     seconds[protocol] += [arena.seconds(n) for n in range(first + 1, first + rounds + 1)]
                     sent[protocol].append(arena.bytes_between(first, first + rounds) / rounds)
         return [
@@ -88,6 +90,7 @@ class Bench:
                 "none",
                 clean_s=statistics.median(seconds[protocol]),
                 bytes_per_round=statistics.median(sent[protocol]),
+                cpu_s_per_round=statistics.median(used[protocol]),
             )
             for protocol in protocols
             for timeout_s in (self._arguments.timeouts if protocol == "ft-tree-static" else [None])
@@ -319,8 +322,10 @@ def _comparisons(rows: list[Row]) -> Iterator[str]:
         parts = []
         clean, tree_s = (one(peers, protocol, "none", "clean_s") for protocol in ("ft-tree", "tree"))
         sent, tree_sent = (one(peers, protocol, "none", "bytes_per_round") for protocol in ("ft-tree", "tree"))
-        if clean and tree_s and sent and tree_sent:
-            parts.append(f"clean rounds {clean / tree_s:.2f} times tree's, {sent / tree_sent - 1:+.2%} bytes")
+        cpu, tree_cpu = (one(peers, protocol, "none", "cpu_s_per_round") for protocol in ("ft-tree", "tree"))
+        if clean and tree_s and sent and tree_sent and cpu and tree_cpu:
+            ratios = f"{clean / tree_s:.2f} times tree's, {sent / tree_sent - 1:+.2%} bytes"
+            parts.append(f"clean rounds {ratios}, {cpu / tree_cpu:.2f} times its processor time")
         for when in _MOMENTS:
             single = one(peers, "ft-tree", "1 fault", "first_faulty_s", when)
             if single and clean:
@@ -336,7 +341,8 @@ def _name(number: int) -> str:
 
 
 def _row(protocol: str, timeout_s: float | None, peers: int, faults: str, **figures: Any) -> Row:
-    return {"protocol": protocol, "timeout_s": timeout_s, "peers": peers, "faults": faults, **figures}
+    row = {"protocol": protocol, "timeout_s": timeout_s, "peers": peers, "faults": faults}
+    return row | dict.fromkeys(("clean_s", "first_faulty_s", "later_faulty_s")) | figures
 
 
 def _tell(row: Row) -> None:
