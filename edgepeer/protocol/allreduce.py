@@ -277,7 +277,7 @@ class Allreduce(Ending):
             rate.close_round()
             decided_in = told or view
             rd.commit = frame.commit
-            rd.decided_in = decided_in if decided_in.epoch == frame.commit.decided_in else None
+            rd.decided_in = decided_in if decided_in.stamp == frame.commit.decided_in else None
         self._send.down(self._round)
         self._try_commit()
 

@@ -3,14 +3,15 @@
     this peer                               | does
     ----------------------------------------+-------------------------------------------------------------
     has lost its parent, and its turn is up | sends a Poll through all its links, again and again
-    gets a Poll for the view it works in    | passes it on through its other links, once; if its own way to
-                                            | the coordinator is broken as well, a Vote goes back
+    is the coordinator, and has lost peers  | the same: who does not answer does not count
+    gets a Poll for the view it works in    | passes it on through its other links, once; if it is the
+                                            | coordinator's, or its own way there is broken, a Vote goes back
     gets a Poll for an older view           | sends the newer view back
     gets a Vote for another                 | passes it back the way that the Poll has come
     has the Votes of a quorum               | takes over (membership.py makes the view)
 
-Who still has a way to the coordinator does not vote. So a peer that has only lost its own way can't take over from
-a living coordinator that a quorum can reach.
+Who still has a way to the coordinator votes for nobody else. So a peer that has only lost its own way can't take
+over from a living coordinator that a quorum can reach.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Election:
         self._again_at = now + again_s
         self._number += 1
         for peer in links:
-            self._emit(fx.Send(peer, Poll(epoch=view.epoch, candidate=self._me, number=self._number)))
+            self._emit(fx.Send(peer, Poll(epoch=view.stamp, candidate=self._me, number=self._number)))
 
     def on_poll(self, peer: PeerId, poll: Poll, view: View, links: Iterable[PeerId], *, orphan: bool) -> None:
         """A Poll for the view that this peer works in."""
@@ -72,7 +73,7 @@ class Election:
         for other in links:
             if other != peer:
                 self._emit(fx.Send(other, poll))
-        if orphan and poll.candidate in view:
+        if poll.candidate == view.coordinator or (orphan and poll.candidate in view):
             vote = Vote(epoch=poll.epoch, candidate=poll.candidate, number=poll.number, voter=self._me)
             self._emit(fx.Send(peer, vote))
 
@@ -82,5 +83,5 @@ class Election:
             back = self._seen.get((vote.candidate, vote.epoch, vote.number))
             if back is not None:
                 self._emit(fx.Send(back, vote))
-        elif vote.epoch == view.epoch and vote.number <= self._number and vote.voter in view:
+        elif vote.epoch == view.stamp and vote.number <= self._number and vote.voter in view:
             self._votes[PeerId(vote.voter)] = vote.number

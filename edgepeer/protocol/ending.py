@@ -134,14 +134,14 @@ class Ending:
         commit = rd.commit = msgspec.structs.replace(rd.commit, final=True)
         if source is not None:
             self.place.at[source] = number
-        self.place.proven = decided_in.epoch
+        self.place.proven = decided_in.stamp
         mine, now = rd.own is not None, self.place.now
         self._end(Decided(number, total, commit, decided_in), source)
         self._emit(
             fx.RoundCommitted(
                 run=self.run,
                 round=number,
-                epoch=commit.decided_in,
+                epoch=decided_in.epoch,
                 sum=total,
                 weight=commit.weight,
                 contributors=decided_in.names(unpack_set(commit.contributors)),

@@ -18,6 +18,7 @@ A view replaces another only if that `precedes` it. This module decides; `node` 
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Final
 
 import msgspec
 
@@ -27,6 +28,8 @@ from edgepeer.topology.view import MAX_MEMBERS, Member, View
 
 __all__ = ["Membership"]
 
+LOST_S: Final = 1.5
+"""How long the word of a loss counts. It is said again every half a second for as long as it is true."""
 _PROBED = 8  # how many members of a view that does not admit us are tried at a time
 
 
@@ -58,7 +61,7 @@ class Membership:
         self._synced_at: float | None = None
         self._appeared_at = 0.0
         self._banned: dict[PeerId, int] = {}  # lives that are over, of peers that are still present
-        self._lost: set[PeerId] = set()
+        self._lost: dict[PeerId, float] = {}  # until when, unless that is said again
         self._leavers: dict[PeerId, tuple[int, int]] = {}  # incarnation, last round contributed to
         self._changed_at: float | None = None
         self._run: tuple[str, int] | None = None
@@ -116,12 +119,12 @@ class Membership:
             if (here := self.present.get(PeerId(m.id))) is not None and here.incarnation > m.incarnation
         }
 
-    def _may(self, following: View, consenting: Container[PeerId]) -> bool:
-        """Whether the members of `following`, with those who leave of their own will, may go on without the others."""
+    def _may(self, following: View, votes: Container[PeerId], leavers: Container[PeerId]) -> bool:
+        """Whether those who vote for it, with those who leave of their own will, may go on without the rest."""
         for old in (self.base, self.view):
             if old is None:
                 continue
-            stay = {p for p in old.ids if p in consenting or (p in following and _same(old, following, p))}
+            stay = {p for p in old.ids if p in leavers or (p in votes and _same(old, following, p))}
             if not old.has_quorum(stay, self._dead(old)):
                 self.waits = f"{len(stay)} of {old.size} peers are in reach, too few to go on without the others"
                 return False
@@ -151,7 +154,7 @@ class Membership:
         """A newer life than the one in the view: the one in the view has ended."""
         peer = PeerId(member.id)
         if self.view is not None and peer in self.view and self.view.member(peer).incarnation < member.incarnation:
-            self.lose(peer)
+            self._lost[peer] = float("inf")
 
     def leave(self, now: float) -> None:
         self.leaving = True
@@ -194,12 +197,17 @@ class Membership:
             self._leavers[peer] = incarnation, until
             self._note_change(now)
 
-    def lose(self, peer: PeerId) -> bool:
-        """Coordinator: a member is gone. Whether that is news."""
-        news = self.view is not None and peer in self.view and peer != self._id and peer not in self._lost
-        if news:
-            self._lost.add(peer)
+    def lose(self, peer: PeerId, now: float) -> bool:
+        """Coordinator: a member is gone, for as long as somebody goes on to say so. Whether that is news."""
+        if self.view is None or peer not in self.view or peer == self._id:
+            return False
+        news = self._lost.get(peer, 0.0) <= now
+        self._lost[peer] = max(self._lost.get(peer, 0.0), now + LOST_S)
         return news
+
+    def lost(self, now: float) -> set[PeerId]:
+        """Coordinator: the members that are gone."""
+        return {peer for peer, until in self._lost.items() if until > now}
 
     def _note_change(self, now: float) -> None:
         if self._changed_at is None:
@@ -218,23 +226,29 @@ class Membership:
     def _barred_until(self, peer: PeerId) -> float:
         return self._penalties.get(peer, (0, float("-inf")))[1]
 
-    def next_view(self, *, first_round: int, boundary: bool, idle: bool, contributed: bool, now: float) -> View | None:
-        """The view that the coordinator should install now, None when there is no need or it is not time."""
+    def next_view(
+        self, *, first_round: int, boundary: bool, idle: bool, contributed: bool, votes: Container[PeerId], now: float
+    ) -> View | None:
+        """The view that the coordinator should install now, None when there is no need or it is not time.
+
+        `votes`: whom it has heard of just now; without those that are lost it can go on only with a quorum of these.
+        """
         view = self.view
         if view is None or (self.leaving and view.size == 1):
             return None
         leavers = {
             p: until for p, (life, until) in self._leavers.items() if p in view and view.member(p).incarnation <= life
         }
+        lost = self.lost(now)
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
         # The round in progress can't end without somebody who will not contribute to it.
         stuck = any(until < first_round for until in leavers.values()) or (self.leaving and due and not contributed)
-        if not (self._lost or boundary or stuck or (idle and due)):
+        if not (lost or boundary or stuck or (idle and due)):
             return None
         wanted = self._joiners(view) if not self.leaving else []
         joiners = [member for member in wanted if self._barred_until(PeerId(member.id)) <= now]
         later = [until for member in wanted if (until := self._barred_until(PeerId(member.id))) > now]
-        gone = self._lost | set(leavers) | {PeerId(member.id) for member in joiners if member.id in view}
+        gone = lost | set(leavers) | {PeerId(member.id) for member in joiners if member.id in view}
         joiners = joiners[: MAX_MEMBERS - view.size + len(gone)]
         staying = [peer for peer in view.ids if peer not in gone and peer != self._id]
         head = staying[0] if self.leaving and due and staying else None
@@ -247,9 +261,9 @@ class Membership:
                 self._changed_at = min(later, default=None)
             return None
         following = view.successor(first_round=first_round, without=gone, joined=joiners, coordinator=head, run=run)
-        if not self._may(following, leavers):
+        if lost - self._dead(view) and not self._may(following, votes, leavers):
             return None
-        for peer in self._lost:
+        for peer in lost:
             self._penalise(peer, now)
         return following
 

@@ -60,7 +60,7 @@ class Neighbours:
 
     def send_sync(self, peer: PeerId) -> None:
         place = self._place
-        epoch = place.view.epoch if place.view is not None else 0
+        epoch = place.view.stamp if place.view is not None else 0
         standing = self._links[peer].told = place.standing
         self._emit(fx.Send(peer, Sync(epoch=epoch, run=place.run, committed=standing)))
 
@@ -102,7 +102,7 @@ class Neighbours:
             view is not None
             and link is not None
             and link.sync is not None
-            and (link.sync.epoch, link.sync.run) == (view.epoch, self._place.run)
+            and (link.sync.epoch, link.sync.run) == (view.stamp, self._place.run)
             and (peer == self._place.parent or peer in self._place.children)
         )
 

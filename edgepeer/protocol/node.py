@@ -121,7 +121,7 @@ class Node(Wiring):
     def _on_sync(self, peer: PeerId, frame: fr.Sync, event: ev.FrameReceived) -> None:
         self.links[peer].sync = frame
         view = self.view
-        if view is not None and frame.epoch < view.epoch:
+        if view is not None and frame.epoch < view.stamp:
             self._send_view(peer, view)
             self.neighbours.send_sync(peer)
         elif self.neighbours.is_level(peer):
@@ -174,14 +174,14 @@ class Node(Wiring):
 
     def _on_poll(self, peer: PeerId, poll: fr.Poll) -> None:
         view = self.view
-        if view is not None and poll.epoch == view.epoch:
+        if view is not None and poll.epoch == view.stamp:
             orphan = self.vitals.orphan
             self.election.on_poll(peer, poll, view, self.vitals.members(), orphan=orphan)
-        elif view is not None and poll.epoch < view.epoch:
+        elif view is not None and poll.epoch < view.stamp:
             self._send_view(peer, view)
 
     def _on_vote(self, vote: fr.Vote) -> None:
-        if self.view is not None and vote.epoch == self.view.epoch:
+        if self.view is not None and vote.epoch == self.view.stamp:
             self.election.on_vote(vote, self.view)
 
     # -- views -----------------------------------------------------------------------------------------------
@@ -193,11 +193,14 @@ class Node(Wiring):
         return committed + 1
 
     def _coordinate(self, *, boundary: bool) -> None:
+        if self.view is not None and self.membership.lost(self._now):
+            self.election.poll(self.view, self.vitals.members(), self._now, self.limits.poll_s)
         following = self.membership.next_view(
             first_round=self._first_round(),
             boundary=boundary,
             idle=self.allreduce.idle,
             contributed=self.allreduce.contributed,
+            votes=self.election.votes,
             now=self._now,
         )
         if following is not None:
@@ -269,13 +272,13 @@ class Node(Wiring):
         """Tell everybody we are connected to, who does not know it yet."""
         neighbours = view.neighbours(self.id) if self.id in view else ()
         for peer, link in self.links.connected():
-            if link.sync is None or link.sync.epoch < view.epoch:
+            if link.sync is None or link.sync.epoch < view.stamp:
                 self._send_view(peer, view)
             if peer in neighbours:
                 self.neighbours.send_sync(peer)
 
     def _send_view(self, peer: PeerId, view: View) -> None:
-        self._emit(fx.Send(peer, fr.ViewFrame(epoch=view.epoch), pack(view)))
+        self._emit(fx.Send(peer, fr.ViewFrame(epoch=view.stamp), pack(view)))
 
     def _exit(self, view: View | None, reason: str) -> None:
         """Out of the view, because we left or because others think that we are gone."""
@@ -319,12 +322,12 @@ class Node(Wiring):
             return
         self._suspect_again[peer] = self._now + SUSPECT_AGAIN_S
         if not self.membership.coordinator:
-            self._tell_coordinator(fr.Suspect(epoch=view.epoch, peer=peer, reason=reason))
-        elif self.membership.lose(peer):
+            self._tell_coordinator(fr.Suspect(epoch=view.stamp, peer=peer, reason=reason))
+        elif self.membership.lose(peer, self._now):
             self._emit(fx.Note("warning", f"{peer} is gone: {reason}"))
 
     def _on_suspect(self, peer: PeerId, frame: fr.Suspect, event: ev.FrameReceived) -> None:
-        if self.view is not None and frame.epoch == self.view.epoch:
+        if self.view is not None and frame.epoch == self.view.stamp:
             self._suspect(PeerId(frame.peer), frame.reason)
 
     def _on_leave(self, frame: fr.Leave) -> None:

@@ -90,14 +90,14 @@ class Past:
                 continue
             at = ended.round
             if isinstance(ended, Dropped):
-                frame = Abort(epoch=view.epoch, round=ended.round, cause=ended.cause, reason=ended.reason, over=True)
+                frame = Abort(epoch=view.stamp, round=ended.round, cause=ended.cause, reason=ended.reason, over=True)
                 self._emit(fx.Send(peer, frame))
                 continue
             if ended.view is not view:
-                self._emit(fx.Send(peer, ViewFrame(epoch=ended.view.epoch), pack(ended.view)))
+                self._emit(fx.Send(peer, ViewFrame(epoch=ended.view.stamp), pack(ended.view)))
             shape = Shape.of(ended.total)
             result = Result(
-                epoch=view.epoch,
+                epoch=view.stamp,
                 round=ended.round,
                 offset=0,
                 total=shape.total,

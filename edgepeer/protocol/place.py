@@ -55,9 +55,10 @@ class Place:
 
     @property
     def epoch(self) -> int:
+        """What frames name the view by."""
         if self.view is None:
             raise ProtocolBug("no view")
-        return self.view.epoch
+        return self.view.stamp
 
     @property
     def standing(self) -> int:
@@ -69,7 +70,7 @@ class Place:
 
     def current(self, frame: Reduce | Result | Abort | Have | Decide) -> bool:
         """Whether a frame is of this view, and of the round that comes next here."""
-        return self.view is not None and frame.epoch == self.view.epoch and frame.round == self.committed + 1 > 0
+        return self.view is not None and frame.epoch == self.view.stamp and frame.round == self.committed + 1 > 0
 
     def level(self, peer: PeerId) -> bool:
         """Whether the same round comes next at a neighbour."""

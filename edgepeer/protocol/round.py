@@ -89,7 +89,7 @@ class Round:
             raise ProtocolBug(f"the root has all children's data but only {self.contributors:#x}")
         self.decided_in = view
         self.commit = Commit(
-            decided_in=view.epoch,
+            decided_in=view.stamp,
             contributors=pack_set(self.contributors),
             weight=self.weight_sum,
             exact=origin <= set(view.names(self.contributors)),

@@ -82,7 +82,7 @@ class Vitals:
         """Whoever has committed a round knows that all members work in the view that decided it."""
         self._pace.round_ended(now)
         view = self._membership.view
-        if view is not None and self._allreduce.place.proven == view.epoch:
+        if view is not None and self._allreduce.place.proven == view.stamp:
             self._settle()
 
     def members(self) -> list[PeerId]:
@@ -134,7 +134,7 @@ class Vitals:
             echo=link.echo,
             held=now - link.echo_at if link.echo else 0.0,
             every=every_s,
-            epoch=view.epoch if view is not None else 0,
+            epoch=view.stamp if view is not None else 0,
             reaches=pack_set(self._reach(view)) if view is not None else b"",
             orphan=orphan,
             ready=ready,
@@ -152,7 +152,9 @@ class Vitals:
         if parent is None:
             return False
         link, silence_s = self._links.get(parent), self._limits.silence_s
-        return link is None or not link.up or link.orphan or self._allreduce.place.now - link.alive_at >= silence_s
+        if link is None or not link.up or link.orphan or view is None:
+            return True
+        return link.life > view.member(parent).incarnation or self._allreduce.place.now - link.alive_at >= silence_s
 
     def _state(self) -> tuple[bool, bool, bool]:
         view = self._membership.view
@@ -194,14 +196,14 @@ class Vitals:
     def on_ping(self, peer: PeerId, ping: Ping, now: float) -> None:
         self._links.on_ping(peer, ping, now)
         link, view = self._links[peer], self._membership.view
-        current = view is not None and ping.epoch == view.epoch
+        current = view is not None and ping.epoch == view.stamp
         if not current:
             link.reaches, link.ready, link.orphan = 0, False, False
         elif view is not None and ping.settled and peer == view.parent(self._me):
             self._settle()
         if link.member is None:
             # It wants the link though we don't: let it hear that we live.
-            epoch = view.epoch if view is not None else 0
+            epoch = view.stamp if view is not None else 0
             place = self._allreduce.place
             self._emit(fx.Send(peer, Sync(epoch=epoch, run=place.run, committed=place.standing)))
         self._notice(now)

@@ -93,7 +93,7 @@ class Sync(_Header, frozen=True):
     """Where the sender stands. Sent when a link comes up and whenever any of it changes off the beat."""
 
     epoch: _Count
-    """Epoch of the sender's view, 0 when it has none."""
+    """Stamp of the sender's view, 0 when it has none. In all frames, `epoch` is a view's stamp."""
     run: _Text
     committed: Annotated[int, msgspec.Meta(ge=-2, le=2**53)]
     """The last round of the run that is over at the sender; -1 while it waits for the state of the run and knows
@@ -153,7 +153,7 @@ class Commit(_Header, frozen=True):
     """What a round's sum stands for, by the root. Rides on the last Result."""
 
     decided_in: _Count
-    """Epoch of the root that added it up; `contributors` are positions in that view."""
+    """Stamp of the view whose root added it up; `contributors` are positions in that view."""
     contributors: _Set
     weight: Annotated[float, msgspec.Meta(ge=0)]
     """Sum of the contributors' weights."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import numpy as np
 
 from edgepeer.ids import PeerId
@@ -15,6 +18,10 @@ from edgepeer.wire import frames as fr
 from edgepeer.wire.documents import pack
 
 
+VIEWS: dict[int, View] = {}
+"""The views that a test has made, by epoch: what it calls an epoch is a stamp on the wire."""
+
+
 def member(name: str, life: int = 1) -> Member:
     return Member(id=name, incarnation=life)
 
@@ -24,7 +31,8 @@ def view(
 ) -> View:
     """A view of one-letter peers, like view(3, "abc"); `b=2` gives b its second life."""
     members = tuple(member(name, lives.get(name, 1)) for name in names)
-    return View(epoch=epoch, members=members, fanout=fanout, run=run, first_round=first_round, quorum=quorum)
+    VIEWS[epoch] = View(epoch=epoch, members=members, fanout=fanout, run=run, first_round=first_round, quorum=quorum)
+    return VIEWS[epoch]
 
 
 QUIET: tuple[type[fr.Frame], ...] = (fr.Ping, fr.Knock)
@@ -78,8 +86,26 @@ class Machine:
         self.now = at
         return said
 
+    def stamped(self, frame: fr.Frame) -> fr.Frame:
+        """The frame with stamps where a test has put epochs."""
+        changes: dict[str, Any] = {}
+        if 0 < (epoch := getattr(frame, "epoch", 0)) < 1 << 20:
+            changes["epoch"] = self.stamp(epoch)
+        if isinstance(frame, fr.Result) and frame.commit is not None and frame.commit.decided_in < 1 << 20:
+            commit = msgspec.structs.replace(frame.commit, decided_in=self.stamp(frame.commit.decided_in))
+            changes["commit"] = commit
+        return msgspec.structs.replace(frame, **changes) if changes else frame
+
+    def stamp(self, epoch: int) -> int:
+        """Of the view of that epoch that this machine or, else, a test has made last."""
+        here = self.node.view
+        if here is not None and here.epoch == epoch:
+            return here.stamp
+        return VIEWS[epoch].stamp if epoch in VIEWS else epoch << 33
+
     def frame(self, peer: str, frame: fr.Frame, data: ev.FloatVector | bytes | None = None) -> list[str]:
         """A frame arrives, its payload by way of the sink."""
+        frame = self.stamped(frame)
         if isinstance(data, bytes) and isinstance(frame, fr.ViewFrame):
             return self.hear(ev.FrameReceived(PeerId(peer), frame, data, len(data)))
         raw = data if isinstance(data, bytes) else data.tobytes() if data is not None else b""
@@ -224,9 +250,9 @@ def describe(effect: fx.Effect, hidden: tuple[type[fr.Frame], ...] = ()) -> str:
 def describe_frame(frame: fr.Frame, payload: memoryview | bytes | None) -> str:
     match frame:
         case fr.Sync(epoch, run, committed):
-            return f"sync {epoch}{' ' + run if run else ''} after {committed}"
+            return f"sync {epoch >> 33}{' ' + run if run else ''} after {committed}"
         case fr.ViewFrame(epoch):
-            return f"view {epoch}"
+            return f"view {epoch >> 33}"
         case fr.Ping(waiting):
             return "ping waiting" if waiting else "ping"
         case fr.Reduce():
@@ -260,7 +286,7 @@ def describe_frame(frame: fr.Frame, payload: memoryview | bytes | None) -> str:
         case fr.NoWay(target):
             return f"no way to {target}"
         case fr.Poll(epoch, candidate, number):
-            return f"poll {number} for {candidate} in {epoch}"
+            return f"poll {number} for {candidate} in {epoch >> 33}"
         case fr.Vote(_, candidate, number, voter):
             return f"vote {number} of {voter} for {candidate}"
     raise AssertionError(frame)
