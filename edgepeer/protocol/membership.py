@@ -61,6 +61,7 @@ class Membership:
         self._synced_at: float | None = None
         self._appeared_at = 0.0
         self._banned: dict[PeerId, int] = {}  # lives that are over, of peers that are still present
+        self._lives: dict[PeerId, int] = {}  # the newest that members have shown on a link
         self._lost: dict[PeerId, float] = {}  # until when, unless that is said again
         self._leavers: dict[PeerId, tuple[int, int]] = {}  # incarnation, last round contributed to
         self._changed_at: float | None = None
@@ -88,6 +89,7 @@ class Membership:
         self.view, self.seen, self.waits = view, None, ""
         self.coordinator = view.coordinator == self._id
         self._lost.clear()
+        self._lives = {peer: life for peer, life in self._lives.items() if peer in view}
         self.cleared &= set(view.ids)
         for member in self.present.values():
             self._note_life(member)
@@ -113,11 +115,16 @@ class Membership:
 
     def _dead(self, view: View) -> set[PeerId]:
         """Members whose life has ended for sure: they have shown a newer one."""
-        return {
-            PeerId(m.id)
-            for m in view.members
-            if (here := self.present.get(PeerId(m.id))) is not None and here.incarnation > m.incarnation
-        }
+        return {PeerId(m.id) for m in view.members if self._newest_life(PeerId(m.id)) > m.incarnation}
+
+    def _newest_life(self, peer: PeerId) -> int:
+        here = self.present.get(peer)
+        return max(self._lives.get(peer, -1), here.incarnation if here is not None else -1)
+
+    def on_life(self, peer: PeerId, incarnation: int) -> None:
+        """A peer has shown this life on a link."""
+        if self.view is not None and peer in self.view:
+            self._lives[peer] = max(incarnation, self._lives.get(peer, -1))
 
     def _may(self, following: View, votes: Container[PeerId], leavers: Container[PeerId]) -> bool:
         """Whether those who vote for it, with those who leave of their own will, may go on without the rest."""

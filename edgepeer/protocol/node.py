@@ -132,6 +132,7 @@ class Node(Wiring):
             self._on_path_down(peer)
         view = self.view
         for peer, reason, since in list(self.links.lost(self._now, others=view is None)):
+            self.membership.on_life(peer, self.links[peer].life)
             if view is None:
                 if (member := self.links[peer].member) is not None:
                     self.membership.disbelieve(member)
