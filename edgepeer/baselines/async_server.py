@@ -101,7 +101,7 @@ class AsyncServer(Collective):
             return
         shape, mine = Shape.of(vector), weighted(vector, self._weight)
         frame = Reduce(
-            epoch=self._in_view.epoch,
+            epoch=self._in_view.stamp,
             round=self.committed + 1,
             offset=0,
             total=shape.total,
@@ -124,7 +124,7 @@ class AsyncServer(Collective):
         if due.sum is None:
             raise ProtocolBug("an answer without the contribution that it answers")
         commit = Commit(
-            decided_in=self._in_view.epoch,
+            decided_in=self._in_view.stamp,
             contributors=pack_set(due.contributors),
             weight=due.weight,
             exact=False,
@@ -154,7 +154,7 @@ class AsyncServer(Collective):
         return peer in self._due and peer != self.me and frame.round > self._due[peer].round
 
     def on_frame(self, peer: PeerId, frame: Frame, event: FrameReceived) -> None:
-        if isinstance(frame, Reduce) and frame.epoch == self._in_view.epoch and self._awaited(peer, frame):
+        if isinstance(frame, Reduce) and frame.epoch == self._in_view.stamp and self._awaited(peer, frame):
             self._on_contribution(peer, frame, event.stored)
         elif isinstance(frame, Result) and self.current(frame) and frame.commit is not None and event.stored:
             if self._answer is None:
@@ -165,14 +165,14 @@ class AsyncServer(Collective):
         shape = Shape(frame.total, frame.dtype)
         if not stored:
             reason = f"{peer} brings {shape}, the run has {self._shape or 'none as large'}"
-            epoch = self._in_view.epoch
+            epoch = self._in_view.stamp
             self._due[peer].round = frame.round
             self.send(peer, Abort(epoch=epoch, round=frame.round, cause="mismatch", reason=reason, over=True))
             return
         self._take(peer, self._arriving[peer], frame.weight)
         total, commit = self._give(peer, frame.round)
         result = Result(
-            epoch=self._in_view.epoch,
+            epoch=self._in_view.stamp,
             round=frame.round,
             offset=0,
             total=shape.total,

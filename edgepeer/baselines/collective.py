@@ -174,7 +174,7 @@ class Collective:
 
     def current(self, frame: Reduce | Result) -> bool:
         """Whether a frame is of this view, and of the round that comes next here."""
-        return self.view is not None and (frame.epoch, frame.round) == (self.view.epoch, self.committed + 1)
+        return self.view is not None and (frame.epoch, frame.round) == (self.view.stamp, self.committed + 1)
 
     def too_large(self, shape: Shape) -> bool:
         """Whether no vector may be as large."""
@@ -223,7 +223,7 @@ class Collective:
 
     def on_abort(self, frame: Abort) -> None:
         """A neighbour says that a round is over without a sum. A later round's end is this one's, too."""
-        if self.view is not None and frame.epoch == self.view.epoch and frame.round > self.committed:
+        if self.view is not None and frame.epoch == self.view.stamp and frame.round > self.committed:
             self._abort(frame.cause, frame.reason, frame.round)
 
     def _abort(self, cause: Cause, reason: str, number: int | None = None) -> None:
@@ -233,7 +233,7 @@ class Collective:
         self._take_back("a round was given up while it was being sent")
         self._end(number)
         for peer in sorted(self._level) if self._together else ():
-            self.send(peer, Abort(epoch=view.epoch, round=number, cause=cause, reason=reason[:250], over=True))
+            self.send(peer, Abort(epoch=view.stamp, round=number, cause=cause, reason=reason[:250], over=True))
         aborted = fx.RoundAborted(self.run, number, cause, reason, mine)
         self._emit(aborted)
         if not mine:

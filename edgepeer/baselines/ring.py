@@ -151,7 +151,7 @@ class Ring(Collective):
         part = self._chunk(chunk, source.size)
         shape = Shape.of(source)
         frame = Reduce(
-            epoch=self._in_view.epoch,
+            epoch=self._in_view.stamp,
             round=self.committed + 1,
             offset=part.start,
             total=shape.total,

@@ -33,13 +33,13 @@ __all__ = ["Shell"]
 class _Link:
     """What is known of one peer's link."""
 
-    __slots__ = ("dialling", "epoch", "member", "pause_s", "redial_at", "up")
+    __slots__ = ("dialling", "member", "pause_s", "redial_at", "stamp", "up")
 
     def __init__(self) -> None:
         self.up = False
         self.member: Member | None = None
         """Set while this end is to dial."""
-        self.epoch = 0
+        self.stamp = 0
         """The view that the other end has said to be in, on this connection."""
         self.dialling = False
         self.redial_at = 0.0
@@ -99,7 +99,7 @@ class Shell:
 
     def sink(self, peer: PeerId, frame: fr.Frame, payload_bytes: int) -> memoryview | None:
         """Where the payload of a frame that is about to arrive belongs; None to throw it away."""
-        if not isinstance(frame, fr.Reduce | fr.Result) or self.view is None or frame.epoch != self.view.epoch:
+        if not isinstance(frame, fr.Reduce | fr.Result) or self.view is None or frame.epoch != self.view.stamp:
             return None
         return self.allreduce.sink(peer, frame, payload_bytes)
 
@@ -168,7 +168,7 @@ class Shell:
         for peer in sorted(set(self._links) - wanted):
             link = self._links[peer]
             link.member = None
-            if link.up and link.epoch <= view.epoch:
+            if link.up and link.stamp <= view.stamp:
                 self._emit(fx.CloseLink(peer, "no neighbour any more"))
                 link.up = False
             if not link.up:
@@ -180,14 +180,14 @@ class Shell:
 
     def _on_link_up(self, peer: PeerId) -> None:
         link = self._links.setdefault(peer, _Link())
-        link.up, link.dialling, link.epoch = True, False, 0
+        link.up, link.dialling, link.stamp = True, False, 0
         link.pause_s = self._limits.redial_min_s
         self._sync(peer)
 
     def _on_link_down(self, peer: PeerId) -> None:
         if (link := self._links.get(peer)) is None:
             return
-        link.up, link.dialling, link.epoch, link.redial_at = False, False, 0, self._now + link.pause_s
+        link.up, link.dialling, link.stamp, link.redial_at = False, False, 0, self._now + link.pause_s
         self.allreduce.on_down(peer)
         if self.view is None or peer not in self.allreduce.neighbours(self.view):
             del self._links[peer]
@@ -205,13 +205,13 @@ class Shell:
 
     def _sync(self, peer: PeerId) -> None:
         """Say which view this peer is in."""
-        epoch = self.view.epoch if self.view is not None else 0
-        self._emit(fx.Send(peer, fr.Sync(epoch=epoch, run=self.allreduce.run, committed=self.allreduce.committed)))
+        stamp = self.view.stamp if self.view is not None else 0
+        self._emit(fx.Send(peer, fr.Sync(epoch=stamp, run=self.allreduce.run, committed=self.allreduce.committed)))
         self._compare(peer)
 
     def _compare(self, peer: PeerId) -> None:
         view, link = self.view, self._links[peer]
-        if view is not None and link.epoch == view.epoch and peer in self.allreduce.neighbours(view):
+        if view is not None and link.stamp == view.stamp and peer in self.allreduce.neighbours(view):
             self.allreduce.on_level(peer)
 
     def _on_frame(self, event: ev.FrameReceived) -> None:
@@ -219,7 +219,7 @@ class Shell:
         if link is None or not link.up:
             return
         if isinstance(frame, fr.Sync):
-            link.epoch = frame.epoch
+            link.stamp = frame.epoch
             self._compare(event.peer)
         elif self.view is None or event.peer not in self.view:
             return

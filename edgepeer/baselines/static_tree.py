@@ -167,11 +167,11 @@ class StaticTree(Collective):
 
     def on_frame(self, peer: PeerId, frame: Frame, event: FrameReceived) -> None:
         self._heard[peer] = self.committed + 1, self._now
-        if isinstance(frame, Reduce) and frame.epoch == self._in_view.epoch:
+        if isinstance(frame, Reduce) and frame.epoch == self._in_view.stamp:
             self._on_data_reduce(peer, frame, event.stored)
         elif isinstance(frame, Result) and self.current(frame) and event.stored:
             self._on_data_bcast(peer, frame)
-        elif isinstance(frame, Meta) and frame.epoch == self._in_view.epoch:
+        elif isinstance(frame, Meta) and frame.epoch == self._in_view.stamp:
             record = self._record(frame.round)
             if record is not None and frame.about < self._in_view.size:
                 self._on_meta(peer, frame, record)
@@ -238,7 +238,7 @@ class StaticTree(Collective):
             self._tell(self._brothers, number, "reduce_sent", parent)
         if not self._up:
             commit = Commit(
-                decided_in=self._in_view.epoch,
+                decided_in=self._in_view.stamp,
                 contributors=pack_set(record.mine.contributors),
                 weight=record.mine.weight,
                 exact=True,
@@ -265,7 +265,7 @@ class StaticTree(Collective):
     def _send_sum(self, peer: PeerId, number: int, what: Sum) -> None:
         shape = Shape.of(what.vector)
         frame = Reduce(
-            epoch=self._in_view.epoch,
+            epoch=self._in_view.stamp,
             round=number,
             offset=0,
             total=shape.total,
@@ -324,7 +324,7 @@ class StaticTree(Collective):
             return
         shape = Shape.of(record.total)
         frame = Result(
-            epoch=self._in_view.epoch,
+            epoch=self._in_view.stamp,
             round=number,
             offset=0,
             total=shape.total,
@@ -339,7 +339,7 @@ class StaticTree(Collective):
         view = self._in_view
         for position in positions:
             if position != but:
-                self.send(view.ids[position], Meta(epoch=view.epoch, round=number, what=what, about=about))
+                self.send(view.ids[position], Meta(epoch=view.stamp, round=number, what=what, about=about))
 
     @property
     def deadline(self) -> float:

@@ -202,7 +202,7 @@ class Tree(Collective):
             return
         if self._reduced == partial.size:
             commit = self._commit = Commit(
-                decided_in=self._in_view.epoch,
+                decided_in=self._in_view.stamp,
                 contributors=pack_set(self._contributors),
                 weight=self._weight_sum,
                 exact=True,
@@ -243,7 +243,7 @@ class Tree(Collective):
         shape = Shape.of(partial)
         for start, end in self._rates.segments(parent, shape, self._sent_up, self._reduced):
             frame = Reduce(
-                epoch=self._in_view.epoch,
+                epoch=self._in_view.stamp,
                 round=self.committed + 1,
                 offset=start,
                 total=shape.total,
@@ -266,7 +266,7 @@ class Tree(Collective):
                 if last and self._commit is None:
                     break
                 frame = Result(
-                    epoch=self._in_view.epoch,
+                    epoch=self._in_view.stamp,
                     round=self.committed + 1,
                     offset=start,
                     total=shape.total,
