@@ -51,9 +51,7 @@ class Allreduce(Ending):
     def install(self, view: View, now: float) -> None:
         """Work in `view` from now on; the round in progress starts again."""
         place, rd, joining = self.place, self._round, self.place.view is None
-        if rd.held is not None and view.run == place.run:
-            self._commit(rd, rd.held)
-            rd = self._round
+        held, commit, decided_in = rd.held, rd.commit, rd.decided_in
         place.enter(view)
         self._deciding.enter(view)
         self._rates.keep(view.neighbours(place.me), 2 * tree.height(view.fanout, view.size))
@@ -69,6 +67,8 @@ class Allreduce(Ending):
         if not self._round.begun:
             self._origin = frozenset(view.ids)
         self._restart()
+        if held is not None and commit is not None and decided_in is not None and self._round is rd:
+            rd.hold_again(held, commit, decided_in)
         self._begin()
         self._advance()
 

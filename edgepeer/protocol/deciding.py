@@ -10,7 +10,8 @@ still receive.
     must hold, and all below it that must | says Have to its parent; the root: the round is decided
     hears Decide from its parent          | commits, and passes it on
     gets a result that is decided already | commits
-    holds, and a new view comes           | commits: who holds it in the new view hands it over there
+    holds, and a new view comes           | goes on holding, and gives it to its neighbours there instead of a
+                                          | contribution: in that view nothing else can be decided
 """
 
 from __future__ import annotations

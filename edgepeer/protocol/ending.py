@@ -77,9 +77,9 @@ class Ending:
             return
         if rd.abort_wanted is not None and self._pass_abort(rd, *rd.abort_wanted):
             return
-        if rd.own is not None:
+        if rd.own is not None and rd.held is None:
             rd.reduce(1 << place.view.position(place.me), root=place.parent is None)
-            if rd.reduced_all and rd.held is None:
+            if rd.reduced_all:
                 rd.reduced_at = rd.reduced_at if rd.reduced_at > rd.since else place.now
             self._send.up(rd)
         self._send.down(self._round)

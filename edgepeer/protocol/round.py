@@ -67,6 +67,13 @@ class Round:
         self.sent_up = -1
         self.sent_down: dict[PeerId, int] = {}
 
+    def hold_again(self, total: FloatVector, commit: Commit, decided_in: View) -> None:
+        """In another view, what was held in an earlier one."""
+        self.held, self.commit, self.decided_in = total, commit, decided_in
+        self.shape = Shape.of(total)
+        self.result = Prefix(self.shape, total)
+        self.result.received = total.size
+
     @property
     def all_sent(self) -> bool:
         """Whether the whole partial aggregate is on its way up."""

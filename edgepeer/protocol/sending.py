@@ -22,7 +22,8 @@ from edgepeer.protocol.place import Place
 from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.round import Round
 from edgepeer.protocol.streams import Shape, as_bytes
-from edgepeer.wire.frames import Abort, Cause, Decide, Reduce, Result, Sync, pack_set
+from edgepeer.wire.documents import pack
+from edgepeer.wire.frames import Abort, Cause, Decide, Reduce, Result, Sync, ViewFrame, pack_set
 
 __all__ = ["Sending"]
 
@@ -60,7 +61,15 @@ class Sending:
             rd.sent_up = end
 
     def down(self, rd: Round) -> None:
-        """To every child what has come of the result so far. At the root, that is its own partial aggregate."""
+        """To every child what has come of the result so far. At the root, that is its own partial aggregate.
+
+        What was held in another view goes to all neighbours, whole: none of them can add it up any more.
+        """
+        if rd.held is not None and rd.decided_in is not self._place.view:
+            for peer in self._place.at:
+                if self._place.level(peer) and peer != rd.result_from:
+                    self._offer(rd, peer, rd.held)
+            return
         root = self._place.parent is None and rd.result.received < 0
         source, ready = (rd.partial, rd.reduced) if root else (rd.result.buffer, rd.result.received)
         if source is None or ready < 0:
@@ -68,6 +77,23 @@ class Sending:
         for child in rd.streams:
             if self._place.level(child):
                 self._result(rd, child, source, ready)
+
+    def _offer(self, rd: Round, peer: PeerId, held: FloatVector) -> None:
+        if rd.commit is None or rd.decided_in is None or rd.sent_down.get(peer) == held.size:
+            return
+        rd.sent_down[peer] = held.size
+        self._emit(fx.Send(peer, ViewFrame(epoch=rd.decided_in.stamp), pack(rd.decided_in)))
+        shape = Shape.of(held)
+        frame = Result(
+            epoch=self._place.epoch,
+            round=self._place.committed + 1,
+            offset=0,
+            total=shape.total,
+            dtype=shape.dtype,
+            commit=rd.commit,
+            rate_bytes_per_s=self._rates.of(peer).bytes_per_s,
+        )
+        self._emit(fx.Send(peer, frame, as_bytes(held)))
 
     def _result(self, rd: Round, peer: PeerId, source: FloatVector, ready: int) -> None:
         """The last segment goes with the commit, and not before there is one.
@@ -99,9 +125,10 @@ class Sending:
         place = self._place
         for peer, at in place.at.items():
             if at == place.committed:
-                if isinstance(ended, Decided) and ended.view is place.view:
-                    if rd.sent_down.get(peer) == ended.total.size:
-                        self._emit(fx.Send(peer, Decide(epoch=place.epoch, round=ended.round)))
+                if isinstance(ended, Decided) and rd.sent_down.get(peer) == ended.total.size:
+                    self._emit(fx.Send(peer, Decide(epoch=place.epoch, round=ended.round)))
+                    place.at[peer] = ended.round
+                elif isinstance(ended, Decided) and ended.view is place.view:
                     self._result(rd, peer, ended.total, ended.total.size)
                     place.at[peer] = ended.round
                 else:
