@@ -35,7 +35,7 @@ from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.past import Dropped
 from edgepeer.protocol.place import UNKNOWN
 from edgepeer.protocol.round import Round
-from edgepeer.protocol.streams import Shape, Upstream
+from edgepeer.protocol.streams import Held, Prefix, Shape, Upstream
 from edgepeer.topology import tree
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Abort, Reduce, Result, unpack_set
@@ -51,7 +51,6 @@ class Allreduce(Ending):
     def install(self, view: View, now: float) -> None:
         """Work in `view` from now on; the round in progress starts again."""
         place, rd, joining = self.place, self._round, self.place.view is None
-        held, commit, decided_in = rd.held, rd.commit, rd.decided_in
         place.enter(view)
         self._deciding.enter(view)
         self._rates.keep(view.neighbours(place.me), 2 * tree.height(view.fanout, view.size))
@@ -67,8 +66,6 @@ class Allreduce(Ending):
         if not self._round.begun:
             self._origin = frozenset(view.ids)
         self._restart()
-        if held is not None and commit is not None and decided_in is not None and self._round is rd:
-            rd.hold_again(held, commit, decided_in)
         self._begin()
         self._advance()
 
@@ -99,7 +96,7 @@ class Allreduce(Ending):
         if place.at.get(peer) != committed:
             self._round.sent_down.pop(peer, None)
             if peer == place.parent:
-                self._round.sent_up, self._round.abort_sent, self._round.have_sent = -1, False, False
+                self._round.forget_sent()
             place.at[peer] = committed
             if committed >= 0 and place.committed >= 0:
                 self._send.hand_over(peer)
@@ -117,12 +114,14 @@ class Allreduce(Ending):
         place.committed = 0
         return True
 
-    def on_lost(self, peer: PeerId) -> None:
-        """A neighbour's link is gone."""
+    def on_lost(self, peer: PeerId) -> bool:
+        """A neighbour's link is gone. Returns whether the round's result was to come over it."""
         self.place.at.pop(peer, None)
         self._past.forget(peer)
-        if self._round.result_from == peer:
+        interrupted = self._round.result_from == peer
+        if interrupted:
             self._round.result_from = None
+        return interrupted
 
     def learn(self, peer: PeerId, view: View) -> None:
         """A neighbour tells of an older view: what it hands over next was decided there."""
@@ -230,7 +229,13 @@ class Allreduce(Ending):
         rd, shape = self._round, Shape(frame.total, frame.dtype)
         if not self.place.current(frame) or rd.misfit(shape, self._limits.max_vector_bytes) is not None:
             return None
-        prefix = rd.streams.get(peer) if isinstance(frame, Reduce) else rd.source(peer, peer in self.place.at)
+        prefix: Prefix | None
+        if isinstance(frame, Reduce):
+            prefix = rd.streams.get(peer)
+        elif self._is_from_below(peer, frame):
+            prefix = rd.streams[peer].held_total
+        else:
+            prefix = rd.source(peer, peer in self.place.at)
         return prefix.room(shape, frame.offset, payload_bytes // shape.itemsize) if prefix is not None else None
 
     def on_reduce(self, peer: PeerId, frame: Reduce, payload_bytes: int, stored: bool, seconds: float) -> None:
@@ -263,7 +268,12 @@ class Allreduce(Ending):
         """A segment of the root's sum lies in the result buffer (`stored`) or was of no use."""
         rd, view = self._round, self.place.view
         told = self._past.told(peer)
-        if view is None or not self.place.current(frame) or rd.result_from != peer:
+        if view is None or not self.place.current(frame):
+            return
+        if self._is_from_below(peer, frame):
+            self._on_held(peer, frame, payload_bytes, stored, told)
+            return
+        if rd.result_from != peer:
             return
         if not stored:
             self._on_repeated(frame)
@@ -280,6 +290,26 @@ class Allreduce(Ending):
             rd.decided_in = decided_in if decided_in.stamp == frame.commit.decided_in else None
         self._send.down(self._round)
         self._try_commit()
+
+    def _is_from_below(self, peer: PeerId, frame: Result) -> bool:
+        """Whether it is what a child holds from an earlier view, and not a result that counts."""
+        return frame.commit is not None and not frame.commit.final and peer in self._round.streams
+
+    def _on_held(self, peer: PeerId, frame: Result, payload_bytes: int, stored: bool, told: View | None) -> None:
+        stream, shape = self._round.streams[peer], Shape(frame.total, frame.dtype)
+        if not stored or frame.commit is None:
+            return
+        stream.held_total.stored(frame.offset, payload_bytes // shape.itemsize)
+        total = stream.held_total.buffer
+        if not stream.held_total.complete or total is None:
+            return
+        decided_in = told if told is not None and told.stamp == frame.commit.decided_in else None
+        if self._is_sound(peer, total, frame.commit, decided_in) and decided_in is not None:
+            total.flags.writeable = False
+            stream.held = Held(total, frame.commit, decided_in)
+            self._advance()
+        else:
+            stream.held_total = Prefix()
 
     def _on_repeated(self, frame: Result) -> None:
         """After a reconnect the end of a result that is held already: it may say that it counts now."""

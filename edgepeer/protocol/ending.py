@@ -1,6 +1,7 @@
 """How a round ends: held, decided, committed; or dropped.
 
 the whole sum is here    | its digest is checked, the rest goes on to the children: it is *held*
+a new view comes         | what is held goes up in the place of a sum, and the root puts it forward again
 enough peers hold it     | it is *decided* (deciding.py): committed, and handed to the application
 it can't be completed    | the root drops it, and says so; other peers ask the root to
 """
@@ -23,6 +24,7 @@ from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.round import Round
 from edgepeer.protocol.sending import Sending
 from edgepeer.protocol.streams import Prefix, digest_of
+from edgepeer.topology.view import View
 from edgepeer.wire.frames import Cause, Commit, Decide, Have, unpack_set
 
 __all__ = ["Ending"]
@@ -77,7 +79,9 @@ class Ending:
             return
         if rd.abort_wanted is not None and self._pass_abort(rd, *rd.abort_wanted):
             return
-        if rd.own is not None and rd.held is None:
+        if rd.held is None and (brought := rd.brought) is not None:
+            self._send.held(rd, brought)
+        elif rd.held is None and rd.own is not None:
             rd.reduce(1 << place.view.position(place.me), root=place.parent is None)
             if rd.reduced_all:
                 rd.reduced_at = rd.reduced_at if rd.reduced_at > rd.since else place.now
@@ -106,6 +110,10 @@ class Ending:
         if rd.held is None:
             if rd.result.complete and rd.commit is not None and rd.result.buffer is not None:
                 self._hold(rd, rd.commit, rd.result.buffer, rd.result_from)
+            elif self.place.parent is None and (brought := rd.brought) is not None:
+                rd.decided_in = brought.view
+                rd.commit = msgspec.structs.replace(brought.commit, held_in=view.stamp)
+                self._hold(rd, rd.commit, brought.total, None)
             elif self.place.parent is None and rd.reduced_all and rd.partial is not None:
                 self._hold(rd, rd.decide(view, rd.partial, self._origin), rd.partial, None)
         if rd.held is not None and self._deciding.decided(rd):
@@ -113,18 +121,20 @@ class Ending:
 
     def _hold(self, rd: Round, commit: Commit, total: FloatVector, source: PeerId | None) -> None:
         """The whole total is here: `source` has sent it; None: this peer, as the root, has reduced it."""
-        number = self.committed + 1
-        if source is not None:
-            wrong = "was decided in an unknown view" if rd.decided_in is None else ""
-            if digest_of(total) != commit.digest:
-                wrong = "does not have the root's digest"
-            if wrong:
-                rd.result, rd.commit, rd.result_from = Prefix(), None, None
-                self._fail_link(source, f"result of round {number} {wrong}")
-                return
+        if source is not None and not self._is_sound(source, total, commit, rd.decided_in):
+            rd.result, rd.commit, rd.result_from = Prefix(), None, None
+            return
         total.flags.writeable = False
         rd.held, rd.held_at, rd.decided = total, self.place.now, commit.final
         self._send.down(rd)
+
+    def _is_sound(self, source: PeerId, total: FloatVector, commit: Commit, decided_in: View | None) -> bool:
+        wrong = "was decided in an unknown view" if decided_in is None else ""
+        if digest_of(total) != commit.digest:
+            wrong = "does not have the root's digest"
+        if wrong:
+            self._fail_link(source, f"result of round {self.committed + 1} {wrong}")
+        return not wrong
 
     def _commit(self, rd: Round, total: FloatVector) -> None:
         """The total that is held counts."""
@@ -134,7 +144,7 @@ class Ending:
         commit = rd.commit = msgspec.structs.replace(rd.commit, final=True)
         if source is not None:
             self.place.at[source] = number
-        self.place.proven = decided_in.stamp
+        self.place.proven = commit.held_in
         mine, now = rd.own is not None, self.place.now
         self._end(Decided(number, total, commit, decided_in), source)
         self._emit(
@@ -166,7 +176,7 @@ class Ending:
         """Do what can be done to end the round without a sum. True if nothing else is to be done."""
         if self.place.parent is not None:
             self._send.abort(rd, cause, reason)
-        elif rd.held is None and (cause == "mismatch" or not rd.may_be_decided):
+        elif rd.held is None and rd.brought is None and (cause == "mismatch" or not rd.may_be_decided):
             self._end(Dropped(self.committed + 1, cause, reason), None)
             return True
         else:

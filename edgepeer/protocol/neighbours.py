@@ -52,7 +52,8 @@ class Neighbours:
     def on_lost(self, peer: PeerId) -> None:
         """A link is gone."""
         self._providing.pop(peer, None)
-        self._allreduce.on_lost(peer)
+        if self._allreduce.on_lost(peer):
+            self.sync_all()  # another one may have the same result, and think that we have taken it
         self._catchup.on_lost(peer)
         self.hope()
 

@@ -7,7 +7,7 @@ import numpy as np
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol.events import FloatVector
-from edgepeer.protocol.streams import Prefix, Shape, Upstream, digest_of
+from edgepeer.protocol.streams import Held, Prefix, Shape, Upstream, digest_of
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Cause, Commit, pack_set
 
@@ -19,8 +19,8 @@ class Round:
 
     __slots__ = (
         "abort_sent", "abort_wanted", "commit", "contributors", "decided", "decided_in", "have_sent", "haves", "held",
-        "held_at", "may_be_decided", "own", "partial", "reduced", "reduced_at", "result", "result_from", "sent_down",
-        "sent_up", "shape", "since", "spare", "streams", "weight", "weight_sum",
+        "held_at", "may_be_decided", "own", "partial", "passed_up", "prior", "reduced", "reduced_at", "result",
+        "result_from", "sent_down", "sent_up", "shape", "since", "spare", "streams", "weight", "weight_sum",
     )  # fmt: skip
 
     def __init__(self, spare: FloatVector | None = None) -> None:
@@ -33,6 +33,11 @@ class Round:
         """Whether a root of an earlier view may have committed this round. It may if all that this peer had to send
         went up to it, or if this peer was not in that view; then nobody but that root can say that the round is
         dropped, and it goes on until it is complete, or handed over by somebody who has its result."""
+        self.prior: Held | None = None
+        """What was held here in an earlier view."""
+        self.held: FloatVector | None = None
+        self.commit: Commit | None = None
+        self.decided_in: View | None = None
         self.partial: FloatVector | None = None
         """This peer's vector plus its children's, `reduced` elements of it."""
         self.sent_up = -1
@@ -41,8 +46,10 @@ class Round:
         self.restart({})
 
     def restart(self, streams: dict[PeerId, Upstream]) -> None:
-        """Forget everything but the own contribution. `streams`: the children, in position order."""
-        self.may_be_decided |= self.all_sent
+        """Forget everything but the own contribution, and what is held. `streams`: the children, in position order."""
+        if self.held is not None and self.commit is not None and self.decided_in is not None:
+            self.prior = Held(self.held, self.commit, self.decided_in)
+        self.may_be_decided |= self.all_sent or self.prior is not None
         self.streams = streams
         self.shape: Shape | None = Shape.of(self.own) if self.own is not None else None
         self.partial = None
@@ -52,27 +59,36 @@ class Round:
         self.result = Prefix()
         """The root's sum, as it comes down."""
         self.result_from: PeerId | None = None
-        self.commit: Commit | None = None
+        self.commit = None
         """The root's, once it is here."""
-        self.decided_in: View | None = None
+        self.decided_in = None
         """The view whose positions it speaks of."""
-        self.held: FloatVector | None = None
+        self.held = None
         """The whole result, once it is here, with the right digest."""
         self.reduced_at = self.held_at = self.since
         self.decided = False
         self.haves: set[PeerId] = set()
         """Children that hold it, and all below them that must."""
-        self.have_sent = False
-        self.abort_sent = False
-        self.sent_up = -1
         self.sent_down: dict[PeerId, int] = {}
+        self.forget_sent()
 
-    def hold_again(self, total: FloatVector, commit: Commit, decided_in: View) -> None:
-        """In another view, what was held in an earlier one."""
-        self.held, self.commit, self.decided_in = total, commit, decided_in
-        self.shape = Shape.of(total)
-        self.result = Prefix(self.shape, total)
-        self.result.received = total.size
+    def forget_sent(self) -> None:
+        """The parent has to hear everything again."""
+        self.sent_up = -1
+        self.passed_up = self.have_sent = self.abort_sent = False
+
+    @property
+    def brought(self) -> Held | None:
+        """What was held in an earlier view here or below, and takes the place of a sum; the newest of several.
+
+        Not before all below have said what they bring: one of them may have something newer, and only that can count.
+        """
+        held = [stream.held for stream in self.streams.values() if stream.held is not None]
+        if self.prior is not None:
+            held.append(self.prior)
+        if not held or not all(stream.begun for stream in self.streams.values()):
+            return None
+        return max(held, key=lambda held: held.commit.held_in)
 
     @property
     def all_sent(self) -> bool:
@@ -97,6 +113,7 @@ class Round:
         self.decided_in = view
         self.commit = Commit(
             decided_in=view.stamp,
+            held_in=view.stamp,
             contributors=pack_set(self.contributors),
             weight=self.weight_sum,
             exact=origin <= set(view.names(self.contributors)),
@@ -108,21 +125,21 @@ class Round:
     @property
     def begun(self) -> bool:
         """Whether anybody's contribution is here."""
-        return self.own is not None or any(stream.received >= 0 for stream in self.streams.values())
+        return self.own is not None or self.prior is not None or any(s.begun for s in self.streams.values())
 
     @property
     def waits_for_children(self) -> bool:
-        return self.own is not None and any(not stream.complete for stream in self.streams.values())
+        return self.own is not None and bool(self.late)
 
     @property
     def late(self) -> list[PeerId]:
         """The children whose partial aggregates are not complete."""
-        return [child for child, stream in self.streams.items() if not stream.complete]
+        return [child for child, stream in self.streams.items() if not stream.complete and stream.held is None]
 
     @property
     def missing(self) -> int:
         """Bit set of the positions below this peer that have not been heard of."""
-        return sum(stream.allowed for stream in self.streams.values() if stream.received < 0)
+        return sum(stream.allowed for stream in self.streams.values() if not stream.begun)
 
     def source(self, peer: PeerId, known: bool) -> Prefix | None:
         """The result, if the peer may write to it: one at a time, or one would write to what another has completed."""

@@ -21,7 +21,7 @@ from edgepeer.protocol.past import Decided, Dropped, Past
 from edgepeer.protocol.place import Place
 from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.round import Round
-from edgepeer.protocol.streams import Shape, as_bytes
+from edgepeer.protocol.streams import Held, Shape, as_bytes
 from edgepeer.wire.documents import pack
 from edgepeer.wire.frames import Abort, Cause, Decide, Reduce, Result, Sync, ViewFrame, pack_set
 
@@ -63,12 +63,13 @@ class Sending:
     def down(self, rd: Round) -> None:
         """To every child what has come of the result so far. At the root, that is its own partial aggregate.
 
-        What was held in another view goes to all neighbours, whole: none of them can add it up any more.
+        What is put forward again, from another view, goes whole.
         """
         if rd.held is not None and rd.decided_in is not self._place.view:
-            for peer in self._place.at:
-                if self._place.level(peer) and peer != rd.result_from:
-                    self._offer(rd, peer, rd.held)
+            for child in rd.streams:
+                if self._place.level(child) and rd.sent_down.get(child) != rd.held.size and rd.commit and rd.decided_in:
+                    rd.sent_down[child] = rd.held.size
+                    self._whole(child, Held(rd.held, rd.commit, rd.decided_in))
             return
         root = self._place.parent is None and rd.result.received < 0
         source, ready = (rd.partial, rd.reduced) if root else (rd.result.buffer, rd.result.received)
@@ -78,22 +79,26 @@ class Sending:
             if self._place.level(child):
                 self._result(rd, child, source, ready)
 
-    def _offer(self, rd: Round, peer: PeerId, held: FloatVector) -> None:
-        if rd.commit is None or rd.decided_in is None or rd.sent_down.get(peer) == held.size:
-            return
-        rd.sent_down[peer] = held.size
-        self._emit(fx.Send(peer, ViewFrame(epoch=rd.decided_in.stamp), pack(rd.decided_in)))
-        shape = Shape.of(held)
+    def held(self, rd: Round, brought: Held) -> None:
+        """To the parent, in the place of a partial aggregate: what is held here or below from an earlier view."""
+        parent = self._place.parent
+        if parent is not None and self._place.level(parent) and not rd.passed_up:
+            rd.passed_up = True
+            self._whole(parent, brought)
+
+    def _whole(self, peer: PeerId, held: Held) -> None:
+        self._emit(fx.Send(peer, ViewFrame(epoch=held.view.stamp), pack(held.view)))
+        shape = Shape.of(held.total)
         frame = Result(
             epoch=self._place.epoch,
             round=self._place.committed + 1,
             offset=0,
             total=shape.total,
             dtype=shape.dtype,
-            commit=rd.commit,
+            commit=held.commit,
             rate_bytes_per_s=self._rates.of(peer).bytes_per_s,
         )
-        self._emit(fx.Send(peer, frame, as_bytes(held)))
+        self._emit(fx.Send(peer, frame, as_bytes(held.total)))
 
     def _result(self, rd: Round, peer: PeerId, source: FloatVector, ready: int) -> None:
         """The last segment goes with the commit, and not before there is one.

@@ -7,14 +7,17 @@ there already carries the same bits, whoever sends it, and may be stored again o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import xxhash
 
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.segments import RateEstimate
-from edgepeer.wire.frames import Dtype
+from edgepeer.topology.view import View
+from edgepeer.wire.frames import Commit, Dtype
 
-__all__ = ["Prefix", "Shape", "Upstream", "as_bytes", "digest_of"]
+__all__ = ["Held", "Prefix", "Shape", "Upstream", "as_bytes", "digest_of"]
 
 
 class Shape:
@@ -80,10 +83,20 @@ class Prefix:
         self.received = max(self.received, offset + count)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """A round's whole result, in an earlier view put forward by its root: it may count already, somewhere."""
+
+    total: FloatVector
+    commit: Commit
+    view: View
+    """The view that the commit's positions are of."""
+
+
 class Upstream(Prefix):
     """A child's partial aggregate, and what it stands for."""
 
-    __slots__ = ("added", "allowed", "contributors", "rate", "weight")
+    __slots__ = ("added", "allowed", "contributors", "held", "held_total", "rate", "weight")
 
     def __init__(self, allowed: int, rate: RateEstimate) -> None:
         super().__init__()
@@ -94,6 +107,15 @@ class Upstream(Prefix):
         self.added = -1
         """How many elements of it are in this peer's sum; -1 before any, even an empty one, is."""
         self.rate = rate
+        self.held_total = Prefix()
+        """In the place of a partial aggregate: a result that is held below from an earlier view, as it comes."""
+        self.held: Held | None = None
+        """The same, once all of it is here."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether all peers below have said what they bring: a partial aggregate begins when all of its parts have."""
+        return self.received >= 0 or self.held is not None
 
     def emptied(self) -> Upstream:
         """The same for the next round, in the same memory."""

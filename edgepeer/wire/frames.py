@@ -163,10 +163,15 @@ class Commit(_Header, frozen=True):
     """xxh3_128 of the whole result's bytes."""
     final: bool = True
     """Whether the round is decided. Else it is when a Decide follows."""
+    held_in: _Count = 0
+    """Stamp of the newest view whose root put it forward: of two sums for one round, only the newer can count."""
 
 
 class Result(_Header, frozen=True):
-    """A segment of the root's sum on its way down. Payload: its elements. Not to be applied before it is decided."""
+    """A segment of the root's sum on its way down. Payload: its elements. Not to be applied before it is decided.
+
+    From a child, with a commit that is not final: what is held below from an earlier view, on its way up.
+    """
 
     epoch: _Count
     round: _Count
