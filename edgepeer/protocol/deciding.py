@@ -1,8 +1,8 @@
 """When a round counts: once a quorum's worth of peers holds its result.
 
 The root's sum counts for nobody, the root included, before the first `View.holders` members hold all of it. Any
-quorum that goes on without the others has one of these in it, who hands the result over; so what one peer has
-committed can't be lost by the others. The holders are the top of the tree: their word is there while the leaves
+quorum that goes on without the others has one of these in it; so what one peer has committed can't be lost by the
+others. The holders are the top of the tree: their word is there while the leaves
 still receive.
 
     a peer                                | does
@@ -10,8 +10,13 @@ still receive.
     must hold, and all below it that must | says Have to its parent; the root: the round is decided
     hears Decide from its parent          | commits, and passes it on
     gets a result that is decided already | commits
-    holds, and a new view comes           | goes on holding, and gives it to its neighbours there instead of a
-                                          | contribution: in that view nothing else can be decided
+    holds, and a new view comes           | does not contribute there, but sends up what it holds; of several the
+                                          | newest goes on up
+    root, and some of it has come up      | once all have contributed or sent something up: puts the newest forward
+                                          | again, in the place of a sum
+
+That is a consensus in the manner of Paxos or Viewstamped Replication, one for each round, with views for ballots: to
+contribute to a view is to promise that nothing older is held, and the root may propose a sum if all have promised.
 """
 
 from __future__ import annotations
