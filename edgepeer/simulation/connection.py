@@ -138,7 +138,8 @@ class End:
     @property
     def receiving(self) -> bool:
         """Whether a frame is on its way in, and comes forward."""
-        return self.reading is not None and not self.connection.network.is_cut(self.other, self.owner.id)
+        sender = self.connection.end_of(self.other).owner
+        return self.reading is not None and sender.powered and not self.connection.network.is_cut(sender.id, self.owner.id)
 
     def meet(self, incarnation: int) -> None:
         """The other end's Hello has come."""
