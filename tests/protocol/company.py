@@ -112,7 +112,8 @@ class Company:
             self._broken[pair] = self._life(one, other) + 1
 
     def _open(self, one: str, other: str) -> bool:
-        return (one, other) not in self.cut and not {one, other} & self.dead
+        there = one in self.machines and other in self.machines and not {one, other} & self.dead
+        return there and (one, other) not in self.cut
 
     def _do(self, name: PeerId) -> None:
         for effect in self[name].effects:

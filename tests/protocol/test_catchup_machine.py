@@ -188,3 +188,45 @@ def test_the_state_is_not_fetched_before_the_owner_wants_the_run() -> None:
     b.hear(ev.ViewSeen(RUN))
     assert b.level("a", committed=7) == []
     assert b.hear(ev.RunWanted("r")) == ["a <- state of r?"]
+
+
+# -- states from checkpoints -------------------------------------------------------------------------------
+
+
+def test_who_has_restored_a_state_needs_none() -> None:
+    b = Machine("b")
+    b.hear(ev.RunWanted("r", 1, have=7))
+    b.hear(ev.ViewSeen(RUN))
+    assert b.node.allreduce.committed == 7
+    assert b.level("a", committed=7) == []
+    assert b.contribute(1) == []
+    for name in "de":
+        b.level(name, committed=7)
+        b.reduce(name, vector(1), name, number=8)
+    assert b.said == ["a <- reduce 8 [0:] 3 of 11010"]
+
+
+def test_a_run_goes_on_from_the_newest_state_that_somebody_has() -> None:
+    """The root has an older one: it takes the newer from below before the run goes on."""
+    a = Machine("a")
+    a.hear(ev.RunWanted("r", 1, have=5))
+    a.hear(ev.ViewSeen(view(1, "abc", run="r")))
+    a.level("b", committed=5)
+    assert a.level("c", committed=7) == ["c <- state of r?"]
+    assert state(a, "c", b"seven", number=7) == ["state of r after 7: seven"]
+    assert "b <- sync 1 r after 7" in a.hear(ev.Adopted("r", 7))
+
+
+def test_a_state_that_is_restored_after_the_run_has_begun_counts_too() -> None:
+    a = Machine("a")
+    a.hear(ev.ViewSeen(view(1, "abc", run="r")))
+    a.level("b", committed=-1)
+    assert a.hear(ev.RunWanted("r", 1, have=5)) == ["b <- sync 1 r after 5"]
+    assert a.node.allreduce.committed == 5
+
+
+def test_a_restored_state_of_another_run_is_none_of_this() -> None:
+    b = Machine("b")
+    b.hear(ev.RunWanted("old", 1, have=7))
+    b.hear(ev.ViewSeen(RUN))
+    assert b.node.allreduce.committed == -1

@@ -51,6 +51,14 @@ def test_who_has_a_way_to_the_coordinator_only_passes_the_poll_on() -> None:
     assert poll(member_d(orphan=False), "c", "c") == ["b <- poll 1 for c in 1", "e <- poll 1 for c in 1"]
 
 
+def test_everybody_votes_for_the_coordinator() -> None:
+    """It polls when it has lost somebody: who does not answer does not count."""
+    for lost in (True, False):
+        assert poll(member_d(orphan=lost), "b", "a") == [
+            "c <- poll 1 for a in 1", "e <- poll 1 for a in 1", "b <- vote 1 of d for a",
+        ]  # fmt: skip
+
+
 def test_the_coordinator_does_not_vote_against_itself() -> None:
     a = Machine("a").join(SEVEN, up="bc")
     assert poll(a, "b", "c") == ["c <- poll 1 for c in 1"]
@@ -179,6 +187,17 @@ def test_a_parent_that_comes_back_ends_it() -> None:
     assert not any("poll" in line for line in b.until(3.5))
 
 
+def test_where_the_tree_has_fallen_apart_it_connects_with_more_members() -> None:
+    """f and g are no backups of d; without b, c and a, nobody else could tell it of them."""
+    d = Machine("d", limits=Limits(silence_s=2.0)).join(SEVEN)
+    said = d.until(3.9)
+    assert when(said, "dial b") < 0.3
+    assert when(said, "dial f") > 3.0  # its turn is two half seconds after its parent was lost
+    assert {line.split(": dial ")[1] for line in said if ": dial " in line} == set("abcefg")
+    d.hear(ev.ViewSeen(view(2, "abcdefg")))
+    assert {state.peer for state in d.node.link_states()} == set("bce")  # not wanted any more
+
+
 def test_votes_for_an_earlier_view_are_void() -> None:
     b = orphan()
     for voter in "cde":
@@ -199,7 +218,7 @@ def test_half_of_an_even_number_may_not_take_over_from_the_coordinator() -> None
 def test_half_with_the_coordinator_may_go_on() -> None:
     a = Machine("a").join(view(1, "abcd"), up="bc")
     a.frame("c", fr.Suspect(epoch=1, peer="d", reason="gone"))
-    assert "view 2 abc" in a.said
+    assert a.votes("b")[0] == "view 2 abc"
     a = Machine("a").join(view(1, "ab"), up="b")
     a.until(1.0)
     assert 3.0 <= when(a.until(5.0), "view 2 a") < 3.3
@@ -212,8 +231,9 @@ def test_a_configured_quorum_is_what_counts(quorum: int, lost: str, goes_on: boo
     membership = Membership(member("a"), 2, Limits())
     membership.enter(view(1, "abcde", quorum=quorum), 0.0)
     for peer in lost:
-        membership.lose(PeerId(peer))
-    found = membership.next_view(first_round=1, boundary=False, idle=True, contributed=False, now=1.0)
+        membership.lose(PeerId(peer), 1.0)
+    votes = {PeerId(peer) for peer in "abcde" if peer not in lost}
+    found = membership.next_view(first_round=1, boundary=False, idle=True, contributed=False, votes=votes, now=1.0)
     assert (found is not None) == goes_on
     assert bool(membership.waits) != goes_on
 
@@ -241,42 +261,79 @@ def coordinator(world: View) -> Membership:
     return membership
 
 
-def following(membership: Membership, now: float = 1.0) -> str:
+def following(membership: Membership, votes: str, now: float = 1.0) -> str:
     """The members of the view that the coordinator would make now; empty if none."""
-    found = membership.next_view(first_round=1, boundary=False, idle=True, contributed=False, now=now)
+    found = membership.next_view(
+        first_round=1, boundary=False, idle=True, contributed=False, votes={PeerId(peer) for peer in votes}, now=now
+    )
     return "".join(found.ids) if found is not None else ""
 
 
 def test_a_member_with_a_newer_life_is_dead_for_sure_and_not_waited_for() -> None:
     a = coordinator(view(1, "abcde"))
     for lost in "cde":
-        a.lose(PeerId(lost))
-    assert following(a) == ""
+        a.lose(PeerId(lost), 1.0)
+    assert following(a, "ab") == ""
     assert a.waits == "2 of 5 peers are in reach, too few to go on without the others"
     a.on_presence(member("c", 2), 1.0)
-    assert following(a, 2.0) == "abc"  # two of the four that may live, and one of them the coordinator
+    assert following(a, "ab", 2.0) == "abc"  # two of the four that may live, and one of them the coordinator
     assert a.waits == ""
+
+
+def test_a_newer_life_on_a_link_ends_the_older_as_well_as_one_on_mqtt() -> None:
+    a = coordinator(view(1, "abcde"))
+    for lost in "cde":
+        a.lose(PeerId(lost), 1.0)
+    a.on_life(C, 1)
+    assert following(a, "ab") == ""
+    a.on_life(C, 2)
+    assert following(a, "ab") == "ab"
+
+
+def test_the_word_of_a_loss_counts_only_for_a_while() -> None:
+    """It is said again for as long as it is true."""
+    a = coordinator(view(1, "abcde"))
+    assert a.lose(C, 1.0)
+    assert not a.lose(C, 2.0)  # no news
+    assert following(a, "ab", 2.4) == ""
+    assert a.lost(3.4) == {"c"}
+    assert a.lost(3.6) == set()
+    assert following(a, "abde", 3.6) == ""
+    assert a.lose(C, 4.0)
+
+
+def test_joiners_need_no_votes() -> None:
+    a = coordinator(view(1, "abcde"))
+    a.on_presence(member("f"), 1.0)
+    assert following(a, "a", 2.0) == "abcdef"
 
 
 def test_those_who_leave_of_their_own_will_agree_to_be_left_out() -> None:
     a = coordinator(view(1, "abcde"))
     for leaver in "bcde":
         a.on_leaver(PeerId(leaver), 1, 0, 1.0)
-    assert following(a, 2.0) == "a"
+    assert following(a, "a", 2.0) == "a"
 
 
 def test_step_by_step_a_minority_does_not_become_the_whole() -> None:
     """Each view has a quorum of the one before, and until all work in that, of the last in which all did."""
     a = coordinator(view(1, "abcde"))
     for lost in "de":
-        a.lose(PeerId(lost))
-    assert following(a) == "abc"
+        a.lose(PeerId(lost), 1.0)
+    assert following(a, "abc") == "abc"
     a.enter(view(2, "abc"), 1.0)
-    a.lose(PeerId("b"))
-    assert following(a, 2.0) == ""
+    a.lose(B, 1.0)
+    assert following(a, "ac", 2.0) == ""
     assert a.waits == "2 of 5 peers are in reach, too few to go on without the others"
     a.settle()
-    assert following(a, 3.0) == "ac"
+    assert following(a, "ac", 2.0) == "ac"
+
+
+def test_who_does_not_answer_does_not_count_though_nobody_has_said_that_it_is_lost() -> None:
+    a = coordinator(view(1, "abcde"))
+    a.lose(PeerId("e"), 1.0)
+    assert following(a, "ab") == ""
+    assert following(a, "abd") == "abcd"
 
 
 def test_a_takeover_needs_a_quorum_of_the_last_settled_view_too() -> None:

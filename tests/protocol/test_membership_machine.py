@@ -196,7 +196,7 @@ def test_a_member_that_shows_up_in_a_new_life_is_replaced_at_once(a: Machine) ->
 
 def test_the_lost_are_let_in_again_only_in_a_new_life(a: Machine) -> None:
     a.frame("c", fr.Suspect(epoch=1, peer="b", reason="gone"))
-    assert "view 2 ac" in a.said
+    assert "view 2 ac" in a.votes("c")
     a.hear(ev.PresenceSeen(member("b", 1)), 2.0)  # its presence still stands, or is said again
     assert views(a.until(3.0)) == []
     a.hear(ev.PresenceSeen(member("b", 2)), 3.0)
@@ -217,6 +217,8 @@ def test_who_is_gone_from_mqtt_is_forgotten(a: Machine) -> None:
         assert a.node.view is not None
         assert peer in a.node.view
         a.frame("c", fr.Suspect(epoch=a.node.view.epoch, peer=peer, reason="gone"))
+        a.votes("b", "c")
+        assert peer not in a.node.view
         a.hear(ev.PresenceGone(peer))
         for name in "bc":
             a.frame(name, fr.Ping(waiting=False))

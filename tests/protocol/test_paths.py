@@ -55,7 +55,7 @@ def carried(
     machine: Machine, hop: str, source: str, frame: fr.Frame, *, tunnel: int, serial: int, data: bytes = b""
 ) -> list[str]:
     """A frame for this machine comes through a hop; an empty name stands for the broker."""
-    wrapped = via(source, str(machine.node.id), frame, tunnel=tunnel, serial=serial)
+    wrapped = via(source, str(machine.node.id), machine.stamped(frame), tunnel=tunnel, serial=serial)
     if not hop:
         return machine.hear(ev.Relayed(wrapped, data))
     return machine.hear(ev.FrameReceived(PeerId(hop), wrapped, data, len(data)))
@@ -519,6 +519,20 @@ def test_what_a_source_does_wrong_in_a_tunnel_costs_it_the_tunnel_and_the_hop_no
 
 
 # -- pieces ------------------------------------------------------------------------------------------------
+
+
+def test_pieces_through_a_neighbour_may_be_larger_than_through_the_broker() -> None:
+    b = around(limits=Limits(tunnel_bytes=64, relay_bytes=16, first_segment_bytes=1 << 20))
+    sizes = []
+    for hop in ("c", ""):
+        lose(b, "d")
+        b.until(b.now + 0.6)
+        knock(b, hop, "d", 50 + len(sizes))
+        b.node._emit(fx.Send(D, fr.State(run="r", round=1, offset=0, total=200), bytes(200)))
+        sent = [effect for effect in b.node._drain() if isinstance(effect, fx.Send | fx.Relay)]
+        sizes.append(max(len(effect.payload or b"") for effect in sent))
+        b.level("d")
+    assert sizes == [64, 16]
 
 
 def split(frame: fr.Frame, payload: bytes, limit: int) -> list[tuple[fr.Frame, bytes]]:

@@ -47,7 +47,7 @@ def test_a_ping_says_with_whom_its_sender_is_connected() -> None:
     assert set(pings) == set("acefg")  # at once, to all
     for ping in pings.values():
         assert SEVEN.names(fr.unpack_set(ping.reaches)) == tuple("acefg")
-        assert ping.epoch == 1
+        assert ping.epoch == SEVEN.stamp
     b.hear(ev.LinkUp(D, 1))
     assert SEVEN.names(fr.unpack_set(told(b)["d"].reaches)) == tuple("acdefg")
 
@@ -72,7 +72,7 @@ def test_who_has_no_view_reaches_nobody() -> None:
     assert b.frame("x", ping) == ["x <- sync 0 after 0"]
     b.join(SEVEN).level("a")
     b.hear(ev.LinkUp(D, 1))
-    assert told(b)["d"].epoch == 1
+    assert told(b)["d"].epoch == SEVEN.stamp
 
 
 # -- orphan ------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_a_round_that_was_decided_in_the_view_before_does_not() -> None:
     for peer in "ade":
         b.sync(peer, 0)
     b.view_frame("a", SEVEN)
-    b.result("a", vector(7), "abcdefg", decided_in=1, of="abcdefg")
+    b.result("a", vector(7), "abcdefg", decided_in=SEVEN.stamp, of="abcdefg")
     assert b.node.allreduce.committed == 1
     assert b.node.membership.base == SEVEN
 

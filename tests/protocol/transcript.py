@@ -17,7 +17,6 @@ from edgepeer.topology.view import Member, View
 from edgepeer.wire import frames as fr
 from edgepeer.wire.documents import pack
 
-
 VIEWS: dict[int, View] = {}
 """The views that a test has made, by epoch: what it calls an epoch is a stamp on the wire."""
 
@@ -65,17 +64,25 @@ class Machine:
         self.hidden = hidden
         self.effects: list[fx.Effect] = []
         self.now = 0.0
+        self.polled = 0
+        """Number of the last Poll that this machine has sent out for itself."""
 
     # -- events --------------------------------------------------------------------------------------------
 
     def hear(self, event: ev.Event, at: float | None = None) -> list[str]:
         self.now = self.now if at is None else at
         self.effects = self.node.handle(event, self.now)
-        return self.said
+        return self._heard_out()
 
     def tick(self, at: float) -> list[str]:
         self.now = at
         self.effects = self.node.tick(at)
+        return self._heard_out()
+
+    def _heard_out(self) -> list[str]:
+        for effect in self.effects:
+            if isinstance(effect, fx.Send) and isinstance(effect.frame, fr.Poll):
+                self.polled = effect.frame.number if effect.frame.candidate == self.node.id else self.polled
         return self.said
 
     def until(self, at: float) -> list[str]:
@@ -91,9 +98,11 @@ class Machine:
         changes: dict[str, Any] = {}
         if 0 < (epoch := getattr(frame, "epoch", 0)) < 1 << 20:
             changes["epoch"] = self.stamp(epoch)
-        if isinstance(frame, fr.Result) and frame.commit is not None and frame.commit.decided_in < 1 << 20:
-            commit = msgspec.structs.replace(frame.commit, decided_in=self.stamp(frame.commit.decided_in))
-            changes["commit"] = commit
+        if isinstance(frame, fr.Result) and frame.commit is not None:
+            commit = frame.commit
+            stamps = {name: getattr(commit, name) for name in ("decided_in", "held_in")}
+            stamps = {name: self.stamp(epoch) if 0 < epoch < 1 << 20 else epoch for name, epoch in stamps.items()}
+            changes["commit"] = msgspec.structs.replace(commit, **stamps)
         return msgspec.structs.replace(frame, **changes) if changes else frame
 
     def stamp(self, epoch: int) -> int:
@@ -168,6 +177,7 @@ class Machine:
         *,
         number: int = 1,
         decided_in: int = 0,
+        held_in: int = 0,
         of: str = "",
         final: bool = True,
     ) -> list[str]:
@@ -176,6 +186,7 @@ class Machine:
         assert world is not None
         commit = fr.Commit(
             decided_in=decided_in or world.epoch,
+            held_in=held_in or decided_in or world.epoch,
             contributors=fr.pack_set(sum(1 << (of or "".join(world.ids)).index(name) for name in who)),
             weight=float(len(who)),
             exact=True,
@@ -188,6 +199,16 @@ class Machine:
     def have(self, child: str, *, number: int = 1) -> list[str]:
         assert self.node.view is not None
         return self.frame(child, fr.Have(epoch=self.node.view.epoch, round=number))
+
+    def votes(self, *voters: str) -> list[str]:
+        """These members are for this machine: so they answer to its last Poll, by way of its neighbours."""
+        assert self.node.view is not None
+        said = []
+        for voter in voters:
+            by_way_of = next(peer for peer, _ in self.node.links.connected())
+            vote = fr.Vote(epoch=self.node.view.epoch, candidate=self.node.id, number=self.polled, voter=voter)
+            said += self.frame(str(by_way_of), vote)
+        return said
 
     def decide(self, parent: str, *, number: int = 1) -> list[str]:
         assert self.node.view is not None

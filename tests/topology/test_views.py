@@ -48,8 +48,27 @@ def test_precedes_is_transitive(one: View, two: View, three: View) -> None:
 def test_what_decides() -> None:
     assert of("ab", epoch=1).precedes(of("z", epoch=2))
     assert of("a").precedes(of("yz"))  # the larger fleet
-    assert of("bc").precedes(of("ac"))  # the smaller coordinator
-    assert not of("ac").precedes(of("bc"))
+    assert of("bc").precedes(of("ac")) != of("ac").precedes(of("bc"))  # whichever, but all peers agree
+
+
+@given(views, views)
+def test_frames_name_a_view_by_its_stamp(one: View, other: View) -> None:
+    assert one.stamp == of(list(one.ids), epoch=one.epoch, life=one.members[0].incarnation).stamp
+    assert (one.stamp == other.stamp) == (one.epoch == other.epoch and one.members == other.members)
+    assert one.stamp < 2**53
+    assert one.stamp >> 33 == one.epoch
+    assert one.epoch >= other.epoch or one.stamp < other.stamp
+
+
+def test_views_for_another_run_or_round_have_another_stamp() -> None:
+    view = of("ab")
+    others = [view.successor(first_round=number, run=run) for run in ("", "r", "s") for number in (1, 2)]
+    assert len({other.stamp for other in others}) == 6
+
+
+def test_the_largest_stamp_fits_a_frame() -> None:
+    members = tuple(Member(id=f"p{n}", incarnation=1) for n in range(MAX_MEMBERS))
+    assert View(epoch=(1 << 20) - 1, members=members).stamp < 2**53
 
 
 # -- the next view -----------------------------------------------------------------------------------------
@@ -217,6 +236,7 @@ def test_round_trip(view: View) -> None:
     [
         {"epoch": 0},
         {"epoch": -1},
+        {"epoch": 1 << 20},
         {"members": []},
         {"members": [{"id": f"p{n}", "incarnation": 1} for n in range(MAX_MEMBERS + 1)]},
         {"members": [{"id": "a", "incarnation": 1}, {"id": "a", "incarnation": 2}]},
