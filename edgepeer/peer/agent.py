@@ -2,6 +2,8 @@
 
 A fleet that has lost everything but its checkpoints, the broker's memory included, takes up its job again: an agent
 that stopped in mid-job announces that job, if the fabric has none and has not gone on to another.
+
+An agent that finds its fabric at work joins when its model is built, not before: a round needs all who are in.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ async def run_agent(settings: PeerSettings, *, stop: asyncio.Event) -> None:
         advertise=settings.advertise,
         fanout=settings.fanout,
         quorum=settings.quorum,
+        aside=True,
         protocol=settings.protocol,
         static_timeout=settings.static_timeout,
     )
@@ -90,6 +93,8 @@ class _Agent:
         self._unfinished = unfinished
         self._jobs = JobBoard(lambda job: checkpoints.ending(job) == "withdrawn")
         self._run_told = ""
+        self._met = False
+        """Whether it is known what the fabric is at."""
         self._changed = asyncio.Event()
         peer.on_fabric_event = self._hear
 
@@ -107,6 +112,18 @@ class _Agent:
                 self._jobs.synced()
                 if not self._jobs.told:
                     self._put_back()
+                self._meet()
+
+    def _meet(self) -> None:
+        """Join now, or leave that to the run."""
+        if self._met:
+            return
+        self._met = True
+        job = self._jobs.current
+        if job is not None and self._run_told == job.id:
+            _log.info("job %s is under way: joining when the model is built", job.id)
+        else:
+            self._peer.come_back()
 
     def _put_back(self) -> None:
         """The fabric has no job, perhaps because the broker has lost its memory."""
@@ -169,6 +186,7 @@ class _Agent:
                 for task in [*waits, *([run] if run is not None else [])]:
                     task.cancel()
             if job is not None and self._changed.is_set():
+                self._peer.come_back()  # wherever that job had left it
                 mark = functools.partial(self._checkpoints.mark_over, job.id, "withdrawn")
                 await asyncio.get_running_loop().run_in_executor(self._worker, mark)
 
@@ -188,9 +206,6 @@ class _Agent:
             _log.error("job %s: %s", job.id, error)
             # Whoever can't do this job must not keep the others waiting, but may do the next one.
             self._peer.stand_aside()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                self._peer.come_back()
+            await asyncio.Event().wait()
         finally:
             run.close()

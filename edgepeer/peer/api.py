@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from edgepeer.baselines import STATIC_TIMEOUT_S, make_machine
-from edgepeer.errors import ConfigError, ContributionMismatch, FellBehind, LeftFabric, NotReady, PeerError, RoundTimeout
+from edgepeer.errors import ConfigError, FellBehind, LeftFabric, NotReady, PeerError, RoundTimeout
 from edgepeer.fabric import events as seen
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
@@ -26,7 +26,7 @@ from edgepeer.ids import PeerId, check_fabric, load_identity
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.control import ControlPlane
 from edgepeer.peer.driver import Driver
-from edgepeer.peer.outcome import FloatArray, Outcome, Shapes, flatten
+from edgepeer.peer.outcome import ABORTED, FloatArray, Outcome, Shapes, flatten
 from edgepeer.peer.reach import warn_of_reach
 from edgepeer.peer.switchboard import Switchboard
 from edgepeer.peer.tasks import task_group
@@ -48,12 +48,6 @@ _log = logging.getLogger(__name__)
 ROUND_TIMEOUT_S: Final = 600.0
 _VERDICT_S: Final = 5.0  # after a timeout: how long the root may take to say whether the round still counts
 _LEAVE_S: Final = 5.0
-_ABORTED: Final[dict[str, type[PeerError]]] = {
-    "mismatch": ContributionMismatch,
-    "timeout": RoundTimeout,
-    "left": LeftFabric,
-    "run": FellBehind,
-}
 
 
 class Peer:
@@ -69,6 +63,7 @@ class Peer:
         fanout: children per peer in the tree, if this peer makes the fleet's first view.
         quorum: how many peers may go on without the others; 0: a majority. If this peer makes the first view.
         limits: when to give up on what.
+        aside: listen only, until `come_back`: the others do not know of this peer.
         protocol: what rounds run by, see edgepeer.baselines; `static_timeout`, in seconds, is ft-tree-static's.
 
     Raises (on entering):
@@ -88,6 +83,7 @@ class Peer:
         fanout: int = 2,
         quorum: int = 0,
         limits: Limits | None = None,
+        aside: bool = False,
         protocol: ProtocolName = "ft-tree",
         static_timeout: float = STATIC_TIMEOUT_S,
     ) -> None:
@@ -104,6 +100,7 @@ class Peer:
             parse_address(address)
         self._advertise = tuple(advertise)
         self._limits = limits or Limits()
+        self._aside = aside
         self._protocol = protocol
         self._machine = partial(
             make_machine, protocol, fanout=fanout, quorum=quorum, limits=limits, static_timeout_s=static_timeout
@@ -161,7 +158,7 @@ class Peer:
             will_topic=Topics(self._fabric_name).presence(self.id),
             interests=Group.PEERS | Group.VIEW | Group.JOB | Group.RELAY,
         )
-        self.control = ControlPlane(self.fabric, self.traffic, self._driver.dispatch)
+        self.control = ControlPlane(self.fabric, self.traffic, self._driver.dispatch, aside=self._aside)
         tasks.create_task(self.fabric.run(), name="fabric")
         self._stack.push_async_callback(self.fabric.close)
         await self.fabric.connected()
@@ -313,7 +310,9 @@ class Peer:
         self._driver.dispatch(ev.LeaveWanted())
 
     def come_back(self) -> None:
-        """Join again after `stand_aside`, as soon as that is through."""
+        """Join, having started aside or after `stand_aside`, as soon as that is through. Who is in stays in."""
+        self._left.clear()
+        self.control.join(self._driver.node.membership.me)
         self._driver.dispatch(ev.JoinWanted())
 
     def give_state(self, peer: PeerId, run: str, number: int, state: bytes) -> None:
@@ -376,7 +375,7 @@ class Peer:
 
     def round_aborted(self, effect: fx.RoundAborted) -> None:
         if effect.mine:
-            self._fail_round(_ABORTED[effect.cause](f"round {effect.round}: {effect.reason}"))
+            self._fail_round(ABORTED[effect.cause](f"round {effect.round}: {effect.reason}"))
 
     def provide_state(self, effect: fx.ProvideState) -> None:
         if self.on_state_wanted is not None:

@@ -31,12 +31,17 @@ class ControlPlane:
         fabric: connected or not.
         traffic: counts what the broker carries for the data plane, and what was refused.
         dispatch: takes the machine's events.
+        aside: until `join`, listen only: nobody hears of this peer, and it makes no view.
     """
 
-    def __init__(self, fabric: FabricClient, traffic: Traffic, dispatch: Callable[[ev.Event], None]) -> None:
+    def __init__(
+        self, fabric: FabricClient, traffic: Traffic, dispatch: Callable[[ev.Event], None], *, aside: bool = False
+    ) -> None:
         self._fabric = fabric
         self._traffic = traffic
         self._dispatch = dispatch
+        self._aside = aside
+        self._synced = False
         self._started = time.time()
         self._said_at = float("-inf")
 
@@ -46,7 +51,17 @@ class ControlPlane:
         else:
             self._fabric.forget(self._fabric.topics.view)
 
+    def join(self, me: Member) -> None:
+        """Be seen from now on, and act on what was heard before."""
+        if self._aside:
+            self._aside = False
+            self.publish_presence(me)
+            if self._synced:
+                self._dispatch(ev.ControlSynced())
+
     def publish_presence(self, me: Member) -> None:
+        if self._aside:
+            return
         presence = Presence(
             id=me.id, incarnation=me.incarnation, addresses=me.addresses, version=VERSION, started=self._started
         )
@@ -70,5 +85,9 @@ class ControlPlane:
             return
         if isinstance(told, ev.Relayed):
             self._traffic.bytes_received += len(told.payload)
+        if isinstance(told, ev.ControlSynced):
+            self._synced = True
+            if self._aside:
+                return
         if told is not None:
             self._dispatch(told)

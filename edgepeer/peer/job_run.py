@@ -98,6 +98,7 @@ class JobRun:
         self._peer.on_state, self._peer.on_state_wanted = self._on_state, self._on_state_wanted
         try:
             await self._prepare()
+            self._peer.come_back()  # if it has stood aside meanwhile: the others need not wait for the model
             restored = await self._restore()
             async with asyncio.TaskGroup() as tasks:
                 serving = tasks.create_task(self._serve_state())

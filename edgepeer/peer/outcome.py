@@ -10,13 +10,21 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from edgepeer.errors import ContributionMismatch, FellBehind, LeftFabric, PeerError, RoundTimeout
 from edgepeer.ids import PeerId
 from edgepeer.protocol.effects import Phases
 from edgepeer.protocol.events import FloatVector
 
-__all__ = ["Arrays", "FloatArray", "Outcome", "Shapes", "flatten"]
+__all__ = ["ABORTED", "Arrays", "FloatArray", "Outcome", "Shapes", "flatten"]
 
 _AS_IS: Final = (np.dtype("<f4"), np.dtype("<f8"))
+ABORTED: Final[dict[str, type[PeerError]]] = {
+    "mismatch": ContributionMismatch,
+    "timeout": RoundTimeout,
+    "left": LeftFabric,
+    "run": FellBehind,
+}
+"""What a round that has no result raises, by cause."""
 FloatArray: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = FloatArray | list[FloatArray]
 

@@ -1,8 +1,9 @@
 """Any Keras model that classifies, with any Keras optimizer, behind flat float32 vectors.
 
 The gradient comes out of one traced TensorFlow function that takes batches of every size, the step goes
-into another; both are traced once. The loss is sparse categorical cross-entropy, plus whatever the model's
-own regularizers add. Whether the model ends in probabilities or in logits is seen from what it puts out.
+into another; both are traced once, when the trainer is made. The loss is sparse categorical
+cross-entropy, plus whatever the model's own regularizers add. Whether the model ends in probabilities or
+in logits is seen from what it puts out.
 
 What `seed` means here: before each gradient the state of every `keras.random.SeedGenerator` in the model
 is set from it, so Dropout and its kin draw the same masks for the same seed. Layers that draw from
@@ -66,6 +67,8 @@ class KerasTrainer:
         self._gradient = traced(self._gradient_graph, input_signature=[*batch, seeds], jit_compile=False)
         self._apply = traced(self._apply_graph, input_signature=[spec((self.size,), "float32")], jit_compile=False)
         self._evaluate = traced(self._evaluate_graph, input_signature=batch, jit_compile=False)
+        for graph in (self._gradient, self._apply):
+            graph.get_concrete_function()  # now, while nobody waits for it
 
     @property
     def size(self) -> int:

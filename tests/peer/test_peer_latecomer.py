@@ -1,0 +1,148 @@
+"""Who comes to a fleet at work joins when it is ready to work, and keeps nobody waiting before."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack
+
+import pytest
+from peer_agents import agents, train
+from peer_fleet import DEADLINE_S, Pumps, fleet, peer_at, view_of
+
+from edgepeer.emulation.observe import observe
+from edgepeer.errors import ModelError
+from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.fabric.events import FabricEvent, PresenceGone, PresenceSeen, ReportSeen, TelemetrySeen
+from edgepeer.peer import job_run
+from edgepeer.training.build import make_trainer
+from edgepeer.training.datasets import Dataset
+from edgepeer.training.job import Job, new_job
+from edgepeer.training.trainer import Trainer
+
+
+class Fabric:
+    """Who is seen in a fabric, and which rounds are over."""
+
+    def __init__(self) -> None:
+        self.present: set[str] = set()
+        self.states: dict[str, str] = {}
+        self.rounds: dict[int, tuple[str, ...]] = {}
+        self._news = asyncio.Event()
+
+    def take(self, event: FabricEvent) -> None:
+        match event:
+            case PresenceSeen(presence):
+                self.present.add(presence.id)
+            case PresenceGone(peer):
+                self.present.discard(peer)
+            case ReportSeen(report):
+                self.states[report.peer] = report.state
+            case TelemetrySeen(telemetry):
+                self.rounds |= {record.round: record.contributors for record in telemetry.records}
+        self._news.set()
+
+    async def until_round(self, after: int) -> None:
+        """Wait for a round later than that."""
+        async with asyncio.timeout(DEADLINE_S):
+            while max(self.rounds, default=0) <= after:
+                self._news.clear()
+                await self._news.wait()
+
+    async def until_state(self, peer: str, state: str) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while self.states.get(peer) != state:
+                self._news.clear()
+                await self._news.wait()
+
+
+class SlowDevice:
+    """From now on, trainers are built when that is allowed, or not at all."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, error: Exception | None = None) -> None:
+        self.allowed = threading.Event()
+        self._error = error
+        monkeypatch.setattr(job_run, "make_trainer", self._make)
+
+    def _make(self, job: Job, data: Dataset) -> Trainer:
+        assert self.allowed.wait(DEADLINE_S)
+        if self._error is not None:
+            raise self._error
+        return make_trainer(job, data)
+
+
+JOB = new_job(id="j1", model="linear", trainer="numpy", batch_size=20, rounds=100_000, wait_for=2, eval_every=100_000)
+
+
+async def test_an_agent_that_comes_to_a_run_joins_when_its_model_is_built(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fabric = Fabric()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(observe(broker.address, "lab", fabric.take))
+        await stack.enter_async_context(agents(broker, 2))
+        training = asyncio.create_task(train(broker, JOB))
+        stack.callback(training.cancel)
+        await fabric.until_round(10)
+        slow = SlowDevice(monkeypatch)
+        stack.callback(slow.allowed.set)
+        await stack.enter_async_context(agents(broker, 1, peer_id="late"))
+        await fabric.until_state("late", "starting")
+        await fabric.until_round(max(fabric.rounds) + 100)  # nobody waits for it ...
+        assert fabric.present == {"p0", "p1"}
+        slow.allowed.set()
+        await fabric.until_state("late", "running")  # ... and it gets in
+        now = max(fabric.rounds)
+        await fabric.until_round(now + 10)
+        assert "late" in fabric.rounds[max(fabric.rounds)]
+
+
+async def test_an_agent_that_cannot_do_the_job_joins_for_the_next_one(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fabric = Fabric()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(observe(broker.address, "lab", fabric.take))
+        await stack.enter_async_context(agents(broker, 2))
+        training = asyncio.create_task(train(broker, JOB))
+        await fabric.until_round(10)
+        slow = SlowDevice(monkeypatch, error=ModelError("no such thing here"))
+        slow.allowed.set()
+        await stack.enter_async_context(agents(broker, 1, peer_id="late"))
+        await fabric.until_state("late", "failed")
+        assert fabric.present == {"p0", "p1"}
+        training.cancel()
+        monkeypatch.undo()
+        job = new_job(id="j2", model="linear", trainer="numpy", batch_size=20, rounds=20, wait_for=3)
+        await asyncio.wait([training])
+        result = await train(broker, job)
+        assert set(result.done) == {"p0", "p1", "late"}
+        assert result.identical
+
+
+async def test_a_peer_that_stands_aside_is_unseen_until_it_comes_back(broker: EmbeddedBroker) -> None:
+    fabric = Fabric()
+    async with (
+        observe(broker.address, "lab", fabric.take),
+        fleet(broker, "a", "b") as peers,
+        peer_at(broker, "c", aside=True) as late,
+        Pumps(peers) as pumps,
+    ):
+        await pumps.more(rounds=50)
+        assert late.view is None
+        assert fabric.present == {"a", "b"}
+        late.come_back()
+        await view_of(late, "a", "b", "c")
+        pumps.start(late)
+        await pumps.more(lambda outcome: len(outcome.contributors) == 3)
+        late.come_back()  # who is in stays in
+        await pumps.more(lambda outcome: len(outcome.contributors) == 3)
+        assert late.view is not None
+        assert late.view.size == 3
+
+
+async def test_a_peer_that_never_comes_back_leaves_at_once(broker: EmbeddedBroker) -> None:
+    loop = asyncio.get_running_loop()
+    async with peer_at(broker, "a", aside=True):
+        leaving = loop.time()
+    assert loop.time() - leaving < 4.0
