@@ -227,15 +227,17 @@ class Allreduce(Ending):
     def sink(self, peer: PeerId, frame: Reduce | Result, payload_bytes: int) -> memoryview | None:
         """Where the payload of a frame that is about to arrive belongs; None if nowhere."""
         rd, shape = self._round, Shape(frame.total, frame.dtype)
-        if not self.place.current(frame) or rd.misfit(shape, self._limits.max_vector_bytes) is not None:
+        dropped = isinstance(frame, Result) and frame.commit is not None and frame.commit.dropped is not None
+        misfit = rd.misfit(shape, self._limits.max_vector_bytes) if not dropped else None
+        if not self.place.current(frame) or misfit is not None:
             return None
         prefix: Prefix | None
         if isinstance(frame, Reduce):
             prefix = rd.streams.get(peer)
-        elif self._is_from_below(peer, frame):
-            prefix = rd.streams[peer].held_total
+        elif frame.up:
+            prefix = rd.streams[peer].held_total if peer in rd.streams else None
         else:
-            prefix = rd.source(peer, peer in self.place.at)
+            prefix = rd.source(peer, peer in self.place.at, anew=dropped)
         return prefix.room(shape, frame.offset, payload_bytes // shape.itemsize) if prefix is not None else None
 
     def on_reduce(self, peer: PeerId, frame: Reduce, payload_bytes: int, stored: bool, seconds: float) -> None:
@@ -267,10 +269,10 @@ class Allreduce(Ending):
     def on_result(self, peer: PeerId, frame: Result, payload_bytes: int, stored: bool, seconds: float) -> None:
         """A segment of the root's sum lies in the result buffer (`stored`) or was of no use."""
         rd, view = self._round, self.place.view
-        told = self._past.told(peer)
+        told = self._past.told(peer) if frame.commit is not None else None
         if view is None or not self.place.current(frame):
             return
-        if self._is_from_below(peer, frame):
+        if frame.up:
             self._on_held(peer, frame, payload_bytes, stored, told)
             return
         if rd.result_from != peer:
@@ -285,23 +287,19 @@ class Allreduce(Ending):
         self._rates.told(peer, frame.rate_bytes_per_s)
         if frame.commit is not None:
             rate.close_round()
-            decided_in = told or view
             rd.commit = frame.commit
-            rd.decided_in = decided_in if decided_in.stamp == frame.commit.decided_in else None
+            rd.decided_in = next((v for v in (told, view) if v and v.stamp == frame.commit.decided_in), None)
         self._send.down(self._round)
         self._try_commit()
 
-    def _is_from_below(self, peer: PeerId, frame: Result) -> bool:
-        """Whether it is what a child holds from an earlier view, and not a result that counts."""
-        return frame.commit is not None and not frame.commit.final and peer in self._round.streams
-
     def _on_held(self, peer: PeerId, frame: Result, payload_bytes: int, stored: bool, told: View | None) -> None:
-        stream, shape = self._round.streams[peer], Shape(frame.total, frame.dtype)
-        if not stored or frame.commit is None:
+        """What is held below from an earlier view."""
+        stream, shape = self._round.streams.get(peer), Shape(frame.total, frame.dtype)
+        if not stored or stream is None:
             return
         stream.held_total.stored(frame.offset, payload_bytes // shape.itemsize)
         total = stream.held_total.buffer
-        if not stream.held_total.complete or total is None:
+        if frame.commit is None or not stream.held_total.complete or total is None:
             return
         decided_in = told if told is not None and told.stamp == frame.commit.decided_in else None
         if self._is_sound(peer, total, frame.commit, decided_in) and decided_in is not None:

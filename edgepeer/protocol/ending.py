@@ -3,7 +3,7 @@
 the whole sum is here    | its digest is checked, the rest goes on to the children: it is *held*
 a new view comes         | what is held goes up in the place of a sum, and the root puts it forward again
 enough peers hold it     | it is *decided* (deciding.py): committed, and handed to the application
-it can't be completed    | the root drops it, and says so; other peers ask the root to
+it can't be completed    | others ask the root; the root puts forward an empty result, to be held and decided like a sum
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from edgepeer.protocol.place import UNKNOWN, Place
 from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.round import Round
 from edgepeer.protocol.sending import Sending
-from edgepeer.protocol.streams import Prefix, digest_of
+from edgepeer.protocol.streams import NOTHING, Prefix, digest_of
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Cause, Commit, Decide, Have, unpack_set
 
@@ -77,7 +77,7 @@ class Ending:
         rd, place = self._round, self.place
         if place.view is None or place.committed == UNKNOWN:
             return
-        if rd.abort_wanted is not None and self._pass_abort(rd, *rd.abort_wanted):
+        if rd.abort_wanted is not None and self._pass_abort(rd, place.view, *rd.abort_wanted):
             return
         if rd.held is None and (brought := rd.brought) is not None:
             self._send.held(rd, brought)
@@ -132,6 +132,8 @@ class Ending:
         wrong = "was decided in an unknown view" if decided_in is None else ""
         if digest_of(total) != commit.digest:
             wrong = "does not have the root's digest"
+        if commit.dropped is not None and total.size:
+            wrong = "is not empty, though the round is dropped"
         if wrong:
             self._fail_link(source, f"result of round {self.committed + 1} {wrong}")
         return not wrong
@@ -145,6 +147,9 @@ class Ending:
         if source is not None:
             self.place.at[source] = number
         self.place.proven = commit.held_in
+        if commit.dropped is not None:
+            self._end(Dropped(number, commit.dropped, commit.reason), source)
+            return
         mine, now = rd.own is not None, self.place.now
         self._end(Decided(number, total, commit, decided_in), source)
         self._emit(
@@ -172,13 +177,12 @@ class Ending:
             self._round.abort_wanted = (cause, reason[:250])
             self._advance()
 
-    def _pass_abort(self, rd: Round, cause: Cause, reason: str) -> bool:
-        """Do what can be done to end the round without a sum. True if nothing else is to be done."""
+    def _pass_abort(self, rd: Round, view: View, cause: Cause, reason: str) -> bool:
+        """Do what can be done to end the round without a sum. True if it must not go on."""
         if self.place.parent is not None:
             self._send.abort(rd, cause, reason)
         elif rd.held is None and rd.brought is None and (cause == "mismatch" or not rd.may_be_decided):
-            self._end(Dropped(self.committed + 1, cause, reason), None)
-            return True
+            self._hold(rd, rd.drop(view, cause, reason), NOTHING, None)
         else:
             rd.abort_wanted = None
         return cause == "mismatch" and rd.held is None

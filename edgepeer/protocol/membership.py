@@ -66,6 +66,8 @@ class Membership:
         self._leavers: dict[PeerId, tuple[int, int]] = {}  # incarnation, last round contributed to
         self._changed_at: float | None = None
         self._run: tuple[str, int] | None = None
+        self._outvoted = False
+        """Whether this peer's last view has gone on without it."""
 
     # -- roles -------------------------------------------------------------------------------------------
 
@@ -86,7 +88,7 @@ class Membership:
                 self._banned[PeerId(member.id)] = member.incarnation
         if self.view is None or self.base is None:
             self.base = view
-        self.view, self.seen, self.waits = view, None, ""
+        self.view, self.seen, self.waits, self._outvoted = view, None, "", False
         self.coordinator = view.coordinator == self._id
         self._lost.clear()
         self._lives = {peer: life for peer, life in self._lives.items() if peer in view}
@@ -106,6 +108,7 @@ class Membership:
         if view is not None:
             # A view without this peer was made by somebody who holds this life for lost.
             self._new_life()
+            self._outvoted = True
 
     def settle(self) -> None:
         """All members are known to work in the view."""
@@ -338,15 +341,15 @@ class Membership:
         return View(epoch=epoch, members=members, fanout=self._fanout, run=run, quorum=self._quorum)
 
     def _unfinished(self, members: tuple[Member, ...]) -> bool:
-        """Whether others may be at work on the run that these would begin again."""
+        """Whether others may be at work on what these would begin again."""
         seen = self.seen
-        if seen is None or self._run is None or seen.run != self._run[0]:
+        if seen is None or not (self._outvoted or (self._run is not None and seen.run == self._run[0])):
             return False
         here = {PeerId(member.id) for member in members}
         if seen.has_quorum(here):
             return False
         there = sum(peer in here for peer in seen.ids)
-        self.waits = f"{there} of {seen.size} peers that were in the run are here, too few to go on without the others"
+        self.waits = f"{there} of {seen.size} peers that were at work are here, too few to go on without the others"
         return True
 
     # -- time --------------------------------------------------------------------------------------------

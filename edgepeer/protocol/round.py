@@ -7,7 +7,7 @@ import numpy as np
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol.events import FloatVector
-from edgepeer.protocol.streams import Held, Prefix, Shape, Upstream, digest_of
+from edgepeer.protocol.streams import NOTHING, Held, Prefix, Shape, Upstream, digest_of
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Cause, Commit, pack_set
 
@@ -47,8 +47,7 @@ class Round:
 
     def restart(self, streams: dict[PeerId, Upstream]) -> None:
         """Forget everything but the own contribution, and what is held. `streams`: the children, in position order."""
-        if self.held is not None and self.commit is not None and self.decided_in is not None:
-            self.prior = Held(self.held, self.commit, self.decided_in)
+        self.prior = self.holds or self.prior
         self.may_be_decided |= self.all_sent or self.prior is not None
         self.streams = streams
         self.shape: Shape | None = Shape.of(self.own) if self.own is not None else None
@@ -76,6 +75,13 @@ class Round:
         """The parent has to hear everything again."""
         self.sent_up = -1
         self.passed_up = self.have_sent = self.abort_sent = False
+
+    @property
+    def holds(self) -> Held | None:
+        """What is held, in this view."""
+        if self.held is None or self.commit is None or self.decided_in is None:
+            return None
+        return Held(self.held, self.commit, self.decided_in)
 
     @property
     def brought(self) -> Held | None:
@@ -122,6 +128,23 @@ class Round:
         )
         return self.commit
 
+    def drop(self, view: View, cause: Cause, reason: str) -> Commit:
+        """The root's commit to end the round without a sum: an empty one, to be held and decided like any other."""
+        self.decided_in = view
+        self.result = Prefix()
+        self.commit = Commit(
+            decided_in=view.stamp,
+            contributors=b"",
+            weight=0.0,
+            exact=False,
+            digest=digest_of(NOTHING),
+            final=False,
+            held_in=view.stamp,
+            dropped=cause,
+            reason=reason,
+        )
+        return self.commit
+
     @property
     def begun(self) -> bool:
         """Whether anybody's contribution is here."""
@@ -141,11 +164,16 @@ class Round:
         """Bit set of the positions below this peer that have not been heard of."""
         return sum(stream.allowed for stream in self.streams.values() if not stream.begun)
 
-    def source(self, peer: PeerId, known: bool) -> Prefix | None:
-        """The result, if the peer may write to it: one at a time, or one would write to what another has completed."""
+    def source(self, peer: PeerId, known: bool, anew: bool) -> Prefix | None:
+        """The result, if the peer may write to it: one at a time, or one would write to what another has completed.
+
+        `anew`: it is another one than that which has begun to come.
+        """
         if not known or self.result_from not in (None, peer):
             return None
         self.result_from = peer
+        if anew and self.held is None:
+            self.result = Prefix()
         return self.result
 
     def misfit(self, shape: Shape, limit_bytes: int) -> str | None:

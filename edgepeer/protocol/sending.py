@@ -63,13 +63,13 @@ class Sending:
     def down(self, rd: Round) -> None:
         """To every child what has come of the result so far. At the root, that is its own partial aggregate.
 
-        What is put forward again, from another view, goes whole.
+        What is put forward again, from another view, goes whole; so does nothing, in the place of a sum.
         """
-        if rd.held is not None and rd.decided_in is not self._place.view:
+        if (held := rd.holds) is not None and (held.view is not self._place.view or held.commit.dropped is not None):
             for child in rd.streams:
-                if self._place.level(child) and rd.sent_down.get(child) != rd.held.size and rd.commit and rd.decided_in:
-                    rd.sent_down[child] = rd.held.size
-                    self._whole(child, Held(rd.held, rd.commit, rd.decided_in))
+                if self._place.level(child) and rd.sent_down.get(child) != held.total.size:
+                    rd.sent_down[child] = held.total.size
+                    self._whole(child, held)
             return
         root = self._place.parent is None and rd.result.received < 0
         source, ready = (rd.partial, rd.reduced) if root else (rd.result.buffer, rd.result.received)
@@ -84,10 +84,11 @@ class Sending:
         parent = self._place.parent
         if parent is not None and self._place.level(parent) and not rd.passed_up:
             rd.passed_up = True
-            self._whole(parent, brought)
+            self._whole(parent, brought, up=True)
 
-    def _whole(self, peer: PeerId, held: Held) -> None:
-        self._emit(fx.Send(peer, ViewFrame(epoch=held.view.stamp), pack(held.view)))
+    def _whole(self, peer: PeerId, held: Held, *, up: bool = False) -> None:
+        if held.view is not self._place.view:
+            self._emit(fx.Send(peer, ViewFrame(epoch=held.view.stamp), pack(held.view)))
         shape = Shape.of(held.total)
         frame = Result(
             epoch=self._place.epoch,
@@ -96,6 +97,7 @@ class Sending:
             total=shape.total,
             dtype=shape.dtype,
             commit=held.commit,
+            up=up,
             rate_bytes_per_s=self._rates.of(peer).bytes_per_s,
         )
         self._emit(fx.Send(peer, frame, as_bytes(held.total)))

@@ -8,6 +8,7 @@ there already carries the same bits, whoever sends it, and may be stored again o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import xxhash
@@ -17,7 +18,11 @@ from edgepeer.protocol.segments import RateEstimate
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Commit, Dtype
 
-__all__ = ["Held", "Prefix", "Shape", "Upstream", "as_bytes", "digest_of"]
+__all__ = ["NOTHING", "Held", "Prefix", "Shape", "Upstream", "as_bytes", "digest_of"]
+
+
+NOTHING: Final = np.empty(0, dtype="<f4")
+"""What there is of a round that ends without a sum."""
 
 
 class Shape:

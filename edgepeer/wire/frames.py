@@ -165,12 +165,15 @@ class Commit(_Header, frozen=True):
     """Whether the round is decided. Else it is when a Decide follows."""
     held_in: _Count = 0
     """Stamp of the newest view whose root put it forward: of two sums for one round, only the newer can count."""
+    dropped: Cause | None = None
+    """Why the round is to end without a sum. The result is empty then."""
+    reason: _Text = ""
 
 
 class Result(_Header, frozen=True):
     """A segment of the root's sum on its way down. Payload: its elements. Not to be applied before it is decided.
 
-    From a child, with a commit that is not final: what is held below from an earlier view, on its way up.
+    Up, it is what is held from an earlier view.
     """
 
     epoch: _Count
@@ -180,6 +183,8 @@ class Result(_Header, frozen=True):
     dtype: Dtype
     commit: Commit | None = None
     """With the last segment, and only with that."""
+    up: bool = False
+    """Whether it is held below, and goes up in the place of a partial aggregate."""
     rate_bytes_per_s: _Rate = 0.0
     """How fast the sender receives from the addressee (0: unknown): the addressee sizes its segments by it."""
 
