@@ -30,7 +30,7 @@ from typing import Literal
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
-from edgepeer.protocol.ending import Ending
+from edgepeer.protocol.ending import Ending, what_is_wrong
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.past import Dropped
 from edgepeer.protocol.place import UNKNOWN
@@ -302,12 +302,13 @@ class Allreduce(Ending):
         if frame.commit is None or not stream.held_total.complete or total is None:
             return
         decided_in = told if told is not None and told.stamp == frame.commit.decided_in else None
-        if self._is_sound(peer, total, frame.commit, decided_in) and decided_in is not None:
-            total.flags.writeable = False
-            stream.held = Held(total, frame.commit, decided_in)
-            self._advance()
-        else:
+        if (wrong := what_is_wrong(total, frame.commit, decided_in)) or decided_in is None:
             stream.held_total = Prefix()
+            self._refuse(peer, wrong)
+            return
+        total.flags.writeable = False
+        stream.held = Held(total, frame.commit, decided_in)
+        self._advance()
 
     def _on_repeated(self, frame: Result) -> None:
         """After a reconnect the end of a result that is held already: it may say that it counts now."""

@@ -27,7 +27,7 @@ from edgepeer.protocol.streams import NOTHING, Prefix, digest_of
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Cause, Commit, Decide, Have, unpack_set
 
-__all__ = ["Ending"]
+__all__ = ["Ending", "what_is_wrong"]
 
 
 class Ending:
@@ -121,22 +121,16 @@ class Ending:
 
     def _hold(self, rd: Round, commit: Commit, total: FloatVector, source: PeerId | None) -> None:
         """The whole total is here: `source` has sent it; None: this peer, as the root, has reduced it."""
-        if source is not None and not self._is_sound(source, total, commit, rd.decided_in):
+        if source is not None and (wrong := what_is_wrong(total, commit, rd.decided_in)):
             rd.result, rd.commit, rd.result_from = Prefix(), None, None
+            self._refuse(source, wrong)
             return
         total.flags.writeable = False
         rd.held, rd.held_at, rd.decided = total, self.place.now, commit.final
         self._send.down(rd)
 
-    def _is_sound(self, source: PeerId, total: FloatVector, commit: Commit, decided_in: View | None) -> bool:
-        wrong = "was decided in an unknown view" if decided_in is None else ""
-        if digest_of(total) != commit.digest:
-            wrong = "does not have the root's digest"
-        if commit.dropped is not None and total.size:
-            wrong = "is not empty, though the round is dropped"
-        if wrong:
-            self._fail_link(source, f"result of round {self.committed + 1} {wrong}")
-        return not wrong
+    def _refuse(self, source: PeerId, wrong: str) -> None:
+        self._fail_link(source, f"result of round {self.committed + 1} {wrong}")
 
     def _commit(self, rd: Round, total: FloatVector) -> None:
         """The total that is held counts."""
@@ -204,3 +198,12 @@ class Ending:
             self._origin = frozenset(view.ids)
         # A child begins the next round after it has seen this one's result, so its buffer is not read any more.
         self._round.restart({child: old.emptied() for child, old in rd.streams.items()})
+
+
+def what_is_wrong(total: FloatVector, commit: Commit, view: View | None) -> str:
+    """Why a result that has come can't be what its commit says; empty if it can."""
+    if digest_of(total) != commit.digest:
+        return "does not have the root's digest"
+    if commit.dropped is not None and total.size:
+        return "is not empty, though the round is dropped"
+    return "was decided in an unknown view" if view is None else ""

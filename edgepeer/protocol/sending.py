@@ -67,7 +67,8 @@ class Sending:
         """
         if (held := rd.holds) is not None and (held.view is not self._place.view or held.commit.dropped is not None):
             for child in rd.streams:
-                if self._place.level(child) and rd.sent_down.get(child) != held.total.size:
+                news = child != rd.result_from and rd.sent_down.get(child) != held.total.size
+                if news and self._place.level(child):
                     rd.sent_down[child] = held.total.size
                     self._whole(child, held)
             return
