@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from edgepeer.emulation.faults.marks import FaultRecord, labels_in
-from edgepeer.emulation.texts import duration
+from edgepeer.emulation.texts import briefly, duration
 
 if TYPE_CHECKING:
     from edgepeer.emulation.result import JobResult
@@ -34,21 +34,26 @@ def fault_table(result: JobResult) -> str:
         f"{len(result.reports)} peers, {result.job.rounds} rounds; a clean round takes {_seconds(clean)} (median of "
         f"{len(clean)}, the first {_WARM_UP} left out).",
         "",
-        "| fault | as asked | rounds | slowest of the first 3 | later rounds, median | not exact | confirmed by |",
-        "|---|---|---|---|---|---|---|",
+        "| fault | as asked | rounds | slowest of the first 3 | of which | later rounds, median | not exact | detours "
+        "| confirmed by |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for fault in result.faults:
         under = [record for record in result.records if _under(fault, record)]
         onset, later = under[:_ONSET], under[_ONSET:]
         asked = f"`{fault.fields()['asked']}`".replace("|", "\\|")
         last = "end" if fault.last_round is None else fault.last_round
+        slowest = max(onset, key=lambda record: record.seconds, default=None)
+        detours = sorted({path for record in under for path in result.detours(record.round)})
         cells = [
             fault.label.replace("|", "\\|"),
             asked,
             f"{fault.first_round} to {last}",
-            duration(max((record.seconds for record in onset), default=None)),
+            duration(slowest.seconds if slowest is not None else None),
+            _phases(slowest),
             _seconds(later),
             str(sum(not record.exact for record in under)),
+            briefly(detours) or "-",
             _proof(fault),
         ]
         lines.append("| " + " | ".join(cells) + " |")
@@ -57,6 +62,16 @@ def fault_table(result: JobResult) -> str:
 
 def _under(fault: FaultRecord, record: RoundRecord) -> bool:
     return bool(labels_in(record.round, [fault]))
+
+
+def _phases(record: RoundRecord | None) -> str:
+    """What the allreduce consisted of, at its root."""
+    if record is None:
+        return "-"
+    return (
+        f"waiting {duration(record.waited_seconds)}, broadcast {duration(record.broadcast_seconds)}, "
+        f"deciding {duration(record.decided_seconds)}"
+    )
 
 
 def _seconds(records: Sequence[RoundRecord]) -> str:

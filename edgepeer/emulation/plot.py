@@ -47,7 +47,8 @@ def plot_png(result: JobResult) -> bytes:
 def faults_png(result: JobResult) -> bytes:
     """Time per round with the faults marked (Padrão 2020, Figures 14 to 17), as a PNG.
 
-    A bar a round; above, a line for each fault over the rounds that it lasted, and its shadow over the bars.
+    A bar a round, with a mark on it where links were on detours; above, a line for each fault over the rounds that it
+    lasted, and its shadow over the bars.
     """
     lines = 0.28 * len(result.faults) + 0.3
     figure = _figure(4.2 + lines)
@@ -79,6 +80,11 @@ def faults_png(result: JobResult) -> bytes:
             time.bar(
                 [each.round for each in records], [each.seconds for each in records], 0.8, color=color, label=label
             )
+    for relayed, marker, label in ((False, "v", "detour by a peer"), (True, "s", "detour through the broker")):
+        marked = [r for r in result.records if (found := result.detours(r.round)) and ("relay" in found) == relayed]
+        if marked:
+            places = [each.round for each in marked], [each.seconds for each in marked]
+            time.plot(*places, linestyle="", marker=marker, markersize=4, color="#111827", label=label)
     longest = sorted(record.seconds for record in result.records)
     if longest and longest[0] > 0 and longest[-1] > 20 * longest[len(longest) // 2]:
         _logarithmic(time)

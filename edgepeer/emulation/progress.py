@@ -39,6 +39,7 @@ class Progress:
         self.records: dict[int, RoundRecord] = {}
         """By round; of two records of one round the one of the later view counts, and its coordinator's."""
         self._ranks: dict[int, tuple[int, bool]] = {}
+        self._paths: dict[int, dict[str, set[str]]] = {}
         self.marks = Marks()
         """What is broken on purpose."""
         self.notes: deque[str] = deque(maxlen=_NOTES)
@@ -85,7 +86,7 @@ class Progress:
         """The coordinator told of finished rounds."""
         if telemetry.job != self.job.id:
             return False
-        news = [self._take(record, coordinator=True) for record in telemetry.records]
+        news = [self._take(record, telemetry.peer, coordinator=True) for record in telemetry.records]
         return any(news)
 
     def see_logged(self, lines: Iterable[LoggedRound]) -> None:
@@ -93,12 +94,16 @@ class Progress:
         for line in lines:
             if line.job == self.job.id:
                 fields = {name: getattr(line, name) for name in RoundRecord.__struct_fields__}
-                self._take(RoundRecord(**fields), coordinator=line.coordinator)
+                self._take(RoundRecord(**fields), line.peer, coordinator=line.coordinator)
 
-    def _take(self, record: RoundRecord, *, coordinator: bool) -> bool:
+    def _take(self, record: RoundRecord, peer: str, *, coordinator: bool) -> bool:
+        if record.round > self.job.rounds:
+            return False
+        for path in record.paths:
+            self._paths.setdefault(record.round, {}).setdefault(path, set()).add(peer)
         rank = (record.epoch, coordinator)
         known = self._ranks.get(record.round)
-        if record.round > self.job.rounds or (known is not None and known >= rank):
+        if known is not None and known >= rank:
             return False
         self._ranks[record.round] = rank
         self.records[record.round] = record
@@ -208,6 +213,10 @@ class Progress:
             broker=self.broker,
             reports={peer: self.reports[peer] for peer in self._ordered()},
             records=tuple(self.records[number] for number in sorted(self.records)),
+            paths={
+                number: {path: tuple(sorted(peers)) for path, peers in sorted(used.items())}
+                for number, used in sorted(self._paths.items())
+            },
             missing=self.pending,
             accuracy=self.measured.accuracy if final.accuracy is None and self.measured else final.accuracy,
             loss=self.last.loss if final.loss is None and self.last else final.loss,

@@ -8,7 +8,7 @@ import logging
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -20,6 +20,8 @@ from edgepeer.errors import ConfigError, EdgepeerError
 __all__ = ["prepare_report", "report_fields", "write_report"]
 
 _log = logging.getLogger(__name__)
+_PHASES: Final = ("compute", "waited", "broadcast", "decided")
+"""Of a round, as its coordinator measured them; see RoundRecord."""
 
 
 def prepare_report(directory: Path) -> None:
@@ -81,8 +83,10 @@ def report_fields(result: JobResult) -> dict[str, Any]:
             {
                 "round": record.round,
                 "seconds": record.seconds,
+                "phases": {name: getattr(record, f"{name}_seconds") for name in _PHASES},
                 "contributors": record.contributors,
                 "exact": record.exact,
+                "paths": result.paths.get(record.round, {}),
                 "faults": labels_in(record.round, result.faults),
             }
             for record in result.records
@@ -95,10 +99,14 @@ def _rounds_csv(result: JobResult) -> str:
     """A line a round, for spreadsheets."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["round", "seconds", "allreduce_seconds", "contributors", "exact", "faults"])
+    times = ["seconds", "allreduce_seconds", *(f"{phase}_seconds" for phase in _PHASES)]
+    table.writerow(["round", *times, "contributors", "exact", "paths", "faults"])
     for record in result.records:
-        numbers = [record.round, f"{record.seconds:.6f}", f"{record.allreduce_seconds:.6f}", len(record.contributors)]
-        table.writerow([*numbers, str(record.exact).lower(), "; ".join(labels_in(record.round, result.faults))])
+        seconds = [f"{getattr(record, name):.6f}" for name in times]
+        paths = "; ".join(result.paths.get(record.round, ()))
+        faults = "; ".join(labels_in(record.round, result.faults))
+        numbers = [record.round, *seconds, len(record.contributors)]
+        table.writerow([*numbers, str(record.exact).lower(), paths, faults])
     return text.getvalue()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from edgepeer.emulation.faults.marks import FaultRecord
@@ -50,6 +50,13 @@ class JobResult:
     """Mean loss on the test samples, or of the last batches if nothing was held out."""
     faults: tuple[FaultRecord, ...] = ()
     """What was broken on purpose, in the order in which it was."""
+    paths: Mapping[int, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    """What links ran over when a round ended ("direct", "via x", "relay"), and whose, as far as that is known: of
+    peers on this machine, else of the coordinator."""
+
+    def detours(self, number: int) -> tuple[str, ...]:
+        """What links ran over in a round, where that was not a connection of their own."""
+        return tuple(path for path in self.paths.get(number, ()) if path != "direct")
 
     @property
     def done(self) -> tuple[str, ...]:
@@ -64,7 +71,14 @@ class JobResult:
     @property
     def lost(self) -> tuple[str, ...]:
         """Peers that took part and were gone before the end."""
-        return tuple(peer for peer in self.reports if peer not in {*self.done, *self.failed, *self.missing})
+        others = {*self.done, *self.failed, *self.missing, *self.late}
+        return tuple(peer for peer in self.reports if peer not in others)
+
+    @property
+    def late(self) -> tuple[str, ...]:
+        """Peers that were still getting ready to join when the others had finished."""
+        starting = (peer for peer, report in self.reports.items() if report.state == "starting")
+        return tuple(peer for peer in starting if peer not in self.missing)
 
     @property
     def digests(self) -> dict[str, str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from statistics import median
 
 from edgepeer.emulation.progress import Progress
 from edgepeer.emulation.result import JobResult, Spread
 
-__all__ = ["amount", "duration", "headline", "progress_line", "summary", "waiting_line"]
+__all__ = ["amount", "briefly", "duration", "headline", "progress_line", "summary", "waiting_line"]
 
 
 def duration(seconds: float | None) -> str:
@@ -34,6 +34,12 @@ def amount(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.4g} TB"
+
+
+def briefly(items: Iterable[str], most: int = 4) -> str:
+    """The first few of them."""
+    every = list(items)
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
 
 
 def headline(progress: Progress) -> str:
@@ -89,6 +95,8 @@ def summary(result: JobResult) -> Iterator[tuple[str, str, bool]]:
         yield "failed", f"{peer}: {' '.join(result.reports[peer].error.split())}", False
     if result.lost:
         yield "gone before the end", ", ".join(result.lost), True
+    if result.late:
+        yield "not ready in time", ", ".join(result.late), True
     if result.missing:
         yield "did not report", ", ".join(result.missing), False
 
@@ -105,6 +113,10 @@ def _rounds(result: JobResult) -> Iterator[tuple[str, str, bool]]:
         yield "", f"{count} {'were' if result.unreported > 1 else 'was'} not reported (broker outage)", True
     if inexact:
         yield "", f"{inexact} of them without everyone's contribution", False
+    rerouted = [found for record in result.records if (found := result.detours(record.round))]
+    if rerouted:
+        names = sorted({path for found in rerouted for path in found})
+        yield "", f"{len(rerouted)} of them with links on detours: {briefly(names)}", True
 
 
 def _faults(result: JobResult) -> Iterator[tuple[str, str, bool]]:

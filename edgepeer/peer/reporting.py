@@ -60,7 +60,7 @@ class RoundReporter:
             exact=outcome.exact,
             loss=loss,
             accuracy=accuracy,
-            paths=tuple(sorted(set(outcome.paths))),
+            paths=tuple(sorted({*outcome.paths} - {""})),
             waited_seconds=phases.waited_s,
             broadcast_seconds=phases.broadcast_s,
             decided_seconds=phases.decided_s,

@@ -154,6 +154,18 @@ def test_summary_of_rounds_that_nobody_heard_of(told: Told) -> None:
     assert ("", "1 round was not reported (broker outage)", True) in list(summary(progress.result()))
 
 
+def test_summary_of_detours_and_of_who_came_late(running: Progress, told: Told, finish: Finish) -> None:
+    running.see_logged([told.logged("birch", told.record(number, paths=("direct", "via ash"))) for number in (4, 5)])
+    running.see_logged([told.logged("cedar", told.record(5, paths=("relay",)))])
+    finish(running, "ash", "birch")
+    running.see_presence("cedar", None)
+    running.see_report(told.report("cedar", "starting", round=0, digest=""))
+    rows = list(summary(running.result()))
+    assert ("", "2 of them with links on detours: relay, via ash", True) in rows
+    assert ("not ready in time", "cedar", True) in rows
+    assert "gone before the end" not in [what for what, _, _ in rows]
+
+
 def test_summary_of_different_bits_is_loud(running: Progress, told: Told, finish: Finish) -> None:
     finish(running, "ash", "birch")
     running.see_report(told.report("cedar", digest="cd" * 8))

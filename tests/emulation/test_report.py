@@ -46,7 +46,15 @@ def test_report(tmp_path: Path, running: Progress, told: Told, finish: Finish) -
         "faults": [],
     }
     assert [entry["round"] for entry in detail] == list(range(1, 11))
-    assert detail[0] == {"round": 1, "seconds": 0.1, "contributors": list(told.peers), "exact": True, "faults": []}
+    assert detail[0] == {
+        "round": 1,
+        "seconds": 0.1,
+        "phases": {"compute": 0.05, "waited": 0.012, "broadcast": 0.007, "decided": 0.001},
+        "contributors": list(told.peers),
+        "exact": True,
+        "paths": {"direct": ["ash"]},
+        "faults": [],
+    }
     assert (directory / "report.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -64,7 +72,10 @@ def broken() -> tuple[FaultRecord, ...]:
     return cut, kill, partition
 
 
-def test_report_of_faults(tmp_path: Path, running: Progress, finish: Finish) -> None:
+def test_report_of_faults(tmp_path: Path, running: Progress, told: Told, finish: Finish) -> None:
+    for peer in ("birch", "cedar"):  # what they ran over is in their own logs alone
+        running.see_logged([told.logged(peer, told.record(4, paths=("direct", "via ash")))])
+    running.see_logged([told.logged("birch", told.record(5, paths=("relay",)))])
     result = dataclasses.replace(finish(running).result(), faults=broken())
     names = ["report.json", "rounds.csv", "faults.md", "report.png", "faults.png"]
     assert write_report(tmp_path, result) == [tmp_path / name for name in names]
@@ -95,14 +106,25 @@ def test_report_of_faults(tmp_path: Path, running: Progress, finish: Finish) -> 
         "round": "10",
         "seconds": "0.100000",
         "allreduce_seconds": "0.020000",
+        "compute_seconds": "0.050000",
+        "waited_seconds": "0.012000",
+        "broadcast_seconds": "0.007000",
+        "decided_seconds": "0.001000",
+        "paths": "direct",
         "contributors": "3",
         "exact": "true",
         "faults": "p04 killed; partition p00|p01",
     }
+    assert [rows[at]["paths"] for at in (2, 3, 4)] == ["direct", "direct; via ash", "direct; relay"]
+    assert report["rounds_detail"][3]["paths"] == {"direct": ["ash", "birch", "cedar"], "via ash": ["birch", "cedar"]}
     table = (tmp_path / "faults.md").read_text().splitlines()
     assert table[2] == "3 peers, 10 rounds; a clean round takes - (median of 0, the first 3 left out)."
-    assert table[6] == ("| cut p03-p01 | `3-1@3..5` | 3 to 5 | 100 ms | - | 0 | 2 rules in force, 7 packets dropped |")
-    assert table[7].startswith("| p04 killed | `4@1.5s` | 6 to end | 100 ms | 100 ms | 0 | pid 7 ")
+    phases = "waiting 12 ms, broadcast 7 ms, deciding 1 ms"
+    assert table[6] == (
+        f"| cut p03-p01 | `3-1@3..5` | 3 to 5 | 100 ms | {phases} | - | 0 | relay, via ash "
+        "| 2 rules in force, 7 packets dropped |"
+    )
+    assert table[7].startswith(f"| p04 killed | `4@1.5s` | 6 to end | 100 ms | {phases} | 100 ms | 0 | - | pid 7 ")
     assert table[8].count("\\|") == 2, "a bar in a cell is written so"
     assert (tmp_path / "faults.png").read_bytes().startswith(b"\x89PNG")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from edgepeer.fabric.documents import PeerReport, Presence, RoundRecord, Telemetry
+from edgepeer.peer.round_log import LoggedRound
 from edgepeer.topology.view import Member, View
 from edgepeer.training.job import Job
 
@@ -33,9 +36,16 @@ class Told:
             "contributors": PEERS,
             "exact": True,
             "loss": 2.3 / number,
+            "paths": ("direct",),
+            "waited_seconds": 0.012,
+            "broadcast_seconds": 0.007,
+            "decided_seconds": 0.001,
             "accuracy": 0.9 + number / 200 if number % 5 == 0 else None,
         } | fields
         return RoundRecord(round=number, epoch=epoch, **given)  # type: ignore[arg-type]
+
+    def logged(self, peer: str, record: RoundRecord, *, coordinator: bool = False) -> LoggedRound:
+        return LoggedRound(**msgspec.structs.asdict(record), job="j1", peer=peer, coordinator=coordinator)
 
     def telemetry(self, *records: RoundRecord, job: str = "j1") -> Telemetry:
         return Telemetry(job=job, peer="ash", records=records)
