@@ -138,8 +138,8 @@ class End:
     @property
     def receiving(self) -> bool:
         """Whether a frame is on its way in, and comes forward."""
-        sender = self.connection.end_of(self.other).owner
-        return self.reading is not None and sender.powered and not self.connection.network.is_cut(sender.id, self.owner.id)
+        sender, network = self.connection.end_of(self.other).owner, self.connection.network
+        return self.reading is not None and sender.powered and not network.is_cut(sender.id, self.owner.id)
 
     def meet(self, incarnation: int) -> None:
         """The other end's Hello has come."""

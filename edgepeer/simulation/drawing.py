@@ -9,14 +9,19 @@ from typing import Final, Protocol, TypeVar
 from edgepeer.simulation.network import BROKER
 from edgepeer.simulation.schedule import KINDS, Fault, Schedule, names
 
-__all__ = ["SURVIVED", "Picker", "Random", "draw_schedule"]
+__all__ = ["DRAWN", "LONG_S", "Picker", "Random", "draw_schedule"]
 
 _T = TypeVar("_T")
 
-SURVIVED: Final[tuple[str, ...]] = ("oneway", "cut", "reset", "kill", "power", "slow", "broker", "leave", "join")
-"""What fleets are expected to survive, and so what is drawn."""
-LENGTHS_S: Final = (0.1, 0.5, 2.0, 5.0, 15.0, 40.0)
-"""How long things last."""
+DRAWN: Final[tuple[str, ...]] = (
+    "oneway", "cut", "reset", "kill", "power", "slow", "broker", "leave", "join", "freeze", "timeout", "restart",
+    "isolate", "partition",
+)  # fmt: skip
+"""What is drawn: the kinds of faults, and for who dies and comes back `restart`."""
+SHORT_S: Final = (0.1, 0.5, 2.0, 5.0, 12.0)
+"""How long things last: less than any patience, and more than most."""
+LONG_S: Final = (*SHORT_S, 40.0, 120.0)
+"""The same with time enough for the broker to miss a peer."""
 
 
 class Picker(Protocol):
@@ -48,10 +53,11 @@ class Random:
 def draw_schedule(
     pick: Picker,
     *,
-    kinds: Sequence[str] = SURVIVED,
+    kinds: Sequence[str] = DRAWN,
     peers: tuple[int, int] = (1, 15),
-    most_faults: int = 6,
-    within_s: float = 8.0,
+    most_faults: int = 4,
+    within_s: float = 6.0,
+    lengths_s: Sequence[float] = SHORT_S,
 ) -> Schedule:
     """A fleet and its faults.
 
@@ -59,15 +65,18 @@ def draw_schedule(
         pick: what chooses.
         kinds: which kinds of fault may happen.
         peers: how many peers, from and to.
-        most_faults: how many faults at most; they begin `within_s` seconds.
+        most_faults: how many faults at most.
+        within_s: when the last of them begins, at the latest.
+        lengths_s: how long they may last.
     """
-    count = pick.integer(*peers)
+    least, most = peers
+    count = pick.integer(least, most if pick.integer(0, 3) == 3 else min(most, max(least, 7)))
     fleet = names(count)
     return Schedule(
         peers=count,
         fanout=pick.integer(1, 4),
-        rounds=pick.choice([12, 3, 40]),
-        size=pick.choice([16, 0, 1, 100, 1001]),
+        rounds=pick.choice([6, 3, 20]),
+        size=pick.choice([16, 0, 1, 100, 501]),
         dtype=pick.choice(["<f4", "<f8"]),
         compute_s=pick.choice([0.2, 0.0, 0.02, 0.5]),
         latency_s=pick.choice([1e-3, 1e-4, 2e-2]),
@@ -76,14 +85,16 @@ def draw_schedule(
         loss=pick.choice([0.0, 0.0, 0.0, 0.02]),
         run=pick.choice(["run", "run", "none"]),
         seed=pick.integer(0, 1 << 16),
-        faults=_in_order(
-            pick.many(most_faults, lambda pick: _draw_fault(pick, [k for k in kinds if k in KINDS], fleet, within_s))
-        ),
+        faults=_in_order(pick.many(most_faults, lambda pick: _draw_fault(pick, kinds, fleet, within_s, lengths_s))),
     )
 
 
-def _draw_fault(pick: Picker, kinds: Sequence[str], fleet: list[str], within_s: float) -> Fault:
+def _draw_fault(
+    pick: Picker, kinds: Sequence[str], fleet: list[str], within_s: float, lengths_s: Sequence[float]
+) -> Fault:
     name = pick.choice(kinds)
+    again = name == "restart"
+    name = pick.choice(["kill", "power"]) if again else name
     kind = KINDS[name]
     at = pick.integer(0, round(within_s * 100)) / 100
     if name == "join":
@@ -96,8 +107,7 @@ def _draw_fault(pick: Picker, kinds: Sequence[str], fleet: list[str], within_s: 
         who.append(BROKER)
     if len(who) < kind.least:
         return Fault(at, "timeout", (fleet[0],))  # a fleet of one has nobody to be cut from
-    lasts = kind.lasts == "yes" or (kind.lasts == "maybe" and pick.integer(0, 1))
-    until = round(at + pick.choice(LENGTHS_S), 2) if lasts else None
+    until = round(at + pick.choice(lengths_s), 2) if kind.lasts == "yes" or again else None
     extra = {"slow": f"x{pick.choice([3, 10, 30])}", "broker": pick.choice(["", "forget"])}.get(name, "")
     return Fault(at, name, tuple(who), until, extra)
 
@@ -112,11 +122,16 @@ def _distinct(pick: Picker, some: list[str], many: int) -> list[str]:
 
 
 def _in_order(faults: list[Fault]) -> tuple[Fault, ...]:
-    """By time; nobody joins twice."""
+    """By time; nobody joins twice, and nobody comes to a broker that has lost its memory before the others are back.
+
+    Such a newcomer begins a fleet of its own, since nothing tells it of another.
+    """
     seen: set[tuple[str, ...]] = set()
-    kept = []
+    kept: list[Fault] = []
     for fault in sorted(faults, key=lambda fault: fault.at):
-        if fault.kind != "join" or fault.who not in seen:
+        begins = fault.at if fault.kind == "join" else fault.until if fault.kind in ("kill", "power") else None
+        lost = any(f.extra == "forget" and f.at - 5 <= (begins or 0) <= f.end + 5 for f in faults)
+        if not (fault.kind == "join" and fault.who in seen) and not (begins is not None and lost):
             kept.append(fault)
             seen.add(fault.who)
     return tuple(kept)

@@ -31,8 +31,6 @@ __all__ = ["ABORTED", "Ledger"]
 
 ABORTED: Final = bytes(16)
 """Stands for the digest of a round that ended without a sum."""
-DURABLE: Final = False
-"""Whether the protocol promises that what one peer has committed outlives it: it does once rounds need a quorum."""
 
 
 class _Entry:
@@ -105,7 +103,7 @@ class Ledger:
             holds = number in other.digests and other.digests[number] == entry.digest
             if other is not peer and holds and (other.alive or (other.left and ours)):
                 raise ProtocolBug(f"{peer.id} {complaint.format(number, other.id)}")
-        if DURABLE and entry.view is not None and self._lives(entry.view):
+        if entry.view is not None and self._lives(entry.view):
             raise ProtocolBug(f"{peer.id} {complaint.format(number, f'a majority of view {entry.view.epoch}')}")
 
     def _lives(self, view: View) -> bool:

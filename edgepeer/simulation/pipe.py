@@ -19,7 +19,7 @@ from edgepeer.ids import PeerId
 if TYPE_CHECKING:
     from edgepeer.simulation.network import Network
 
-__all__ = ["Message", "Pipe"]
+__all__ = ["RTO_S", "Message", "Pipe"]
 
 RTO_S: Final = 0.2
 """First retransmission after this long, each later one after twice as long: Linux' smallest."""

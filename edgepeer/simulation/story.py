@@ -26,11 +26,12 @@ from edgepeer.simulation.peer import SimulatedPeer
 from edgepeer.simulation.schedule import Fault, Schedule, names
 from edgepeer.simulation.world import Workload, World
 from edgepeer.topology import tree
+from edgepeer.topology.view import View
 
 __all__ = ["SMALL_SEGMENTS", "Story", "recovery_s"]
 
-SMALL_SEGMENTS: Final = Limits(smallest_segment_bytes=256, first_segment_bytes=512)
-"""Vectors of a few hundred elements are cut in many segments."""
+SMALL_SEGMENTS: Final = Limits(smallest_segment_bytes=256, first_segment_bytes=512, heartbeat_min_s=0.1)
+"""Vectors of a few hundred elements are cut in many segments; few heartbeats, which cost a simulator most."""
 BEGIN_S: Final = 60.0
 _LOOK_EVERY_S: Final = 1.0
 STORM: Final = 4000
@@ -121,12 +122,11 @@ class Story:
         world.clock.after(_LOOK_EVERY_S, self._look)
         world.run_until(lambda: False, schedule.end)
         patience = max((self._over(fault) for fault in schedule.faults), default=self.recovery_s) - schedule.end
+        together = world.run_until(world.settled, patience)
         if not self._possible():
-            world.run_until(lambda: False, patience)
             return world
-        if not world.run_until(world.settled, patience):
+        if not together:
             raise ProtocolBug(f"no common view {patience:.0f} s after the last fault: {self._where()}")
-        # The watch over each round bounds this, too.
         world.run_rounds(limit_s=(schedule.rounds + 2) * self.calm_s + 2 * self.recovery_s)
         if not world.run_until(lambda: self._finished() and world.settled(), self.calm_s + self.recovery_s):
             raise ProtocolBug(f"rounds did not end everywhere: {self._where()}")
@@ -145,14 +145,24 @@ class Story:
         return all(peer.done >= self.world.rounds for peer in self.world.alive)
 
     def _possible(self) -> bool:
-        """Whether enough are alive for anybody to go on: a majority of the newest view, in the lives that it means."""
-        alive = self.world.network.alive
-        views = [peer.node.view for peer in alive.values() if peer.node.view is not None]
-        if not views:
-            return bool(alive)
-        view = max(views, key=lambda view: (view.epoch, view.size))
-        lives = [alive[peer] for peer in view.ids if peer in alive]
-        return 2 * sum(peer.incarnation == view.member(peer.id).incarnation for peer in lives) > view.size
+        """Whether enough are alive for anybody to go on: a majority of the newest view, in the lives that it means, and
+        of the view that it has followed, as long as not all its members are known to have come that far.
+
+        Where everybody who had begun the run is dead, it begins anew, once so many have come as it asks for.
+        """
+        alive = {peer.id: peer for peer in self.world.alive if not peer.leaving}
+        all_of_them = [peer.node.membership for peer in alive.values()]
+        views = [view for each in all_of_them if (view := each.view or each.seen) is not None]
+        if all(view.run != self.world.run_id for view in views):
+            return len(alive) >= self.schedule.peers
+        newest = max(views, key=lambda view: (view.epoch, view.size))
+        bases = [each.base or newest for each in all_of_them if each.view == newest] or [newest]
+
+        def majority(view: View) -> bool:
+            lives = [alive[peer] for peer in view.ids if peer in alive]
+            return 2 * sum(peer.incarnation == view.member(peer.id).incarnation for peer in lives) > view.size
+
+        return majority(newest) and any(majority(base) for base in bases)
 
     def _compare(self) -> None:
         histories = {tuple(sorted(peer.digests.items())) for peer in self.world.alive}

@@ -6,50 +6,54 @@ import dataclasses
 
 import numpy as np
 import pytest
-from fleet_stories import SMALL_SEGMENTS, Story, Teller
-from hypothesis import example, given, settings
+from fleet_stories import examples, told
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgepeer.errors import ProtocolBug
 from edgepeer.protocol import effects as fx
 from edgepeer.simulation.network import LinkModel
+from edgepeer.simulation.schedule import Schedule
+from edgepeer.simulation.story import SMALL_SEGMENTS, Story
 from edgepeer.simulation.world import Workload, World
 from edgepeer.wire.frames import Reduce, Result
 
 calm = st.builds(
-    Story,
+    Schedule,
     peers=st.integers(1, 20),
     fanout=st.integers(1, 5),
     rounds=st.integers(1, 4),
     size=st.sampled_from([0, 1, 2, 15, 16, 17, 1000, 4999]),
     dtype=st.sampled_from(["<f4", "<f8"]),
     compute_s=st.sampled_from([0.0, 0.05]),
-    run=st.sampled_from(["run", None]),
+    run=st.sampled_from(["run", "none"]),
     latency_s=st.sampled_from([1e-5, 1e-3, 5e-2]),
     jitter_s=st.sampled_from([0.0, 1e-2]),
-    rate=st.sampled_from([1e5, 1e7, 1e9]),
+    rate_bytes_per_s=st.sampled_from([1e5, 1e7, 1e9]),
     seed=st.integers(0, 1 << 16),
 )
 
 
 @given(calm)
-@example(Story(peers=20, fanout=5, size=4999, rate=1e5))
-def test_every_peer_commits_the_plain_sum(story: Story) -> None:
-    world = Teller(story).tell()
-    assert world.ledger.checked >= story.rounds  # each commit was compared with a plain float64 sum
-    if story.run:
-        assert world.ledger.checked >= story.rounds * story.peers
+@examples(40)
+@example(Schedule(peers=20, fanout=5, rounds=4, size=4999, rate_bytes_per_s=1e5))
+def test_every_peer_commits_the_plain_sum(schedule: Schedule) -> None:
+    world = told(schedule).world
+    assert world.ledger.checked >= schedule.rounds  # each commit was compared with a plain float64 sum
+    if schedule.run == "run":
+        assert world.ledger.checked >= schedule.rounds * schedule.peers
     for peer in world.alive:
         for outcome in peer.outcomes:
-            assert outcome.sum.dtype == np.dtype(story.dtype)
-            assert outcome.sum.size == story.size
+            assert outcome.sum.dtype == np.dtype(schedule.dtype)
+            assert outcome.sum.size == schedule.size
 
 
-@given(story=calm, weights=st.lists(st.sampled_from([0.0, 0.25, 1.0, 3.0]), min_size=1, max_size=5))
-@settings(max_examples=15)
-def test_weights_count_and_a_weight_of_zero_hides_even_nan(story: Story, weights: list[float]) -> None:
-    teller = Teller(dataclasses.replace(story, weights=tuple(weights)))
-    world = teller.tell()
+@given(schedule=calm, weights=st.lists(st.sampled_from([0.0, 0.25, 1.0, 3.0]), min_size=1, max_size=5))
+@examples(40)
+def test_weights_count_and_a_weight_of_zero_hides_even_nan(schedule: Schedule, weights: list[float]) -> None:
+    story = Story(schedule)
+    story.world.workload = dataclasses.replace(story.world.workload, weights=tuple(weights))
+    world = story.tell()
     assert all(np.isfinite(outcome.sum).all() for peer in world.alive for outcome in peer.outcomes)
 
 
@@ -161,8 +165,7 @@ def test_the_checker_notices_a_buffer_that_is_written_too_early() -> None:
 
 
 def digest_of(seed: int) -> str:
-    story = Story(peers=6, seed=seed, jitter_s=1e-3, rounds=5)
-    return Teller(story).tell().trace_digest
+    return told(Schedule(peers=6, seed=seed, jitter_s=1e-3, rounds=5)).world.trace_digest
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

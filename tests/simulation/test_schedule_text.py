@@ -1,0 +1,79 @@
+"""Schedules as text: what is written is read again, and what is wrong is refused in one line."""
+
+from __future__ import annotations
+
+import pytest
+from fleet_stories import schedules
+from hypothesis import given
+
+from edgepeer.errors import ConfigError
+from edgepeer.simulation.schedule import Fault, Schedule
+
+EXAMPLE = """\
+# what this shows
+# in two lines
+peers 3
+compute_s 0.5
+
+0.5..3      oneway p2 p1
+1           kill p0
+2..3        slow p1 x10
+2..4        broker forget
+"""
+
+
+@given(schedules())
+def test_what_is_written_is_read_again(schedule: Schedule) -> None:
+    assert Schedule.parse(str(schedule)) == schedule
+
+
+def test_an_example_in_full() -> None:
+    schedule = Schedule.parse(EXAMPLE)
+    assert schedule.comment == "what this shows\nin two lines"
+    assert (schedule.peers, schedule.compute_s, schedule.rounds) == (3, 0.5, 12)
+    assert schedule.faults == (
+        Fault(0.5, "oneway", ("p2", "p1"), 3.0),
+        Fault(1.0, "kill", ("p0",)),
+        Fault(2.0, "slow", ("p1",), 3.0, "x10"),
+        Fault(2.0, "broker", (), 4.0, "forget"),
+    )
+    assert schedule.end == 4.0
+    assert str(schedule) == EXAMPLE
+
+
+def test_comments_and_empty_lines_may_stand_anywhere() -> None:
+    assert Schedule.parse("\npeers 2 # two\n\n# later\n1 kill p0 # soon\n").faults == (Fault(1.0, "kill", ("p0",)),)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "x: must say how many peers there are, as in: peers 7"),
+        ("peers", "x, line 1: peers takes one value, not 0"),
+        ("peers two", "x, line 1: peers two: must be int"),
+        ("peers 0", "x: peers 0: must be from 1 to 1000"),
+        ("peers 2\nsize nan", "x, line 2: size nan: must be int"),
+        ("peers 2\nloss nan", "x: loss nan: must be from 0 to 0.9"),
+        ("peers 2\ndtype int", "x: dtype int: must be <f4 or <f8"),
+        ("peers 2\nwings 2", "x, line 2: wings is neither a time nor a setting; settings are peers, seed, "),
+        ("peers 2\n1s kill p0", "x, line 2: 1s: must be a time in seconds, or two as in 0.5..3"),
+        ("peers 2\n1", "x, line 2: nothing is unknown; what happens must be one of oneway, cut, "),
+        ("peers 2\n1 eat p0", "x, line 2: eat is unknown; what happens must be one of oneway, cut, "),
+        ("peers 2\n1 cut p0 p1", "x, line 2: cut takes two times, as in 0.5..3"),
+        ("peers 2\n1..2 leave p0", "x, line 2: leave takes one time"),
+        ("peers 2\n2..1 cut p0 p1", "x, line 2: 2..1: must end after it has begun"),
+        ("peers 2\n1..2 cut p0", "x, line 2: cut takes 2 names, not: p0"),
+        ("peers 2\n1..2 cut p0 p0", "x, line 2: cut takes 2 names, not: p0 p0"),
+        ("peers 2\n1..2 partition", "x, line 2: partition takes 1 name or more, not: none"),
+        ("peers 2\n1..2 broker p0", "x, line 2: broker takes no name, not: p0"),
+        ("peers 2\n1..2 slow p0", "x, line 2: slow takes a factor, as in: 1..2 slow p3 x10"),
+        ("peers 2\n1 kill p2", "x: 1           kill p2: there is no peer p2; there are p0, p1"),
+        ("peers 2\n1 kill broker", "x: 1           kill broker: there is no peer broker; there are p0, p1"),
+        ("peers 20\n1 kill p2", "x: 1           kill p2: there is no peer p2; there are p00 to p19"),
+    ],
+)
+def test_what_is_wrong_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Schedule.parse(text, "x")
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)

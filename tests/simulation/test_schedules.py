@@ -1,0 +1,99 @@
+"""Random faults, thousands of them: every sum is right, every round ends, and there is one view in the end.
+
+Each mix draws its own kinds of faults, and each part of one its own examples, the same in every run: so they can run
+side by side. What fails is shown as text that can be put into tests/scenarios. HYPOTHESIS_PROFILE=search looks for
+more, and `edgepeer simulate soak` for longer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+from fleet_stories import examples, schedules, told
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgepeer.errors import ProtocolBug
+from edgepeer.simulation.drawing import DRAWN, Random, draw_schedule
+from edgepeer.simulation.network import BROKER
+from edgepeer.simulation.schedule import KINDS, Fault, Schedule
+from edgepeer.simulation.story import Story
+
+MIXES: Final[dict[str, dict[str, Any]]] = {
+    "whatever": {},
+    "small": {"peers": (2, 7), "most_faults": 3},
+    "links": {"kinds": ("cut", "oneway", "reset", "broker")},
+    "deaths": {"kinds": ("kill", "power", "restart", "join", "cut")},
+    "slow": {"kinds": ("slow", "freeze", "leave", "timeout", "kill")},
+    "apart": {"kinds": ("isolate", "partition", "oneway", "power"), "peers": (3, 9)},
+    "broker": {"kinds": ("broker", "join", "kill", "restart", "isolate")},
+}
+PARTS: Final = 5
+EACH: Final = 60
+"""Times mixes times parts: 2100 schedules."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("mix", MIXES)
+@given(data=st.data())
+@examples(EACH)
+def test_whatever_happens(mix: str, part: int, data: st.DataObject) -> None:
+    told(data.draw(schedules(**MIXES[mix])))
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_each_kind_of_fault_happens(kind: str) -> None:
+    """A fault that never fires proves nothing."""
+    happened = [told_from(seed, kind).happened for seed in range(8)]
+    meant = ("kill", "power") if kind == "restart" else (kind,)
+    assert sum(each in meant for kinds in happened for each in kinds) >= 4
+
+
+def told_from(seed: int, kind: str) -> Story:
+    return told(draw_schedule(Random(seed), kinds=(kind,), peers=(5, 7)))
+
+
+def test_most_schedules_leave_a_majority_that_must_go_on() -> None:
+    stories = [told_from(seed, "kill") for seed in range(30)]
+    assert sum(story.ended_well for story in stories) >= 20
+
+
+def test_every_kind_of_fault_can_be_drawn() -> None:
+    assert {*DRAWN} == {*KINDS, "restart"}
+    assert {kind for mix in MIXES.values() for kind in mix.get("kinds", ())} == {*DRAWN}
+
+
+# -- the checks themselves ---------------------------------------------------------------------------------------
+
+
+def broken_by_hand(schedule: Schedule, at: float, do: str) -> str:
+    """What is said where p2 is treated so for good, and the schedule does not know."""
+    story = Story(schedule)
+    world = story.world
+    p2 = world.network.peers["p2"]  # type: ignore[index]
+    hand = {
+        "pause": p2.pause,
+        "freeze": lambda: world.freeze(p2),
+        "deafen": lambda: [world.cut(each, p2.id) for each in (*world.network.peers, BROKER)],
+        "forge": lambda: p2.digests.update({1: bytes(16)}),
+    }
+    world.clock.after(at, hand[do])
+    with pytest.raises(ProtocolBug) as caught:
+        story.tell()
+    return str(caught.value)
+
+
+def test_a_round_that_does_not_end_is_noticed() -> None:
+    assert "did not end at p" in broken_by_hand(Schedule(peers=3, rounds=100), 2.0, "pause")
+
+
+@pytest.mark.parametrize("fault", ["freeze", "deafen"])
+def test_a_fleet_that_does_not_come_together_again_is_noticed(fault: str) -> None:
+    schedule = Schedule(peers=3, faults=(Fault(6.0, "reset", ("p0", "p1")),))
+    assert broken_by_hand(schedule, 1.0, fault).startswith("no common view")
+
+
+def test_a_history_that_differs_is_noticed() -> None:
+    assert "different histories" in broken_by_hand(Schedule(peers=3, rounds=12), 4.0, "forge")
