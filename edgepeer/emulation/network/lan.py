@@ -6,6 +6,7 @@ netem's, or a delay line's where the kernel has no netem.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 from collections.abc import Callable
@@ -74,6 +75,7 @@ class Lan:
         self._ip: Any = IPRoute()
         self._ip.link("set", index=_LOOPBACK_INDEX, state="up")
         _without_ipv6()
+        _without_ip_firewall()
         self._ip.link("add", ifname=_BRIDGE, kind="bridge", br_mcast_snooping=0)
         self.index = self._index(_BRIDGE)
         self._ip.addr("add", index=self.index, address=address, prefixlen=_PREFIX_BITS)
@@ -181,9 +183,17 @@ def _remove_qdisc(ip: Any, index: int) -> None:
 def _without_ipv6() -> None:
     """Nobody uses it here, and its own chatter would be counted and delayed with the rest."""
     for which in ("all", "default"):
-        path = Path(f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6")
-        if path.exists():
-            try:
-                path.write_text("1")
-            except OSError:  # not to be written to in some containers; the chatter does no harm
-                return
+        _try_setting(f"ipv6/conf/{which}/disable_ipv6", "1")
+
+
+def _without_ip_firewall() -> None:
+    """What passes the bridge need not pass this namespace's IP firewall too: that is empty, and costs time."""
+    _try_setting("bridge/bridge-nf-call-iptables", "0")
+
+
+def _try_setting(name: str, value: str) -> None:
+    """In some containers nothing may be written there, and none of it matters much."""
+    path = Path("/proc/sys/net", name)
+    if path.exists():
+        with contextlib.suppress(OSError):
+            path.write_text(value)

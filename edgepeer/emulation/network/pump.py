@@ -28,6 +28,8 @@ _BATCH: Final = 64
 _QUEUE_BYTES: Final = 256 << 20
 """More than that in all lines together is lost, as in a router."""
 _PRIORITY: Final = 1
+_TICK_S: Final = 250e-6
+"""Between two looks at the ports: to wake up for every frame takes more of the processor than to carry it."""
 
 
 class Pump:
@@ -50,25 +52,21 @@ class Pump:
         """Until the other end of `control` is closed."""
         epoll, control = self._epoll, self._control.fileno()
         while True:
-            due = self._deliver()
-            wait = None if due is None else max(0.0, (due - time.monotonic_ns()) / 1e9)
-            select.select([epoll.fileno()], [], [], wait)  # epoll's own timeout is in whole milliseconds
-            for descriptor, _ in epoll.poll(0):
+            if under_way := self._deliver():
+                time.sleep(_TICK_S)
+            for descriptor, _ in epoll.poll(0 if under_way else None):
                 if descriptor != control:
                     self._take(descriptor)
                 elif not self._obey():
                     return
 
-    def _deliver(self) -> int | None:
-        """Write what is due; returns when the next frame is."""
-        soonest = None
+    def _deliver(self) -> bool:
+        """Write what is due; returns whether more is under way."""
         for line in self._lines.values():
             now = time.monotonic_ns()
             while line and line[0][0] <= now:
                 self._write(line.popleft()[1])
-            if line and (soonest is None or line[0][0] < soonest):
-                soonest = line[0][0]
-        return soonest
+        return self._queued > 0
 
     def _write(self, frame: bytes) -> None:
         self._queued -= len(frame)
