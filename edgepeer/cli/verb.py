@@ -98,7 +98,8 @@ class Verb(Generic[_S]):
 def _option(name: str, setting: Setting) -> click.Option:
     text = setting.help
     if setting.plain is not bool and setting.default not in (None, ()):
-        text += f" [{setting.default:g}]" if setting.plain is float else f" [{setting.default}]"
+        default = ",".join(map(str, setting.default)) if setting.plain is tuple else setting.default
+        text += f" [{default:g}]" if isinstance(default, float) else f" [{default}]"
     if setting.plain is bool:
         return click.Option([name, f"{setting.flag}/--no-{setting.flag[2:]}"], default=None, help=text)
     # Values arrive as text and are checked where those of the other sources are, by the same words.

@@ -66,7 +66,7 @@ def find_config(environ: Mapping[str, str]) -> Path | None:
 
 def variable(kind: type[VerbSettings], name: str) -> str:
     """The environment variable of one verb's setting, as EDGEPEER_PEER_LISTEN."""
-    return f"EDGEPEER_{kind.verb}_{name.removeprefix(kind.verb + '_')}".upper()
+    return f"EDGEPEER_{kind.verb}_{name.removeprefix(kind.verb + '_')}".upper().replace("-", "_")
 
 
 def _common(kind: type[VerbSettings], settings: Mapping[str, Setting]) -> list[str]:

@@ -83,7 +83,7 @@ def test_examples_use_flags_that_exist(verb: Verb[StatusSettings]) -> None:
 def test_the_list_of_verbs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert edgepeer_main(monkeypatch, "--help") == 0
     text = capsys.readouterr().out
-    for name in ("broker", "peer", "train", "emulate", "status", "version"):
+    for name in ("broker", "peer", "train", "emulate", "status", "simulate", "version"):
         assert re.search(rf"^  {name} +\w.*\.$", text, re.MULTILINE)
     assert not re.search(r"^  \w+ .*\.\.\.$", text, re.MULTILINE)
 

@@ -1,0 +1,226 @@
+"""`edgepeer simulate`: fleets in virtual time. Schedules of faults, random ones, isolation by failed links."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from edgepeer.cli.verb import FAILED, Verb
+from edgepeer.errors import ConfigError
+from edgepeer.settings import IsolationSettings, RunSettings, SoakSettings
+
+if TYPE_CHECKING:
+    from edgepeer.simulation.schedule import Schedule
+    from edgepeer.simulation.soak import Tally
+
+__all__ = ["VERBS", "command"]
+
+_LINE_EVERY_S: Final = 10.0
+_REDRAW_EVERY_S: Final = 0.2
+
+
+# -- run -------------------------------------------------------------------------------------------------------
+
+
+def run(settings: RunSettings) -> int:
+    from edgepeer.simulation.soak import Tally, broken
+
+    if not settings.files:
+        raise ConfigError("files: name at least one, as in: edgepeer simulate run partition.txt")
+    schedules = [_read(path) for path in settings.files]  # all of them, before anything happens
+    complaints = 0
+    for path, schedule in zip(settings.files, schedules, strict=True):
+        tally = Tally()
+        complaint = broken(schedule, tally)
+        if complaint is not None:
+            complaints += 1
+            print(f"{path}: broken: {complaint}", flush=True)
+            continue
+        end = "too few were left for anybody to go on" if tally.unfinished else "all who live have the same history"
+        said = f"{tally.rounds} ends of rounds checked in {tally.virtual_s:.1f} s of virtual time"
+        print(f"{path}: {said}; {end}", flush=True)
+    return FAILED if complaints else 0
+
+
+def _read(path: Path) -> Schedule:
+    from edgepeer.simulation.schedule import Schedule
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"{path}: can't read it: {reason}") from None
+    return Schedule.parse(text, str(path))
+
+
+# -- soak ------------------------------------------------------------------------------------------------------
+
+
+def soak(settings: SoakSettings) -> int:
+    from edgepeer.simulation.soak import Tally, broken, smallest
+    from edgepeer.simulation.soak import soak as go_through
+
+    limit_s, limit, began = _seconds(settings), settings.schedules or float("inf"), time.monotonic()
+    last = Tally()
+    with _progress() as show:
+
+        def go_on(tally: Tally) -> bool:
+            nonlocal last
+            last, elapsed = tally, time.monotonic() - began
+            done = max(elapsed / limit_s, tally.schedules / limit)
+            show(elapsed, done, _told(tally))
+            return done < 1
+
+        found = go_through(go_on, seed=settings.seed, peers=settings.peers)
+    print(_told(last), flush=True)
+    if found is None:
+        print("nothing broke")
+        return 0
+    print(f"broken: {broken(found)}\nmaking the schedule smaller ...\n", flush=True)
+    print(smallest(found), end="")
+    return FAILED
+
+
+def _seconds(settings: SoakSettings) -> float:
+    if settings.seconds is not None:
+        return settings.seconds
+    if settings.hours is not None:
+        return settings.hours * 3600
+    return float("inf") if settings.schedules is not None else 3600.0
+
+
+def _told(tally: Tally) -> str:
+    faults = ", ".join(f"{count} {kind}" for kind, count in sorted(tally.faults.items()))
+    return (
+        f"{tally.schedules} schedules, {tally.virtual_s / 3600:.1f} hours of virtual time, {tally.rounds} ends of "
+        f"rounds checked; {tally.unfinished} without a majority in the end; faults: {faults or 'none'}"
+    )
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[float, float, str], None]]:
+    """Shows how far it is, from 0 to 1: a bar on a terminal, a line now and then elsewhere."""
+    if not sys.stdout.isatty():
+        due = _LINE_EVERY_S
+
+        def line(elapsed: float, done: float, text: str) -> None:
+            nonlocal due
+            if elapsed >= due and done < 1:
+                due = elapsed + _LINE_EVERY_S
+                print(f"{elapsed:.0f} s: {text}", flush=True)
+
+        yield line
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}")
+    drawn = 0.0
+    with Progress(*columns, auto_refresh=False, transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def draw(elapsed: float, done: float, text: str) -> None:
+            nonlocal drawn
+            if elapsed - drawn >= _REDRAW_EVERY_S:
+                drawn = elapsed
+                bar.update(task, completed=min(done, 1.0), description=text.partition(",")[0], refresh=True)
+
+        yield draw
+
+
+# -- isolation -------------------------------------------------------------------------------------------------
+
+
+def isolation(settings: IsolationSettings) -> int:
+    from edgepeer.simulation.isolation import SYSTEMS, measure, table
+
+    rows = [
+        measure(system, peers, trials=settings.trials, seed=settings.seed)
+        for peers in settings.peers
+        for system in SYSTEMS
+    ]
+    print("\n".join(table(rows)))
+    if settings.json is not None:
+        import msgspec
+
+        document = {"trials": settings.trials, "seed": settings.seed, "rows": [row.fields() for row in rows]}
+        _write(settings.json, msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n", "json")
+    if settings.plot is not None:
+        from edgepeer.simulation.isolation_plot import plot_png
+
+        try:
+            picture = plot_png(rows)
+        except ImportError as error:
+            raise ConfigError(f"plot needs matplotlib: pip install 'edgepeer[plot]' ({error})") from None
+        _write(settings.plot, picture, "plot")
+    return 0
+
+
+def _write(path: Path, content: bytes, setting: str) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise ConfigError(f"{setting} = {path}: can't write it: {error.strerror}") from None
+
+
+# -- the verbs -------------------------------------------------------------------------------------------------
+
+RUN = Verb(
+    kind=RunSettings,
+    about="Let faults happen as written in files.\n\n"
+    "Each FILE is a schedule: a fleet and its faults as text. Every round of every peer is checked, and that all who "
+    "live are one fleet in the end. Where anything breaks, the exit code is 1. docs/simulator.md has the format.",
+    examples=[
+        ("what has once been broken", "edgepeer simulate run tests/scenarios/*.txt"),
+    ],
+    run=run,
+)
+SOAK = Verb(
+    kind=SoakSettings,
+    about="Let random faults happen until something breaks.\n\n"
+    "Random fleets with random faults, one after the other, and every round of every peer is checked. At the first "
+    "thing that must not be, prints the smallest schedule that shows it, as text for `edgepeer simulate run`, and "
+    "ends with exit code 1. The same seed gives the same schedules.",
+    examples=[
+        ("over night, other fleets than last night", "edgepeer simulate soak --hours 8 --seed 1000000"),
+        ("a few", "edgepeer simulate soak --schedules 500"),
+    ],
+    run=soak,
+)
+ISOLATION = Verb(
+    kind=IsolationSettings,
+    about="Count failed links until a peer is isolated.\n\n"
+    "Links fail at random, one after the other: how many, and which share of all, until somebody is isolated, by tree "
+    "height. Figure 11 of Padrão's thesis (2020, §6.4), for a tree, for the thesis' tree with links to brothers and "
+    "uncles, and for this one, which has the broker as well; with -hop where a way may lead over one other peer only.",
+    examples=[
+        ("heights 2 to 5", "edgepeer simulate isolation"),
+        ("with a picture", "edgepeer simulate isolation --peers 7,15,31 --trials 5000 --plot isolation.png"),
+    ],
+    run=isolation,
+)
+VERBS = (RUN, SOAK, ISOLATION)
+
+
+def command() -> click.Group:
+    """`edgepeer simulate` with its three verbs."""
+    group = click.Group(name="simulate", help="Simulate fleets and faults in virtual time.", no_args_is_help=True)
+    for verb in VERBS:
+        one = verb.command()
+        one.params = [_shaped(parameter) for parameter in one.params]
+        group.add_command(one, name=verb.kind.verb.removeprefix("simulate-"))
+    return group
+
+
+def _shaped(parameter: click.Parameter) -> click.Parameter:
+    """Files are arguments; several sizes are one value, with commas between."""
+    if parameter.name == "files":
+        return click.Argument(["files"], metavar="FILE...", nargs=-1)
+    if isinstance(parameter, click.Option) and parameter.name == "peers" and parameter.multiple:
+        return click.Option(["peers", "--peers"], metavar=parameter.metavar, default=None, help=parameter.help)
+    return parameter
