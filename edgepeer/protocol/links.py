@@ -73,7 +73,7 @@ class Link:
     __slots__ = (
         "alive_at", "cleared", "closed_at", "dialing", "direct", "down_since", "echo", "echo_at", "every", "failed",
         "heard", "knocked", "life", "life_at", "member", "orphan", "promised", "reaches", "ready", "redial_at",
-        "redial_s", "refused", "role", "sent", "sync", "timing", "told", "tunnel", "tunnel_timing", "waiting",
+        "redial_s", "refused", "role", "sent", "since", "sync", "timing", "told", "tunnel", "tunnel_timing", "waiting",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -89,6 +89,8 @@ class Link:
         """When something has last come over the path in use, or that path began ..."""
         self.alive_at = now
         """... and over any path."""
+        self.since = now
+        """When the path in use began."""
         self.sent = now
         self.dialing = False
         self.redial_at = now
@@ -155,7 +157,7 @@ class Link:
     def begin(self, now: float) -> None:
         """A new path: nothing that was said on an older one counts."""
         self.sync, self.told, self.waiting, self.ready = None, None, False, False
-        self.heard = self.alive_at = self.sent = self.echo_at = now
+        self.heard = self.alive_at = self.sent = self.since = self.echo_at = now
         self.every = self.promised = self.echo = 0.0
         self.failed = self.refused = self.cleared = False
 

@@ -211,6 +211,8 @@ class Paths:
             return  # the same Knock by another way
         if mine is not None and self._me < source and now - mine.began < _CROSSING_S:
             return  # ours counts
+        if link.direct and now - link.since < _CROSSING_S:
+            return  # it may have been sent before the connection stood: if not, there will be more
         if link.direct:
             self._emit(fx.CloseLink(source, "the other end has opened another path", abrupt=True))
         if link.up:
