@@ -156,13 +156,13 @@ class Story:
         if all(view.run != self.world.run_id for view in views):
             return len(alive) >= self.schedule.peers
         newest = max(views, key=lambda view: (view.epoch, view.size))
-        bases = [each.base or newest for each in all_of_them if each.view == newest] or [newest]
+        bases = [each.base or newest for each in all_of_them if each.view == newest]
 
         def majority(view: View) -> bool:
             lives = [alive[peer] for peer in view.ids if peer in alive]
             return 2 * sum(peer.incarnation == view.member(peer.id).incarnation for peer in lives) > view.size
 
-        return majority(newest) and any(majority(base) for base in bases)
+        return majority(newest) and all(majority(base) for base in bases)
 
     def _compare(self) -> None:
         histories = {tuple(sorted(peer.digests.items())) for peer in self.world.alive}

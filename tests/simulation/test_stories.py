@@ -70,6 +70,16 @@ def test_who_restarts_at_once_is_let_in_with_its_new_life() -> None:
     assert world.run_rounds(limit_s=60)
 
 
+def test_soon_after_a_change_all_know_that_all_have_made_it() -> None:
+    """Until then nobody may go on without a majority of the view before, too."""
+    world = fleet(7, rounds=1000)
+    at_round(world, 3)
+    for name in ("p0", "p5"):
+        world.kill(peer(world, name))
+        assert world.run_until(world.settled, 5)
+        assert world.run_until(lambda: all(p.node.membership.base == p.node.view for p in world.alive), 1.0)
+
+
 def test_a_leaver_does_not_hold_up_the_round() -> None:
     world = fleet(4, rounds=20, compute_s=0.0)
     at_round(world, 3)
