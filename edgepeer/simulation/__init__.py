@@ -9,4 +9,10 @@ broker.py      presences and the view; wills, outages, relay
 peer.py        a protocol.Node with simulated I/O and a simulated application
 ledger.py      what must hold of every round
 world.py       puts them together; faults; the trace
+schedule.py    a fleet and its faults as text
+story.py       lets a schedule happen, and checks that it is survived
+drawing.py     random schedules
+shrinking.py   a smaller schedule that still breaks something
+soak.py        random schedules, one after the other
+isolation.py   how many links fail until a peer is isolated; isolation_plot.py draws it
 """
