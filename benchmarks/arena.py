@@ -41,6 +41,7 @@ class Part:
     contributors: tuple[str, ...]
     bytes_sent: int
     """By this peer, from its beginning until then."""
+    digest: str
 
 
 class Arena:
@@ -55,6 +56,11 @@ class Arena:
         self.lost: list[str] = []
         """Rounds that ended without a sum, as peers told."""
         self.alive: set[str] = set()
+        self.vitals: dict[str, list[tuple[float, int, int]]] = {}
+        """Of each peer's present process: MiB of memory, descriptors and tasks, every hundredth round."""
+        self.detours = 0
+        """Rounds of a peer in which a link did not run over a connection of its own."""
+        self.views: set[tuple[str, ...]] = set()
         self._options = options
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._readers: dict[str, asyncio.Task[None]] = {}
@@ -71,20 +77,20 @@ class Arena:
             arena = cls(network, names, options, log)
             try:
                 for name in arena.names:
-                    await arena.start(name)
+                    await arena.start(name, len(arena.names))
                 await arena.until(lambda: arena._ready == set(arena.names))
                 yield arena
             finally:
                 await arena._end()
 
-    async def start(self, name: str) -> None:
-        """Start a peer's process; it rests until `go`."""
+    async def start(self, name: str, peers: int = 1) -> None:
+        """Start a peer's process; it rests until `go`. It is ready when so many are in its view."""
         network = self.network
         options = self._options | {
             "name": name,
             "address": network.address(name),
             "pause": PAUSE_S,
-            "peers": len(self.names),
+            "peers": peers,
             "timeout": DEADLINE_S,
         }
         process = await asyncio.create_subprocess_exec(
@@ -117,9 +123,14 @@ class Arena:
     async def restart(self, name: str) -> None:
         """Start a killed peer again, and let it begin once it is in."""
         self._ready.discard(name)
+        self.vitals.pop(name, None)
         await self.start(name)
         await self.until(lambda: name in self._ready)
         self.go(name)
+
+    def signal(self, name: str, number: int) -> None:
+        """Send a peer's process a signal, such as SIGSTOP and SIGCONT."""
+        self._processes[name].send_signal(number)
 
     async def kill(self, name: str) -> float:
         """SIGKILL. Returns when."""
@@ -135,12 +146,12 @@ class Arena:
         while line := await process.stdout.readline():
             told = json.loads(line)
             if "round" in told:
-                part = Part(
-                    start=told["start"], end=told["end"], contributors=tuple(told["in"]), bytes_sent=told["bytes"]
-                )
-                self.rounds.setdefault(told["round"], {})[name] = part
+                self._add(name, told)
+            elif "vitals" in told:
+                self.vitals.setdefault(name, []).append(tuple(told["vitals"]))
             elif "view" in told:
                 self.view = tuple(told["view"])
+                self.views.add(self.view)
             elif "lost" in told:
                 self.lost.append(f"{name}: {told['lost']}")
             else:
@@ -149,6 +160,22 @@ class Arena:
         if name in self.alive and self._processes.get(name) is process:
             self._failure = ArenaError(f"{name} has ended with exit code {await process.wait()}: {self._said()}")
             self._news.set()
+
+    def _add(self, name: str, told: dict[str, Any]) -> None:
+        part = Part(
+            start=told["start"],
+            end=told["end"],
+            contributors=tuple(told["in"]),
+            bytes_sent=told["bytes"],
+            digest=told["digest"],
+        )
+        parts = self.rounds.setdefault(told["round"], {})
+        for other, theirs in parts.items():
+            if (theirs.digest, theirs.contributors) != (part.digest, part.contributors):
+                self._failure = ArenaError(f"{name} and {other} disagree on round {told['round']}")
+                self._news.set()
+        parts[name] = part
+        self.detours += any(path != "direct" for path in told["paths"])
 
     def _said(self) -> str:
         self._log.seek(0)
@@ -168,7 +195,7 @@ class Arena:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            raise ArenaError(f"rounds stand still for {within_s:g} s: {self._where()}") from None
+            raise ArenaError(f"rounds stand still for {within_s:g} s: {self._where()}\n{self._said()}") from None
 
     def _where(self) -> str:
         last = {name: max((n for n, parts in self.rounds.items() if name in parts), default=0) for name in self.names}

@@ -3,15 +3,18 @@
 It says what happens as JSON lines on its standard output: `{"ready": 1}` once all are there. Then it rests until its
 standard input has a line with the number of rounds to do, 0 for ever; and rests again. It tells `{"view": [ids]}` of
 every view, and `{"round", "start", "end", "in", "bytes"}` of each of its rounds: times by the machine's monotonic
-clock, the contributors, and all bytes that it has sent so far. `{"lost": reason}` stands for a round without a sum.
+clock, the contributors, the sum's digest, and all bytes that it has sent so far; with every hundredth one
+`{"vitals": [MiB of memory, open descriptors, tasks]}`. `{"lost": reason}` stands for a round without a sum.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,8 +66,16 @@ async def main(options: dict[str, Any]) -> None:
                 start=start,
                 end=end,
                 **{"in": outcome.contributors},
+                digest=outcome.digest,
+                paths=outcome.paths,
                 bytes=peer.traffic.bytes_sent,
             )
+            if outcome.round % 100 == 0:
+                say(vitals=(resident_mib(), len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())))
+
+
+def resident_mib() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def worth(name: str) -> float:
