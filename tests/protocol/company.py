@@ -75,7 +75,7 @@ class Company:
         """A connection breaks, and both ends notice; what is under way is lost."""
         if frozenset(pair) in self._up:
             self._end(*pair)
-            for one, other in (pair, pair[::-1]):
+            for one, other in itertools.permutations(pair):
                 self.hear(one, ev.LinkDown(PeerId(other), "reset"))
 
     def kill(self, name: str) -> None:

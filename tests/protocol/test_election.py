@@ -232,7 +232,7 @@ def test_a_configured_quorum_is_what_counts(quorum: int, lost: str, goes_on: boo
     membership.enter(view(1, "abcde", quorum=quorum), 0.0)
     for peer in lost:
         membership.lose(PeerId(peer), 1.0)
-    votes = {PeerId(peer) for peer in "abcde" if peer not in lost}
+    votes = peers("abcde") - peers(lost)
     found = membership.next_view(first_round=1, boundary=False, idle=True, contributed=False, votes=votes, now=1.0)
     assert (found is not None) == goes_on
     assert bool(membership.waits) != goes_on
@@ -261,10 +261,14 @@ def coordinator(world: View) -> Membership:
     return membership
 
 
+def peers(names: str) -> set[PeerId]:
+    return {PeerId(name) for name in names}
+
+
 def following(membership: Membership, votes: str, now: float = 1.0) -> str:
     """The members of the view that the coordinator would make now; empty if none."""
     found = membership.next_view(
-        first_round=1, boundary=False, idle=True, contributed=False, votes={PeerId(peer) for peer in votes}, now=now
+        first_round=1, boundary=False, idle=True, contributed=False, votes=peers(votes), now=now
     )
     return "".join(found.ids) if found is not None else ""
 
@@ -340,14 +344,12 @@ def test_a_takeover_needs_a_quorum_of_the_last_settled_view_too() -> None:
     b = Membership(member("b"), 2, Limits())
     b.enter(view(1, "abcdefg"), 0.0)
     b.enter(view(2, "abcde"), 1.0)
-    assert b.takeover(A, {"b", "c", "d"}, 1) is None  # three of five, but three of seven
-    assert b.takeover(A, {"b", "c", "d", "f", "g"}, 1) is None  # who is in the last one only does not count
-    assert b.takeover(A, {"b", "c", "d", "e"}, 1) == view(2, "abcde").successor(
-        first_round=1, without={A}, coordinator=B
-    )
+    assert b.takeover(A, peers("bcd"), 1) is None  # three of five, but three of seven
+    assert b.takeover(A, peers("bcdfg"), 1) is None  # who is in the last one only does not count
+    assert b.takeover(A, peers("bcde"), 1) == view(2, "abcde").successor(first_round=1, without={A}, coordinator=B)
     b.settle()
-    assert b.takeover(A, {"b", "c", "d"}, 1) is not None
-    assert b.takeover(A, {"b", "c"}, 1) is None
+    assert b.takeover(A, peers("bcd"), 1) is not None
+    assert b.takeover(A, peers("bc"), 1) is None
 
 
 def test_what_was_settled_is_forgotten_with_the_view() -> None:
@@ -365,7 +367,7 @@ def test_others_may_be_at_work_on_the_run_that_few_would_begin_again() -> None:
     b.hear(ev.ViewSeen(view(9, "abc", run="r")), 0.0)
     b.hear(ev.ControlSynced(), 0.0)
     assert not any("view 10" in line for line in b.until(5.0))
-    assert b.node.membership.waits == "1 of 3 peers that were in the run are here, too few to go on without the others"
+    assert b.node.membership.waits == "1 of 3 peers that were at work are here, too few to go on without the others"
     b.hear(ev.PresenceSeen(member("c", 2)), 5.0)
     assert when(b.until(7.0), "publish view 10 bc") < 7.0
 

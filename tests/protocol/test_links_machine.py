@@ -44,7 +44,7 @@ def test_redialling_backs_off() -> None:
     b = Machine("b", limits=Limits(heartbeat_s=0.02)).join(view(1, "ab"))  # ticks every 10 ms
     dials = []
     for _ in range(7):
-        said = []
+        said: list[str] = []
         while not said:
             said = [line for line in b.tick(b.node.next_deadline()) if line == "dial a"]
         dials.append(round(b.now, 2))

@@ -42,7 +42,7 @@ def test_a_leaf_sends_its_vector_as_it_is(c: Machine) -> None:
     assert c.hear(ev.Contribute(own, 1.0)) == ["a <- reduce 1 [0:] 1 2 of 100"]
     (sent,) = c.effects
     assert isinstance(sent, fx.Send)
-    assert np.shares_memory(np.frombuffer(sent.payload, "<f4"), own)  # type: ignore[call-overload]
+    assert np.shares_memory(np.frombuffer(sent.payload or b"", "<f4"), own)
 
 
 def test_an_inner_node_adds_in_position_order_whoever_comes_first(b: Machine) -> None:
@@ -245,10 +245,11 @@ def test_another_dtype_is_a_mismatch_too(b: Machine) -> None:
 def test_the_root_ends_it_for_all(a: Machine) -> None:
     a.contribute(1)
     assert a.frame("b", fr.Abort(epoch=1, round=1, cause="timeout", reason="b waits", over=False)) == [
-        "b <- abort 1: timeout",
-        "c <- abort 1: timeout",
-        "round 1 aborted: timeout",
+        "b <- drop 1: timeout complete",
+        "c <- drop 1: timeout complete",
     ]
+    a.have("c")
+    assert a.have("b") == ["b <- abort 1: timeout", "c <- abort 1: timeout", "round 1 aborted: timeout"]
 
 
 def test_a_new_root_takes_the_old_ones_word_from_a_child() -> None:
@@ -285,8 +286,10 @@ def test_a_new_root_does_not_drop_what_the_old_one_may_have_committed() -> None:
 def test_a_new_root_that_had_not_sent_all_may_drop_the_round() -> None:
     b = Machine("b").join(FIVE, up="ade")
     b.contribute(1)
-    b.hear(ev.ViewSeen(view(2, "bcde")))
-    assert b.hear(ev.TimedOut("too long")) == ["round 1 aborted: timeout"]
+    b.hear(ev.ViewSeen(view(2, "bdce")))
+    b.sync("d", 0)
+    assert b.hear(ev.TimedOut("too long")) == ["d <- drop 1: timeout complete"]
+    assert b.have("d") == ["d <- abort 1: timeout", "round 1 aborted: timeout"]
 
 
 def test_who_has_not_contributed_yet_is_answered_when_it_does(c: Machine) -> None:
@@ -413,7 +416,7 @@ def test_buffers_are_used_again_only_for_the_round_after(b: Machine) -> None:
         b.reduce("e", vector(1), "e", number=number)
         (sent,) = b.effects
         assert isinstance(sent, fx.Send)
-        memories.append(np.frombuffer(sent.payload, "<f4"))  # type: ignore[call-overload]
+        memories.append(np.frombuffer(sent.payload or b"", "<f4"))
         b.result("a", vector(5), "abcde", number=number)
     assert np.shares_memory(memories[1], memories[2])
     b.contribute(1)
@@ -424,7 +427,7 @@ def test_buffers_are_used_again_only_for_the_round_after(b: Machine) -> None:
     b.reduce("e", vector(1), "e", number=4)
     (sent,) = b.effects
     assert isinstance(sent, fx.Send)
-    assert not np.shares_memory(np.frombuffer(sent.payload, "<f4"), memories[2])  # type: ignore[call-overload]
+    assert not np.shares_memory(np.frombuffer(sent.payload or b"", "<f4"), memories[2])
 
 
 def test_without_a_run_a_member_does_not_jump_over_a_round_that_it_has_not_seen_the_end_of(c: Machine) -> None:

@@ -180,6 +180,7 @@ class Machine:
         held_in: int = 0,
         of: str = "",
         final: bool = True,
+        up: bool = False,
     ) -> list[str]:
         """The whole result with its commit. `of`: the members of the view it was decided in, if not in ours."""
         world = self.node.view
@@ -193,8 +194,29 @@ class Machine:
             digest=digest_of(values),
             final=final,
         )
-        frame = fr.Result(epoch=world.epoch, round=number, offset=0, total=values.size, dtype="<f4", commit=commit)
+        total = values.size
+        frame = fr.Result(epoch=world.epoch, round=number, offset=0, total=total, dtype="<f4", commit=commit, up=up)
         return self.frame(peer, frame, values)
+
+    def drop(
+        self, peer: str, cause: fr.Cause, *, number: int = 1, made: View | None = None, final: bool = False
+    ) -> list[str]:
+        """The round is to end without a sum, says the root, in our view or in an earlier one."""
+        world = self.node.view
+        assert world is not None
+        commit = fr.Commit(
+            decided_in=(made or world).stamp,
+            held_in=world.stamp,
+            contributors=b"",
+            weight=0.0,
+            exact=False,
+            digest=digest_of(vector()),
+            final=final,
+            dropped=cause,
+            reason="so",
+        )
+        frame = fr.Result(epoch=world.stamp, round=number, offset=0, total=0, dtype="<f4", commit=commit)
+        return self.frame(peer, frame, vector())
 
     def have(self, child: str, *, number: int = 1) -> list[str]:
         assert self.node.view is not None
@@ -240,10 +262,8 @@ def describe(effect: fx.Effect, hidden: tuple[type[fr.Frame], ...] = ()) -> str:
             return f"dial {who.id}"
         case fx.CloseLink(peer, reason):
             return f"close {peer}: {reason}"
-        case fx.PublishView(None):
-            return "retract the view"
         case fx.PublishView(world):
-            return f"publish view {world.epoch} {''.join(world.ids)}"
+            return f"publish view {world.epoch} {''.join(world.ids)}" if world is not None else "retract the view"
         case fx.PublishPresence():
             return "publish presence"
         case fx.ViewInstalled(world):
@@ -282,6 +302,8 @@ def describe_frame(frame: fr.Frame, payload: memoryview | bytes | None) -> str:
             return f"reduce {frame.round} [{frame.offset}:] {sums} of {fr.unpack_set(frame.contributors):b}"
         case fr.Result():
             ending = "" if frame.commit is None else " committed" if frame.commit.final else " complete"
+            if frame.commit is not None and frame.commit.dropped is not None:
+                return f"drop {frame.round}: {frame.commit.dropped}{ending}"
             values = np.frombuffer(payload or b"", dtype=frame.dtype)
             sums = " ".join(f"{value:g}" for value in values)
             return f"result {frame.round} [{frame.offset}:] {sums}{ending}"
