@@ -224,6 +224,7 @@ def test_a_copy_of_a_knock_that_comes_after_the_connection_is_back_changes_nothi
 
 def test_who_hears_a_knock_before_it_has_noticed_resets_its_connection() -> None:
     d = around("d")
+    d.until(0.6)
     assert knock(d, "e", "b") == [
         "close b: the other end has opened another path",
         "e <- d>b 77.0: come in",
@@ -231,6 +232,17 @@ def test_who_hears_a_knock_before_it_has_noticed_resets_its_connection() -> None
     ]
     (closed,) = (effect for effect in d.effects if isinstance(effect, fx.CloseLink))
     assert closed.abrupt
+
+
+def test_a_knock_that_crosses_a_new_connection_does_not_close_it() -> None:
+    """It was sent before that stood; if not, there will be more."""
+    d = around("d")
+    d.until(0.4)
+    assert knock(d, "e", "b") == []
+    assert path(d, "b") == "direct"
+    d.until(0.6)
+    assert knock(d, "e", "b")[0] == "close b: the other end has opened another path"
+    assert path(d, "b") == "via e"
 
 
 def test_a_knock_by_way_of_the_broker_is_answered_by_way_of_the_broker() -> None:
@@ -292,9 +304,9 @@ def test_a_knock_shows_that_somebody_lives() -> None:
 
 def test_a_knock_of_a_new_life_says_that_the_old_one_is_over() -> None:
     a = around("a")
+    a.until(0.6)
     knock(a, "c", "b", life=2)
-    said = a.until(0.5)
-    assert when(said, "publish view 2 agcdef") < 0.3
+    assert when(a.until(1.1), "publish view 2 agcdef") < 0.9
 
 
 # -- what goes through -------------------------------------------------------------------------------------
@@ -523,7 +535,7 @@ def test_what_a_source_does_wrong_in_a_tunnel_costs_it_the_tunnel_and_the_hop_no
 
 def test_pieces_through_a_neighbour_may_be_larger_than_through_the_broker() -> None:
     b = around(limits=Limits(tunnel_bytes=64, relay_bytes=16, first_segment_bytes=1 << 20))
-    sizes = []
+    sizes: list[int] = []
     for hop in ("c", ""):
         lose(b, "d")
         b.until(b.now + 0.6)
