@@ -689,3 +689,32 @@ def test_without_broker_and_brothers_the_peer_is_gone_after_three_seconds() -> N
     company.until(6.0)
     (installed,) = {e.view.ids for _, name, e in company.effects(fx.ViewInstalled, since=1.0) if name != "d"}  # type: ignore[union-attr]
     assert installed == tuple("abcgef")
+
+
+@pytest.mark.parametrize(
+    ("cuts", "paths"),
+    [
+        (("bd",), {"via c", "via e"}),
+        (("bd", "cd"), {"via e"}),  # the brother
+        (("bd", "de"), {"via c"}),  # the uncle
+        (("bd", "be"), {"via c"}),  # the brother is cut off from its parent itself
+        (("bd", "bc", "de"), {"relay"}),
+        (("bd", "cd", "de"), {"relay"}),
+    ],
+)
+def test_by_way_of_a_brother_or_an_uncle_and_only_then_of_the_broker(cuts: tuple[str, ...], paths: set[str]) -> None:
+    company = Company(SEVEN)
+    company.until(1.0)
+    rounds(company, 3)
+    company.sever(*cuts)
+    rounds(company, 1)
+    assert company.path("d", "b") in paths
+    assert company.path("b", "d") == company.path("d", "b")
+    carried = {name for name, frame in vias(company) if (frame.source, frame.target) in (("b", "d"), ("d", "b"))}
+    assert carried - {"b", "d"} <= {path.removeprefix("via ") for path in paths}
+
+
+def vias(company: Company) -> list[tuple[str, fr.Via]]:
+    """What has gone through tunnels, and who has sent it, or sent it on."""
+    sends = [(name, effect) for _, name, effect in company.effects(fx.Send, since=1.0)]
+    return [(name, send.frame) for name, send in sends if isinstance(send, fx.Send) and isinstance(send.frame, fr.Via)]

@@ -221,6 +221,79 @@ def test_all_below_a_cut_know_that_they_are_orphans_and_again_when_they_are_not(
     assert not any(machine.node.vitals.orphan for machine in company.machines.values())
 
 
+# -- slow, cut off, gone ---------------------------------------------------------------------------------------
+
+
+def at_work() -> Company:
+    company = Company(SEVEN)
+    company.until(1.0)
+    for _ in range(3):
+        contribute(company)
+        company.until(company.now + 0.1)
+    contribute(company)
+    return company
+
+
+def contribute(company: Company) -> None:
+    for name, machine in company.machines.items():
+        if machine.node.view is not None and not machine.node.allreduce.contributed:
+            company.hear(name, ev.Contribute(vector(1), 1.0))
+
+
+def since_then(company: Company, seconds: float) -> tuple[set[View | None], set[str], int]:
+    """The views that all are in after some time, what links broke for meanwhile, and the rounds that are over."""
+    began = company.now
+    company.until(began + seconds)
+    living = [machine.node for name, machine in company.machines.items() if name not in company.dead]
+    closed = {name for _, name, _ in company.effects(fx.CloseLink, since=began)}
+    return {node.view for node in living}, closed, min(node.allreduce.committed for node in living)
+
+
+@pytest.mark.parametrize("latency_s", [0.02, 0.2])
+def test_who_is_slow_is_waited_for(latency_s: float) -> None:
+    """Everything takes much longer all of a sudden: that raises false alarms, but soon no more, and nobody is gone."""
+    company = at_work()
+    company.latency_s = latency_s
+    assert since_then(company, 10.0)[::2] == ({SEVEN}, 4)
+    for number in range(5, 8):
+        contribute(company)
+        assert since_then(company, 3.0) == ({SEVEN}, set(), number)
+
+
+def test_a_dead_link_is_gone_around_and_nobody_is_gone() -> None:
+    company = at_work()
+    company.sever("bd")
+    assert since_then(company, 10.0) == ({SEVEN}, {"b", "d"}, 4)
+    assert company.path("d", "b").startswith("via")
+
+
+def test_a_dead_peer_is_gone_when_no_path_answers() -> None:
+    company = at_work()
+    company.until(company.now + 0.1)
+    company.kill("d")
+    contribute(company)
+    (world,), closed, committed = since_then(company, 2.5)
+    assert (world, committed) == (SEVEN, 4)
+    assert closed == {"b", "c", "e"}  # all who were connected with it have noticed
+    (world,), _, committed = since_then(company, 2.0)
+    assert world is not None
+    assert sorted(world.ids) == list("abcefg")
+    assert committed == 5
+
+
+def test_a_peer_that_stands_still_for_a_while_is_not() -> None:
+    """Its process is stopped and continued: it finds what was said to it meanwhile, and all go on."""
+    company = at_work()
+    company.until(company.now + 0.1)
+    company.sever(*["d" + other for other in "abcefg"])
+    company.broker = False
+    contribute(company)
+    assert since_then(company, 2.0)[::2] == ({SEVEN}, 4)
+    company.mend()
+    company.broker = True
+    assert since_then(company, 3.0)[::2] == ({SEVEN}, 5)
+
+
 # -- what is shown -----------------------------------------------------------------------------------------
 
 
