@@ -8,11 +8,11 @@ import dataclasses
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
+from edgepeer.emulation.home import fleet_home
 from edgepeer.emulation.network import EmulatedNetwork
 from edgepeer.emulation.progress import Progress
 from edgepeer.emulation.result import JobResult
@@ -62,7 +62,7 @@ class Fleet:
         self._home = Path()
 
     async def __aenter__(self) -> Fleet:
-        self._home = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="edgepeer-emulation-")))
+        self._home = self._stack.enter_context(fleet_home())
         try:
             for name in self.names:
                 await self.start(name)

@@ -34,7 +34,10 @@ def test_each_can_happen_to_the_default_fleet_and_to_its_smallest(name: str) -> 
     scenario = find_scenario(name)
     assert scenario in library()
     for peers in {7, scenario.peers}:
-        assert plan_of(EmulateSettings(scenario=name, peers=peers))
+        assert plan_of(EmulateSettings(scenario=name, peers=peers, rounds=max(200, scenario.rounds)))
+    if scenario.rounds > 200:
+        with pytest.raises(ConfigError, match=rf"needs {scenario.rounds} rounds or more: rounds = 200; add --rounds "):
+            plan_of(EmulateSettings(scenario=name))
     if scenario.peers > 1:
         said = rf"scenario = {name}: needs {scenario.peers} peers or more: peers = {scenario.peers - 1}"
         with pytest.raises(ConfigError, match=said):
@@ -63,8 +66,9 @@ def test_a_file_and_flags_together(tmp_path: Path) -> None:
         ("about = ", "scenario bad: is not TOML: "),
         ("about = 3", "scenario bad: about must be one line of text"),
         ("peers = 0", "scenario bad: peers = 0: must be an integer from 1"),
+        ("rounds = 0.5", "scenario bad: rounds = 0.5: must be an integer from 1"),
         ("peers = true", "scenario bad: peers = True: must be an integer from 1"),
-        ("Cut = []", f"scenario bad: Cut is unknown; allowed are about, peers, {', '.join(SHAPES)}"),
+        ("Cut = []", f"scenario bad: Cut is unknown; allowed are about, peers, rounds, {', '.join(SHAPES)}"),
         ('kill = "4@20"', "scenario bad: kill must be a list of texts, such as kill = [...]"),
         ("kill = [4]", "scenario bad: kill must be a list of texts"),
         ('kill = ["4"]', "scenario bad: kill = 4: must be PEER@ROUND"),

@@ -30,15 +30,18 @@ def plan_of(settings: EmulateSettings) -> tuple[Fault, ...]:
     """The faults that an emulation is to have: its scenario's and its own.
 
     Raises:
-        ConfigError: see `make_plan`; or there is no such scenario, or it wants more peers.
+        ConfigError: see `make_plan`; or there is no such scenario, or it wants more peers or rounds.
     """
     given = {kind: getattr(settings, kind) for kind in SHAPES}
     if settings.scenario is not None:
         scenario = find_scenario(settings.scenario)
-        if settings.peers < scenario.peers:
-            raise ConfigError(
-                f"scenario = {scenario.name}: needs {scenario.peers} peers or more: peers = {settings.peers}"
-            )
+        for field in ("peers", "rounds"):
+            fewest, asked = getattr(scenario, field), getattr(settings, field)
+            if asked < fewest:
+                raise ConfigError(
+                    f"scenario = {scenario.name}: needs {fewest} {field} or more: {field} = {asked}; "
+                    f"add --{field} {fewest}"
+                )
         given = {kind: (*scenario.faults.get(kind, ()), *own) for kind, own in given.items()}
     own_broker = settings.broker in ("embedded", "mosquitto")
     return make_plan(given, peers=settings.peers, rounds=settings.rounds, own_broker=own_broker)

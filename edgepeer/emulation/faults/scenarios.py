@@ -2,6 +2,7 @@
 
 about = "One link of the tree is cut in both directions, as in the thesis."
 peers = 4                    # the fewest that it makes sense with; optional
+rounds = 200                 # likewise
 cut = ["pos3-pos1@5..10"]    # as many kinds as wanted, each a list of what the flag of that name takes
 """
 
@@ -33,6 +34,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """One sentence."""
     peers: int
     """The fewest it makes sense with."""
+    rounds: int
+    """Likewise."""
     faults: Mapping[str, tuple[str, ...]]
     """By kind; all of them are well-formed."""
 
@@ -71,15 +74,17 @@ def _parse(name: str, text: str) -> Scenario:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"scenario {name}: is not TOML: {error}") from None
-    about, peers = table.pop("about", ""), table.pop("peers", 1)
+    about = table.pop("about", "")
+    fewest = {field: table.pop(field, 1) for field in ("peers", "rounds")}
     if not isinstance(about, str) or "\n" in about:
         raise ConfigError(f"scenario {name}: about must be one line of text")
-    if type(peers) is not int or peers < 1:
-        raise ConfigError(f"scenario {name}: peers = {peers!r}: must be an integer from 1")
+    for field, number in fewest.items():
+        if type(number) is not int or number < 1:
+            raise ConfigError(f"scenario {name}: {field} = {number!r}: must be an integer from 1")
     for kind, given in table.items():
         if kind not in SHAPES:
             raise ConfigError(
-                f"scenario {name}: {_printable(kind)} is unknown; allowed are about, peers, {', '.join(SHAPES)}"
+                f"scenario {name}: {_printable(kind)} is unknown; allowed are about, peers, rounds, {', '.join(SHAPES)}"
             )
         if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
             raise ConfigError(f"scenario {name}: {kind} must be a list of texts, such as {kind} = [...]")
@@ -91,7 +96,7 @@ def _parse(name: str, text: str) -> Scenario:
                 read(kind, each)
             except ConfigError as error:
                 raise ConfigError(f"scenario {name}: {error}") from None
-    return Scenario(name=name, about=about, peers=peers, faults={kind: tuple(given) for kind, given in table.items()})
+    return Scenario(name=name, about=about, **fewest, faults={kind: tuple(given) for kind, given in table.items()})
 
 
 def _printable(text: str) -> str:
