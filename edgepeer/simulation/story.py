@@ -128,7 +128,7 @@ class Story:
         if not together:
             raise ProtocolBug(f"no common view {patience:.0f} s after the last fault: {self._where()}")
         world.run_rounds(limit_s=(schedule.rounds + 2) * self.calm_s + 2 * self.recovery_s)
-        if not world.run_until(lambda: self._finished() and world.settled(), self.calm_s + self.recovery_s):
+        if not world.run_until(self._over_and_done, self.calm_s + self.recovery_s):
             raise ProtocolBug(f"rounds did not end everywhere: {self._where()}")
         self._compare()
         self.ended_well = True
@@ -141,8 +141,10 @@ class Story:
             view is not None and view.size == len(alive) and view.run == self.world.run_id for view in views
         )
 
-    def _finished(self) -> bool:
-        return all(peer.done >= self.world.rounds for peer in self.world.alive)
+    def _over_and_done(self) -> bool:
+        """Whether all who live have come to the last round, in one view; or all have left."""
+        alive = self.world.alive
+        return not alive or (all(peer.done >= self.world.rounds for peer in alive) and self.world.settled())
 
     def _possible(self) -> bool:
         """Whether enough are alive for anybody to go on: a majority of the newest view, in the lives that it means, and

@@ -29,8 +29,8 @@ MIXES: Final[dict[str, dict[str, Any]]] = {
     "apart": {"kinds": ("isolate", "partition", "oneway", "power"), "peers": (3, 9)},
     "broker": {"kinds": ("broker", "join", "kill", "restart", "isolate")},
 }
-PARTS: Final = 5
-EACH: Final = 60
+PARTS: Final = 10
+EACH: Final = 30
 """Times mixes times parts: 2100 schedules."""
 
 
