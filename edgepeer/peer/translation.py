@@ -6,7 +6,8 @@ from edgepeer.errors import WireError
 from edgepeer.fabric import events as seen
 from edgepeer.protocol import events as ev
 from edgepeer.topology.view import Member
-from edgepeer.wire.frames import PRELUDE, Frame, Via, decode_header, decode_prelude, encode
+from edgepeer.wire.codec import PRELUDE, decode_header, decode_prelude, encode
+from edgepeer.wire.frames import Frame, Via
 
 __all__ = ["as_message", "as_protocol"]
 

@@ -175,7 +175,7 @@ class Ending:
         """Do what can be done to end the round without a sum. True if it must not go on."""
         if self.place.parent is not None:
             self._send.abort(rd, cause, reason)
-        elif rd.held is None and rd.brought is None and (cause == "mismatch" or not rd.may_be_decided):
+        elif rd.held is None and not rd.may_be_decided:
             self._hold(rd, rd.drop(view, cause, reason), NOTHING, None)
         else:
             rd.abort_wanted = None

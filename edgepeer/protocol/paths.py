@@ -33,7 +33,8 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Links, Tunnel
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Frame, Knock, NoWay, Reduce, Result, State, Via, unwrap, wrap
+from edgepeer.wire.codec import unwrap, wrap
+from edgepeer.wire.frames import Frame, Knock, NoWay, Reduce, Result, State, Via
 
 __all__ = ["Paths"]
 

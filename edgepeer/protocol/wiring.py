@@ -67,6 +67,7 @@ class Wiring:
             fr.Knock: lambda p, f, e: None,  # only inside of a Via
             fr.Hello: lambda p, f, e: None,
             fr.Bye: lambda p, f, e: None,
+            fr.Meta: lambda p, f, e: None,  # of another protocol
         }
 
     @property

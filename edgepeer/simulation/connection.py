@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from edgepeer.ids import PeerId
 from edgepeer.simulation.pipe import Message, Pipe
-from edgepeer.wire.frames import Frame, encode
+from edgepeer.wire.codec import encode
+from edgepeer.wire.frames import Frame
 
 if TYPE_CHECKING:
     from edgepeer.simulation.network import Network

@@ -21,7 +21,8 @@ from edgepeer.simulation.broker import Client
 from edgepeer.simulation.ledger import ABORTED
 from edgepeer.simulation.lines import Lines
 from edgepeer.topology.view import Member, View
-from edgepeer.wire.frames import Frame, encode, has_document
+from edgepeer.wire.codec import encode, has_document
+from edgepeer.wire.frames import Frame
 
 if TYPE_CHECKING:
     from edgepeer.simulation.world import World

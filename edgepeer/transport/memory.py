@@ -9,7 +9,8 @@ from typing import Final
 
 from edgepeer.errors import ConfigError
 from edgepeer.transport.base import Accept, Receiver, Traffic
-from edgepeer.wire.frames import Bye, Frame, decode_header, decode_prelude, encode, has_document
+from edgepeer.wire.codec import decode_header, decode_prelude, encode, has_document
+from edgepeer.wire.frames import Bye, Frame
 
 __all__ = ["MemoryHub", "MemoryTransport"]
 

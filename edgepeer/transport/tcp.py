@@ -15,7 +15,8 @@ from typing import Final, cast
 from edgepeer.errors import ConfigError, WireError
 from edgepeer.transport.base import Accept, Receiver, Traffic
 from edgepeer.transport.options import format_address, parse_address, share_loopback, tune
-from edgepeer.wire.frames import PRELUDE, Bye, Frame, decode_header, decode_prelude, encode, has_document
+from edgepeer.wire.codec import PRELUDE, decode_header, decode_prelude, encode, has_document
+from edgepeer.wire.frames import Bye, Frame
 
 __all__ = ["TcpTransport"]
 

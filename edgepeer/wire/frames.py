@@ -1,27 +1,13 @@
-"""Frames: what one peer says to another over a data link.
-
-    prelude (10 bytes, big-endian): magic "EP" | version u8 | kind u8 | header length u16 | payload length u32
-    header: one msgpack array, the fields of the frame in order
-    payload: raw bytes (vector elements little-endian, a document, or nothing)
-
-The length of everything is known, and checked against a limit, before a byte of it is stored. Fields are
-checked against their types and bounds once, here; trailing fields of a newer peer are ignored.
-"""
+"""Frames: what one peer says to another over a data link. Fields are checked against these types and bounds once, by
+codec.py; trailing fields of a newer peer are ignored."""
 
 from __future__ import annotations
 
-import struct
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-import msgpack
 import msgspec
 
-from edgepeer.errors import VersionError, WireError
-
 __all__ = [
-    "FRAME_VERSION",
-    "MAX_PAYLOAD_BYTES",
-    "PRELUDE",
     "Abort",
     "Bye",
     "Cause",
@@ -47,22 +33,9 @@ __all__ = [
     "Via",
     "ViewFrame",
     "Vote",
-    "decode_header",
-    "decode_prelude",
-    "encode",
-    "has_document",
     "pack_set",
     "unpack_set",
-    "unwrap",
-    "wrap",
 ]
-
-FRAME_VERSION: Final = 1
-MAGIC: Final = b"EP"
-PRELUDE: Final = struct.Struct("!2sBBHI")
-MAX_PAYLOAD_BYTES: Final = 1 << 30
-"""No frame may announce more than this; what a receiver accepts is usually far less."""
-MAX_DOCUMENT_BYTES: Final = 4 << 20
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
@@ -315,89 +288,6 @@ Frame: TypeAlias = (
     Hello | Sync | ViewFrame | Ping | Reduce | Result | Abort | Suspect | Leave
     | StateRequest | State | Bye | Have | Decide | Knock | Via | NoWay | Poll | Vote | Meta
 )  # fmt: skip
-
-_KINDS: Final[tuple[type[Frame], ...]] = (
-    Hello, Sync, ViewFrame, Ping, Reduce, Result, Abort, Suspect, Leave, StateRequest, State, Bye,
-    Have, Decide, Knock, Via, NoWay, Poll, Vote, Meta,
-)  # fmt: skip
-_CODES: Final = {kind: code for code, kind in enumerate(_KINDS, start=1)}
-_WITH_VECTOR: Final = frozenset({Reduce, Result, State})
-_WITH_DOCUMENT: Final = frozenset({ViewFrame, Via})
-_NEVER_WRAPPED: Final = frozenset({Hello, Via, Bye, NoWay})
-
-
-def encode(frame: Frame, payload_bytes: int = 0) -> bytes:
-    """Prelude and header of a frame whose payload of that many bytes follows."""
-    kind = type(frame)
-    header: bytes = msgpack.packb(msgspec.to_builtins(frame, builtin_types=(bytes,)))
-    return PRELUDE.pack(MAGIC, FRAME_VERSION, _CODES[kind], len(header), payload_bytes) + header
-
-
-def decode_prelude(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[type[Frame], int, int]:
-    """The kind, header length and payload length that stand at `data[at:]`.
-
-    Raises:
-        VersionError: a frame of another version.
-        WireError: not a frame, an unknown kind, or longer than that kind may be.
-    """
-    magic, version, code, header_bytes, payload_bytes = PRELUDE.unpack_from(data, at)
-    if magic != MAGIC:
-        raise WireError(f"not an edgepeer frame: starts with {bytes(magic)!r}")
-    if version != FRAME_VERSION:
-        raise VersionError(f"frame of version {version}; this build speaks {FRAME_VERSION}")
-    if not 1 <= code <= len(_KINDS):
-        raise WireError(f"unknown frame kind {code}")
-    kind = _KINDS[code - 1]
-    limit = MAX_PAYLOAD_BYTES if kind in _WITH_VECTOR else MAX_DOCUMENT_BYTES if kind in _WITH_DOCUMENT else 0
-    if payload_bytes > limit:
-        raise WireError(f"{kind.__name__} frame announces {payload_bytes} payload bytes, limit {limit}")
-    return kind, header_bytes, payload_bytes
-
-
-def decode_header(kind: type[Frame], header: bytes | bytearray | memoryview, payload_bytes: int) -> Frame:
-    """The frame of that header.
-
-    Raises:
-        WireError: not msgpack, or fields of the wrong number, type or size.
-    """
-    try:
-        frame: Frame = msgspec.convert(msgpack.unpackb(header), kind)
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        # msgspec.ValidationError is a ValueError
-        raise WireError(f"{kind.__name__} header: {error or type(error).__name__}") from error
-    if isinstance(frame, Reduce | Result):
-        items, odd = divmod(payload_bytes, 4 if frame.dtype == "<f4" else 8)
-        if odd or frame.offset + items > frame.total:
-            raise WireError(f"{kind.__name__} of {payload_bytes} bytes at element {frame.offset} of {frame.total}")
-        if isinstance(frame, Result) and (frame.commit is not None) != (frame.offset + items == frame.total):
-            raise WireError("Result: the commit comes with the last segment, and only with that")
-    elif isinstance(frame, State) and frame.offset + payload_bytes > frame.total:
-        raise WireError(f"State of {payload_bytes} bytes at {frame.offset} of {frame.total}")
-    return frame
-
-
-def wrap(frame: Frame) -> tuple[int, bytes]:
-    """Kind and header of a frame, for a Via."""
-    return _CODES[type(frame)], msgpack.packb(msgspec.to_builtins(frame, builtin_types=(bytes,)))
-
-
-def unwrap(via: Via, payload_bytes: int) -> Frame:
-    """The frame that a Via carries.
-
-    Raises:
-        WireError: none, or one that can't be carried.
-    """
-    kind = _KINDS[via.kind - 1] if via.kind <= len(_KINDS) else None
-    if kind is None or kind in _NEVER_WRAPPED:
-        raise WireError(f"Via carries a frame of kind {via.kind}")
-    if payload_bytes and kind not in _WITH_VECTOR and kind is not ViewFrame:
-        raise WireError(f"{kind.__name__} frame in a Via has {payload_bytes} payload bytes")
-    return decode_header(kind, via.header, payload_bytes)
-
-
-def has_document(frame: Frame) -> bool:
-    """Whether the transport itself must hold the payload: a document, or what is only passed on."""
-    return type(frame) in _WITH_DOCUMENT
 
 
 def pack_set(positions: int) -> bytes:

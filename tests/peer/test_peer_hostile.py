@@ -19,9 +19,10 @@ from edgepeer import Peer
 from edgepeer.errors import WireError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.documents import Presence
+from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
+from edgepeer.wire.codec import PRELUDE, encode
 from edgepeer.wire.documents import pack
-from edgepeer.wire.frames import PRELUDE, encode
 
 ME = fr.Hello(fabric="lab", peer="zz", incarnation=1)
 
@@ -156,11 +157,11 @@ def is_refused(data: bytes) -> bool:
     at = 0
     while len(data) - at >= PRELUDE.size:
         try:
-            kind, header, payload = fr.decode_prelude(data, at)
+            kind, header, payload = codec.decode_prelude(data, at)
             start = at + PRELUDE.size
             if len(data) < start + header:
                 return False
-            frame = fr.decode_header(kind, data[start : start + header], payload)
+            frame = codec.decode_header(kind, data[start : start + header], payload)
         except WireError:
             return True
         if isinstance(frame, fr.ViewFrame | fr.Bye | fr.Leave | fr.Suspect):

@@ -14,6 +14,7 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
 from edgepeer.topology.view import View
+from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
 
 __all__ = ["Company"]
@@ -153,5 +154,5 @@ class Company:
         sink = self[target].node.sink(source, frame, len(data))
         if sink is not None:
             sink[:] = data
-        document = data if fr.has_document(frame) else None
+        document = data if codec.has_document(frame) else None
         self.hear(target, ev.FrameReceived(source, frame, document, len(data), sink is not None, 1e-3))

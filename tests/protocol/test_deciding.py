@@ -468,7 +468,6 @@ def test_what_is_held_below_comes_through_a_tunnel_in_pieces_too() -> None:
     assert {machine.node.allreduce.committed for machine in company.machines.values()} == {1}
 
 
-@pytest.mark.xfail(strict=True, reason="a mismatch is put forward before all have said what they bring")
 def test_a_newcomer_with_another_size_does_not_undo_what_may_count_already() -> None:
     """a, which is gone, and c may have committed it with the word of b."""
     b = holder()

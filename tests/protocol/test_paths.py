@@ -18,6 +18,7 @@ from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.streams import digest_of
 from edgepeer.topology.view import View
+from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
 
 SEVEN = view(1, "abcdefg")
@@ -47,7 +48,7 @@ def lose(machine: Machine, peer: str) -> list[str]:
 
 
 def via(source: str, target: str, frame: fr.Frame, *, tunnel: int, serial: int) -> fr.Via:
-    kind, header = fr.wrap(frame)
+    kind, header = codec.wrap(frame)
     return fr.Via(source=source, target=target, tunnel=tunnel, serial=serial, kind=kind, header=header)
 
 
@@ -70,7 +71,7 @@ def knock(
 def number(machine: Machine) -> int:
     """Of the tunnel that the machine knocks for."""
     frames = [effect.frame for effect in machine.effects if isinstance(effect, fx.Send | fx.Relay)]
-    code, _ = fr.wrap(fr.Knock(incarnation=1, answer=False))
+    code, _ = codec.wrap(fr.Knock(incarnation=1, answer=False))
     return next(frame.tunnel for frame in frames if isinstance(frame, fr.Via) and frame.kind == code)
 
 
@@ -466,7 +467,7 @@ def test_a_hop_looks_at_nothing_that_it_passes_on() -> None:
 # -- hostile hops ------------------------------------------------------------------------------------------
 
 GARBAGE = [
-    fr.Via(source="d", target="b", tunnel=77, serial=1, kind=fr.wrap(fr.Bye(reason=""))[0], header=b"\x91\xa0"),
+    fr.Via(source="d", target="b", tunnel=77, serial=1, kind=codec.wrap(fr.Bye(reason=""))[0], header=b"\x91\xa0"),
     fr.Via(source="d", target="b", tunnel=77, serial=1, kind=16, header=b"\x96\xa1a\xa1b\x01\x02\x03\xc4\x00"),  # a Via
     fr.Via(source="d", target="b", tunnel=77, serial=1, kind=1, header=b"\x93\xa1f\xa1p\x01"),  # Hello
     fr.Via(source="d", target="b", tunnel=77, serial=1, kind=200, header=b""),
@@ -558,7 +559,7 @@ def split(frame: fr.Frame, payload: bytes, limit: int) -> list[tuple[fr.Frame, b
     relays = [effect for effect in d.node._drain() if isinstance(effect, fx.Relay)]
     serials = [relay.frame.serial for relay in relays]
     assert serials == list(range(serials[0], serials[0] + len(relays)))
-    return [(fr.unwrap(relay.frame, len(relay.payload or b"")), bytes(relay.payload or b"")) for relay in relays]
+    return [(codec.unwrap(relay.frame, len(relay.payload or b"")), bytes(relay.payload or b"")) for relay in relays]
 
 
 @given(

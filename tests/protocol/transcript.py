@@ -14,6 +14,7 @@ from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.node import Node
 from edgepeer.protocol.streams import digest_of
 from edgepeer.topology.view import Member, View
+from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
 from edgepeer.wire.documents import pack
 
@@ -253,7 +254,7 @@ def describe(effect: fx.Effect, hidden: tuple[type[fr.Frame], ...] = ()) -> str:
     """One line; empty for what is hidden."""
     match effect:
         case fx.Send(peer, frame, payload) | fx.Relay(peer, frame, payload):
-            inner = fr.unwrap(frame, len(payload or b"")) if isinstance(frame, fr.Via) else frame
+            inner = codec.unwrap(frame, len(payload or b"")) if isinstance(frame, fr.Via) else frame
             if isinstance(inner, hidden):
                 return ""
             relay = "relay " if isinstance(effect, fx.Relay) else ""
@@ -324,7 +325,7 @@ def describe_frame(frame: fr.Frame, payload: memoryview | bytes | None) -> str:
         case fr.Knock(_, answer):
             return "come in" if answer else "knock"
         case fr.Via(source, target, tunnel, serial):
-            inner = describe_frame(fr.unwrap(frame, len(payload or b"")), payload)
+            inner = describe_frame(codec.unwrap(frame, len(payload or b"")), payload)
             return f"{source}>{target} {tunnel & 0xFFFFF}.{serial}: {inner}"
         case fr.NoWay(target):
             return f"no way to {target}"

@@ -15,8 +15,9 @@ from edgepeer.topology.view import Member, View
 from edgepeer.transport.base import Channel, Transport
 from edgepeer.transport.memory import MemoryHub
 from edgepeer.transport.tcp import TcpTransport
+from edgepeer.wire.codec import unwrap, wrap
 from edgepeer.wire.documents import pack
-from edgepeer.wire.frames import Bye, Frame, Ping, Reduce, State, Suspect, Via, ViewFrame, unwrap, wrap
+from edgepeer.wire.frames import Bye, Frame, Ping, Reduce, State, Suspect, Via, ViewFrame
 
 PATIENCE_S = 10.0
 

@@ -16,7 +16,8 @@ from edgepeer.errors import ConfigError
 from edgepeer.peer import api
 from edgepeer.transport import options, tcp
 from edgepeer.transport.base import Channel, Traffic
-from edgepeer.wire.frames import PRELUDE, Frame, Have, Hello, Ping, Reduce, State, Via, ViewFrame, encode, wrap
+from edgepeer.wire.codec import PRELUDE, encode, wrap
+from edgepeer.wire.frames import Frame, Have, Hello, Ping, Reduce, State, Via, ViewFrame
 
 
 class Ear:

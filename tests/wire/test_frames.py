@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepeer.errors import VersionError, WireError
+from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
 
 count = st.integers(0, 2**53)
@@ -31,7 +32,7 @@ seconds = st.floats(0, 2**53)
 FRAMES: dict[str, st.SearchStrategy[tuple[fr.Frame, int]]] = {
     "Hello": st.tuples(st.builds(fr.Hello, fabric=peer, peer=peer, incarnation=count, protocol=peer), st.just(0)),
     "Sync": st.tuples(st.builds(fr.Sync, epoch=count, run=text, committed=st.integers(-2, 2**53)), st.just(0)),
-    "ViewFrame": st.tuples(st.builds(fr.ViewFrame, epoch=count), st.integers(0, fr.MAX_DOCUMENT_BYTES)),
+    "ViewFrame": st.tuples(st.builds(fr.ViewFrame, epoch=count), st.integers(0, codec.MAX_DOCUMENT_BYTES)),
     "Ping": st.tuples(
         st.builds(
             fr.Ping, waiting=st.booleans(), stamp=seconds, echo=seconds, held=seconds, every=seconds, epoch=count,
@@ -84,7 +85,7 @@ FRAMES: dict[str, st.SearchStrategy[tuple[fr.Frame, int]]] = {
             fr.Via, source=peer, target=peer, tunnel=count, serial=count, kind=st.integers(1, 255),
             header=st.binary(max_size=200),
         ),
-        st.integers(0, fr.MAX_DOCUMENT_BYTES),
+        st.integers(0, codec.MAX_DOCUMENT_BYTES),
     ),
     "NoWay": st.tuples(st.builds(fr.NoWay, target=peer, tunnel=count), st.just(0)),
     "Poll": st.tuples(st.builds(fr.Poll, epoch=count, candidate=peer, number=count), st.just(0)),
@@ -95,31 +96,31 @@ any_frame = st.one_of(*FRAMES.values())
 
 def decode(data: bytes) -> tuple[fr.Frame, int]:
     """What a transport does with the bytes of a prelude and a header."""
-    if len(data) < fr.PRELUDE.size:
+    if len(data) < codec.PRELUDE.size:
         raise WireError("too short for a prelude")
-    kind, header_bytes, payload_bytes = fr.decode_prelude(data)
-    header = data[fr.PRELUDE.size : fr.PRELUDE.size + header_bytes]
-    return fr.decode_header(kind, header, payload_bytes), payload_bytes
+    kind, header_bytes, payload_bytes = codec.decode_prelude(data)
+    header = data[codec.PRELUDE.size : codec.PRELUDE.size + header_bytes]
+    return codec.decode_header(kind, header, payload_bytes), payload_bytes
 
 
 def test_every_kind_of_frame_is_tested() -> None:
-    assert set(FRAMES) == {kind.__name__ for kind in fr._KINDS}
+    assert set(FRAMES) == {kind.__name__ for kind in codec._KINDS}
 
 
 @pytest.mark.parametrize("kind", sorted(FRAMES))
 @given(data=st.data())
 def test_there_and_back_again(kind: str, data: st.DataObject) -> None:
     frame, payload_bytes = data.draw(FRAMES[kind])
-    assert decode(fr.encode(frame, payload_bytes)) == (frame, payload_bytes)
+    assert decode(codec.encode(frame, payload_bytes)) == (frame, payload_bytes)
 
 
 @given(any_frame, st.lists(st.one_of(st.integers(), st.text(max_size=5), st.none()), min_size=1, max_size=3))
 def test_fields_of_a_newer_peer_are_ignored(drawn: tuple[fr.Frame, int], more: list[object]) -> None:
     frame, payload_bytes = drawn
-    kind, header_bytes, _ = fr.decode_prelude(fr.encode(frame, payload_bytes))
-    header = fr.encode(frame, payload_bytes)[-header_bytes:]
+    kind, header_bytes, _ = codec.decode_prelude(codec.encode(frame, payload_bytes))
+    header = codec.encode(frame, payload_bytes)[-header_bytes:]
     longer = msgpack.packb(msgpack.unpackb(header) + [n if not isinstance(n, int) else n % 2**60 for n in more])
-    assert fr.decode_header(kind, longer, payload_bytes) == frame
+    assert codec.decode_header(kind, longer, payload_bytes) == frame
 
 
 # -- hostile bytes -----------------------------------------------------------------------------------------
@@ -131,20 +132,20 @@ def test_arbitrary_bytes(data: bytes) -> None:
         decode(data)
 
 
-@given(st.sampled_from(range(1, len(fr._KINDS) + 1)), st.binary(max_size=200), st.integers(0, 2**32 - 1))
+@given(st.sampled_from(range(1, len(codec._KINDS) + 1)), st.binary(max_size=200), st.integers(0, 2**32 - 1))
 def test_arbitrary_headers(code: int, header: bytes, payload_bytes: int) -> None:
-    data = fr.PRELUDE.pack(b"EP", 1, code, len(header), payload_bytes) + header
+    data = codec.PRELUDE.pack(b"EP", 1, code, len(header), payload_bytes) + header
     try:
         frame, size = decode(data)
     except WireError:
         return
-    assert decode(fr.encode(frame, size)) == (frame, size)
+    assert decode(codec.encode(frame, size)) == (frame, size)
 
 
 @given(any_frame, st.data())
 def test_mutated_frames(drawn: tuple[fr.Frame, int], data: st.DataObject) -> None:
     frame, payload_bytes = drawn
-    raw = bytearray(fr.encode(frame, payload_bytes))
+    raw = bytearray(codec.encode(frame, payload_bytes))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(raw) - 1))
         change = data.draw(st.sampled_from(["flip", "cut", "insert"]))
@@ -156,8 +157,8 @@ def test_mutated_frames(drawn: tuple[fr.Frame, int], data: st.DataObject) -> Non
             raw.insert(at, data.draw(st.integers(0, 255)))
     with contextlib.suppress(WireError):
         found, size = decode(bytes(raw))
-        assert type(found) in fr._KINDS
-        assert size <= fr.MAX_PAYLOAD_BYTES
+        assert type(found) in codec._KINDS
+        assert size <= codec.MAX_PAYLOAD_BYTES
 
 
 packable = st.recursive(
@@ -172,10 +173,10 @@ packable = st.recursive(
 )
 
 
-@given(st.sampled_from(fr._KINDS), packable, st.integers(0, 4096))
+@given(st.sampled_from(codec._KINDS), packable, st.integers(0, 4096))
 def test_headers_of_anything_that_msgpack_can_say(kind: type[fr.Frame], header: object, payload_bytes: int) -> None:
     try:
-        frame = fr.decode_header(kind, msgpack.packb(header), payload_bytes)
+        frame = codec.decode_header(kind, msgpack.packb(header), payload_bytes)
     except WireError:
         return
     assert isinstance(frame, kind)
@@ -183,33 +184,33 @@ def test_headers_of_anything_that_msgpack_can_say(kind: type[fr.Frame], header: 
 
 def test_deeply_nested_headers() -> None:
     with pytest.raises(WireError):
-        fr.decode_header(fr.Bye, b"\x91" * 5000, 0)
+        codec.decode_header(fr.Bye, b"\x91" * 5000, 0)
 
 
-@pytest.mark.parametrize("kind", fr._KINDS)
+@pytest.mark.parametrize("kind", codec._KINDS)
 def test_lengths_are_limited_before_anything_is_stored(kind: type[fr.Frame]) -> None:
-    code = fr._KINDS.index(kind) + 1
-    for payload_bytes in (fr.MAX_PAYLOAD_BYTES + 1, 2**32 - 1):
+    code = codec._KINDS.index(kind) + 1
+    for payload_bytes in (codec.MAX_PAYLOAD_BYTES + 1, 2**32 - 1):
         with pytest.raises(WireError, match=f"{kind.__name__} frame announces {payload_bytes} payload bytes"):
-            fr.decode_prelude(fr.PRELUDE.pack(b"EP", 1, code, 3, payload_bytes))
+            codec.decode_prelude(codec.PRELUDE.pack(b"EP", 1, code, 3, payload_bytes))
     limit = (
-        fr.MAX_PAYLOAD_BYTES if kind in (fr.Reduce, fr.Result, fr.State)
-        else fr.MAX_DOCUMENT_BYTES if kind in (fr.ViewFrame, fr.Via) else 0
+        codec.MAX_PAYLOAD_BYTES if kind in (fr.Reduce, fr.Result, fr.State)
+        else codec.MAX_DOCUMENT_BYTES if kind in (fr.ViewFrame, fr.Via) else 0
     )  # fmt: skip
-    assert fr.decode_prelude(fr.PRELUDE.pack(b"EP", 1, code, 3, limit)) == (kind, 3, limit)
+    assert codec.decode_prelude(codec.PRELUDE.pack(b"EP", 1, code, 3, limit)) == (kind, 3, limit)
     with pytest.raises(WireError):
-        fr.decode_prelude(fr.PRELUDE.pack(b"EP", 1, code, 3, limit + 1))
+        codec.decode_prelude(codec.PRELUDE.pack(b"EP", 1, code, 3, limit + 1))
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])
 def test_another_version_is_named(version: int) -> None:
     with pytest.raises(VersionError, match=f"version {version}; this build speaks 1"):
-        fr.decode_prelude(struct.pack("!2sBBHI", b"EP", version, 1, 0, 0))
+        codec.decode_prelude(struct.pack("!2sBBHI", b"EP", version, 1, 0, 0))
 
 
 def test_what_is_no_frame_is_shown() -> None:
     with pytest.raises(WireError, match=r"not an edgepeer frame: starts with b'GE'"):
-        fr.decode_prelude(b"GET / HTTP/1.1\r\n")
+        codec.decode_prelude(b"GET / HTTP/1.1\r\n")
 
 
 @pytest.mark.parametrize(
@@ -254,22 +255,22 @@ def test_what_is_no_frame_is_shown() -> None:
 def test_fields_out_of_bounds(wrong: fr.Frame) -> None:
     payload_bytes = 4 if isinstance(wrong, fr.Reduce | fr.Result) else 0
     with pytest.raises(WireError):
-        decode(fr.encode(wrong, payload_bytes))
+        decode(codec.encode(wrong, payload_bytes))
 
 
 @pytest.mark.parametrize(("payload_bytes", "offset"), [(3, 0), (4, 1), (8, 0), (5, 0)])
 def test_segments_lie_within_their_vector(payload_bytes: int, offset: int) -> None:
     frame = fr.Reduce(epoch=1, round=1, offset=offset, total=1, dtype="<f4", contributors=b"\1", weight=1.0)
     with pytest.raises(WireError, match="Reduce of"):
-        decode(fr.encode(frame, payload_bytes))
+        decode(codec.encode(frame, payload_bytes))
 
 
 def test_the_commit_comes_with_the_last_segment_and_only_with_that() -> None:
     commit = fr.Commit(decided_in=1, contributors=b"\1", weight=1.0, exact=True, digest=bytes(16))
     early = fr.Result(epoch=1, round=1, offset=0, total=2, dtype="<f4", commit=commit)
     with pytest.raises(WireError, match="only with that"):
-        decode(fr.encode(early, 4))
-    assert decode(fr.encode(msgspec.structs.replace(early, total=1), 4))
+        decode(codec.encode(early, 4))
+    assert decode(codec.encode(msgspec.structs.replace(early, total=1), 4))
 
 
 # -- frames in frames --------------------------------------------------------------------------------------
@@ -285,10 +286,10 @@ def via(kind: int, header: bytes) -> fr.Via:
 @given(data=st.data())
 def test_into_a_via_and_out_again(kind: str, data: st.DataObject) -> None:
     frame, payload_bytes = data.draw(FRAMES[kind])
-    carried, size = decode(fr.encode(via(*fr.wrap(frame)), min(payload_bytes, fr.MAX_DOCUMENT_BYTES)))
+    carried, size = decode(codec.encode(via(*codec.wrap(frame)), min(payload_bytes, codec.MAX_DOCUMENT_BYTES)))
     assert isinstance(carried, fr.Via)
     if size == payload_bytes:
-        assert fr.unwrap(carried, size) == frame
+        assert codec.unwrap(carried, size) == frame
 
 
 @pytest.mark.parametrize(
@@ -301,15 +302,15 @@ def test_into_a_via_and_out_again(kind: str, data: st.DataObject) -> None:
     ],
 )
 def test_what_is_about_connections_is_never_carried(frame: fr.Frame) -> None:
-    code, header = fr.wrap(frame)
+    code, header = codec.wrap(frame)
     with pytest.raises(WireError, match=f"Via carries a frame of kind {code}"):
-        fr.unwrap(via(code, header), 0)
+        codec.unwrap(via(code, header), 0)
 
 
-@pytest.mark.parametrize("kind", [len(fr._KINDS) + 1, 255])
+@pytest.mark.parametrize("kind", [len(codec._KINDS) + 1, 255])
 def test_a_via_of_a_kind_that_there_is_not(kind: int) -> None:
     with pytest.raises(WireError, match=f"Via carries a frame of kind {kind}"):
-        fr.unwrap(via(kind, b"\x90"), 0)
+        codec.unwrap(via(kind, b"\x90"), 0)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CARRIED if kind not in ("Reduce", "Result", "State", "ViewFrame")])
@@ -317,28 +318,28 @@ def test_a_via_of_a_kind_that_there_is_not(kind: int) -> None:
 def test_a_frame_without_a_payload_has_none_in_a_via_either(kind: str, data: st.DataObject) -> None:
     frame, _ = data.draw(FRAMES[kind])
     with pytest.raises(WireError, match=f"{kind} frame in a Via has 1 payload bytes"):
-        fr.unwrap(via(*fr.wrap(frame)), 1)
+        codec.unwrap(via(*codec.wrap(frame)), 1)
 
 
 def test_a_segment_in_a_via_lies_within_its_vector() -> None:
     frame = fr.Reduce(epoch=1, round=1, offset=1, total=2, dtype="<f4", contributors=b"\1", weight=1.0)
-    assert fr.unwrap(via(*fr.wrap(frame)), 4) == frame
+    assert codec.unwrap(via(*codec.wrap(frame)), 4) == frame
     for size in (3, 8):
         with pytest.raises(WireError, match="Reduce of"):
-            fr.unwrap(via(*fr.wrap(frame)), size)
+            codec.unwrap(via(*codec.wrap(frame)), size)
 
 
-@given(st.integers(1, 255), st.binary(max_size=200), st.integers(0, fr.MAX_DOCUMENT_BYTES))
+@given(st.integers(1, 255), st.binary(max_size=200), st.integers(0, codec.MAX_DOCUMENT_BYTES))
 def test_garbage_in_a_via(kind: int, header: bytes, payload_bytes: int) -> None:
     with contextlib.suppress(WireError):
-        found = fr.unwrap(via(kind, header), payload_bytes)
+        found = codec.unwrap(via(kind, header), payload_bytes)
         assert type(found).__name__ in CARRIED
 
 
 @given(st.integers(1, 255), packable, st.integers(0, 4096))
 def test_anything_that_msgpack_can_say_in_a_via(kind: int, header: object, payload_bytes: int) -> None:
     with contextlib.suppress(WireError):
-        found = fr.unwrap(via(kind, msgpack.packb(header)), payload_bytes)
+        found = codec.unwrap(via(kind, msgpack.packb(header)), payload_bytes)
         assert type(found).__name__ in CARRIED
 
 
@@ -352,15 +353,17 @@ def test_every_header_fits_into_a_via() -> None:
         fr.Suspect(epoch=2**53, peer="\U0001f333" * 63, reason="\U0001f333" * 256),
     ]
     for frame in frames:
-        code, header = fr.wrap(frame)
-        assert fr.decode_header(fr.Via, fr.encode(via(code, header))[fr.PRELUDE.size :], 0) == via(code, header)
+        code, header = codec.wrap(frame)
+        assert codec.decode_header(fr.Via, codec.encode(via(code, header))[codec.PRELUDE.size :], 0) == via(
+            code, header
+        )
 
 
 @pytest.mark.parametrize("kind", sorted(FRAMES))
 @given(data=st.data())
 def test_the_transport_holds_documents_and_what_is_carried_on(kind: str, data: st.DataObject) -> None:
     frame, _ = data.draw(FRAMES[kind])
-    assert fr.has_document(frame) == (kind in ("ViewFrame", "Via"))
+    assert codec.has_document(frame) == (kind in ("ViewFrame", "Via"))
 
 
 # -- bit sets ----------------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ _LOOPBACK_INDEX: Final = 1
 _ROOT: Final = 0xFFFFFFFF
 _SLICE_S: Final = 0.001
 """How much of a line's time one write may take at once: the granularity of its rate."""
-_TICK_S: Final = 1e-6
-"""A bucket's size is rounded down to a multiple of what passes in this time."""
+_LATE_S: Final = 0.002
+"""How late the kernel may look at a queue, on a busy machine, without the line's time being lost."""
 _MAX_WRITE: Final = 65_536
 _MIN_WRITE: Final = 2 * _MTU
 _QUEUE_S: Final = 0.1
@@ -118,7 +118,7 @@ class Lan:
             ip.link("set", index=index, gso_max_size=write)
             _remove_qdisc(ip, index)
             if rate is not None:
-                _limit(ip, index, rate_bytes_per_s=round(rate / 8), burst=write + _MTU + round(_TICK_S * rate / 8))
+                _limit(ip, index, rate_bytes_per_s=round(rate / 8), burst=write + round(_LATE_S * rate / 8) + _MTU)
         if not self.has_netem:
             self._delay(port, link.delay_s)
         elif link.delay_s:
