@@ -14,7 +14,7 @@ from typing import Final
 
 __all__ = ["RateEstimate", "segment_bytes"]
 
-SEGMENT_COST_S: Final = 1e-3
+SEGMENT_COST_S: Final = 800e-6
 WHOLE_BELOW_S: Final = 8e-3
 LARGEST_BYTES: Final = 4 << 20
 MEASURABLE_BYTES: Final = 16 << 10

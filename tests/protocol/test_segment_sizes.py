@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepeer.protocol.segments import LARGEST_BYTES, RateEstimate, segment_bytes
+from edgepeer.protocol.segments import LARGEST_BYTES, SEGMENT_COST_S, RateEstimate, segment_bytes
 
 SMALLEST, UNKNOWN = 16 << 10, 256 << 10
 MODEL = 407_050 * 4
@@ -48,7 +48,7 @@ def test_faster_links_get_larger_segments(total: int, hops: int, rates: tuple[fl
 @pytest.mark.parametrize("hops", [2, 6, 10])
 def test_the_size_is_near_the_best_for_the_model_of_the_docstring(rate: float, hops: int) -> None:
     def seconds(segment: int) -> float:
-        return (MODEL / segment + hops) * (segment / rate + 200e-6)
+        return (MODEL / segment + hops) * (segment / rate + SEGMENT_COST_S)
 
     best = min(seconds(at) for at in range(SMALLEST, MODEL, 1024))
     assert seconds(size(MODEL, rate, hops)) <= 1.05 * best
