@@ -93,7 +93,9 @@ class Story:
         transfer = schedule.fanout * (schedule.size * item + 2000) / schedule.rate_bytes_per_s
         hop = schedule.latency_s + schedule.jitter_s + transfer + (10.0 if schedule.loss else 0.0)
         height = tree.height(schedule.fanout, schedule.peers + sum(f.kind == "join" for f in schedule.faults))
-        return 3.0 + 20 * schedule.compute_s + 4 * (height + 1) * hop
+        # A run's first state goes down the tree; every application on its way takes its time to take and to give it.
+        handed = 2 * (height + 1) * schedule.compute_s if self.world.run_id else 0.0
+        return 3.0 + 20 * schedule.compute_s + 4 * (height + 1) * hop + handed
 
     def _in_shadow(self, now: float) -> bool:
         at = now - self._began
