@@ -5,22 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from edgepeer.cli.logs import setup_logging
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_before() -> Iterator[None]:
-    root, ours = logging.getLogger(), logging.getLogger("edgepeer")
-    handlers, levels = root.handlers[:], (root.level, ours.level)
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(levels[0])
-    ours.setLevel(levels[1])
-    logging.captureWarnings(False)
 
 
 def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
