@@ -25,7 +25,7 @@ from edgepeer.emulation.network import open_network
 from edgepeer.errors import EdgepeerError
 
 _STANDS_STILL_S = 30.0
-_WARM_UP_ROUNDS = 300  # memory is looked at after these
+_WARM_UP_ROUNDS = 100
 
 
 class Soak:
@@ -38,7 +38,8 @@ class Soak:
         """Peers that are dead, frozen or cut off: fewer than half, or nobody could go on."""
         self.happened: Counter[str] = Counter()
         names = arena.names
-        self._mortal = names[: (2 * len(names)) // 3]  # the others live all along, and are measured
+        self.mortal = names[: (2 * len(names)) // 3]
+        """Who may be killed. The others live all along, and are measured."""
 
     async def run(self, seconds: float, every_s: float) -> None:
         """Faults for so long, each within its own task; and until the last of them is over."""
@@ -62,7 +63,7 @@ class Soak:
             ways = [(one, other), (other, one)][: 1 if kind == "one way" else 2]
             await self._cut(ways, lasts_s)
         else:
-            up = [n for n in (self._mortal if kind == "kill" else self._arena.names) if n not in self._down]
+            up = [n for n in (self.mortal if kind == "kill" else self._arena.names) if n not in self._down]
             if len(self._down) >= (len(self._arena.names) - 1) // 3 or not up:
                 return
             name = self._random.choice(up)
@@ -134,8 +135,10 @@ async def _measure(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def _row(arena: Arena, soak: Soak) -> dict[str, object]:
-    lived = [told for told in arena.vitals.values() if len(told) > 4]
-    growth = [told[-1][0] / told[_WARM_UP_ROUNDS // 100 - 1][0] - 1 for told in lived]
+    lived = [arena.vitals[name] for name in arena.names if name not in soak.mortal]
+    quarter = [told[len(told) // 4] for told in lived]  # by then all kinds of faults have been met once
+    last = [told[-1] for told in lived]
+    growth = [after[0] / before[0] - 1 for before, after in zip(quarter, last, strict=True)]
     ends = sorted(max(part.end for part in parts.values()) for _, parts in sorted(arena.rounds.items()))
     gaps = [after - before for before, after in itertools.pairwise(ends)]
     return {
@@ -146,9 +149,8 @@ def _row(arena: Arena, soak: Soak) -> dict[str, object]:
         "longest_s": round(max(gaps) - PAUSE_S, 2),
         "memory_growth_median": round(statistics.median(growth), 4),
         "memory_growth_worst": round(max(growth), 4),
-        "descriptors_more": max(told[-1][1] - told[0][1] for told in lived),
-        "tasks_more": max(told[-1][2] - told[0][2] for told in lived),
-        "measured": len(lived),
+        "descriptors_more": max(after[1] - before[1] for before, after in zip(quarter, last, strict=True)),
+        "tasks_more": max(after[2] - before[2] for before, after in zip(quarter, last, strict=True)),
     }
 
 
