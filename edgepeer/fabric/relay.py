@@ -64,6 +64,7 @@ class RelayQueue:
         Raises:
             aiomqtt.MqttError: the connection is of no use any more.
         """
+        failure: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as deliveries:
                 while True:
@@ -75,7 +76,9 @@ class RelayQueue:
                     self._work.clear()
                     await self._work.wait()
         except* aiomqtt.MqttError as group:
-            raise group.exceptions[0] from None
+            failure = group.exceptions[0]  # raised here, early releases of Python 3.11 would put it in a group
+        if failure is not None:
+            raise failure from None
 
     async def _deliver(self, client: aiomqtt.Client, topic: str, payload: bytes, patience: float) -> None:
         await client.publish(topic, payload, qos=1, timeout=patience)

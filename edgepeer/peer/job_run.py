@@ -95,6 +95,7 @@ class JobRun:
             JobError: this device can't do the job; has been reported.
         """
         self._report("starting")
+        failure: BaseExceptionGroup | None = None
         self._peer.on_state, self._peer.on_state_wanted = self._on_state, self._on_state_wanted
         try:
             await self._prepare()
@@ -111,7 +112,9 @@ class JobRun:
                     self._peer.fabric.publish_retained(self._peer.fabric.topics.job, None)
                 await serving
         except* Exception as group:
-            raise self._failed(group.exceptions[0]) from group
+            failure = group  # raised here, early releases of Python 3.11 would put it in a group
+        if failure is not None:
+            raise self._failed(failure) from failure
 
     def close(self) -> None:
         """The job is over, or withdrawn."""

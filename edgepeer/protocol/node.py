@@ -194,12 +194,15 @@ class Node(Wiring):
         return committed + 1
 
     def _coordinate(self, *, boundary: bool) -> None:
-        if self.view is not None and self.membership.lost(self._now):
+        if self.view is None:
+            return
+        if self.membership.lost(self._now):
             self.election.poll(self.view, self.vitals.members(), self._now, self.limits.poll_s)
         following = self.membership.next_view(
             first_round=self._first_round(),
             boundary=boundary,
-            idle=self.allreduce.idle,
+            # A round of a run that the owner has given up may never end: others have given it up as well.
+            idle=self.allreduce.idle or self.view.run not in ("", self.neighbours.wanted_run),
             contributed=self.allreduce.contributed,
             votes=self.election.votes,
             now=self._now,

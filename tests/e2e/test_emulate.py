@@ -47,7 +47,7 @@ def check_report(
     assert report["view_epochs"] == 1
     assert [detail["round"] for detail in report["rounds_detail"]] == list(range(1, rounds + 1))
     for detail in report["rounds_detail"]:
-        assert set(detail) == {"round", "seconds", "contributors", "exact", "faults"}
+        assert set(detail) == {"round", "seconds", "contributors", "exact", "faults", "paths", "phases"}
         assert set(detail["contributors"]) == names
         assert detail["exact"] is True
         assert detail["seconds"] > 0

@@ -57,6 +57,10 @@ async def test_status_of_a_fleet_at_work(tmp_path: Path) -> None:
         assert set(report["parameter_digests"]) == set(NAMES)
 
 
+def in_this_network(pid: int) -> bool:
+    return Path(f"/proc/{pid}/ns/net").readlink() == Path("/proc/self/ns/net").readlink()
+
+
 def listening_to(pid: int) -> set[str]:
     return {found.laddr.ip for found in psutil.Process(pid).net_connections() if found.status == psutil.CONN_LISTEN} | {
         found.laddr.ip for found in psutil.Process(pid).net_connections("udp")
@@ -72,8 +76,9 @@ async def test_nothing_listens_beyond_loopback(tmp_path: Path) -> None:
         assert field.broker is not None
         process = psutil.Process(emulation.process.pid)
         programs = [field.broker.process.pid, *(peer.process.pid for peer in field.peers.values()), process.pid]
-        programs += [child.pid for child in process.children(recursive=True)]
-        assert len(programs) == 6
+        # What runs in a network of its own is reached from nowhere; besides peers there may be one that makes it.
+        programs += [child.pid for child in process.children(recursive=True) if in_this_network(child.pid)]
+        assert len(programs) in (4, 6)
         for pid in programs:
             found = listening_to(pid)
             assert found, f"{psutil.Process(pid).cmdline()} listens to nobody"

@@ -184,6 +184,19 @@ def test_a_run_begins_when_enough_peers_are_in(a: Machine) -> None:
     assert (a.node.view.run, a.node.view.first_round, a.node.view.ids) == ("job", 1, ("a", "b", "c", "d"))
 
 
+def test_a_run_that_is_given_up_in_mid_round_makes_room_for_the_next(a: Machine) -> None:
+    a.hear(ev.RunWanted("job", 3), 1.0)
+    a.until(2.0)
+    assert a.node.view is not None
+    assert a.node.view.run == "job"
+    a.contribute(1)
+    a.hear(ev.Abandoned())
+    a.hear(ev.RunWanted(None), 2.1)  # b and c have given it up, too, before they contributed
+    a.hear(ev.RunWanted("another", 3), 2.2)
+    a.until(3.0)
+    assert (a.node.view.run, a.node.view.ids) == ("another", ("a", "b", "c"))
+
+
 # -- restarting --------------------------------------------------------------------------------------------
 
 
