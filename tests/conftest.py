@@ -1,9 +1,15 @@
-"""Settings of all tests: Hypothesis draws the same examples everywhere, and says how to repeat a failure."""
+"""Settings of all tests: Hypothesis draws the same examples everywhere, and says how to repeat a failure.
+
+Commands that run in the tests' own process set up logging: the next test finds it as it was.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -17,3 +23,14 @@ settings.register_profile(
 # To look for new failures: HYPOTHESIS_PROFILE=search pytest tests/simulation
 settings.register_profile("search", deadline=None, print_blob=True, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("edgepeer")
+    handlers, levels = root.handlers[:], (root.level, ours.level)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+    logging.captureWarnings(False)
