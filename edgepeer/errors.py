@@ -14,6 +14,7 @@
     │   ├── ContributionMismatch  peers brought vectors of different size or dtype to one round
     │   ├── LeftFabric         the peer has left, or was removed from, the view
     │   └── FellBehind         rounds were committed without this peer; load the state and go on
+    ├── Undecodable            a gradient code can't give the exact sum of what is there
     └── ProtocolBug            our mistake, never the network's: please report it
 
 `EdgepeerError` is "something outside is wrong and the text says what to do"; `ProtocolBug` is the only
@@ -36,6 +37,7 @@ __all__ = [
     "PeerError",
     "ProtocolBug",
     "RoundTimeout",
+    "Undecodable",
     "VersionError",
     "WireError",
 ]
@@ -95,6 +97,18 @@ class LeftFabric(PeerError):
 
 class FellBehind(PeerError):
     """Rounds were committed without this peer, and their results are no longer kept."""
+
+
+class Undecodable(EdgepeerError):
+    """The exact sum of all chunks was asked of a gradient code, and can't be had of the workers that are there.
+
+    Attributes:
+        residual: squared error of the best that can be had, in units of one chunk's squared gradient norm.
+    """
+
+    def __init__(self, text: str, residual: float) -> None:
+        super().__init__(f"{text}; the best sum has a squared error of {residual:.4g} chunks' gradients")
+        self.residual = residual
 
 
 class ProtocolBug(AssertionError):

@@ -1,0 +1,67 @@
+"""What every gradient code has: an assignment of chunks to workers, and coefficients for whatever has been computed.
+
+With `done[j]` the number of chunks that worker j has computed, in its order,
+
+    sum over j of expand(narrow_j, column(j, done)),    narrow_j = encode(its gradients, encoding(j, done))
+
+is the sum over all chunks of coverage[i] * gradient_i, where `recovery(done)` gives the coverage (all ones: exact).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from edgepeer.coding.assignment import Assignment
+from numpy.typing import NDArray
+
+__all__ = ["Code", "Recovery"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recovery:
+    """What sum can be had of what has been computed."""
+
+    exact: bool
+    """Whether it is the plain sum over all chunks."""
+    coverage: NDArray[np.float64]
+    """How much of each chunk it holds, shape (chunks,); 1: the whole."""
+    error: float
+    """Expected squared error, in units of one chunk's squared gradient norm; 0 if exact."""
+
+
+class Code(ABC):
+    """A gradient code over `workers` workers and `chunks` chunks. Pure functions of `done`, the same at every peer."""
+
+    def __init__(self, name: str, assignment: Assignment, blocks: int = 1) -> None:
+        self.name = name
+        self.assignment = assignment
+        self.blocks = blocks
+        """By how many times a worker's vector is shorter than the sum (the papers' l)."""
+
+    @property
+    def workers(self) -> int:
+        return self.assignment.workers
+
+    @property
+    def chunks(self) -> int:
+        return self.assignment.chunks
+
+    @abstractmethod
+    def recovery(self, done: Sequence[int]) -> Recovery:
+        """What sum can be had now. Cheap: the root asks whenever a chunk is computed."""
+
+    @abstractmethod
+    def brings(self, done: Sequence[int]) -> tuple[bool, ...]:
+        """Which workers have something to send."""
+
+    @abstractmethod
+    def encoding(self, worker: int, done: Sequence[int]) -> NDArray[np.float64]:
+        """Coefficients of a worker's chunks, in its order, shape (chunks of the worker, blocks); zeros: not used."""
+
+    def column(self, worker: int, done: Sequence[int]) -> NDArray[Any]:
+        """With which weights the worker's vector enters each block of the sum, shape (blocks,)."""
+        return np.ones(self.blocks)
