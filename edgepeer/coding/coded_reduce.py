@@ -73,8 +73,8 @@ class CodedReduceCode(Code):
 
     def encoding(self, worker: int, done: Sequence[int]) -> NDArray[np.float64]:
         """The worker's coefficients times its ancestors' decoding coefficients, shape (chunks of the worker, 1)."""
-        weight = self._plan(self._complete(done)).weights[worker]
-        return np.multiply(weight, self.allocation.coefficients[worker]).reshape(-1, 1)
+        weight = float(self._plan(self._complete(done)).weights[worker])
+        return weight * self.allocation.coefficients[worker].reshape(-1, 1)
 
     def condition(self, done: Sequence[int]) -> float:
         """The most that the coefficients of any chunk add up to, signs left out: where nothing is coded, 1."""
