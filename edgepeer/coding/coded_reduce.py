@@ -31,6 +31,8 @@ class _Plan:
     exact: bool
     weights: NDArray[np.float64]
     """What each worker's own vector is multiplied by, shape (workers,)."""
+    used: NDArray[np.bool_]
+    """Whose vector is. A weight may be 0 by rounding at one machine and not at another; this is the same at all."""
 
 
 class CodedReduceCode(Code):
@@ -69,7 +71,7 @@ class CodedReduceCode(Code):
         return Recovery(False, coverage, float(((1 - coverage) ** 2).sum()))
 
     def brings(self, done: Sequence[int]) -> tuple[bool, ...]:
-        return tuple(((self._plan(self._complete(done)).weights != 0) & (self._loads > 0)).tolist())
+        return tuple((self._plan(self._complete(done)).used & (self._loads > 0)).tolist())
 
     def encoding(self, worker: int, done: Sequence[int]) -> NDArray[np.float64]:
         """The worker's coefficients times its ancestors' decoding coefficients, shape (chunks of the worker, 1)."""
@@ -95,6 +97,7 @@ class CodedReduceCode(Code):
         exact = [False] * self.workers
         counts = [0] * self.workers  # how much of what the message should hold is in it: breaks ties by whole numbers,
         local = np.zeros(self.workers)  # so that all peers choose alike whatever their rounding
+        taken = np.zeros(self.workers, np.bool_)
         for node in reversed(range(self.workers)):
             if not complete[node]:
                 continue
@@ -102,21 +105,17 @@ class CodedReduceCode(Code):
             for group in self.allocation.groups[node]:
                 members = [self._children[node][member] for member in group.members]
                 usable = tuple(exact[member] for member in members)
-                if group.enough(usable):
-                    weights = self._decoding(group, usable)
+                exact[node] &= group.enough(usable)
+                best = max(members, key=lambda member: (exact[member], counts[member]))
+                if group.replicated:
+                    local[best] = taken[best] = counts[best] > 0
                 else:
-                    exact[node] = False
-                    if group.replicated:
-                        best = max(members, key=counts.__getitem__)
-                        weights = np.array([float(member == best and counts[best] > 0) for member in members])
-                    else:
-                        weights = self._decoding(group, usable)
-                local[members] = weights
-                counts[node] += max(counts[member] for member in members)
-        weights = np.zeros(self.workers)
-        weights[0] = 1.0
+                    local[members], taken[members] = self._decoding(group, usable), usable
+                counts[node] += counts[best]
+        weights, used = np.zeros(self.workers), np.zeros(self.workers, np.bool_)
+        weights[0] = used[0] = True
         for node in range(self.workers):
-            if weights[node]:
-                below = self._children[node]
-                weights[below.start : below.stop] = weights[node] * local[below.start : below.stop]
-        return _Plan(exact[0], weights)
+            if used[node]:
+                below = slice(self._children[node].start, self._children[node].stop)
+                weights[below], used[below] = weights[node] * local[below], taken[below]
+        return _Plan(exact[0], weights, used)
