@@ -71,7 +71,7 @@ class Assignment:
         return tuple(int(count) for count in np.count_nonzero(self.ordering, axis=1))
 
     def computed(self, done: Sequence[int]) -> NDArray[np.bool_]:
-        """Which worker has computed which chunk, shape (chunks, workers), with the first done[j] computed at worker j."""
+        """Which worker has computed which chunk, shape (chunks, workers): the first done[j] of its own."""
         return (self.ordering > 0) & (self.ordering <= np.asarray(done))
 
     def complete(self, done: Sequence[int]) -> NDArray[np.bool_]:

@@ -5,6 +5,8 @@ With `done[j]` the number of chunks that worker j has computed, in its order,
     sum over j of expand(narrow_j, column(j, done)),    narrow_j = encode(its gradients, encoding(j, done))
 
 is the sum over all chunks of coverage[i] * gradient_i, where `recovery(done)` gives the coverage (all ones: exact).
+With blocks > 1, a chunk that isn't whole enters by a projection that mixes the blocks of each of its rows, and
+coverage[i] is the mean over directions: `partial.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from edgepeer.coding.assignment import Assignment
 from numpy.typing import NDArray
+
+from edgepeer.coding.assignment import Assignment
+from edgepeer.coding.encode import encode, expand
+from edgepeer.errors import Undecodable
 
 __all__ = ["Code", "Recovery"]
 
@@ -30,7 +35,12 @@ class Recovery:
     coverage: NDArray[np.float64]
     """How much of each chunk it holds, shape (chunks,); 1: the whole."""
     error: float
-    """Expected squared error, in units of one chunk's squared gradient norm; 0 if exact."""
+    """Expected squared error of the sum, in units of one chunk's squared gradient norm; 0 if exact.
+
+    As in the papers, gradients of different chunks count as equally long and orthogonal: sum of (1 - coverage)^2 where
+    whole chunks are scaled. Where they have a part in common, and they do, what is missing of that adds up, too."""
+    enough: bool = False
+    """Whether the code asks for no more than this, although it isn't exact ("the first k")."""
 
 
 class Code(ABC):
@@ -54,6 +64,23 @@ class Code(ABC):
     def recovery(self, done: Sequence[int]) -> Recovery:
         """What sum can be had now. Cheap: the root asks whenever a chunk is computed."""
 
+    def exact_recovery(self, done: Sequence[int]) -> Recovery:
+        """What can be had, if that is the exact sum.
+
+        Raises:
+            Undecodable: it can't be had.
+        """
+        recovery = self.recovery(done)
+        if not recovery.exact:
+            whole = int(np.count_nonzero(np.abs(recovery.coverage - 1) < 1e-9))
+            text = f"{self.name}: {whole} of {self.chunks} chunks can be had whole of what {self.workers} workers have"
+            raise Undecodable(text, recovery.error)
+        return recovery
+
+    def condition(self, done: Sequence[int]) -> float:
+        """By how much, at most, coefficients may magnify errors: the greatest condition number of what is solved."""
+        return 1.0
+
     @abstractmethod
     def brings(self, done: Sequence[int]) -> tuple[bool, ...]:
         """Which workers have something to send."""
@@ -65,3 +92,20 @@ class Code(ABC):
     def column(self, worker: int, done: Sequence[int]) -> NDArray[Any]:
         """With which weights the worker's vector enters each block of the sum, shape (blocks,)."""
         return np.ones(self.blocks)
+
+    def sum_of(self, gradients: NDArray[Any], done: Sequence[int]) -> NDArray[Any]:
+        """All of it in one place: what the workers' vectors add up to, for simulations and tests.
+
+        Args:
+            gradients: by chunk, shape (chunks, size), size a multiple of `blocks`.
+
+        Returns:
+            Shape (size,).
+        """
+        out = np.zeros(gradients.shape[1], gradients.dtype)
+        for worker, brings in enumerate(self.brings(done)):
+            if brings:
+                order = self.assignment.orders[worker]
+                narrow = encode([gradients[i] for i in order], self.encoding(worker, done))
+                expand(narrow, self.column(worker, done), out)
+        return out

@@ -1,0 +1,111 @@
+"""Codes in which a worker sends one combination of all of its chunks or nothing: gradient coding as first proposed.
+
+Worker j sends g_j = sum over i of A[i, j] * gradient_i once it has computed all of its chunks. With decoding weights r,
+zero at workers that are not available, the sum is sum over j of r[j] * g_j = sum over i of (A r)[i] * gradient_i: exact
+where A r = 1 (Ramamoorthy, Meng, Girimaji 2024, eq. (1)). In the running system the workers apply r themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgepeer.coding.assignment import Assignment
+from edgepeer.coding.code import Code, Recovery
+from edgepeer.errors import ConfigError, Undecodable
+
+__all__ = ["Decoding", "LinearCode"]
+
+_TOLERANCE: Final = 1e-9
+"""A sum is exact if no chunk's coverage is further from 1. What is solved is exact to about 1e-16 * condition."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoding:
+    """How to add up what some of the workers send."""
+
+    vector: NDArray[np.float64]
+    """Weights r of the workers' vectors, shape (workers,); 0 where a worker isn't needed or isn't there."""
+    coverage: NDArray[np.float64]
+    """A r, shape (chunks,)."""
+    residual: float
+    """Squared norm of A r - 1; 0 if exact."""
+
+    @property
+    def exact(self) -> bool:
+        return self.residual == 0.0
+
+
+class LinearCode(Code):
+    """The code with these coefficients, decoded by least squares: of all r that come closest to A r = 1, the shortest.
+
+    Args:
+        coefficients: A, shape (chunks, workers), zero where a worker does not have a chunk; None: the assignment's own
+            matrix, all ones. That is the original protocol on any assignment (ibid., §IV).
+    """
+
+    def __init__(self, name: str, assignment: Assignment, coefficients: NDArray[np.float64] | None = None) -> None:
+        super().__init__(name, assignment)
+        given = assignment.matrix() if coefficients is None else coefficients
+        if given.shape != (assignment.chunks, assignment.workers) or np.any(given[assignment.ordering == 0]):
+            raise ConfigError(f"{name}: the coefficients are not of this assignment")
+        self.coefficients = given
+        self._last: tuple[bytes, Decoding] | None = None
+
+    def decoding(self, available: Sequence[bool] | NDArray[np.bool_]) -> Decoding:
+        """The best decoding of what these workers send; `available` has shape (workers,)."""
+        there = np.asarray(available, dtype=np.bool_)
+        key, last = there.tobytes(), self._last
+        if last is not None and last[0] == key:
+            return last[1]
+        vector = self._solve(there)
+        coverage = self.coefficients @ vector
+        wrong = coverage - 1
+        if np.max(np.abs(wrong)) <= _TOLERANCE:
+            found = Decoding(vector, np.ones(self.chunks), 0.0)
+        else:
+            found = Decoding(vector, coverage, float(wrong @ wrong))
+        self._last = (key, found)
+        return found
+
+    def exact_decoding(self, available: Sequence[bool] | NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Weights with which these workers' vectors add up to the exact sum, shape (workers,).
+
+        Raises:
+            Undecodable: they can't.
+        """
+        found = self.decoding(available)
+        if not found.exact:
+            text = f"{self.name}: {int(np.count_nonzero(available))} of {self.workers} workers are not enough"
+            raise Undecodable(text, found.residual)
+        return found.vector
+
+    def _solve(self, there: NDArray[np.bool_]) -> NDArray[np.float64]:
+        vector = np.zeros(self.workers)
+        if there.any():
+            vector[there] = np.linalg.lstsq(self.coefficients[:, there], np.ones(self.chunks), rcond=None)[0]
+        return vector
+
+    def _decoding_of(self, done: Sequence[int]) -> Decoding:
+        return self.decoding(self.assignment.complete(done))
+
+    def recovery(self, done: Sequence[int]) -> Recovery:
+        found = self._decoding_of(done)
+        return Recovery(found.exact, found.coverage, found.residual)
+
+    def brings(self, done: Sequence[int]) -> tuple[bool, ...]:
+        # not those whose weight isn't 0: what is 0 at one machine may be 1e-17 at another
+        return tuple(self.assignment.complete(done).tolist())
+
+    def encoding(self, worker: int, done: Sequence[int]) -> NDArray[np.float64]:
+        order = list(self.assignment.orders[worker])
+        weights: NDArray[np.float64] = self.coefficients[order, worker] * self._decoding_of(done).vector[worker]
+        return weights[:, None]
+
+    def condition(self, done: Sequence[int]) -> float:
+        there = self.assignment.complete(done)
+        return float(np.linalg.cond(self.coefficients[:, there])) if there.any() else 1.0
