@@ -21,14 +21,15 @@ ALLOWED: dict[str, set[str]] = {
     "processes": set(),
     "wire": set(),
     "topology": set(),
+    "coding": set(),
     "protocol": {"wire", "topology"},
     "transport": {"wire"},
     "fabric": {"wire", "topology"},
     "training": {"wire", "coding"},
     "baselines": {"protocol", "wire", "topology"},
-    "simulation": {"protocol", "baselines", "wire", "topology"},
-    "peer": {"protocol", "baselines", "transport", "fabric", "training", "wire", "topology", "settings"},
-    "settings": {"wire", "topology", "protocol", "fabric", "training"},
+    "simulation": {"protocol", "baselines", "wire", "topology", "coding"},
+    "peer": {"protocol", "baselines", "transport", "fabric", "training", "wire", "topology", "settings", "coding"},
+    "settings": {"wire", "topology", "protocol", "fabric", "training", "coding"},
 }
 ALLOWED["emulation"] = set(ALLOWED)
 ALLOWED["cli"] = {*ALLOWED, "emulation"}
@@ -40,6 +41,7 @@ BARRED = {
     "simulation": {"asyncio", "time", "socket", "threading", "secrets", "datetime"},
     "wire": {"asyncio", "time", "socket", "random"},
     "topology": {"asyncio", "time", "socket", "random"},
+    "coding": {"asyncio", "time", "socket", "random", "threading", "secrets", "datetime"},
 }
 HEAVY = {"tensorflow", "keras", "sklearn", "matplotlib", "amqtt", "prometheus_client", "pyroute2"}
 LOADED_LATE = {"edgepeer.fabric.amqtt_parts", "edgepeer.emulation.plot"}
