@@ -37,8 +37,8 @@ class Recovery:
     error: float
     """Expected squared error of the sum, in units of one chunk's squared gradient norm; 0 if exact.
 
-    As in the papers, gradients of different chunks count as equally long and orthogonal: sum of (1 - coverage)^2 where
-    whole chunks are scaled. Where they have a part in common, and they do, what is missing of that adds up, too."""
+    As in the papers, gradients of different chunks count as equally long and orthogonal; with one block it is the sum
+    of (1 - coverage[i])^2. What they have in common, and they have something, is missing on top of that."""
     enough: bool = False
     """Whether the code asks for no more than this, although it isn't exact ("the first k")."""
 

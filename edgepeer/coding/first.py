@@ -14,7 +14,7 @@ __all__ = ["FirstCode"]
 class FirstCode(UncodedCode):
     """Uncoded, but all but `spared` workers are enough. Exact only if all of them are there.
 
-    Source: "SGD" in the comparisons of Reisizadeh, Prakash, Pedarsani, Avestimehr 2022 (CodedReduce).
+    Source: "SGD" in the comparisons of Reisizadeh, Prakash, Pedarsani, Avestimehr 2021 (CodedReduce).
     """
 
     def __init__(self, name: str, workers: int, spared: int) -> None:
