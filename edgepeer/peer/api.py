@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
@@ -14,20 +13,22 @@ from types import TracebackType
 from typing import Final, Self
 
 import msgspec
-import numpy as np
 
 from edgepeer.baselines import STATIC_TIMEOUT_S, make_machine
-from edgepeer.errors import ConfigError, FellBehind, LeftFabric, NotReady, PeerError, RoundTimeout
+from edgepeer.errors import ConfigError, LeftFabric, NotReady
 from edgepeer.fabric import events as seen
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.topics import Group, Topics
 from edgepeer.ids import PeerId, check_fabric, load_identity
 from edgepeer.peer.bell import Bell
+from edgepeer.peer.code_in_use import CodeInUse
+from edgepeer.peer.coded_work import Gradient, Pace
 from edgepeer.peer.control import ControlPlane
 from edgepeer.peer.driver import Driver
-from edgepeer.peer.outcome import ABORTED, FloatArray, Outcome, Shapes, flatten
+from edgepeer.peer.outcome import FloatArray, Outcome
 from edgepeer.peer.reach import warn_of_reach
+from edgepeer.peer.rounds import ROUND_TIMEOUT_S, Rounds
 from edgepeer.peer.switchboard import Switchboard
 from edgepeer.peer.tasks import task_group
 from edgepeer.protocol import effects as fx
@@ -45,8 +46,6 @@ __all__ = ["ROUND_TIMEOUT_S", "Peer"]
 
 _log = logging.getLogger(__name__)
 
-ROUND_TIMEOUT_S: Final = 600.0
-_VERDICT_S: Final = 5.0  # after a timeout: how long the root may take to say whether the round still counts
 _LEAVE_S: Final = 5.0
 
 
@@ -65,6 +64,8 @@ class Peer:
         limits: when to give up on what.
         aside: listen only, until `come_back`: the others do not know of this peer.
         protocol: what rounds run by, see edgepeer.baselines; `static_timeout`, in seconds, is ft-tree-static's.
+        code: how gradients are coded, for `allreduce_chunks`; `wait`: when the root may close a round: exact, error<E
+            or deadline:SECONDS. The same at all peers.
 
     Raises (on entering):
         ConfigError: an argument is wrong, or `listen` can't be used.
@@ -86,6 +87,8 @@ class Peer:
         aside: bool = False,
         protocol: ProtocolName = "ft-tree",
         static_timeout: float = STATIC_TIMEOUT_S,
+        code: str = "none",
+        wait: str = "exact",
     ) -> None:
         if not 1 <= fanout <= MAX_FANOUT:
             raise ConfigError(f"fanout = {fanout}: must be from 1 to {MAX_FANOUT}")
@@ -102,14 +105,15 @@ class Peer:
         self._limits = limits or Limits()
         self._aside = aside
         self._protocol = protocol
+        self._code = CodeInUse(code, wait) if code != "none" else None
+        if self._code is not None and protocol != "ft-tree":
+            raise ConfigError(f"code = {code!r}: only rounds of ft-tree can be coded, not of {protocol}")
         self._machine = partial(
             make_machine, protocol, fanout=fanout, quorum=quorum, limits=limits, static_timeout_s=static_timeout
         )
         self._view: View | None = None
         self.bell = Bell()
         """Rings whenever the view or anything else of this peer has changed."""
-        self._waiting: asyncio.Future[Outcome] | None = None
-        self._asked: tuple[Shapes, float] | None = None
         self._left: asyncio.Event = asyncio.Event()
         self._closed = False
         self._stack = contextlib.AsyncExitStack()
@@ -140,12 +144,15 @@ class Peer:
         me = Member(id=self.id, incarnation=identity.incarnation)
         node = self._machine(me, now=time.monotonic())
         self._driver = Driver(node, self)
+        self._rounds = Rounds(self._driver, self.bell)
+        if self._code is not None:
+            self._rounds.use(self._code)
         hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation, protocol=self._protocol)
         switchboard = Switchboard(transport, hello, self._driver, tasks, max_links=self._limits.max_links)
         self._driver.switchboard = switchboard
         self._stack.callback(switchboard.close, "leaving")
         self._stack.callback(self._driver.stop)
-        self._stack.callback(self._fail_round, LeftFabric("this peer has left the fabric"))
+        self._stack.callback(self._rounds.fail, LeftFabric("this peer has left the fabric"))
         listener = await switchboard.listen(self._listen)
         self._stack.push_async_callback(listener.close)
         self.address = listener.address
@@ -174,7 +181,7 @@ class Peer:
             await self._driver.failure
 
     async def _leave(self) -> None:
-        self._closed = True
+        self._closed = self._rounds.closed = True
         self.bell.ring()
         self._driver.dispatch(ev.LeaveWanted())
         if self._driver.failure.done():
@@ -252,49 +259,35 @@ class Peer:
                 cancelled.
             TypeError, ValueError: an argument is not as said above.
         """
-        if not 0 < timeout < math.inf:
-            raise ValueError(f"timeout = {timeout}: must be a positive number of seconds")
-        vector, shapes = flatten(value)
-        if not 0 <= weight <= float(np.finfo(vector.dtype).max):
-            raise ValueError(f"weight = {weight}: must be finite and not negative, as a {vector.dtype}")
-        if self._waiting is not None or (self._view is not None and self._driver.node.allreduce.contributed):
-            raise PeerError(
-                "another allreduce of this peer has not ended, or was cancelled in mid-round: one at a time"
-            )
-        if self._closed:
-            raise LeftFabric("this peer has left the fabric")
-        if self._view is None:
-            raise NotReady("this peer is in no view yet: await ready() first")
-        loop = asyncio.get_running_loop()
-        waiting = self._waiting = loop.create_future()
-        self._asked = (shapes, time.monotonic())
-        round_ = self._driver.node.allreduce.committed + 1
-        timer = loop.call_later(timeout, self._time_out, timeout, round_)
-        try:
-            self._driver.dispatch(ev.Contribute(vector, float(weight)))
-            outcome: Outcome = await waiting
-            return outcome
-        finally:
-            self._waiting = None
-            if self._driver.node.allreduce.contributed:
-                # Cancelled in mid-round. The round goes on, and ends in time, but the array is the caller's again.
-                self._driver.dispatch(ev.Abandoned())
-            else:
-                timer.cancel()
+        return await self._rounds.allreduce(value, weight, timeout)
 
-    def _time_out(self, seconds: float, round_: int) -> None:
-        if self._driver.node.allreduce.committed >= round_:
-            return
-        missing = ", ".join(self._driver.node.allreduce.missing()) or "peers"
-        reason = f"timed out after {seconds:g} s at {self.id}, waiting for {missing}"[:250]
-        self._driver.dispatch(ev.TimedOut(reason))
-        error = RoundTimeout(f"{reason}; the coordinator has not said whether the round counts")
-        asyncio.get_running_loop().call_later(_VERDICT_S, self._fail_round, error, self._waiting)
+    async def allreduce_chunks(
+        self, gradient: Gradient, *, timeout: float = ROUND_TIMEOUT_S, pace: Pace | None = None
+    ) -> Outcome:
+        """Add up the gradients of all chunks of a data set, each of which several peers can compute.
 
-    def _fail_round(self, error: Exception, waiting: asyncio.Future[Outcome] | None = None) -> None:
-        waiting = waiting or self._waiting
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(error)
+        This peer computes its chunks in the order of the code, until enough has been computed anywhere; then it
+        brings what it has, and gets the sum. Calls count as those of `allreduce` do, which can't be mixed with these.
+
+        Args:
+            gradient: awaited with (chunk, number of chunks); returns the chunk's gradient (float32 or float64 array,
+                or list of arrays), alike at all peers, and what it counts for. Blocking work belongs in a thread.
+                It is cancelled when the round is over.
+            timeout: seconds until this peer asks for the round to be given up, by everybody.
+            pace: how long a chunk takes at least, to emulate a slower device.
+
+        Raises:
+            As `allreduce`; ContributionMismatch: peers use different codes. What `gradient` raises.
+        """
+        return await self._rounds.allreduce_chunks(gradient, timeout, pace)
+
+    def use_code(self, code: str | None, wait: str = "exact") -> None:
+        """Rounds are coded from the next view on; None: no more. The same at all peers.
+
+        Raises:
+            ConfigError: there is no such code or policy.
+        """
+        self._rounds.use(CodeInUse(code, wait) if code is not None and code != "none" else None)
 
     # -- state of a run --------------------------------------------------------------------------------------
 
@@ -321,12 +314,18 @@ class Peer:
 
     def adopt(self, run: str, number: int) -> None:
         """Say that the state after round `number` is in use here."""
+        self._rounds.adopted(number)
         self._driver.dispatch(ev.Adopted(run, number))
 
     @property
     def links(self) -> tuple[LinkState, ...]:
         """How this peer's links are, and what they run over."""
         return self._driver.node.link_states()
+
+    @property
+    def missed(self) -> int:
+        """How many coded rounds are over whose outcomes the next calls of `allreduce_chunks` return at once."""
+        return self._rounds.missed
 
     @property
     def committed(self) -> int:
@@ -343,10 +342,12 @@ class Peer:
 
     def view_installed(self, view: View) -> None:
         self._view = view
+        self._rounds.installed(view)
         self.bell.ring()
 
     def removed(self, effect: fx.Removed) -> None:
         self._view = None
+        self._rounds.installed(None)
         self.bell.ring()
         if effect.wanted:
             self._left.set()
@@ -354,28 +355,13 @@ class Peer:
             _log.warning("out of the view: %s; joining again", effect.reason)
 
     def round_committed(self, effect: fx.RoundCommitted) -> None:
-        waiting, asked = self._waiting, self._asked
-        if not effect.mine or waiting is None or asked is None or waiting.done():
-            return
-        waiting.set_result(
-            Outcome(
-                round=effect.round,
-                epoch=effect.epoch,
-                contributors=effect.contributors,
-                exact=effect.exact,
-                weight=effect.weight,
-                seconds=time.monotonic() - asked[1],
-                digest=effect.digest.hex(),
-                paths=effect.paths,
-                phases=effect.phases,
-                vector=effect.sum,
-                shapes=asked[0],
-            )
-        )
+        self._rounds.committed(effect)
+
+    def encode_wanted(self, effect: fx.EncodeWanted) -> None:
+        self._rounds.encode_wanted(effect)
 
     def round_aborted(self, effect: fx.RoundAborted) -> None:
-        if effect.mine:
-            self._fail_round(ABORTED[effect.cause](f"round {effect.round}: {effect.reason}"))
+        self._rounds.aborted(effect)
 
     def provide_state(self, effect: fx.ProvideState) -> None:
         if self.on_state_wanted is not None:
@@ -386,7 +372,7 @@ class Peer:
             asyncio.get_running_loop().call_soon(self.on_state, effect.run, effect.round, effect.state)
 
     def behind(self, effect: fx.Behind) -> None:
-        self._fail_round(FellBehind(f"rounds up to {effect.committed} were decided without this peer"))
+        self._rounds.behind(effect)
 
     # -- what MQTT says ------------------------------------------------------------------------------------
 

@@ -39,6 +39,8 @@ class Owner(Protocol):
 
     def round_committed(self, effect: fx.RoundCommitted) -> None: ...
 
+    def encode_wanted(self, effect: fx.EncodeWanted) -> None: ...
+
     def round_aborted(self, effect: fx.RoundAborted) -> None: ...
 
     def provide_state(self, effect: fx.ProvideState) -> None: ...
@@ -69,6 +71,7 @@ class Driver:
             fx.ViewInstalled: lambda e: owner.view_installed(e.view),
             fx.Removed: owner.removed,
             fx.RoundCommitted: owner.round_committed,
+            fx.EncodeWanted: owner.encode_wanted,
             fx.RoundAborted: owner.round_aborted,
             fx.ProvideState: owner.provide_state,
             fx.StateReceived: owner.state_received,

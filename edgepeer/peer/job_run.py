@@ -32,14 +32,15 @@ from edgepeer.fabric.documents import MAX_ERROR_CHARS, PeerReport
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.peer.checkpoints import Checkpoints
+from edgepeer.peer.coded_work import Gradient
 from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.reporting import RoundReporter
 from edgepeer.peer.round_log import RoundLog
+from edgepeer.training.batches import Batches
 from edgepeer.training.build import make_trainer
 from edgepeer.training.checkpoint import Checkpoint
 from edgepeer.training.datasets import Dataset, load_dataset
 from edgepeer.training.job import Job
-from edgepeer.training.sharding import Shard, shard_of
 from edgepeer.training.state import parameter_digest
 from edgepeer.training.trainer import Evaluation, Float32Vector, Trainer
 
@@ -79,7 +80,7 @@ class JobRun:
         self._worker = worker
         self._trainer: Trainer | None = None
         self._data: Dataset | None = None
-        self._shard: tuple[View, Shard] | None = None
+        self._batches: Batches | None = None
         self._applied = -1
         """The last round in the parameters; -1 before there are any that count."""
         self._incoming: tuple[int, memoryview] | None = None
@@ -120,6 +121,7 @@ class JobRun:
         """The job is over, or withdrawn."""
         self._peer.on_state = self._peer.on_state_wanted = None
         self._peer.want_run(None)
+        self._peer.use_code(None)
 
     def _failed(self, error: BaseException) -> JobError:
         while isinstance(error, BaseExceptionGroup):
@@ -145,8 +147,10 @@ class JobRun:
             fields = {name: getattr(job, name) for name in job.__struct_fields__} | {"trainer": kind}
             return data, make_trainer(Job(**fields), data)
 
-        self._data, trainer = await self._in_worker(build)
+        data, trainer = await self._in_worker(build)
+        self._data = data
         self._trainer = trainer
+        self._batches = Batches(job, data, trainer)
         # The last element carries the batch's loss: its weighted mean is the fleet's.
         self._vector = np.zeros(trainer.size + 1, dtype=np.float32)
 
@@ -170,6 +174,7 @@ class JobRun:
     async def _ask_for_run(self, restored: Checkpoint | None) -> None:
         """Ask the coordinator to let the run begin."""
         job = self._job
+        self._peer.use_code(job.code, job.wait)
         if restored is None:
             self._peer.want_run(job.id, job.wait_for)
             return
@@ -250,7 +255,7 @@ class JobRun:
                 if self._applied < 0 and self._peer.committed == 0:
                     self._applied = 0  # the run begins here: this peer's initial parameters are everybody's
                     self._peer.bell.ring()
-                if self._applied == self._peer.committed >= 0:
+                if self._applied == self._peer.committed - self._peer.missed >= 0:
                     return view
             await self._peer.bell.wait(count)
 
@@ -267,10 +272,14 @@ class JobRun:
                 ended = time.monotonic()
             number = self._applied + 1
             began = time.monotonic()
-            weight = await self._compute(view, number)
-            computed = time.monotonic() - began
+            computed = 0.0
             try:
-                outcome = await self._peer.allreduce(self._vector, weight=weight)
+                if self._job.code == "none":
+                    weight = await self._compute(view, number)
+                    computed = time.monotonic() - began
+                    outcome = await self._peer.allreduce(self._vector, weight=weight)
+                else:
+                    outcome = await self._peer.allreduce_chunks(self._gradient_of(number))
             except (FellBehind, LeftFabric, NotReady) as error:
                 self._rounds.failed(number, error)
                 continue
@@ -296,30 +305,23 @@ class JobRun:
 
     async def _compute(self, view: View, number: int) -> int:
         """Write the gradient of this peer's batch to the vector. Returns the number of samples."""
-        data, trainer = self._data, self._require_trainer()
-        assert data is not None
-        if self._shard is None or self._shard[0] is not view:
-            shard = shard_of(
-                data,
-                position=view.position(self._peer.id),
-                peers=view.size,
-                batch_size=self._job.batch_size,
-                seed=self._job.seed,
-            )
-            self._shard = view, shard
-        shard, vector = self._shard[1], self._vector
+        return await self._gradient(view.position(self._peer.id), view.size, number, self._vector)
 
-        def compute() -> int:
-            batch = shard.batch(number)
-            if not len(batch):
-                vector.fill(0)
-                return 0
-            seed = (self._job.seed * 1_000_003 + number * 4099 + shard.position) & 0xFFFFFFFF
-            result = trainer.gradient(data.x_train[batch], data.y_train[batch], vector[:-1], seed=seed)
-            vector[-1] = result.loss
-            return result.samples
+    def _gradient_of(self, number: int) -> Gradient:
+        """The gradients of a round's chunks."""
 
-        return await self._in_worker(compute)
+        async def gradient(chunk: int, chunks: int) -> tuple[Float32Vector, float]:
+            vector = np.zeros_like(self._vector)
+            samples = await self._gradient(chunk, chunks, number, vector)
+            return vector, samples
+
+        return gradient
+
+    async def _gradient(self, part: int, parts: int, number: int, vector: Float32Vector) -> int:
+        """Write the gradient of the batch of a part of the data to the vector. Returns the number of samples."""
+        batches = self._batches
+        assert batches is not None
+        return await self._in_worker(lambda: batches.gradient(part, parts, number, vector))
 
     async def _apply(self, mean: Float32Vector, number: int, view: View) -> Evaluation | None:
         trainer, data = self._require_trainer(), self._data

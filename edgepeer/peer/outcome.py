@@ -102,6 +102,10 @@ class Outcome:
     vector: FloatVector = field(repr=False)
     """The weighted sum as one vector, read-only."""
     shapes: Shapes = field(repr=False)
+    chunks: tuple[int, ...] = ()
+    """Of a coded round: the chunks whose gradients are in the sum, each exactly once."""
+    error: float = 0.0
+    """Of a coded round: expected squared error of the sum, in units of one chunk's squared gradient norm."""
 
     @property
     def sum(self) -> Arrays:

@@ -30,7 +30,8 @@ from typing import Literal
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
-from edgepeer.protocol.ending import Ending, what_is_wrong
+from edgepeer.protocol.coded_rounds import CodedRounds
+from edgepeer.protocol.ending import what_is_wrong
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.past import Dropped
 from edgepeer.protocol.place import UNKNOWN
@@ -43,7 +44,7 @@ from edgepeer.wire.frames import Abort, Reduce, Result, unpack_set
 __all__ = ["Allreduce"]
 
 
-class Allreduce(Ending):
+class Allreduce(CodedRounds):
     """The rounds of one peer."""
 
     # -- views and neighbours ----------------------------------------------------------------------------
@@ -52,6 +53,7 @@ class Allreduce(Ending):
         """Work in `view` from now on; the round in progress starts again."""
         place, rd, joining = self.place, self._round, self.place.view is None
         place.enter(view)
+        self._coded.enter(view)
         self._deciding.enter(view)
         self._rates.keep(view.neighbours(place.me), 2 * tree.height(view.fanout, view.size))
         rd.spare, rd.since = None, now
@@ -73,11 +75,13 @@ class Allreduce(Ending):
         """In no view any more."""
         self._drop_round("left", reason)
         self.place.leave()
+        self._coded.enter(None)
 
     def _drop_round(self, cause: Literal["left", "run"], reason: str) -> None:
-        if self._round.own is not None:
+        if self._round.mine:
             self._emit(fx.RoundAborted(self.run, self.committed + 1, cause, reason, mine=True))
         self._round = Round()
+        self._coded.begin()
         self._past.clear()
         self.place.loading = False
 
@@ -89,6 +93,8 @@ class Allreduce(Ending):
                 below = tree.subtree(view.position(child), view.fanout, view.size)
                 streams[child] = Upstream(sum(1 << p for p in below), self._rates.of(child))
         self._round.restart(streams)
+        if self._coded.code is not None:
+            self._round.own = self._round.shape = None  # the owner will encode again, for this view
 
     def on_sync(self, peer: PeerId, committed: int) -> None:
         """A neighbour stands in this view and run, after round `committed`; all that it lacks is sent again."""
@@ -104,6 +110,7 @@ class Allreduce(Ending):
                     self.fall_behind(committed - 1)
         if self._begin() and place.view is not None:
             self._emit(fx.ViewInstalled(place.view))  # so that the application looks again
+        self._coded.resend(peer)
         self._advance()
 
     def _begin(self) -> bool:
@@ -172,11 +179,11 @@ class Allreduce(Ending):
     @property
     def idle(self) -> bool:
         """Whether the next round has not begun here."""
-        return not self._round.begun
+        return not self._round.begun and not self._coded.begun
 
     @property
     def contributed(self) -> bool:
-        return self._round.own is not None
+        return self._round.mine
 
     @property
     def waiting(self) -> bool:
@@ -185,6 +192,8 @@ class Allreduce(Ending):
 
     def laggards(self, now: float) -> list[PeerId]:
         """Children that have kept the round waiting for longer than the limit."""
+        if self._coded.code is not None and self._coded.closed is None:
+            return self._coded.stalled(now, self._limits.stall_s)
         return self._round.late if self.contributed and now - self._round.since > self._limits.stall_s else []
 
     def missing(self) -> tuple[PeerId, ...]:
@@ -204,7 +213,10 @@ class Allreduce(Ending):
             return
         if rd.own is not None:
             raise ProtocolBug(f"two contributions to round {self.committed + 1}")
-        rd.own, rd.weight, rd.since = vector, weight, now
+        rd.own, rd.weight, rd.since, rd.mine = vector, weight, now, True
+        if self.place.view is not None and self.place.view.slots:
+            self._want_abort("mismatch", f"{self.place.me} brings a plain vector, but rounds are coded here")
+            return
         shape = Shape.of(vector)
         if rd.shape is not None and rd.shape != shape:
             self._want_abort("mismatch", f"{self.place.me} brings {shape}, a peer below it {rd.shape}")
@@ -227,8 +239,9 @@ class Allreduce(Ending):
     def sink(self, peer: PeerId, frame: Reduce | Result, payload_bytes: int) -> memoryview | None:
         """Where the payload of a frame that is about to arrive belongs; None if nowhere."""
         rd, shape = self._round, Shape(frame.total, frame.dtype)
+        wide = Shape(frame.total * frame.blocks, frame.dtype) if isinstance(frame, Reduce) else shape
         dropped = isinstance(frame, Result) and frame.commit is not None and frame.commit.dropped is not None
-        misfit = rd.misfit(shape, self._limits.max_vector_bytes) if not dropped else None
+        misfit = rd.misfit(wide, self._limits.max_vector_bytes) if not dropped else None
         if not self.place.current(frame) or misfit is not None:
             return None
         prefix: Prefix | None
@@ -245,17 +258,18 @@ class Allreduce(Ending):
         stream = self._round.streams.get(peer)
         if stream is None or not self.place.current(frame):
             return
-        shape = Shape(frame.total, frame.dtype)
-        if (misfit := self._round.misfit(shape, self._limits.max_vector_bytes)) is not None:
+        if frame.blocks != stream.blocks:
+            self._fail_link(peer, f"Reduce for {frame.blocks} blocks, {stream.blocks} are due")
+            return
+        shape, wide = Shape(frame.total, frame.dtype), Shape(frame.total * frame.blocks, frame.dtype)
+        if (misfit := self._round.misfit(wide, self._limits.max_vector_bytes)) is not None:
             self._want_abort("mismatch", f"{peer} brings {misfit} at {self.place.me}")
             return
         contributors = unpack_set(frame.contributors)
-        if contributors & ~stream.allowed or not contributors:
-            self._fail_link(peer, f"Reduce for {contributors:#x}, its subtree is {stream.allowed:#x}")
-        elif stream.received >= 0 and contributors != stream.contributors:
-            self._fail_link(peer, "Reduce changes its contributors within a round")
+        if contributors != stream.expected or not contributors:
+            self._fail_link(peer, f"Reduce for {contributors:#x}, due from its subtree is {stream.expected:#x}")
         elif stored:
-            self._round.shape = shape
+            self._round.shape = wide
             stream.contributors, stream.weight = contributors, frame.weight
             stream.stored(frame.offset, payload_bytes // shape.itemsize)
             stream.rate.add(payload_bytes, seconds)

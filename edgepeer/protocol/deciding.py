@@ -12,6 +12,7 @@ still receive.
     gets a result that is decided already | commits
     holds, and a new view comes           | does not contribute there, but sends up what it holds; of several the
                                           | newest goes on up
+    holds a coded round's result          | says Have with the set of all that hold it at and below it; the root: enough
     root, and some of it has come up      | once all have contributed or sent something up: puts the newest forward
                                           | again, in the place of a sum
 
@@ -28,7 +29,7 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol.place import Place
 from edgepeer.protocol.round import Round
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Have
+from edgepeer.wire.frames import Have, pack_set
 
 __all__ = ["Deciding"]
 
@@ -51,12 +52,33 @@ class Deciding:
         """Whether the round that is held counts. Says so to the parent when its turn has come."""
         if rd.decided:
             return True
-        if not self._must or not self._awaited <= rd.haves:
+        if rd.closed is not None:
+            return self._enough_hold(rd)
+        if not self._must or not self._awaited <= rd.haves.keys():
             return False
         place, parent = self._place, self._place.parent
         if parent is None:
             return True
-        if not rd.have_sent and place.level(parent):
-            rd.have_sent = True
+        if rd.have_sent is None and place.level(parent):
+            rd.have_sent = 0
             self._emit(fx.Send(parent, Have(epoch=place.epoch, round=place.committed + 1)))
+        return False
+
+    def _enough_hold(self, rd: Round) -> bool:
+        """Of a coded round, which is not to wait for certain peers: as many as `View.holders`, the root among them.
+
+        Any two sets of so many with the root in both meet, and so does one of them any majority.
+        """
+        place, view = self._place, self._place.view
+        if view is None:
+            return False
+        holding = 1 << view.position(place.me)
+        for below in rd.haves.values():
+            holding |= below
+        if place.parent is None:
+            return holding.bit_count() >= view.holders
+        if rd.have_sent != holding and place.level(place.parent):
+            rd.have_sent = holding
+            have = Have(epoch=place.epoch, round=place.committed + 1, holding=pack_set(holding))
+            self._emit(fx.Send(place.parent, have))
         return False

@@ -11,8 +11,8 @@ from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Cause, Frame, Via
 
 __all__ = [
-    "Behind", "CloseLink", "Dial", "Effect", "Note", "Phases", "ProvideState", "PublishPresence", "PublishView",
-    "Relay", "Removed", "RoundAborted", "RoundCommitted", "Send", "StateReceived", "ViewInstalled",
+    "Behind", "CloseLink", "Dial", "Effect", "EncodeWanted", "Note", "Phases", "ProvideState", "PublishPresence",
+    "PublishView", "Relay", "Removed", "RoundAborted", "RoundCommitted", "Send", "StateReceived", "ViewInstalled",
 ]  # fmt: skip
 
 
@@ -110,6 +110,26 @@ class RoundCommitted:
     paths: tuple[str, ...] = ()
     """What this peer's links to parent and children ran over when it ended: "direct", "via x" or "relay"."""
     phases: Phases = Phases()
+    chunks: int = 0
+    """Of a coded round: bit set of the chunks whose gradients are in the sum, each exactly once."""
+    error: float = 0.0
+    """Of a coded round: expected squared error of the sum, in units of one chunk's squared gradient norm."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeWanted:
+    """A coded round is closed: answer with Encoded, at once. This peer has something to bring.
+
+    Its vector is expand(what slot j has, column j), summed over its slots; or just the first of these, if `narrow`.
+    """
+
+    epoch: int
+    """Stamp of the view."""
+    round: int
+    done: tuple[int, ...] | None
+    """What counts as computed, of each slot; None: bring zeros, of the sum's size."""
+    narrow: int | None
+    """This slot's vector only, as it is: its parent expands it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,5 +181,5 @@ class Note:
 
 Effect: TypeAlias = (
     Send | Relay | Dial | CloseLink | PublishView | PublishPresence | ViewInstalled | Removed | RoundCommitted
-    | RoundAborted | ProvideState | StateReceived | Behind | Note
+    | EncodeWanted | RoundAborted | ProvideState | StateReceived | Behind | Note
 )  # fmt: skip

@@ -15,6 +15,7 @@ import msgspec
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
+from edgepeer.protocol.coded import Coded
 from edgepeer.protocol.deciding import Deciding
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.limits import Limits
@@ -52,6 +53,7 @@ class Ending:
         self._fail_link = fail_link
         self._paths = paths
         self.place = Place(me)
+        self._coded = Coded(self.place, emit)
         self._deciding = Deciding(self.place, emit)
         self._round = Round()
         self._origin: frozenset[PeerId] = frozenset()  # who was in when the round began
@@ -79,9 +81,11 @@ class Ending:
             return
         if rd.abort_wanted is not None and self._pass_abort(rd, place.view, *rd.abort_wanted):
             return
+        if rd.prior is not None and self._coded.code is not None:
+            self._coded.holds()
         if rd.held is None and (brought := rd.brought) is not None:
             self._send.held(rd, brought)
-        elif rd.held is None and rd.own is not None:
+        elif rd.held is None and (rd.own is not None or rd.closed is not None):
             rd.reduce(1 << place.view.position(place.me), root=place.parent is None)
             if rd.reduced_all:
                 rd.reduced_at = rd.reduced_at if rd.reduced_at > rd.since else place.now
@@ -94,7 +98,7 @@ class Ending:
     def on_have(self, peer: PeerId, frame: Have) -> None:
         """A child holds the result."""
         if self.place.current(frame) and peer in self._round.streams:
-            self._round.haves.add(peer)
+            self._round.haves[peer] = unpack_set(frame.holding) & self._round.streams[peer].allowed
             self._try_commit()
 
     def on_decide(self, peer: PeerId, frame: Decide) -> None:
@@ -114,7 +118,7 @@ class Ending:
                 rd.decided_in = brought.view
                 rd.commit = msgspec.structs.replace(brought.commit, held_in=view.stamp)
                 self._hold(rd, rd.commit, brought.total, None)
-            elif self.place.parent is None and rd.reduced_all and rd.partial is not None:
+            elif self.place.parent is None and rd.reduced_all and rd.partial is not None and not rd.anew:
                 self._hold(rd, rd.decide(view, rd.partial, self._origin), rd.partial, None)
         if rd.held is not None and self._deciding.decided(rd):
             self._commit(rd, rd.held)
@@ -144,7 +148,7 @@ class Ending:
         if commit.dropped is not None:
             self._end(Dropped(number, commit.dropped, commit.reason), source)
             return
-        mine, now = rd.own is not None, self.place.now
+        mine, now = rd.mine, self.place.now
         self._end(Decided(number, total, commit, decided_in), source)
         self._emit(
             fx.RoundCommitted(
@@ -157,6 +161,8 @@ class Ending:
                 exact=commit.exact,
                 digest=commit.digest,
                 mine=mine,
+                chunks=unpack_set(commit.chunks),
+                error=commit.error,
                 paths=self._paths(),
                 phases=fx.Phases(
                     waited_s=rd.reduced_at - rd.since if mine else 0.0,
@@ -189,11 +195,12 @@ class Ending:
         self.place.committed = ended.round
         spare = rd.reusable(ended.total) if isinstance(ended, Decided) else None
         if isinstance(ended, Dropped):
-            mine = rd.own is not None
+            mine = rd.mine
             self._emit(fx.RoundAborted(self.run, ended.round, ended.cause, ended.reason, mine=mine))
             if not mine and not self._past.owe(ended):
                 self._emit(fx.Behind(ended.round))
         self._round = Round(spare)
+        self._coded.begin(took_part=rd.mine)
         if view is not None:
             self._origin = frozenset(view.ids)
         # A child begins the next round after it has seen this one's result, so its buffer is not read any more.

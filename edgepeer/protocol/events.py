@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
 from edgepeer.ids import PeerId
+from edgepeer.protocol.code import Coding
 from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Frame, Via
 
 __all__ = [
-    "Abandoned", "Adopted", "Contribute", "ControlLost", "ControlSynced", "DialFailed", "Event", "FloatVector",
-    "FrameReceived", "Heard", "JoinWanted", "LeaveWanted", "LinkDown", "LinkUp", "PresenceGone", "PresenceSeen",
-    "Relayed", "RunWanted", "StateReady", "TimedOut", "ViewSeen",
+    "Abandoned", "Adopted", "ChunksDone", "CodeWanted", "Contribute", "ControlLost", "ControlSynced", "DialFailed",
+    "Encoded", "Event", "FloatVector", "FrameReceived", "Heard", "JoinWanted", "LeaveWanted", "LinkDown", "LinkUp",
+    "PresenceGone", "PresenceSeen", "Relayed", "RunWanted", "StateLost",
+    "StateReady", "TimedOut", "ViewSeen",
 ]  # fmt: skip
 
 FloatVector: TypeAlias = NDArray[Any]
@@ -117,6 +120,33 @@ class Contribute:
 
 
 @dataclass(frozen=True, slots=True)
+class CodeWanted:
+    """Rounds are coded from the next view on, or, with None, no more."""
+
+    coding: Coding | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChunksDone:
+    """This peer takes part in that round, which is coded, and has computed so many chunks for each of its slots.
+
+    To be said again in each view: it may own other slots there. Of no effect when the round is over.
+    """
+
+    round: int
+    done: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """The answer to EncodeWanted. The vector must not change until the round is over, or asked for again."""
+
+    epoch: int
+    round: int
+    vector: FloatVector
+
+
+@dataclass(frozen=True, slots=True)
 class TimedOut:
     """This peer has waited too long for its round and wants it aborted."""
 
@@ -157,6 +187,11 @@ class Adopted:
 
 
 @dataclass(frozen=True, slots=True)
+class StateLost:
+    """The owner is too far behind the rounds that have ended without it: it needs a neighbour's state."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveWanted:
     """This peer wants to leave, and will contribute no more."""
 
@@ -168,6 +203,6 @@ class JoinWanted:
 
 Event: TypeAlias = (
     FrameReceived | Relayed | Heard | LinkUp | LinkDown | DialFailed | PresenceSeen | PresenceGone | ViewSeen
-    | ControlSynced | ControlLost | Contribute | Abandoned | TimedOut | RunWanted | StateReady | Adopted | LeaveWanted
-    | JoinWanted
+    | ControlSynced | ControlLost | Contribute | CodeWanted | ChunksDone | Encoded | Abandoned | TimedOut | RunWanted
+    | StateReady | StateLost | Adopted | LeaveWanted | JoinWanted
 )  # fmt: skip

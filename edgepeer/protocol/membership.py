@@ -55,6 +55,8 @@ class Membership:
         self.base: View | None = None
         """The last view that all its members are known to have worked in: until the next one is that far, a view must
         have a quorum of this one as well."""
+        self.coded = False
+        """Whether the owner wants rounds to be coded: then members own slots."""
         self.waits = ""
         """Why this peer can't make the view that it wants; empty if it can, or wants none."""
         self._penalties: dict[PeerId, tuple[int, float]] = {}  # how often lost, and when it may come back
@@ -270,7 +272,9 @@ class Membership:
             if not self.leaving:
                 self._changed_at = min(later, default=None)
             return None
-        following = view.successor(first_round=first_round, without=gone, joined=joiners, coordinator=head, run=run)
+        following = view.successor(
+            first_round=first_round, without=gone, joined=joiners, coordinator=head, run=run, coded=self.coded
+        )
         if lost - self._dead(view) and not self._may(following, votes, leavers):
             return None
         for peer in lost:
@@ -299,7 +303,7 @@ class Membership:
             if old is not None and not old.has_quorum(voters, self._dead(old)):
                 self.waits = f"{len(voters)} of {old.size} peers are in reach, too few to go on without the others"
                 return None
-        return view.successor(first_round=first_round, without={parent}, coordinator=self._id)
+        return view.successor(first_round=first_round, without={parent}, coordinator=self._id, coded=self.coded)
 
     # -- outside -----------------------------------------------------------------------------------------
 
@@ -338,7 +342,8 @@ class Membership:
         if self._unfinished(members):
             return None
         run = self._run[0] if self._run is not None and len(members) >= self._run[1] else ""
-        return View(epoch=epoch, members=members, fanout=self._fanout, run=run, quorum=self._quorum)
+        slots = tuple(member.id for member in members) if self.coded else ()
+        return View(epoch=epoch, members=members, fanout=self._fanout, run=run, quorum=self._quorum, slots=slots)
 
     def _unfinished(self, members: tuple[Member, ...]) -> bool:
         """Whether others may be at work on what these would begin again."""

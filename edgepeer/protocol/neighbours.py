@@ -168,6 +168,13 @@ class Neighbours:
         self._allreduce.forget()
         self._emit(fx.StateReceived(frame.run, frame.round, state))
 
+    def on_state_lost(self) -> None:
+        """The owner has fallen behind the rounds that are over here."""
+        if self._place.run and self._place.view is not None and self._place.view.size > 1:
+            self._allreduce.forget()
+            self._place.loading = False
+            self.sync_all()
+
     def on_adopted(self, event: ev.Adopted) -> None:
         """The owner has put it to use."""
         if event.run != self._place.run or self._place.view is None:

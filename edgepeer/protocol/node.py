@@ -58,6 +58,7 @@ class Node(Wiring):
             ev.ControlSynced: lambda e: self.membership.on_synced(self._now),
             ev.ControlLost: lambda e: None,
             ev.Contribute: self._on_contribute,
+            ev.CodeWanted: self._on_code_wanted,
             ev.RunWanted: self._on_run_wanted,
             ev.LeaveWanted: self._on_leave_wanted,
             ev.JoinWanted: self._on_join_wanted,
@@ -102,6 +103,7 @@ class Node(Wiring):
             self._check_links()
             self._tick_at = self.vitals.next_due(now)
         self.paths.tick(now)
+        self.allreduce.look_again()
         if (first := self.membership.first_view(now)) is not None:
             self._install(first)
         if self.membership.coordinator:
@@ -111,7 +113,8 @@ class Node(Wiring):
     def next_deadline(self) -> float:
         """When to call `tick`, at the latest."""
         due = self._tick_at
-        for other in (self.membership.next_deadline(), self.paths.next_deadline()):
+        deadlines = self.membership.next_deadline(), self.paths.next_deadline(), self.allreduce.next_deadline()
+        for other in deadlines:
             if other is not None and self._now < other < due:  # what has passed without effect waits for the next tick
                 due = other
         return due
@@ -158,6 +161,11 @@ class Node(Wiring):
     def _on_contribute(self, event: ev.Contribute) -> None:
         self.allreduce.contribute(event.vector, event.weight, self._now)
         self._tick_at = min(self._tick_at, self._now + self.vitals.every_s(self._now))
+
+    def _on_code_wanted(self, event: ev.CodeWanted) -> None:
+        self.membership.coded = event.coding is not None
+        self.allreduce.use_code(event.coding)
+        self.neighbours.sync_all()  # children may have spoken of their progress before it could be understood here
 
     # -- taking over -------------------------------------------------------------------------------------------
 

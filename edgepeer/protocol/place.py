@@ -7,7 +7,7 @@ from typing import Final
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Abort, Decide, Have, Reduce, Result
+from edgepeer.wire.frames import Abort, Decide, Have, Progress, Reduce, Release, Result
 
 __all__ = ["HOPING", "UNKNOWN", "Place"]
 
@@ -68,7 +68,7 @@ class Place:
         hope = self.loading or any(self.at.get(child) != UNKNOWN for child in self.children)
         return HOPING if hope else UNKNOWN
 
-    def current(self, frame: Reduce | Result | Abort | Have | Decide) -> bool:
+    def current(self, frame: Reduce | Result | Abort | Have | Decide | Progress | Release) -> bool:
         """Whether a frame is of this view, and of the round that comes next here."""
         return self.view is not None and frame.epoch == self.view.stamp and frame.round == self.committed + 1 > 0
 

@@ -46,16 +46,18 @@ class Sending:
             raise ProtocolBug("reduced without a vector")
         rate = self._rates.of(parent).bytes_per_s
         contributors = pack_set(rd.contributors)
-        for start, end in self._rates.segments(parent, rd.shape, rd.sent_up, rd.reduced):
+        shape = Shape.of(rd.partial)
+        for start, end in self._rates.segments(parent, shape, rd.sent_up, rd.reduced):
             frame = Reduce(
                 epoch=place.epoch,
                 round=place.committed + 1,
                 offset=start,
-                total=rd.shape.total,
-                dtype=rd.shape.dtype,
+                total=shape.total,
+                dtype=shape.dtype,
                 contributors=contributors,
                 weight=rd.weight_sum,
                 rate_bytes_per_s=rate,
+                blocks=rd.shape.total // shape.total if shape.total else 1,
             )
             self._emit(fx.Send(parent, frame, as_bytes(rd.partial[start:end])))
             rd.sent_up = end

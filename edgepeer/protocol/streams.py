@@ -101,12 +101,16 @@ class Held:
 class Upstream(Prefix):
     """A child's partial aggregate, and what it stands for."""
 
-    __slots__ = ("added", "allowed", "contributors", "held", "held_total", "rate", "weight")
+    __slots__ = ("added", "allowed", "column", "contributors", "expected", "held", "held_total", "rate", "weight")
 
     def __init__(self, allowed: int, rate: RateEstimate) -> None:
         super().__init__()
         self.allowed = allowed
         """Positions at or below the child: nobody else's contribution may come through it."""
+        self.expected = allowed
+        """Those of them whose contributions the round waits for."""
+        self.column: FloatVector | None = None
+        """Of a vector that is shorter than the sum: with which weights it enters each block of it, shape (blocks,)."""
         self.contributors = 0
         self.weight = 0.0
         self.added = -1
@@ -116,6 +120,11 @@ class Upstream(Prefix):
         """In the place of a partial aggregate: a result that is held below from an earlier view, as it comes."""
         self.held: Held | None = None
         """The same, once all of it is here."""
+
+    @property
+    def blocks(self) -> int:
+        """How many elements of the sum each of its elements enters."""
+        return 1 if self.column is None else self.column.size
 
     @property
     def begun(self) -> bool:

@@ -49,8 +49,11 @@ class Wiring:
             ev.LinkDown: self._on_link_down,
             ev.DialFailed: lambda e: self.links.on_dial_failed(e.peer, e.refused, self._now),
             ev.TimedOut: lambda e: self.allreduce.time_out(e.reason),
+            ev.ChunksDone: lambda e: self.allreduce.did(e.round, e.done, self._now),
+            ev.Encoded: lambda e: self.allreduce.encoded(e.epoch, e.round, e.vector),
             ev.Abandoned: lambda e: self.allreduce.abandon(),
             ev.StateReady: lambda e: self.neighbours.on_state_ready(e),
+            ev.StateLost: lambda e: self.neighbours.on_state_lost(),
             ev.Adopted: lambda e: self.neighbours.on_adopted(e),
         }
         self._on_frame: dict[type[Any], Callable[[PeerId, Any, ev.FrameReceived], None]] = {
@@ -58,6 +61,8 @@ class Wiring:
             fr.Result: lambda p, f, e: self.allreduce.on_result(p, f, e.payload_bytes, e.stored, e.seconds),
             fr.Have: lambda p, f, e: self.allreduce.on_have(p, f),
             fr.Decide: lambda p, f, e: self.allreduce.on_decide(p, f),
+            fr.Progress: lambda p, f, e: self.allreduce.on_progress(p, f),
+            fr.Release: lambda p, f, e: self.allreduce.on_release(p, f),
             fr.Abort: lambda p, f, e: self.allreduce.on_abort(p, f),
             fr.Ping: lambda p, f, e: self.vitals.on_ping(p, f, self._now),
             fr.StateRequest: lambda p, f, e: self.neighbours.on_state_request(p, f.run, self._now),

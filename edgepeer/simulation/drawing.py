@@ -20,6 +20,11 @@ DRAWN: Final[tuple[str, ...]] = (
 """What is drawn: the kinds of faults, and for who dies and comes back `restart`."""
 SHORT_S: Final = (0.1, 0.5, 2.0, 5.0, 12.0)
 """How long things last: less than any patience, and more than most."""
+CODES: Final = (
+    "partial:l=1,replication=2", "partial:l=2,replication=3", "cyclic:s=1", "fractional:s=1", "coded-reduce:s=1",
+    "graph:degree=2", "first:s=1", "partial:l=3,replication=3",
+)  # fmt: skip
+"""The codes that are drawn. Not all can be had for all fleets: then rounds are given up."""
 LONG_S: Final = (*SHORT_S, 40.0, 120.0)
 """The same with time enough for the broker to miss a peer."""
 
@@ -58,6 +63,7 @@ def draw_schedule(
     most_faults: int = 4,
     within_s: float = 6.0,
     lengths_s: Sequence[float] = SHORT_S,
+    coded: bool = False,
 ) -> Schedule:
     """A fleet and its faults.
 
@@ -68,6 +74,7 @@ def draw_schedule(
         most_faults: how many faults at most.
         within_s: when the last of them begins, at the latest.
         lengths_s: how long they may last.
+        coded: whether rounds are.
     """
     least, most = peers
     count = pick.integer(least, most if pick.integer(0, 3) == 3 else min(most, max(least, 7)))
@@ -85,6 +92,8 @@ def draw_schedule(
         loss=pick.choice([0.0, 0.0, 0.0, 0.02]),
         run=pick.choice(["run", "run", "none"]),
         seed=pick.integer(0, 1 << 16),
+        code=pick.choice(CODES) if coded else "none",
+        wait=pick.choice(["exact", "exact", "deadline:0.7", "error<1.1"]) if coded else "exact",
         faults=_in_order(pick.many(most_faults, lambda pick: _draw_fault(pick, kinds, fleet, within_s, lengths_s))),
     )
 

@@ -54,8 +54,13 @@ class Ledger:
         peers: dict[PeerId, SimulatedPeer],
         contribution: Callable[[PeerId, int], tuple[FloatVector, float]],
         protocol: ProtocolName = "ft-tree",
+        all_chunks: Callable[[fx.RoundCommitted], FloatVector] | None = None,
     ) -> None:
         self._protocol = protocol
+        self._all_chunks = all_chunks
+        """Of coded rounds: the plain sum."""
+        self.approximate = 0
+        """How many coded rounds were called approximate."""
         self._peers = peers
         self._contribution = contribution
         self._entries: dict[int, _Entry] = {}
@@ -116,6 +121,9 @@ class Ledger:
         """The slow way, in float64."""
         if len(set(outcome.contributors)) != len(outcome.contributors):
             raise ProtocolBug(f"round {outcome.round} counts somebody twice: {outcome.contributors}")
+        if self._all_chunks is not None:
+            self._check_coded(outcome, self._all_chunks(outcome))
+            return
         plain = np.zeros(outcome.sum.size, dtype=np.float64)
         weight = 0.0
         for contributor in outcome.contributors:
@@ -127,3 +135,12 @@ class Ledger:
             raise ProtocolBug(f"round {outcome.round}: weight {outcome.weight}, contributors have {weight}")
         if not np.allclose(outcome.sum, plain, rtol=tolerance, atol=tolerance * max(len(outcome.contributors), 1)):
             raise ProtocolBug(f"round {outcome.round} is not the sum over {outcome.contributors}")
+
+    def _check_coded(self, outcome: fx.RoundCommitted, plain: FloatVector) -> None:
+        """A round that is called exact is the sum over all chunks."""
+        self.approximate += not outcome.exact
+        if (outcome.error == 0) != outcome.exact:
+            raise ProtocolBug(f"round {outcome.round}: exact is {outcome.exact}, the error {outcome.error}")
+        tolerance = 1e-4 if outcome.sum.dtype == np.float32 else 1e-9
+        if outcome.exact and not np.allclose(outcome.sum, plain, rtol=tolerance, atol=tolerance * plain.size):
+            raise ProtocolBug(f"round {outcome.round} is called exact, and is not the sum over all chunks")

@@ -18,6 +18,7 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.simulation.broker import Client
+from edgepeer.simulation.coded_app import CodedApp
 from edgepeer.simulation.ledger import ABORTED
 from edgepeer.simulation.lines import Lines
 from edgepeer.topology.view import Member, View
@@ -73,6 +74,7 @@ class SimulatedPeer:
         self.leaving = False
         self.paused = False
         """While set, the application contributes to nothing."""
+        self._app = CodedApp(world, self)
         self._computing = 0
         self._owed = 0  # rounds that were dropped before this peer had contributed to them
         self._memory: dict[tuple[int, str], ev.FloatVector] = {}
@@ -89,6 +91,7 @@ class SimulatedPeer:
             fx.ViewInstalled: self._do_view,
             fx.Removed: self._do_removed,
             fx.RoundCommitted: self._do_committed,
+            fx.EncodeWanted: self._app.encode,
             fx.RoundAborted: self._do_aborted,
             fx.ProvideState: self._do_provide,
             fx.StateReceived: self._do_state,
@@ -101,6 +104,8 @@ class SimulatedPeer:
         self._world.network.alive[self.id] = self
         self._world.broker.connect(self.client)
         self._world.broker.present(self.client, self.node.membership.me)
+        if self._world.coding is not None:
+            self.receive(ev.CodeWanted(self._world.coding))
         if self._world.run is not None:
             self.receive(ev.RunWanted(*self._world.run))
         self._arm()
@@ -222,7 +227,7 @@ class SimulatedPeer:
         self.bytes_sent += size
         self._world.broker.carry(self.client, effect.peer, ev.Relayed(effect.frame, payload), size)
 
-    def _later(self, delay: float, do: Callable[[], None]) -> None:
+    def later(self, delay: float, do: Callable[[], None]) -> None:
         """What the application does after a while."""
         self._world.clock.after(delay * self.slowness, lambda: self.soon(do))
 
@@ -249,7 +254,7 @@ class SimulatedPeer:
         if not self.views or self.views[-1].run != effect.view.run:
             self._forget()
         self.views.append(effect.view)
-        self._later(0.0, self._next_round)
+        self.later(0.0, self._next_round)
 
     def _forget(self) -> None:
         self.digests = {}
@@ -268,6 +273,11 @@ class SimulatedPeer:
     def _next_round(self) -> None:
         """Compute for the next round, unless that is being done or there is nothing to do."""
         number = self._number
+        if self._world.coding is not None:
+            view = self.node.view
+            if number <= self._world.rounds and view is not None and self._in_step:
+                self._app.go_on(number, view)
+            return
         if number > self._world.rounds or self._computing == number or not self._may_contribute:
             return
         self._computing = number
@@ -284,17 +294,21 @@ class SimulatedPeer:
                 memory[:] = vector
                 self.receive(ev.Contribute(memory, weight))
 
-        self._later(self._world.compute_s(), computed)
+        self.later(self._world.compute_s(), computed)
 
     @property
     def _number(self) -> int:
         return self.done + 1
 
     @property
-    def _may_contribute(self) -> bool:
+    def _in_step(self) -> bool:
         rounds, view = self.node.allreduce, self.node.view
         ready = view is not None and view.run == self._world.run_id and rounds.committed >= 0
-        return self.alive and not self.leaving and not self.paused and ready and not rounds.contributed
+        return self.alive and not self.leaving and not self.paused and ready
+
+    @property
+    def _may_contribute(self) -> bool:
+        return self._in_step and not self.node.allreduce.contributed
 
     def _ended(self, number: int, digest: bytes) -> None:
         if self._world.run_id and number != self.over + 1:
@@ -331,7 +345,7 @@ class SimulatedPeer:
             state = b"".join(self.digests.values()) or _NO_STATE
             self.receive(ev.StateReady(effect.peer, effect.run, self.over, state))
 
-        self._later(self._world.compute_s(), provide)
+        self.later(self._world.compute_s(), provide)
 
     def _do_state(self, effect: fx.StateReceived) -> None:
         def load() -> None:
@@ -347,7 +361,7 @@ class SimulatedPeer:
             self.receive(ev.Adopted(effect.run, effect.round))
             self._next_round()
 
-        self._later(self._world.compute_s(), load)
+        self.later(self._world.compute_s(), load)
 
 
 def vector_of(peer: str, number: int, size: int, dtype: str = "<f4") -> ev.FloatVector:

@@ -100,6 +100,10 @@ class Schedule:
     """Probability that a message must be sent again."""
     run: str = "run"
     """With a run, joiners receive state; `none`: plain allreduce calls."""
+    code: str = "none"
+    """How gradients are coded; then compute_s is for a chunk ..."""
+    wait: str = "exact"
+    """... and when the root may close a round."""
     faults: tuple[Fault, ...] = ()
     comment: str = ""
 

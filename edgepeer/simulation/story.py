@@ -69,6 +69,8 @@ class Story:
                 loss=schedule.loss,
             ),
             limits=limits,
+            code=schedule.code,
+            wait=schedule.wait,
         )
         self.happened: list[str] = []
         """The kinds of the faults that found somebody to happen to."""
@@ -95,7 +97,8 @@ class Story:
         height = tree.height(schedule.fanout, schedule.peers + sum(f.kind == "join" for f in schedule.faults))
         # A run's first state goes down the tree; every application on its way takes its time to take and to give it.
         handed = 2 * (height + 1) * schedule.compute_s if self.world.run_id else 0.0
-        return 3.0 + 20 * schedule.compute_s + 4 * (height + 1) * hop + handed
+        chunks = 1 if schedule.code == "none" else 6  # of one peer, that of one that is gone included
+        return 3.0 + 20 * chunks * schedule.compute_s + 4 * (height + 1) * hop + handed
 
     def _in_shadow(self, now: float) -> bool:
         at = now - self._began

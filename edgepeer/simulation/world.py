@@ -6,17 +6,23 @@ import hashlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from edgepeer.baselines import STATIC_TIMEOUT_S
+from edgepeer.coding.code import Code
+from edgepeer.coding.spec import parse_code
+from edgepeer.coding.wait import parse_wait
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
+from edgepeer.protocol.code import Coding
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.machine import ProtocolName
 from edgepeer.simulation.broker import Broker
 from edgepeer.simulation.clock import Clock
+from edgepeer.simulation.coded_app import chunk_vector
 from edgepeer.simulation.ledger import Ledger
 from edgepeer.simulation.network import BROKER, LinkModel, Network
 from edgepeer.simulation.peer import SimulatedPeer, vector_of
@@ -55,6 +61,8 @@ class World:
         limits: Limits | None = None,
         protocol: ProtocolName = "ft-tree",
         static_timeout_s: float = STATIC_TIMEOUT_S,
+        code: str = "none",
+        wait: str = "exact",
     ) -> None:
         self.protocol = protocol
         self.static_timeout_s = static_timeout_s
@@ -72,7 +80,16 @@ class World:
         self.notes: list[str] = []
         self.brought: dict[tuple[PeerId, int], tuple[FloatVector, float]] = {}
         """What a peer contributes to a round instead of what it would."""
-        self.ledger = Ledger(self.network.peers, self.contribution, protocol)
+        self.build_code: Callable[[int, int], Code] | None = None
+        """The code for (workers, fan-out), if rounds are coded: then Workload.compute_s is for a chunk."""
+        self.coding: Coding | None = None
+        if code != "none":
+            policy = parse_wait(wait)
+            self.build_code = lru_cache(parse_code(code).build)
+            self.coding = Coding(
+                name=f"{code} {wait}", build=self.build_code, enough=policy.enough, deadline_s=policy.deadline_s
+            )
+        self.ledger = Ledger(self.network.peers, self.contribution, protocol, self.all_chunks if self.coding else None)
         self._digest = hashlib.blake2b(digest_size=16)
         self.log: list[str] | None = None
         """Set to a list to keep the whole trace."""
@@ -173,6 +190,14 @@ class World:
         """What the peer's application hands to the machine."""
         vector, weight = self.contribution(peer, number)
         return (np.full_like(vector, np.nan) if weight == 0 else vector), weight
+
+    def all_chunks(self, outcome: fx.RoundCommitted) -> FloatVector:
+        """Of a coded round: the plain sum over all chunks, as long as the one that was committed."""
+        view = next(v for p in self.network.peers.values() for v in p.views if v.epoch == outcome.epoch and v.slots)
+        assert self.build_code is not None
+        code, load = self.build_code(len(view.slots), view.fanout), self.workload
+        vectors = [chunk_vector(c, outcome.round, load.size, "<f8", code.blocks) for c in range(code.chunks)]
+        return np.asarray(np.sum(vectors, axis=0))
 
     def compute_s(self) -> float:
         """How long an application is busy with something."""

@@ -17,7 +17,7 @@ import msgspec
 from edgepeer.ids import PeerId
 from edgepeer.topology import tree
 
-__all__ = ["MAX_FANOUT", "MAX_MEMBERS", "Member", "View"]
+__all__ = ["MAX_FANOUT", "MAX_MEMBERS", "Member", "View", "hand_on"]
 
 MAX_MEMBERS = 4096
 MAX_FANOUT = 64
@@ -50,9 +50,14 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     quorum: Annotated[int, msgspec.Meta(ge=0, le=MAX_MEMBERS)] = 0
     """How many members must stay together to go on without the others; 0: the majority, see `has_quorum`."""
 
+    slots: Annotated[tuple[_Id, ...], msgspec.Meta(max_length=MAX_MEMBERS)] = ()
+    """Where rounds are coded: who computes for which worker of the code; () where they are not."""
+
     def __post_init__(self) -> None:
         if len(set(self.ids)) != len(self.members):
             raise ValueError("a peer stands twice in the view")
+        if not set(self.slots) <= set(self.ids):
+            raise ValueError("a slot belongs to nobody in the view")
 
     @cached_property
     def ids(self) -> tuple[PeerId, ...]:
@@ -120,6 +125,14 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         quorum = min(self.quorum, self.size)
         return max(quorum, self.size - quorum + 1)
 
+    @cached_property
+    def owned(self) -> dict[PeerId, tuple[int, ...]]:
+        """The slots of each peer that has any."""
+        found: dict[PeerId, tuple[int, ...]] = {}
+        for slot, owner in enumerate(self.slots):
+            found[PeerId(owner)] = (*found.get(PeerId(owner), ()), slot)
+        return found
+
     def names(self, contributors: int) -> tuple[PeerId, ...]:
         """The peers of a contributor bit set, in position order."""
         return tuple(peer for position, peer in enumerate(self.ids) if contributors >> position & 1)
@@ -131,7 +144,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         The epoch, then the size, then a checksum of the members, in 53 bits.
         """
         lives = ";".join(f"{member.id}/{member.incarnation}" for member in self.members)
-        checksum = zlib.crc32(f"{lives};{self.run};{self.first_round}".encode()) & 0xFFFFF
+        slots = f";{','.join(self.slots)}" if self.slots else ""
+        checksum = zlib.crc32(f"{lives};{self.run};{self.first_round}{slots}".encode()) & 0xFFFFF
         return self.epoch << 33 | self.size << 20 | checksum
 
     def precedes(self, other: View) -> bool:
@@ -146,11 +160,13 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         joined: Iterable[Member] = (),
         coordinator: PeerId | None = None,
         run: str | None = None,
+        coded: bool = False,
     ) -> View:
         """The next epoch's view.
 
         Whoever leaves is replaced by the last of the order, so that few tree links change; whoever joins
-        goes to the end. With `coordinator`, that peer swaps into position 0.
+        goes to the end. With `coordinator`, that peer swaps into position 0. Of a coded run, each slot stays with
+        its owner; only those of peers that are gone are handed on (`hand_on`).
         """
         gone = set(without)
         order = list(self.members)
@@ -164,11 +180,42 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if coordinator is not None:
             at = next(i for i, member in enumerate(order) if member.id == coordinator)
             order[0], order[at] = order[at], order[0]
+        following = self.run if run is None else run
+        ids = tuple(member.id for member in order)
+        kept = self.slots if following and following == self.run else ()
         return View(
             epoch=self.epoch + 1,
             members=tuple(order),
             fanout=self.fanout,
-            run=self.run if run is None else run,
+            run=following,
             first_round=first_round,
             quorum=self.quorum,
+            slots=hand_on(kept, ids) if coded else (),
         )
+
+
+def hand_on(slots: tuple[str, ...], peers: tuple[str, ...]) -> tuple[str, ...]:
+    """The owners of a code's slots among `peers`, moving as few as possible; one slot for each peer if there are none.
+
+    Slots of others go to those with the fewest; and from whoever then has two more than another, one goes there.
+    """
+    if not slots:
+        return peers
+    owners: list[str | None] = [owner if owner in peers else None for owner in slots]
+    count = dict.fromkeys(peers, 0)
+    for owner in owners:
+        if owner is not None:
+            count[owner] += 1
+
+    def give(slot: int) -> None:
+        least = min(count, key=count.__getitem__)
+        owners[slot] = least
+        count[least] += 1
+
+    for slot, owner in enumerate(owners):
+        if owner is None:
+            give(slot)
+    while (most := max(count, key=count.__getitem__)) and count[most] - min(count.values()) > 1:
+        count[most] -= 1
+        give(len(owners) - 1 - owners[::-1].index(most))
+    return tuple(owner for owner in owners if owner is not None)

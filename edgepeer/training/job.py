@@ -27,6 +27,7 @@ _Model = Annotated[
     msgspec.Meta(min_length=1, max_length=255, pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*(:[A-Za-z_][A-Za-z0-9_.]*)?\Z"),
 ]
 _Dataset = Annotated[str, msgspec.Meta(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
+_Code = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 _Rounds = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
 
 
@@ -53,6 +54,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Decides initial parameters, who holds which samples, their order, and dropout."""
     eval_every: _Rounds = 10
     """Rounds from one evaluation on the test data to the next."""
+
+    code: _Code = "none"
+    """How gradients are coded, so that the sum can be had without some peers: see edgepeer.coding."""
+    wait: Annotated[str, msgspec.Meta(max_length=63)] = "exact"
+    """When the root may close a coded round: exact, error<E or deadline:SECONDS."""
 
     created: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Unix time, by the clock of who announces it: of two jobs that brokers keep the later counts; 0: unknown."""

@@ -29,7 +29,9 @@ from edgepeer.wire.frames import (
     NoWay,
     Ping,
     Poll,
+    Progress,
     Reduce,
+    Release,
     Result,
     State,
     StateRequest,
@@ -62,6 +64,7 @@ MAX_DOCUMENT_BYTES: Final = 4 << 20
 _KINDS: Final[tuple[type[Frame], ...]] = (
     Hello, Sync, ViewFrame, Ping, Reduce, Result, Abort, Suspect, Leave, StateRequest, State, Bye,
     Have, Decide, Knock, Via, NoWay, Poll, Vote, Meta,
+    Progress, Release,
 )  # fmt: skip
 _CODES: Final = {kind: code for code, kind in enumerate(_KINDS, start=1)}
 _WITH_VECTOR: Final = frozenset({Reduce, Result, State})

@@ -24,7 +24,9 @@ __all__ = [
     "NoWay",
     "Ping",
     "Poll",
+    "Progress",
     "Reduce",
+    "Release",
     "Result",
     "State",
     "StateRequest",
@@ -41,6 +43,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
 _Peer = Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
 _Set = Annotated[bytes, msgspec.Meta(max_length=512)]
+_Done = Annotated[bytes, msgspec.Meta(max_length=4096)]
 _Rate = Annotated[float, msgspec.Meta(ge=0)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=2**53)]
 Dtype: TypeAlias = Literal["<f4", "<f8"]
@@ -120,6 +123,8 @@ class Reduce(_Header, frozen=True):
     """Sum of the contributors' weights."""
     rate_bytes_per_s: _Rate = 0.0
     """How fast the sender receives from the addressee (0: unknown): the addressee sizes its segments by it."""
+    blocks: Annotated[int, msgspec.Meta(ge=1, le=255)] = 1
+    """Of a coded round: the vector is so many times shorter than the sum, and the receiver expands it."""
 
 
 class Commit(_Header, frozen=True):
@@ -141,6 +146,10 @@ class Commit(_Header, frozen=True):
     dropped: Cause | None = None
     """Why the round is to end without a sum. The result is empty then."""
     reason: _Text = ""
+    chunks: _Set = b""
+    """Of a coded round: bit set of the chunks whose gradients are in the sum, each exactly once."""
+    error: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Of a coded round: expected squared error of the sum, in units of one chunk's squared gradient norm."""
 
 
 class Result(_Header, frozen=True):
@@ -216,6 +225,8 @@ class Have(_Header, frozen=True):
 
     epoch: _Count
     round: _Count
+    holding: _Set = b""
+    """Of a coded round, which does not wait for everybody: the positions, at and below the sender, that hold it."""
 
 
 class Decide(_Header, frozen=True):
@@ -223,6 +234,33 @@ class Decide(_Header, frozen=True):
 
     epoch: _Count
     round: _Count
+
+
+class Progress(_Header, frozen=True):
+    """To the parent: how far the sender and those below it are with what they compute for a coded round."""
+
+    epoch: _Count
+    round: _Count
+    code: _Text
+    """The code's name: all must use the same."""
+    began: _Set
+    """Positions of the peers that speak in it. Each says that it takes part in this round of this view, and in no
+    older view's any more."""
+    holding: bool
+    """Whether one of them holds the round's result from an earlier view."""
+    done: _Done
+    """For each slot of the code: 0 where nobody speaks for it, else 1 + how many of its chunks are computed."""
+
+
+class Release(_Header, frozen=True):
+    """From the parent: the root closes a coded round. What is computed counts as it says, and no further."""
+
+    epoch: _Count
+    round: _Count
+    done: _Done
+    """As in Progress, of all slots. From it alone all peers find the coefficients of the code."""
+    anew: bool = False
+    """A result is held from an earlier view: everybody contributes nothing, so that it is put forward again."""
 
 
 class Knock(_Header, frozen=True):
@@ -287,6 +325,7 @@ class Meta(_Header, frozen=True):
 Frame: TypeAlias = (
     Hello | Sync | ViewFrame | Ping | Reduce | Result | Abort | Suspect | Leave
     | StateRequest | State | Bye | Have | Decide | Knock | Via | NoWay | Poll | Vote | Meta
+    | Progress | Release
 )  # fmt: skip
 
 

@@ -126,9 +126,7 @@ def test_a_child_may_only_speak_for_its_subtree(b: Machine, who: str) -> None:
 def test_contributors_may_not_change_within_a_round() -> None:
     b = Machine("b").join(view(1, "abcdefghi"), up="ade")  # d is over h and i
     b.reduce("d", vector(5), "dhi", total=2)
-    assert b.reduce("d", vector(5), "dh", total=2, offset=1) == [
-        "close d: Reduce changes its contributors within a round"
-    ]
+    assert b.reduce("d", vector(5), "dh", total=2, offset=1)[0].startswith("close d: Reduce for")
 
 
 def test_a_gap_costs_the_link(b: Machine) -> None:

@@ -32,6 +32,8 @@ MIXES: Final[dict[str, dict[str, Any]]] = {
 PARTS: Final = 10
 EACH: Final = 30
 """Times mixes times parts: 2100 schedules."""
+CODED: Final = 15
+"""Times mixes times parts that many more, of coded rounds: 1050."""
 
 
 @pytest.mark.slow
@@ -41,6 +43,24 @@ EACH: Final = 30
 @examples(EACH)
 def test_whatever_happens(mix: str, part: int, data: st.DataObject) -> None:
     told(data.draw(schedules(**MIXES[mix])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("mix", MIXES)
+@given(data=st.data())
+@examples(CODED)
+def test_whatever_happens_to_coded_rounds(mix: str, part: int, data: st.DataObject) -> None:
+    """A round that is called exact is the plain sum over all chunks; nothing else changes: the ledger looks."""
+    told(data.draw(schedules(coded=True, **MIXES[mix])))
+
+
+def test_coded_rounds_are_exact_and_approximate_and_without_stragglers() -> None:
+    """What is drawn covers what codes are for."""
+    stories = [told(draw_schedule(Random(seed), coded=True, kinds=("slow",), peers=(4, 9))) for seed in range(25)]
+    outcomes = [outcome for story in stories for peer in story.world.alive for outcome in peer.outcomes]
+    assert any(outcome.exact and len(outcome.contributors) < 4 for outcome in outcomes)
+    assert any(not outcome.exact and outcome.error > 0 for outcome in outcomes)
 
 
 @pytest.mark.parametrize("kind", DRAWN)

@@ -77,7 +77,18 @@ FRAMES: dict[str, st.SearchStrategy[tuple[fr.Frame, int]]] = {
         small, small, small, run=text, round=count,
     ),
     "Bye": st.tuples(st.builds(fr.Bye, reason=text), st.just(0)),
-    "Have": st.tuples(st.builds(fr.Have, epoch=count, round=count), st.just(0)),
+    "Have": st.tuples(st.builds(fr.Have, epoch=count, round=count, holding=bits), st.just(0)),
+    "Progress": st.tuples(
+        st.builds(
+            fr.Progress, epoch=count, round=count, code=text, began=bits, holding=st.booleans(),
+            done=st.binary(max_size=4096),
+        ),
+        st.just(0),
+    ),
+    "Release": st.tuples(
+        st.builds(fr.Release, epoch=count, round=count, done=st.binary(max_size=4096), anew=st.booleans()),
+        st.just(0),
+    ),
     "Decide": st.tuples(st.builds(fr.Decide, epoch=count, round=count), st.just(0)),
     "Knock": st.tuples(st.builds(fr.Knock, incarnation=count, answer=st.booleans()), st.just(0)),
     "Via": st.tuples(

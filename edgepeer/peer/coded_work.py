@@ -1,0 +1,148 @@
+"""One coded round at one peer: chunk after chunk is computed, and encoded when the root closes the round.
+
+What has been computed is kept for the round, by chunk: a new view, in which this peer may own other slots, costs
+nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from edgepeer.coding.code import Code
+from edgepeer.coding.encode import padded
+from edgepeer.coding.work import Work
+from edgepeer.errors import ConfigError, ContributionMismatch
+from edgepeer.ids import PeerId
+from edgepeer.peer.outcome import Arrays, Outcome, Shapes, flatten
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.events import FloatVector
+from edgepeer.topology.view import View
+
+__all__ = ["CodedWork", "Gradient", "Pace"]
+
+Gradient: TypeAlias = Callable[[int, int], Awaitable[tuple[Arrays, float]]]
+"""(chunk, how many there are) -> (its gradient, what that counts for). The same at every peer that is asked."""
+Pace: TypeAlias = Callable[[int], float]
+"""(chunk) -> how many seconds it takes at least, on a device that is emulated."""
+
+
+class CodedWork:
+    """What this peer has computed for the round.
+
+    The vector of a chunk is its gradient times its weight, then the weight, then zeros up to a multiple of the code's
+    blocks. So the weight of a sum is what the sum itself holds, also where it is an approximation.
+
+    Args:
+        round_: the number of the round.
+        build: the code for (workers, fan-out of the tree).
+        dispatch: hands an event to the machine.
+        like: the round before, whose gradients had the same shape.
+    """
+
+    def __init__(
+        self,
+        round_: int,
+        build: Callable[[int, int], Code],
+        gradient: Gradient,
+        dispatch: Callable[[ev.Event], None],
+        pace: Pace | None = None,
+        *,
+        like: CodedWork | None = None,
+    ) -> None:
+        self._round = round_
+        self._build = build
+        self._gradient = gradient
+        self._dispatch = dispatch
+        self._pace = pace
+        self._view: View | None = None
+        self._code: Code | None = None
+        self._work = Work()
+        self._shapes: Shapes | None = like._shapes if like is not None else None
+        self._size: int = like._size if like is not None else 0
+        self._asked: fx.EncodeWanted | None = None
+
+    def enter(self, view: View, me: PeerId) -> None:
+        """The round goes on in this view."""
+        if view is self._view:
+            return
+        self._view, self._asked = view, None
+        self._code = None
+        if view.slots:
+            with contextlib.suppress(ConfigError):  # the machine finds the same, and gives the round up
+                self._code = self._build(len(view.slots), view.fanout)
+        self._work.enter(self._code, view.owned.get(me, ()))
+        self._say()
+
+    def _say(self) -> None:
+        self._dispatch(ev.ChunksDone(self._round, self._work.done()))
+
+    async def compute_next(self) -> bool:
+        """Compute a chunk. False if there is nothing left to compute in this view."""
+        code, chunk = self._code, self._work.next_chunk()
+        if code is None or chunk is None:
+            return False
+        began = time.monotonic()
+        value, weight = await self._gradient(chunk, code.assignment.chunks)
+        vector = self._pack(value, weight, code.blocks)
+        if self._pace is not None:
+            await asyncio.sleep(max(0.0, began + self._pace(chunk) - time.monotonic()))
+        self._work.add(chunk, vector)
+        self._say()
+        if self._asked is not None:
+            self.encode(self._asked)
+        return True
+
+    def _pack(self, value: Arrays, weight: float, blocks: int) -> FloatVector:
+        if not 0 <= weight < float("inf"):
+            raise ValueError(f"weight = {weight}: must be finite and not negative")
+        flat, shapes = flatten(value)
+        if self._shapes is not None and (self._shapes != shapes or self._size != flat.size):
+            raise ContributionMismatch("the gradients of two chunks differ in shape")
+        self._shapes, self._size = shapes, flat.size
+        vector = np.zeros(padded(flat.size + 1, blocks), flat.dtype)
+        if weight:
+            np.multiply(flat, weight, out=vector[: flat.size])
+        vector[flat.size] = weight
+        return vector
+
+    def encode(self, asked: fx.EncodeWanted) -> None:
+        """The root has closed the round: bring what counts."""
+        if self._view is None or self._view.stamp != asked.epoch:
+            return  # it is asked again in the new view
+        vector = self._work.encode(asked.done, asked.narrow)
+        self._asked = asked if vector is None else None  # how long vectors are is known when the first is there
+        if vector is not None:
+            self._dispatch(ev.Encoded(asked.epoch, asked.round, vector))
+
+    async def learn(self) -> None:
+        """Know how the gradients look like: where the very first round did without this peer, by computing one."""
+        if self._shapes is None:
+            value, _ = await self._gradient(0, self._code.chunks if self._code is not None else 1)
+            flat, self._shapes = flatten(value)
+            self._size = flat.size
+
+    def outcome(self, effect: fx.RoundCommitted, seconds: float) -> Outcome:
+        """The round's result in the caller's shapes."""
+        assert self._shapes is not None
+        return Outcome(
+            round=effect.round,
+            epoch=effect.epoch,
+            contributors=effect.contributors,
+            exact=effect.exact,
+            weight=float(effect.sum[self._size]),
+            seconds=seconds,
+            digest=effect.digest.hex(),
+            paths=effect.paths,
+            phases=effect.phases,
+            vector=effect.sum[: self._size],
+            shapes=self._shapes,
+            chunks=tuple(chunk for chunk in range(effect.chunks.bit_length()) if effect.chunks >> chunk & 1),
+            error=effect.error,
+        )

@@ -1,0 +1,207 @@
+"""The rounds that a program takes part in: one at a time, each a call that waits for its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import numpy as np
+
+from edgepeer.errors import FellBehind, LeftFabric, NotReady, PeerError, RoundTimeout
+from edgepeer.ids import PeerId
+from edgepeer.peer.bell import Bell
+from edgepeer.peer.code_in_use import CodeInUse
+from edgepeer.peer.coded_work import CodedWork, Gradient, Pace
+from edgepeer.peer.driver import Driver
+from edgepeer.peer.outcome import ABORTED, FloatArray, Outcome, Shapes, flatten
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.topology.view import View
+
+__all__ = ["ROUND_TIMEOUT_S", "Rounds"]
+
+ROUND_TIMEOUT_S: Final = 600.0
+_MOST_MISSED: Final = 8
+_VERDICT_S: Final = 5.0  # after a timeout: how long the root may take to say whether the round still counts
+
+
+class Rounds:
+    """One peer's calls, and what the machine says to them."""
+
+    def __init__(self, driver: Driver, bell: Bell) -> None:
+        self._driver = driver
+        self._bell = bell
+        self.view: View | None = None
+        """The view that this peer works in."""
+        self.closed = False
+        """Whether the peer is about to leave."""
+        self.code: CodeInUse | None = None
+        """How rounds are coded, if they are."""
+        self._waiting: asyncio.Future[fx.RoundCommitted] | None = None
+        self._work: CodedWork | None = None
+        self._missed: deque[fx.RoundCommitted] = deque()
+
+    def use(self, code: CodeInUse | None) -> None:
+        """Rounds are coded from the next view on, or no more."""
+        if code is None and self.code is None:
+            return
+        self.code = code
+        self._driver.dispatch(ev.CodeWanted(code.for_protocol if code is not None else None))
+
+    # -- calls -------------------------------------------------------------------------------------------
+
+    async def allreduce(self, value: FloatArray | Sequence[FloatArray], weight: float, timeout: float) -> Outcome:
+        """See `Peer.allreduce`."""
+        vector, shapes = flatten(value)
+        if not 0 <= weight <= float(np.finfo(vector.dtype).max):
+            raise ValueError(f"weight = {weight}: must be finite and not negative, as a {vector.dtype}")
+        began = time.monotonic()
+        async with self._call(timeout) as waiting:
+            self._driver.dispatch(ev.Contribute(vector, float(weight)))
+            return _outcome(await waiting, began, shapes)
+
+    async def allreduce_chunks(self, gradient: Gradient, timeout: float, pace: Pace | None) -> Outcome:
+        """See `Peer.allreduce_chunks`."""
+        code = self.code
+        if code is None:
+            raise PeerError("this peer's rounds are not coded: give it a code, as in Peer(code='cyclic:s=1')")
+        began = time.monotonic()
+        round_ = self._driver.node.allreduce.committed + 1
+        work = self._work = CodedWork(round_, code.build, gradient, self._driver.dispatch, pace, like=self._work)
+        if self._missed:
+            await work.learn()
+            return work.outcome(self._missed.popleft(), time.monotonic() - began)
+        async with self._call(timeout) as waiting:
+            if self.view is not None:
+                work.enter(self.view, self._me)
+            computing = asyncio.create_task(self._compute(work))
+            try:
+                await asyncio.wait((waiting, computing), return_when=asyncio.FIRST_COMPLETED)
+                if not waiting.done():
+                    computing.result()  # it only ends by an error
+                committed = waiting.result()
+            finally:
+                computing.cancel()
+                await asyncio.gather(computing, return_exceptions=True)
+        seconds = time.monotonic() - began
+        await work.learn()
+        return work.outcome(committed, seconds)
+
+    async def _compute(self, work: CodedWork) -> None:
+        """Compute chunk after chunk; who owns which may change with the view."""
+        while True:
+            count = self._bell.count
+            if not await work.compute_next():
+                await self._bell.wait(count)
+
+    @property
+    def _me(self) -> PeerId:
+        return PeerId(self._driver.node.membership.me.id)
+
+    @asynccontextmanager
+    async def _call(self, timeout: float) -> AsyncIterator[asyncio.Future[fx.RoundCommitted]]:
+        """The future of this peer's next round."""
+        if not 0 < timeout < math.inf:
+            raise ValueError(f"timeout = {timeout}: must be a positive number of seconds")
+        if self._waiting is not None or (self.view is not None and self._driver.node.allreduce.contributed):
+            raise PeerError(
+                "another allreduce of this peer has not ended, or was cancelled in mid-round: one at a time"
+            )
+        if self.closed:
+            raise LeftFabric("this peer has left the fabric")
+        if self.view is None:
+            raise NotReady("this peer is in no view yet: await ready() first")
+        loop = asyncio.get_running_loop()
+        waiting = self._waiting = loop.create_future()
+        round_ = self._driver.node.allreduce.committed + 1
+        timer = loop.call_later(timeout, self._time_out, timeout, round_)
+        try:
+            yield waiting
+        finally:
+            self._waiting = None
+            if self._driver.node.allreduce.contributed:
+                # Cancelled in mid-round. The round goes on, and ends in time, but the array is the caller's again.
+                self._driver.dispatch(ev.Abandoned())
+            else:
+                timer.cancel()
+
+    def _time_out(self, seconds: float, round_: int) -> None:
+        if self._driver.node.allreduce.committed >= round_:
+            return
+        missing = ", ".join(self._driver.node.allreduce.missing()) or "peers"
+        reason = f"timed out after {seconds:g} s at {self._me}, waiting for {missing}"[:250]
+        self._driver.dispatch(ev.TimedOut(reason))
+        error = RoundTimeout(f"{reason}; the coordinator has not said whether the round counts")
+        asyncio.get_running_loop().call_later(_VERDICT_S, self.fail, error, self._waiting)
+
+    # -- what the machine says -------------------------------------------------------------------------------
+
+    def fail(self, error: Exception, waiting: asyncio.Future[fx.RoundCommitted] | None = None) -> None:
+        """The call that waits, if any, will have no outcome."""
+        waiting = waiting or self._waiting
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(error)
+
+    def installed(self, view: View | None) -> None:
+        """Another view, or none."""
+        if view is None or (self.view is not None and view.run != self.view.run):
+            self._missed.clear()
+        self.view = view
+        if view is not None and self._waiting is not None and self._work is not None:
+            asyncio.get_running_loop().call_soon(self._enter, view)
+
+    def _enter(self, view: View) -> None:
+        if self.view is view and self._work is not None:
+            self._work.enter(view, self._me)
+
+    def committed(self, effect: fx.RoundCommitted) -> None:
+        if effect.mine and self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(effect)
+        elif self.code is not None and not effect.mine and self.view is not None and self.view.slots:
+            self._missed.append(effect)
+            if len(self._missed) > _MOST_MISSED:
+                self._missed.clear()
+                self._driver.dispatch(ev.StateLost())
+
+    def adopted(self, number: int) -> None:
+        """The state after that round is in use here."""
+        while self._missed and self._missed[0].round <= number:
+            self._missed.popleft()
+
+    @property
+    def missed(self) -> int:
+        """How many coded rounds are over that this peer's program has not asked for yet: its next calls return them."""
+        return len(self._missed)
+
+    def aborted(self, effect: fx.RoundAborted) -> None:
+        if effect.mine:
+            self.fail(ABORTED[effect.cause](f"round {effect.round}: {effect.reason}"))
+
+    def behind(self, effect: fx.Behind) -> None:
+        self.fail(FellBehind(f"rounds up to {effect.committed} were decided without this peer"))
+
+    def encode_wanted(self, effect: fx.EncodeWanted) -> None:
+        """Answered even if the call was cancelled: others count on what this peer said it has."""
+        if self._work is not None:
+            asyncio.get_running_loop().call_soon(self._work.encode, effect)
+
+
+def _outcome(effect: fx.RoundCommitted, began: float, shapes: Shapes) -> Outcome:
+    return Outcome(
+        round=effect.round,
+        epoch=effect.epoch,
+        contributors=effect.contributors,
+        exact=effect.exact,
+        weight=effect.weight,
+        seconds=time.monotonic() - began,
+        digest=effect.digest.hex(),
+        paths=effect.paths,
+        phases=effect.phases,
+        vector=effect.sum,
+        shapes=shapes,
+    )

@@ -1,0 +1,64 @@
+"""What the protocol asks of a gradient code: `edgepeer.coding` has several that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+__all__ = ["Code", "Coding", "Recovery"]
+
+
+class Recovery(Protocol):
+    """What sum can be had of what is computed."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is the plain sum over all chunks."""
+
+    @property
+    def enough(self) -> bool:
+        """Whether the code itself does not ask for more."""
+
+    @property
+    def coverage(self) -> NDArray[Any]:
+        """How much of each chunk it holds, shape (chunks,); 1: the whole."""
+
+    @property
+    def error(self) -> float:
+        """Expected squared error, in units of one chunk's squared gradient norm; 0 if exact."""
+
+
+class Code(Protocol):
+    """A code over `workers` slots. `done` is how many of its chunks each slot has computed, in the code's order."""
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def blocks(self) -> int:
+        """By how many times a worker's vector is shorter than the sum."""
+
+    def recovery(self, done: Sequence[int]) -> Recovery:
+        """What sum can be had now."""
+
+    def brings(self, done: Sequence[int]) -> tuple[bool, ...]:
+        """Which workers have something to send."""
+
+    def column(self, worker: int, done: Sequence[int]) -> NDArray[Any]:
+        """With which weights a worker's vector enters each block of the sum, shape (blocks,)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Coding:
+    """How a run's rounds are coded: the same at all peers."""
+
+    name: str
+    build: Callable[[int, int], Code]
+    """The code for (workers, fan-out of the tree)."""
+    enough: Callable[[float], bool]
+    """Whether the root may close a round with that expected squared error."""
+    deadline_s: float | None = None
+    """After how long it does in any case; None: never."""

@@ -1,0 +1,275 @@
+"""Coded rounds: who has computed what, and when the root closes the round.
+
+Every peer computes chunks of the data set, several peers the same ones, and says how far it is (Progress, up the tree,
+summed up at each peer). The root closes the round when the sum can be had of what is computed, and says of what
+(Release, down). From that alone each peer knows its coefficients, encodes, and contributes; the tree adds up as ever.
+Who has nothing to bring is not waited for.
+
+    a peer                              | does
+    ------------------------------------+----------------------------------------------------------------------
+    takes part, or has computed a chunk | Progress to its parent, of all at and below it; again on a new link
+    hears Progress, and is the root     | Release to its children, if the sum can be had, or the policy will do without
+    hears Release                       | Release to its children; has its owner encode, if it has something to bring
+
+Progress is also the promise that Paxos asks for (deciding.py): it is of one view, and says whether anything is held
+from an earlier one. So the root does without a peer only in a view in which it has heard of all; and if something is
+held, it waits for everybody once more, and has it put forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from edgepeer.errors import EdgepeerError
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol.code import Code, Coding, Recovery
+from edgepeer.protocol.place import Place
+from edgepeer.topology import tree
+from edgepeer.topology.view import View
+from edgepeer.wire.frames import Progress, Release, pack_set, unpack_set
+
+__all__ = ["Closed", "Coded"]
+
+_MOST_DONE: Final = 254
+_MOST_ALONE: Final = 4
+"""The root closes so many rounds without its owner, which may be busy with the last one's result."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Closed:
+    """A round that the root has closed."""
+
+    done: tuple[int, ...]
+    """Computed chunks of each slot."""
+    anew: bool
+    """Nothing is to be added up: what is held from an earlier view is put forward again."""
+    expected: int
+    """Positions that contribute."""
+    recovery: Recovery | None = None
+    """At the root."""
+
+
+@dataclass(slots=True)
+class _Report:
+    """What a part of the tree has said."""
+
+    began: int
+    holding: bool
+    done: bytearray
+    since: float
+
+
+class Coded:
+    """The coded round in progress at one peer."""
+
+    def __init__(self, place: Place, emit: Callable[[fx.Effect], None]) -> None:
+        self._place = place
+        self._emit = emit
+        self.coding: Coding | None = None
+        """How the owner wants rounds to be coded."""
+        self.code: Code | None = None
+        """The code of this view."""
+        self.why_not = ""
+        """Why there is none."""
+        self._promised = 0
+        self._alone = 0
+        """How many rounds have ended since the owner last took part."""
+        self.closed: Closed | None = None
+        self._own: dict[int, int] | None = None
+        self._holding = False
+        self._heard: dict[PeerId, _Report] = {}
+        self._since: float | None = None
+        self.wrong = ""
+        """Why a child's code can't be this peer's."""
+
+    def enter(self, view: View | None) -> None:
+        """Another view: the owner has to say again what it has computed, since it may own other slots."""
+        self.code = None
+        self.why_not = "rounds are not coded here"
+        if view is not None and view.slots and self.coding is not None:
+            try:
+                self.code = self.coding.build(len(view.slots), view.fanout)
+            except EdgepeerError as error:
+                self.why_not = str(error)
+        self._promised = 0
+        self.begin()
+
+    def begin(self, *, took_part: bool = True) -> None:
+        """Another round. `took_part`: whether the owner did in the last one."""
+        self._alone = 0 if took_part else self._alone + 1
+        self.closed, self._own, self._since, self.wrong = None, None, None, ""
+        self._holding = False
+        self._heard.clear()
+
+    @property
+    def begun(self) -> bool:
+        return self._own is not None or bool(self._heard)
+
+    # -- who has computed what -------------------------------------------------------------------------------
+
+    def did(self, done: Mapping[int, int]) -> None:
+        """The owner takes part, and has computed so many chunks of each of its slots."""
+        view = self._place.view
+        if self.code is None or view is None:
+            return
+        mine = view.owned.get(self._place.me, ())
+        self._own = {slot: min(count, _MOST_DONE) for slot, count in done.items() if slot in mine}
+        self._news()
+
+    def holds(self) -> None:
+        """Something is held here from an earlier view."""
+        if not self._holding:
+            self._holding = True
+            self._news()
+
+    def on_progress(self, peer: PeerId, frame: Progress) -> str:
+        """A child has news. Returns what is wrong with it."""
+        view, code = self._place.view, self.code
+        if view is None or code is None or self.coding is None or not self._place.current(frame):
+            return ""
+        below = tree.subtree(view.position(peer), view.fanout, view.size)
+        began = unpack_set(frame.began)
+        slots = [slot for p in below for slot in view.owned.get(view.ids[p], ())]
+        if began & ~sum(1 << p for p in below) or len(frame.done) != code.workers:
+            return f"Progress for {began:#x} and {len(frame.done)} slots: not its subtree, or not this code's"
+        if frame.code != self.coding.name:
+            self.wrong = f"{peer} computes for the code {frame.code!r}, {self._place.me} for {self.coding.name!r}"
+            return ""
+        before = self._heard.get(peer)
+        done = bytearray(code.workers)
+        for slot in slots:
+            done[slot] = max(frame.done[slot], before.done[slot] if before is not None else 0)
+        self._heard[peer] = _Report(began, frame.holding, done, self._place.now)
+        self._news()
+        return ""
+
+    def _all(self) -> _Report | None:
+        """What is known of this peer and all below."""
+        view, code = self._place.view, self.code
+        if view is None or code is None:
+            return None
+        done = bytearray(code.workers)
+        report = _Report(0, self._holding, done, 0.0)
+        if self._own is not None or self._holding:
+            report.began = 1 << view.position(self._place.me)
+        for slot, count in (self._own or {}).items():
+            done[slot] = 1 + count
+        for heard in self._heard.values():
+            report.began |= heard.began
+            report.holding |= heard.holding
+            for slot, value in enumerate(heard.done):
+                if value:
+                    done[slot] = value
+        return report
+
+    def stalled(self, now: float, stall_s: float) -> list[PeerId]:
+        """Children that have had nothing new to say for too long, though the round waits for progress."""
+        if self.closed is not None:
+            return []
+        return [peer for peer, report in self._heard.items() if now - report.since > stall_s]
+
+    def _news(self) -> None:
+        if self._since is None:
+            self._since = self._place.now
+        if self._place.parent is None:
+            self.judge()
+        else:
+            self._tell()
+
+    def _tell(self) -> None:
+        place, parent, report = self._place, self._place.parent, self._all()
+        if parent is None or report is None or self.coding is None or not report.began or self.closed is not None:
+            return
+        if place.level(parent):
+            frame = Progress(
+                epoch=place.epoch,
+                round=place.committed + 1,
+                code=self.coding.name,
+                began=pack_set(report.began),
+                holding=report.holding,
+                done=bytes(report.done),
+            )
+            self._emit(fx.Send(parent, frame))
+
+    def resend(self, peer: PeerId) -> None:
+        """A neighbour that has come to this round may not have heard."""
+        if peer == self._place.parent:
+            self._tell()
+        elif self.closed is not None and peer in self._place.children and self._place.level(peer):
+            self._release(peer, self.closed)
+
+    # -- closing -----------------------------------------------------------------------------------------------
+
+    def judge(self) -> None:
+        """The root: close the round if it is time."""
+        view, code, coding, report = self._place.view, self.code, self.coding, self._all()
+        if view is None or code is None or coding is None or report is None or self.closed is not None:
+            return
+        if self._place.parent is not None or (self._own is None and self._alone >= _MOST_ALONE):
+            return  # the fleet must not run away from the root's owner
+        self._promised |= report.began
+        if self._promised != view.everyone or (report.holding and report.began != view.everyone):
+            return
+        done = tuple(max(value - 1, 0) for value in report.done)
+        if report.holding:
+            self._close(Closed(done, True, view.everyone))
+            return
+        brings = code.brings(done)
+        if not any(brings):
+            return
+        recovery = code.recovery(done)
+        deadline = self.next_deadline()
+        enough = recovery.exact or recovery.enough or coding.enough(recovery.error)
+        if enough or (deadline is not None and self._place.now >= deadline):
+            self._close(Closed(done, False, self._expected(view, brings), recovery))
+
+    def next_deadline(self) -> float | None:
+        """When the root is to look again although nobody has said anything."""
+        if self.coding is None or self.coding.deadline_s is None or self._since is None or self.closed is not None:
+            return None
+        return self._since + self.coding.deadline_s if self._place.parent is None else None
+
+    def on_release(self, peer: PeerId, frame: Release) -> str:
+        """The root has closed the round. Returns what is wrong with it."""
+        view, code = self._place.view, self.code
+        if view is None or code is None or peer != self._place.parent or not self._place.current(frame):
+            return ""
+        if len(frame.done) != code.workers:
+            return f"Release of {len(frame.done)} slots, this code has {code.workers}"
+        if self.closed is None:
+            done = tuple(max(value - 1, 0) for value in frame.done)
+            expected = view.everyone if frame.anew else self._expected(view, code.brings(done))
+            self._close(Closed(done, frame.anew, expected))
+        return ""
+
+    @staticmethod
+    def _expected(view: View, brings: tuple[bool, ...]) -> int:
+        return sum(1 << view.position(p) for p, slots in view.owned.items() if any(brings[slot] for slot in slots))
+
+    def _close(self, closed: Closed) -> None:
+        self.closed = closed
+        for child in self._place.children:
+            if self._place.level(child):
+                self._release(child, closed)
+
+    def _release(self, child: PeerId, closed: Closed) -> None:
+        place = self._place
+        done = bytes(1 + count for count in closed.done)
+        self._emit(fx.Send(child, Release(epoch=place.epoch, round=place.committed + 1, done=done, anew=closed.anew)))
+
+    # -- what follows for the sum ---------------------------------------------------------------------------------
+
+    def narrow(self, peer: PeerId) -> int | None:
+        """The slot whose vector a peer sends as it is, shorter than the sum, for its parent to expand; None: it sends
+        the sum of all that it has, expanded already."""
+        view, code, closed = self._place.view, self.code, self.closed
+        if view is None or code is None or closed is None or closed.anew or code.blocks == 1:
+            return None
+        if view.parent(peer) is None or view.children(peer):
+            return None
+        brings = code.brings(closed.done)
+        bringing = [slot for slot in view.owned.get(peer, ()) if brings[slot]]
+        return bringing[0] if len(bringing) == 1 else None

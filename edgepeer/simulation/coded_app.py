@@ -1,0 +1,97 @@
+"""The application of a simulated peer whose rounds are coded: it computes chunk after chunk in virtual time."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgepeer.coding.encode import padded
+from edgepeer.coding.work import Work
+from edgepeer.errors import ConfigError
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.topology.view import View
+
+if TYPE_CHECKING:
+    from edgepeer.simulation.peer import SimulatedPeer
+    from edgepeer.simulation.world import World
+
+__all__ = ["CodedApp", "chunk_vector"]
+
+
+class CodedApp:
+    """What one life of a peer computes."""
+
+    def __init__(self, world: World, peer: SimulatedPeer) -> None:
+        self._world = world
+        self._peer = peer
+        self._number = 0
+        self._view: View | None = None
+        self._work = Work()
+        self._blocks = 1
+        self._turn = 0  # counts what is computed: what was for an earlier round comes to nothing
+        self._busy = False
+        self._asked: fx.EncodeWanted | None = None
+
+    def go_on(self, number: int, view: View) -> None:
+        """Take part in that round in that view."""
+        if number != self._number:
+            self._number, self._view, self._work, self._busy, self._asked = number, None, Work(), False, None
+            self._turn += 1
+        if view is not self._view:
+            self._view, self._asked = view, None
+            build = self._world.build_code
+            code = None
+            if view.slots and build is not None:
+                with contextlib.suppress(ConfigError):  # the machine finds the same, and gives the round up
+                    code = build(len(view.slots), view.fanout)
+            self._blocks = code.blocks if code is not None else 1
+            self._work.enter(code, view.owned.get(self._peer.id, ()))
+            self._say()
+        self._compute()
+
+    def _say(self) -> None:
+        self._peer.receive(ev.ChunksDone(self._number, self._work.done()))
+
+    def _compute(self) -> None:
+        chunk, turn = self._work.next_chunk(), self._turn
+        if self._busy or chunk is None:
+            return
+        self._busy = True
+
+        def computed() -> None:
+            if turn != self._turn or not self._peer.alive:
+                return
+            self._busy = False
+            workload = self._world.workload
+            self._work.add(chunk, chunk_vector(chunk, self._number, workload.size, workload.dtype, self._blocks))
+            self._say()
+            if self._asked is not None:
+                self.encode(self._asked)
+            self._compute()
+
+        self._peer.later(self._world.compute_s(), computed)
+
+    def encode(self, asked: fx.EncodeWanted) -> None:
+        """The root has closed the round."""
+
+        def answer() -> None:
+            if self._view is None or (self._view.stamp, self._number) != (asked.epoch, asked.round):
+                return
+            vector = self._work.encode(asked.done, asked.narrow)
+            self._asked = asked if vector is None else None
+            if vector is not None:
+                self._peer.receive(ev.Encoded(asked.epoch, asked.round, vector))
+
+        self._peer.later(0.0, answer)
+
+
+def chunk_vector(chunk: int, number: int, size: int, dtype: str, blocks: int) -> ev.FloatVector:
+    """A chunk's gradient in a round, then what it counts for; zeros up to a multiple of `blocks`."""
+    vector = np.zeros(padded(size + 1, blocks), dtype)
+    seed = np.random.Generator(np.random.PCG64([chunk, number]))
+    vector[:size] = seed.standard_normal(size)
+    vector[size] = 1 + chunk % 3
+    return vector
