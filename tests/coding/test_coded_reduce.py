@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from edgepeer.coding.coded_reduce import CodedReduceCode
+from edgepeer.coding.cyclic import CyclicCode
 from edgepeer.coding.siblings import Group, share_out
 from edgepeer.coding.tree_allocation import MAX_CHUNKS, Allocation, allocate, computation_load
 from edgepeer.errors import ConfigError, Undecodable
@@ -128,7 +129,25 @@ def test_the_papers_example() -> None:
     assert close(first + third_child, gradients, 1e-10)
 
 
-@pytest.mark.parametrize("share", [papers_share, share_out])
+def cyclic_share(capacities: tuple[Fraction, ...], s: int) -> tuple[Group, ...]:
+    """Cyclic repetition for alike siblings, as the paper has it."""
+    count, share = len(capacities), sum(capacities, Fraction(0)) / (s + 1)
+    matrix = CyclicCode("cyclic", count, s).coefficients.T
+    return (Group(members=tuple(range(count)), widths=(share / count,) * count, matrix=matrix, spare=s),)
+
+
+@pytest.mark.parametrize(("fanout", "layers", "s"), [(3, 2, 2), (4, 3, 1), (12, 2, 3), (5, 2, 2)])
+def test_any_gradient_code_will_do(fanout: int, layers: int, s: int) -> None:
+    allocation = allocate(size_of(fanout, layers), fanout, s, share=cyclic_share)
+    assert allocation.load == computation_load(fanout, layers, s)
+    gradients = gradients_for(allocation.assignment.chunks)
+    random = np.random.default_rng(fanout)
+    for _ in range(10):
+        lost = drawn(random, allocation.assignment.workers, fanout, s)
+        assert close(up_the_tree(allocation, gradients, lost), gradients, 1e-10)
+
+
+@pytest.mark.parametrize("share", [papers_share, cyclic_share, share_out])
 def test_the_papers_tree_under_every_pattern(share: Any) -> None:
     allocation = allocate(13, 3, 1, share=share)
     gradients = gradients_for(15)
