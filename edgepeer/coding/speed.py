@@ -6,15 +6,17 @@ exponential:M           exponentially distributed with mean M, each chunk indepe
 shifted:C,M             C seconds, and on top an exponentially distributed part with mean M
 trace:FILE              what was measured: a line per device, on it a number of seconds per chunk for each round,
                         separated by commas or blanks; after the last round it starts again; # starts a comment
+stragglers:S,F,SHARE    S seconds for every chunk, but F times S at a SHARE of the peers: other ones in each round
 
-What is drawn depends on nothing but (seed, peer, round, chunk), so that simulator, emulator and devices say the
-same, in whatever order they ask. Sources: exponential, Ramamoorthy, Meng, Girimaji 2024, §IV; shifted exponential,
-Reisizadeh, Prakash, Pedarsani, Avestimehr 2021 (CodedReduce).
+What is drawn depends on nothing but (seed, peer, round, chunk), and for stragglers on who is there, so that simulator,
+emulator and devices say the same, in whatever order they ask. Sources: exponential, Ramamoorthy, Meng, Girimaji 2024,
+§IV; shifted exponential, Reisizadeh, Prakash, Pedarsani, Avestimehr 2021 (CodedReduce).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -24,7 +26,7 @@ from edgepeer.errors import ConfigError
 
 __all__ = ["Speed", "parse_speed"]
 
-_NUMBERS: Final = {"none": 0, "constant": 1, "exponential": 1, "shifted": 2}
+_NUMBERS: Final = {"none": 0, "constant": 1, "exponential": 1, "shifted": 2, "stragglers": 3}
 """By model, how many numbers it takes."""
 
 
@@ -39,22 +41,37 @@ class Speed:
     """Mean of the exponentially distributed part."""
     trace: tuple[tuple[float, ...], ...] = ()
     """Seconds per chunk by device and round."""
+    factor: float = 1.0
+    """How many times slower stragglers are."""
+    share: float = 0.0
+    """How many of the peers are stragglers."""
 
     def __str__(self) -> str:
         return self.name
 
-    def seconds(self, peer: str, round_: int, chunk: int, seed: int = 0) -> float:
+    def seconds(self, peer: str, round_: int, chunk: int, seed: int = 0, *, among: Collection[str] = ()) -> float:
         """How long this peer takes for this chunk in this round, in seconds.
 
         Args:
             peer: its id. Which line of a trace it is depends on (seed, peer), so two peers may have the same.
+            among: all peers that are there. Of these, share * size (rounded) are stragglers in each round; if nobody
+                is named, each is one with the probability `share`.
         """
+        if self.share and self._straggles(peer, round_, seed, among):
+            return self.factor * self.shift_s
         if self.trace:
             times = self.trace[int(_uniform(seed, peer) * len(self.trace))]
             return times[(round_ - 1) % len(times)]
         if not self.mean_s:
             return self.shift_s
         return self.shift_s - self.mean_s * math.log1p(-_uniform(seed, peer, round_, chunk))
+
+    def _straggles(self, peer: str, round_: int, seed: int, among: Collection[str]) -> bool:
+        mine = _uniform(seed, peer, round_, "straggler")
+        if not among:
+            return mine < self.share
+        before = sum(_uniform(seed, other, round_, "straggler") < mine for other in among)
+        return before < math.floor(self.share * len(among) + 0.5)
 
 
 def _uniform(*key: object) -> float:
@@ -78,9 +95,16 @@ def parse_speed(text: str) -> Speed:
         values = [math.nan]
     if len(values) != _NUMBERS.get(kind, -1) or not all(0 <= value < math.inf for value in values):
         raise ConfigError(
-            f"device speed = {text!r}: must be none, constant:S, exponential:MEAN, shifted:S,MEAN or trace:FILE, "
-            "in seconds per chunk"
+            f"device speed = {text!r}: must be none, constant:S, exponential:MEAN, shifted:S,MEAN, trace:FILE or "
+            "stragglers:S,FACTOR,SHARE, in seconds per chunk"
         )
+    if kind == "stragglers":
+        shift_s, factor, share = values
+        if factor < 1 or share > 1:
+            raise ConfigError(
+                f"device speed = {text!r}: stragglers are 1 or more times slower, and 0 to 1 of all peers"
+            )
+        return Speed(text, shift_s, factor=factor, share=share)
     shift_s = values[0] if kind in ("constant", "shifted") else 0.0
     mean_s = values[-1] if kind in ("exponential", "shifted") else 0.0
     return Speed(text, shift_s, mean_s)
