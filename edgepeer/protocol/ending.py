@@ -165,8 +165,8 @@ class Ending:
                 error=commit.error,
                 paths=self._paths(),
                 phases=fx.Phases(
-                    waited_s=rd.reduced_at - rd.since if mine else 0.0,
-                    broadcast_s=rd.held_at - max(rd.reduced_at, rd.since),
+                    waited_s=max(0.0, rd.reduced_at - rd.since) if mine else 0.0,
+                    broadcast_s=max(0.0, rd.held_at - max(rd.reduced_at, rd.since)),
                     decided_s=now - rd.held_at,
                 ),
             )
