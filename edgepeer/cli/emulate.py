@@ -53,6 +53,12 @@ VERB = Verb(
             "a link is cut for rounds 50 to 80, a peer is killed and comes back",
             "edgepeer emulate --cut 3-1@50..80 --kill 4@60 --restart 4@100 --report out",
         ),
+        (
+            "two of seven machines lag eightfold in each round, and a code keeps rounds from waiting for them",
+            "edgepeer emulate --trainer numpy --code partial:l=2,replication=3 \\\n"
+            "      --device-speed stragglers:0.1,8,0.25",
+        ),
+        ("master and workers, of whom any one may lag", "edgepeer emulate --topology star --code cyclic:s=1"),
         ("faults by name", "edgepeer emulate --scenario two-serial --report out"),
     ],
     run=run,

@@ -26,6 +26,7 @@ VERB = Verb(
             "      --state-dir /var/lib/edgepeer --listen 0.0.0.0:7700",
         ),
         ("a small device without TensorFlow", "edgepeer peer --trainer numpy --data-dir ~/mnist"),
+        ("pretend to be a device that takes 0.2 s for a batch", "edgepeer peer --device-speed constant:0.2"),
         ("a device that trains on data of its own", "edgepeer peer --dataset local:/home/pi/readings.npz"),
     ],
     run=run,

@@ -90,6 +90,14 @@ VERB = Verb(
             "a model of your own: a function that is installed on the devices, or a Keras JSON config",
             "edgepeer train --model plants.models:small --dataset local:readings.npz",
         ),
+        (
+            "seven machines of which any one may lag: each trains on two sevenths of the data instead of one",
+            "edgepeer train --peers 7 --code cyclic:s=1",
+        ),
+        (
+            "don't wait for more than 0.3 s a round: what is there by then counts, and the report says what that is",
+            "edgepeer train --peers 7 --code partial:l=1,replication=3 --wait deadline:0.3",
+        ),
         ("end the job that the fabric has", "edgepeer train --withdraw"),
     ],
     run=run,

@@ -90,6 +90,9 @@ def _proof(fault: FaultRecord) -> str:
             return f"pid {confirmed.get('pid')} after {confirmed.get('pid_before')}"
         case "pause":
             return f"state {confirmed.get('state')}"
+        case "slow" if "batches" in confirmed:
+            took, usual = confirmed.get("seconds", 0.0), confirmed.get("unslowed_seconds", 0.0)
+            return f"{confirmed['batches']} batches begun so slowly, {took:.2f} s for what takes {usual:.2f} s"
         case "slow":
             return f"ran for {confirmed.get('share', 1.0):.0%} of the time, {confirmed.get('stops')} stops"
         case _:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from edgepeer.emulation.home import fleet_home
+from edgepeer.emulation.jobs import fanout_of
 from edgepeer.emulation.network import EmulatedNetwork
 from edgepeer.emulation.progress import Progress
 from edgepeer.emulation.result import JobResult
@@ -37,6 +38,12 @@ _ONE_THREAD_EACH: Final = {
 def peer_names(count: int) -> tuple[str, ...]:
     """What the peers of an emulation are called, in order."""
     return tuple(f"p{number:02d}" for number in range(count))
+
+
+def _absolute(speed: str) -> str:
+    """A device's speed as a peer must be told it, wherever it runs."""
+    kind, _, path = speed.partition(":")
+    return f"trace:{Path(path).absolute()}" if kind == "trace" else speed
 
 
 class Fleet:
@@ -115,10 +122,11 @@ class Fleet:
         home.mkdir(exist_ok=True)
         host, port = await self._network.reach(name, self._broker.host, self._broker.port)
         broker = dataclasses.replace(self._broker, host=host, port=port)
-        arguments = ["--peer-id", name, "--fabric", settings.fabric, "--fanout", str(settings.fanout)]
+        arguments = ["--peer-id", name, "--fabric", settings.fabric, "--fanout", str(fanout_of(settings))]
         arguments += ["--listen", f"{self._network.address(name)}:0"]
         arguments += ["--state-dir", str(home / "state"), "--round-log", str(home / "rounds.jsonl")]
         arguments += ["--protocol", settings.protocol, "--static-timeout", str(settings.static_timeout)]
+        arguments += ["--device-speed", _absolute(settings.device_speed)]
         arguments += ["--quorum", str(settings.quorum)]
         arguments += ["--checkpoint-every", str(settings.checkpoint_every)]
         arguments += ["--checkpoint-keep", str(settings.checkpoint_keep)]

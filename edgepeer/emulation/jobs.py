@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from edgepeer.errors import ConfigError
 from edgepeer.settings import EmulateSettings, JobSettings
+from edgepeer.topology.view import MAX_FANOUT
 
 if TYPE_CHECKING:
     from edgepeer.training.job import Job
 
-__all__ = ["make_job"]
+__all__ = ["fanout_of", "make_job"]
+
+_TREES: Final = ("ft-tree", "ft-tree-static", "tree")
+"""Protocols whose rounds go along a tree of any fan-out."""
 
 
 def make_job(settings: JobSettings, *, wait_for: int) -> Job:
@@ -47,10 +51,61 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
         wait_for=wait_for,
         seed=settings.seed,
         eval_every=settings.eval_every,
+        code=settings.code,
+        wait=settings.wait,
     )
     _check_model(settings)
     _check_dataset(settings)
+    _check_code(settings, wait_for)
+    if isinstance(settings, EmulateSettings):
+        _check_speed(settings)
     return job
+
+
+def fanout_of(settings: EmulateSettings) -> int:
+    """Children of each peer in the topology that is asked for.
+
+    Raises:
+        ConfigError: it can't be had.
+    """
+    if settings.topology == "tree":
+        return settings.fanout
+    if settings.protocol not in _TREES:
+        raise ConfigError(
+            f"topology = star: protocol {settings.protocol} has a shape of its own; use {', '.join(_TREES)}"
+        )
+    if settings.fanout != EmulateSettings().fanout:
+        raise ConfigError(f"fanout = {settings.fanout}: topology star has one of its own; leave it out, or use a tree")
+    return max(1, settings.peers - 1)
+
+
+def _check_code(settings: JobSettings, peers: int) -> None:
+    """`peers` is how many there will be; there may be more where a fleet is not ours."""
+    from edgepeer.training.code_choice import choose_code
+
+    emulated = isinstance(settings, EmulateSettings)
+    fanout = fanout_of(settings) if isinstance(settings, EmulateSettings) else MAX_FANOUT
+    protocol = settings.protocol if isinstance(settings, EmulateSettings) else "ft-tree"
+    spec = choose_code(settings.code, settings.wait, dataset=settings.dataset, protocol=protocol)
+    if spec is None:
+        return
+    if spec.kind == "coded-reduce" and isinstance(settings, EmulateSettings) and settings.topology == "star":
+        s = dict(spec.numbers)["s"]
+        raise ConfigError(
+            f"code = {settings.code}: on a star its root would just compute nothing; use cyclic:s={s} or "
+            f"fractional:s={s}"
+        )
+    try:
+        spec.build(peers, fanout)
+    except ConfigError as error:
+        where = f"with {peers} peers" if emulated else f"with {peers} peers (say how many there will be: --peers)"
+        raise ConfigError(f"code = {settings.code}: can't be had {where}: {error}") from None
+
+
+def _check_speed(settings: EmulateSettings) -> None:
+    from edgepeer.coding.speed import parse_speed
+
+    parse_speed(settings.device_speed)
 
 
 def _check_model(settings: JobSettings) -> None:

@@ -56,7 +56,14 @@ async def emulate(settings: EmulateSettings, on_update: Callable[[Progress], Non
         progress.note(f"network: {network.description}")
         faults = possible(faults, network, skip=settings.skip_impossible, note=progress.note)
         async with Fleet(settings, network, broker.address) as fleet:
-            scene = Scene(fleet=fleet, network=network, broker=broker.control, view=lambda: progress.view)
+            paced = settings.device_speed != "none"
+            scene = Scene(
+                fleet=fleet,
+                network=network,
+                broker=broker.control,
+                view=lambda: progress.view,
+                state_dir=(lambda name: fleet.home(name) / "state") if paced else None,
+            )
             with RoundFeed(fleet.home(name) / "rounds.jsonl" for name in names) as feed:
                 injector = Injector(faults, scene, progress, refresh=lambda: progress.see_logged(feed.read()))
                 job_run = run_job(

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from edgepeer.emulation.progress import PeerState, Progress
 from edgepeer.emulation.result import JobResult
-from edgepeer.emulation.texts import duration, headline, summary, waiting_line
+from edgepeer.emulation.texts import duration, headline, quality, summary, waiting_line
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
 
@@ -167,7 +167,11 @@ def _numbers(progress: Progress, elapsed: float) -> RenderableType:
         table.add_row("contributors", "-")
     else:
         everyone = f"{len(last.contributors)} of {len(progress.members) or len(last.contributors)}"
-        table.add_row("contributors", everyone if last.exact else f"[bold red]{everyone}[/]")
+        table.add_row("contributors", everyone if last.exact or last.chunks else f"[bold red]{everyone}[/]")
+    if last is not None and last.chunks:
+        table.add_row("sum", quality(last) if last.exact else f"[bold red]{quality(last)}[/]")
+        exact = sum(1 for record in progress.records.values() if record.exact)
+        table.add_row("exact so far", f"{exact} of {len(progress.records)}")
     epoch = "-" if progress.view is None else f"epoch {progress.view.epoch}, fan-out {progress.view.fanout}"
     table.add_row("view", epoch)
     table.add_row("elapsed", duration(elapsed))

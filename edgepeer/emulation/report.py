@@ -73,6 +73,9 @@ def report_fields(result: JobResult) -> dict[str, Any]:
         "trainer": result.job.trainer,
         "dataset": result.job.dataset,
         "broker": result.broker,
+        "code": result.job.code,
+        "wait": result.job.wait,
+        "computed": result.computed,
         "final": {"accuracy": result.accuracy, "loss": result.loss},
         "round_seconds": result.round_seconds._asdict(),
         "allreduce_seconds": result.allreduce_seconds._asdict(),
@@ -86,6 +89,9 @@ def report_fields(result: JobResult) -> dict[str, Any]:
                 "phases": {name: getattr(record, f"{name}_seconds") for name in _PHASES},
                 "contributors": record.contributors,
                 "exact": record.exact,
+                "chunks": record.chunks,
+                "chunks_covered": record.covered,
+                "error": record.error,
                 "paths": result.paths.get(record.round, {}),
                 "faults": labels_in(record.round, result.faults),
             }
@@ -100,13 +106,13 @@ def _rounds_csv(result: JobResult) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     times = ["seconds", "allreduce_seconds", *(f"{phase}_seconds" for phase in _PHASES)]
-    table.writerow(["round", *times, "contributors", "exact", "paths", "faults"])
+    table.writerow(["round", *times, "contributors", "exact", "covered", "error", "paths", "faults"])
     for record in result.records:
         seconds = [f"{getattr(record, name):.6f}" for name in times]
         paths = "; ".join(result.paths.get(record.round, ()))
         faults = "; ".join(labels_in(record.round, result.faults))
         numbers = [record.round, *seconds, len(record.contributors)]
-        table.writerow([*numbers, str(record.exact).lower(), paths, faults])
+        table.writerow([*numbers, str(record.exact).lower(), record.covered, f"{record.error:.6g}", paths, faults])
     return text.getvalue()
 
 

@@ -96,6 +96,22 @@ class JobResult:
         return {peer: self.reports[peer].bytes_sent for peer in self.done}
 
     @property
+    def computed(self) -> float | None:
+        """How many samples went through the model for each one that counts: 1 without a code.
+
+        By the peers that finished; None if it is not known for how many.
+        """
+        counted = sum(record.samples for record in self.records)
+        if self.unreported or not counted:
+            return None
+        return sum(self.reports[peer].samples for peer in self.done) / counted
+
+    @property
+    def approximate(self) -> tuple[RoundRecord, ...]:
+        """Coded rounds whose sum was not exact."""
+        return tuple(record for record in self.records if record.chunks and not record.exact)
+
+    @property
     def view_epochs(self) -> int:
         """Under how many views rounds were done."""
         return len({record.epoch for record in self.records})

@@ -8,8 +8,9 @@ from statistics import median
 
 from edgepeer.emulation.progress import Progress
 from edgepeer.emulation.result import JobResult, Spread
+from edgepeer.fabric.documents import RoundRecord
 
-__all__ = ["amount", "briefly", "duration", "headline", "progress_line", "summary", "waiting_line"]
+__all__ = ["amount", "briefly", "duration", "headline", "progress_line", "quality", "summary", "waiting_line"]
 
 
 def duration(seconds: float | None) -> str:
@@ -47,7 +48,15 @@ def headline(progress: Progress) -> str:
     job = progress.job
     model = "a Keras model" if job.model_config else job.model
     how = f"{job.trainer}, {job.optimizer} {job.learning_rate:g}, batch {job.batch_size}"
-    return f"job {job.id}: {model} on {job.dataset}, {how}"
+    code = f", code {job.code}, wait {job.wait}" if job.code != "none" else ""
+    return f"job {job.id}: {model} on {job.dataset}, {how}{code}"
+
+
+def quality(record: RoundRecord) -> str:
+    """What the sum of a coded round is."""
+    if record.exact:
+        return "exact"
+    return f"approximate ({record.covered}/{record.chunks} chunks, error {record.error:.3g})"
 
 
 def waiting_line(progress: Progress) -> str:
@@ -70,6 +79,10 @@ def progress_line(progress: Progress) -> str:
         if (measured := progress.measured) is not None:
             parts.append(f"accuracy {measured.accuracy:.4f}")
         parts.append(f"{len(last.contributors)}/{len(progress.members) or len(last.contributors)} contributed")
+        if last.chunks:
+            parts.append(quality(last))
+            if approximate := sum(1 for record in progress.records.values() if not record.exact):
+                parts.append(f"exact {len(progress.records) - approximate} of {len(progress.records)}")
     if (speed := progress.rounds_per_s) is not None:
         parts.append(f"{speed:.3g} rounds/s")
     if progress.round < progress.job.rounds:
@@ -111,12 +124,32 @@ def _rounds(result: JobResult) -> Iterator[tuple[str, str, bool]]:
         yield "rounds", f"{result.job.rounds}, {len(result.records)} of them in {duration(total)}{views}", True
         count = f"{result.unreported} round{'s' if result.unreported > 1 else ''}"
         yield "", f"{count} {'were' if result.unreported > 1 else 'was'} not reported (broker outage)", True
-    if inexact:
+    if result.job.code != "none":
+        yield from _coded(result)
+    elif inexact:
         yield "", f"{inexact} of them without everyone's contribution", False
     rerouted = [found for record in result.records if (found := result.detours(record.round))]
     if rerouted:
         names = sorted({path for found in rerouted for path in found})
         yield "", f"{len(rerouted)} of them with links on detours: {briefly(names)}", True
+
+
+def _coded(result: JobResult) -> Iterator[tuple[str, str, bool]]:
+    """What a code gave, and took."""
+    approximate = result.approximate
+    exact = f"exact {len(result.records) - len(approximate)} of {len(result.records)}"
+    if not approximate:
+        yield "coded sums", f"{exact} ({result.job.code})", True
+    else:
+        chunks = approximate[0].chunks
+        fewest, most = (limit(record.covered for record in approximate) for limit in (min, max))
+        covered = f"{fewest} to {most}" if fewest < most else str(most)
+        errors = Spread.of(record.error for record in approximate)
+        told = f"the others: {covered} of {chunks} chunks whole, error median {errors.median:.3g}, p95 {errors.p95:.3g}"
+        yield "coded sums", f"{exact} ({result.job.code}, wait {result.job.wait})", False
+        yield "", told, False
+    if (computed := result.computed) is not None:
+        yield "computed", f"{computed:.3g} times as many samples as the sums are of", True
 
 
 def _faults(result: JobResult) -> Iterator[tuple[str, str, bool]]:

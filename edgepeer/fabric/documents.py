@@ -60,7 +60,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     compute_seconds: _Seconds
     contributors: Annotated[tuple[_Id, ...], msgspec.Meta(max_length=_MAX_CONTRIBUTORS)]
     exact: bool
-    """Whether every member of the view contributed."""
+    """Whether every member of the view contributed; of a coded round, whether the sum is exact."""
     loss: float
     """Mean training loss; not finite when the training diverged."""
     accuracy: _Share | None = None
@@ -73,6 +73,14 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """From then until the whole result was here ..."""
     decided_seconds: _Seconds = 0.0
     """... and until it was decided."""
+    samples: _Seconds = 0.0
+    """How many samples the sum is of; of an approximate one as many as it amounts to."""
+    chunks: _Count = 0
+    """Of a coded round: in how many chunks the data are; 0: it was not coded."""
+    covered: _Count = 0
+    """How many of them are whole in the sum, each exactly once."""
+    error: _Seconds = 0.0
+    """The sum's expected squared error, in squared gradients of one chunk; 0 if it is exact."""
 
 
 class LinkEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +127,8 @@ class PeerReport(msgspec.Struct, frozen=True, kw_only=True):
     """Of the parameters after that round, hexadecimal."""
     parameters: _Count = 0
     """How many the model has."""
+    samples: _Count = 0
+    """How many went through the model to compute gradients: with a code, more than count."""
     bytes_sent: _Count = 0
     bytes_received: _Count = 0
     frames_rejected: _Count = 0

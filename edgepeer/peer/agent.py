@@ -14,6 +14,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from edgepeer.coding.speed import Speed, parse_speed
 from edgepeer.errors import JobError, WireError
 from edgepeer.fabric import events as seen
 from edgepeer.peer.api import Peer
@@ -21,6 +22,7 @@ from edgepeer.peer.checkpoints import Checkpoints
 from edgepeer.peer.job_board import Answer, JobBoard
 from edgepeer.peer.job_run import JobRun
 from edgepeer.peer.metrics import Metrics
+from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.peer.watching import Watch
 from edgepeer.training.job import Job
@@ -41,6 +43,7 @@ async def run_agent(settings: PeerSettings, *, stop: asyncio.Event) -> None:
         ConfigError: a setting can't be used on this device.
         FabricError: the broker can't be reached, or refuses us.
     """
+    speed = parse_speed(settings.device_speed)
     peer = Peer(
         settings.broker,
         settings.fabric,
@@ -62,7 +65,7 @@ async def run_agent(settings: PeerSettings, *, stop: asyncio.Event) -> None:
     ):
         async with Metrics(settings.metrics_port) as metrics:
             unfinished = await asyncio.get_running_loop().run_in_executor(worker, checkpoints.unfinished)
-            agent = _Agent(peer, settings, worker, round_log, checkpoints, metrics, unfinished)
+            agent = _Agent(peer, settings, worker, round_log, checkpoints, metrics, unfinished, speed)
             async with peer:
                 _log.info("peer %s listens on %s, fabric %s", peer.id, peer.address, settings.fabric)
                 metrics.watch(peer, checkpoints)
@@ -83,6 +86,7 @@ class _Agent:
         checkpoints: Checkpoints,
         metrics: Metrics,
         unfinished: Job | None,
+        speed: Speed,
     ) -> None:
         self._peer = peer
         self._settings = settings
@@ -91,6 +95,7 @@ class _Agent:
         self._checkpoints = checkpoints
         self._metrics = metrics
         self._unfinished = unfinished
+        self._speed = speed
         self._jobs = JobBoard(lambda job: checkpoints.ending(job) == "withdrawn")
         self._run_told = ""
         self._met = False
@@ -196,6 +201,7 @@ class _Agent:
             job,
             self._settings,
             self._worker,
+            Pacing(self._speed, self._peer.id, self._settings.state_dir),
             round_log=self._round_log,
             checkpoints=self._checkpoints,
             metrics=self._metrics,

@@ -32,13 +32,16 @@ from edgepeer.fabric.documents import MAX_ERROR_CHARS, PeerReport
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.peer.checkpoints import Checkpoints
-from edgepeer.peer.coded_work import Gradient
+from edgepeer.peer.code_in_use import CodeInUse
+from edgepeer.peer.computing import Computing
 from edgepeer.peer.metrics import Metrics
+from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.reporting import RoundReporter
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.training.batches import Batches
 from edgepeer.training.build import make_trainer
 from edgepeer.training.checkpoint import Checkpoint
+from edgepeer.training.code_choice import choose_code
 from edgepeer.training.datasets import Dataset, load_dataset
 from edgepeer.training.job import Job
 from edgepeer.training.state import parameter_digest
@@ -68,6 +71,7 @@ class JobRun:
         job: Job,
         settings: PeerSettings,
         worker: ThreadPoolExecutor,
+        pacing: Pacing,
         *,
         round_log: RoundLog,
         checkpoints: Checkpoints,
@@ -78,9 +82,13 @@ class JobRun:
         self._checkpoints = checkpoints
         self._settings = settings
         self._worker = worker
+        self._pacing = pacing
         self._trainer: Trainer | None = None
-        self._data: Dataset | None = None
-        self._batches: Batches | None = None
+        self._test: Dataset | None = None
+        """What is held out."""
+        self._computing: Computing | None = None
+        self._code: CodeInUse | None = None
+        """None: rounds are not coded."""
         self._applied = -1
         """The last round in the parameters; -1 before there are any that count."""
         self._incoming: tuple[int, memoryview] | None = None
@@ -140,19 +148,33 @@ class JobRun:
 
     async def _prepare(self) -> None:
         job, settings = self._job, self._settings
+        dataset = settings.dataset or job.dataset
+        if choose_code(job.code, job.wait, dataset=dataset, protocol=settings.protocol) is not None:
+            self._code = CodeInUse(job.code, job.wait)
 
-        def build() -> tuple[Dataset, Trainer]:
-            data = load_dataset(settings.dataset or job.dataset, data_dir=settings.data_dir)
+        def load() -> Dataset:
+            return load_dataset(dataset, data_dir=settings.data_dir)
+
+        def build() -> tuple[Trainer, Dataset, Batches]:
+            data = load()
             kind = job.trainer if settings.trainer == "auto" else settings.trainer
             fields = {name: getattr(job, name) for name in job.__struct_fields__} | {"trainer": kind}
-            return data, make_trainer(Job(**fields), data)
+            trainer = make_trainer(Job(**fields), data)
+            return trainer, data.without_training(), Batches(job, data, trainer, load)
 
-        data, trainer = await self._in_worker(build)
-        self._data = data
+        trainer, self._test, batches = await self._in_worker(build)
         self._trainer = trainer
-        self._batches = Batches(job, data, trainer)
-        # The last element carries the batch's loss: its weighted mean is the fleet's.
-        self._vector = np.zeros(trainer.size + 1, dtype=np.float32)
+        build_code = self._code.build if self._code is not None else None
+        self._computing = Computing(
+            self._peer.id,
+            job,
+            batches,
+            trainer.size,
+            self._worker,
+            self._pacing,
+            lambda: self._peer.view,
+            build_code,
+        )
 
     async def _restore(self) -> Checkpoint | None:
         """Go on from this device's newest checkpoint, if the fleet is not at work already."""
@@ -174,7 +196,7 @@ class JobRun:
     async def _ask_for_run(self, restored: Checkpoint | None) -> None:
         """Ask the coordinator to let the run begin."""
         job = self._job
-        self._peer.use_code(job.code, job.wait)
+        self._peer.use_code(None if self._code is None else job.code, job.wait)
         if restored is None:
             self._peer.want_run(job.id, job.wait_for)
             return
@@ -271,15 +293,14 @@ class JobRun:
                 self._report("running")
                 ended = time.monotonic()
             number = self._applied + 1
-            began = time.monotonic()
-            computed = 0.0
+            computing = self._computing
+            assert computing is not None
             try:
-                if self._job.code == "none":
-                    weight = await self._compute(view, number)
-                    computed = time.monotonic() - began
-                    outcome = await self._peer.allreduce(self._vector, weight=weight)
+                if self._code is None:
+                    vector, weight = await computing.batch(view, number)
+                    outcome = await self._peer.allreduce(vector, weight=weight)
                 else:
-                    outcome = await self._peer.allreduce_chunks(self._gradient_of(number))
+                    outcome = await self._peer.allreduce_chunks(computing.chunks(number))
             except (FellBehind, LeftFabric, NotReady) as error:
                 self._rounds.failed(number, error)
                 continue
@@ -294,8 +315,9 @@ class JobRun:
             now = time.monotonic()
             self._rounds.committed(
                 outcome,
+                chunks=computing.chunks_in(view),
                 seconds=now - ended,
-                compute_seconds=computed,
+                compute_seconds=computing.seconds,
                 loss=float(mean[-1]),
                 accuracy=evaluation.accuracy if evaluation is not None else None,
                 coordinator=self._leads,
@@ -303,29 +325,9 @@ class JobRun:
             ended = now
             self._peer.bell.ring()
 
-    async def _compute(self, view: View, number: int) -> int:
-        """Write the gradient of this peer's batch to the vector. Returns the number of samples."""
-        return await self._gradient(view.position(self._peer.id), view.size, number, self._vector)
-
-    def _gradient_of(self, number: int) -> Gradient:
-        """The gradients of a round's chunks."""
-
-        async def gradient(chunk: int, chunks: int) -> tuple[Float32Vector, float]:
-            vector = np.zeros_like(self._vector)
-            samples = await self._gradient(chunk, chunks, number, vector)
-            return vector, samples
-
-        return gradient
-
-    async def _gradient(self, part: int, parts: int, number: int, vector: Float32Vector) -> int:
-        """Write the gradient of the batch of a part of the data to the vector. Returns the number of samples."""
-        batches = self._batches
-        assert batches is not None
-        return await self._in_worker(lambda: batches.gradient(part, parts, number, vector))
-
     async def _apply(self, mean: Float32Vector, number: int, view: View) -> Evaluation | None:
-        trainer, data = self._require_trainer(), self._data
-        assert data is not None
+        trainer, test = self._require_trainer(), self._test
+        assert test is not None
         due = self._leads and (number % self._job.eval_every == 0 or number == self._job.rounds)
 
         def apply() -> Evaluation | None:
@@ -333,19 +335,19 @@ class JobRun:
             self._applied = number
             if self._checkpoints.due(self._job, number):
                 self._checkpoints.save(self._job, number, trainer, epoch=view.epoch, members=view.ids)
-            return trainer.evaluate(data.x_test, data.y_test) if due else None
+            return trainer.evaluate(test.x_test, test.y_test) if due else None
 
         return await self._in_worker(apply)
 
     async def _finish(self) -> None:
-        trainer, data = self._require_trainer(), self._data
-        assert data is not None
+        trainer, test = self._require_trainer(), self._test
+        assert test is not None
         leads = self._leads
 
         def measure() -> tuple[str, Evaluation | None]:
             self._checkpoints.mark_over(self._job.id, "done")
             digest = parameter_digest(trainer.parameters())
-            return digest, trainer.evaluate(data.x_test, data.y_test) if leads else None
+            return digest, trainer.evaluate(test.x_test, test.y_test) if leads else None
 
         digest, evaluation = await self._in_worker(measure)
         await self._rounds.flush()
@@ -376,6 +378,7 @@ class JobRun:
             round=max(self._applied, 0),
             digest=digest,
             parameters=self._trainer.size if self._trainer is not None else 0,
+            samples=self._computing.samples if self._computing is not None else 0,
             bytes_sent=traffic.bytes_sent - before.bytes_sent,
             bytes_received=traffic.bytes_received - before.bytes_received,
             frames_rejected=traffic.frames_rejected - before.frames_rejected,

@@ -69,7 +69,7 @@ class Metrics:
         self._seconds = prometheus.Histogram(
             "edgepeer_round_seconds",
             "Where the time of a round went: compute, then waited for the children, broadcast of the result, decided; "
-            "allreduce is all but compute.",
+            "allreduce is all but compute, and of a coded round all.",
             ["phase"],
             buckets=_BUCKETS_S,
             registry=registry,
@@ -130,6 +130,11 @@ class Metrics:
         gauges = {
             "round": ("The last round that is over at this peer.", max(peer.committed, 0)),
             "contributors": ("How many were counted in the last round.", len(last.contributors) if last else 0),
+            "chunks_covered": ("How many chunks the last sum holds whole, if coded.", len(last.chunks) if last else 0),
+            "gradient_error": (
+                "The last sum's expected squared error, in squared gradients of one chunk; 0: exact.",
+                last.error if last else 0.0,
+            ),
             "view_epoch": ("Epoch of the view; 0 outside of any.", view.epoch if view else 0),
             "view_size": ("Peers in the view, this one included.", view.size if view else 0),
             "broker_connected": ("Whether a broker is in reach.", int(peer.fabric.connected_now)),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Final
 
 from edgepeer.fabric.documents import MAX_RECORDS, RoundRecord, Telemetry
@@ -38,6 +39,7 @@ class RoundReporter:
         self,
         outcome: Outcome,
         *,
+        chunks: int = 0,
         seconds: float,
         compute_seconds: float,
         loss: float,
@@ -47,6 +49,7 @@ class RoundReporter:
         """A round is over, and its mean applied.
 
         Args:
+            chunks: in how many the data are, if the round was coded.
             seconds: from the end of the round before.
         """
         phases = outcome.phases
@@ -64,9 +67,21 @@ class RoundReporter:
             waited_seconds=phases.waited_s,
             broadcast_seconds=phases.broadcast_s,
             decided_seconds=phases.decided_s,
+            samples=max(0.0, outcome.weight),
+            chunks=chunks,
+            covered=len(outcome.chunks),
+            error=outcome.error,
         )
         self._round_log.add(record, job=self._job.id, peer=self._peer.id, coordinator=coordinator)
         self._metrics.committed(outcome, compute_seconds)
+        if chunks and not outcome.exact and coordinator:
+            missing = sorted(set(range(chunks)) - {*outcome.chunks})
+            fields = {"job": self._job.id, "round": record.round, "missing": missing, "error": record.error}
+            _log.info(
+                "round %d is approximate: %d of %d chunks are whole in the sum (not %s), error %.3g",
+                *(record.round, record.covered, chunks, _briefly(map(str, missing)), record.error),
+                extra={"fields": fields},
+            )
         if _log.isEnabledFor(logging.DEBUG):
             self._tell(record)
         if coordinator:
@@ -83,13 +98,13 @@ class RoundReporter:
         _log.info("round %d: %s", number, error, extra={"fields": fields})
 
     def _tell(self, record: RoundRecord) -> None:
-        names = ", ".join(record.contributors[:8]) + ", ..." * (len(record.contributors) > 8)
         _log.debug(
-            "round %d: %d counted (%s)%s, over %s; computed %.1f ms, waited %.1f, broadcast %.1f, decided %.1f",
+            "round %d: %d counted (%s), %s%s, over %s; computed %.1f ms, waited %.1f, broadcast %.1f, decided %.1f",
             record.round,
             len(record.contributors),
-            names,
-            ", exact" if record.exact else ", NOT exact",
+            _briefly(record.contributors),
+            "exact" if record.exact else "NOT exact",
+            f" ({record.covered} of {record.chunks} chunks, error {record.error:.3g})" if record.chunks else "",
             " and ".join(record.paths) or "no link",
             *(
                 1000 * seconds
@@ -121,3 +136,8 @@ class RoundReporter:
         """Send what is there, and give the broker up to `timeout` seconds to take it."""
         self._send()
         await self._peer.fabric.flush(timeout)
+
+
+def _briefly(items: Iterable[str], most: int = 8) -> str:
+    every = list(items)
+    return ", ".join(every[:most]) + ", ..." * (len(every) > most)

@@ -81,6 +81,14 @@ _FAULTS: Final = {"metavar": "FAULT", "separator": ";", "allowed": "at most 256 
 _LogLevel = Annotated[Literal["debug", "info", "warning", "error"], _says("The least serious log line to show.")]
 
 
+_DeviceSpeed = Annotated[
+    _Text,
+    _says(
+        "Emulate a slower device, seconds a batch: none, constant:0.1, exponential:0.1, shifted:0.05,0.1, trace:FILE, "
+        "or stragglers:0.1,8,0.25, which is 0.1 s, but 8 times that at a random quarter of the peers in each round.",
+        metavar="MODEL",
+    ),
+]
 _CheckpointEvery = Annotated[
     Annotated[int, Meta(ge=0, le=100_000)],
     _says("Keep the state of the training in the state directory every so many rounds; 0: never."),
@@ -177,6 +185,7 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
     metrics_port: Annotated[
         _Place | None, _says("Serve Prometheus metrics there; on loopback, unless a host is named.")
     ] = None
+    device_speed: _DeviceSpeed = "none"
 
     def __post_init__(self) -> None:
         if self.checkpoint_every and self.state_dir is None:
@@ -215,6 +224,24 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=0, le=2**31 - 1)],
         _says("Seed of the initial model, of batches and of dropout."),
     ] = 0
+    code: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=255)],
+        _says(
+            "Let several peers compute the same, so that no round waits for slow or dead ones. none; cyclic:s=1 or "
+            "fractional:s=1: exact without any 1 peer, each computes twice as much; coded-reduce:s=1: without any 1 "
+            "child of each parent; partial:l=2,replication=3: what slow peers have done counts, vectors are half as "
+            "long, each computes up to 3 times as much; graph:degree=4: approximate; first:s=1: leaves out the last.",
+            metavar="CODE",
+        ),
+    ] = "none"
+    wait: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=63)],
+        _says(
+            "When a coded round is over: exact, when the sum is; 'error<0.5', when its expected squared error is so "
+            "many squared gradients of one chunk; deadline:0.3, after so many seconds in any case.",
+            metavar="POLICY",
+        ),
+    ] = "exact"
     eval_every: Annotated[
         Annotated[int, Meta(ge=1, le=100_000)], _says("Measure the test accuracy every so many rounds.")
     ] = 10
@@ -245,6 +272,9 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
     ] = "embedded"
     fabric: Annotated[_Name, _says("Fabric to use on that broker.")] = "emulation"
     peers: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("Peers to start, each its own process.")] = 7
+    topology: Annotated[
+        Literal["tree", "star"], _says("tree of that fan-out; star: all peers but the first are its children.")
+    ] = "tree"
     fanout: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("Children of each peer in the tree.")] = 2
     quorum: Annotated[
         Annotated[int, Meta(ge=0, le=4096)],
@@ -255,6 +285,7 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
         Annotated[float, Meta(gt=0, le=3600)], _says("Seconds after which ft-tree-static takes a message for lost.")
     ] = STATIC_TIMEOUT_S
     data_dir: Annotated[Path | None, _says("Directory with data sets in files.", metavar="DIR")] = None
+    device_speed: _DeviceSpeed = "none"
     checkpoint_every: _CheckpointEvery = 0
     checkpoint_keep: _CheckpointKeep = 3
     network: Annotated[

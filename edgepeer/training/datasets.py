@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,6 +53,10 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
         return self.x_train.shape[1:]
+
+    def without_training(self) -> Dataset:
+        """The same without any training sample: what it held is free, once nobody else holds it."""
+        return replace(self, x_train=self.x_train[:0].copy(), y_train=self.y_train[:0].copy())
 
 
 def load_dataset(name: str, *, data_dir: Path | None = None) -> Dataset:

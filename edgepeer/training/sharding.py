@@ -54,13 +54,17 @@ class Shard:
 
     def batch(self, round_number: int) -> NDArray[np.int64]:
         """The samples for a round (from 1 on), shape (1 to batch_size,); none where the shard is empty."""
+        return self.indices[self.within(round_number)]
+
+    def within(self, round_number: int) -> NDArray[np.int64]:
+        """At which places of `indices` those are."""
         if round_number < 1:
             raise ValueError(f"rounds count from 1, not {round_number}")
         if not self.size:
             return np.empty(0, np.int64)
         walk, at = divmod(round_number - 1, self.batches)
         order = _order(self.size, self.seed, walk, self.position)
-        return self.indices[order[at * self.batch_size : (at + 1) * self.batch_size]]
+        return order[at * self.batch_size : (at + 1) * self.batch_size]
 
     @property
     def _start(self) -> int:

@@ -37,6 +37,9 @@ def test_report(tmp_path: Path, running: Progress, told: Told, finish: Finish) -
         "trainer": "numpy",
         "dataset": "digits",
         "broker": "embedded",
+        "code": "none",
+        "wait": "exact",
+        "computed": pytest.approx(1.0),
         "final": {"accuracy": 0.97, "loss": 0.125},
         "round_seconds": {"median": pytest.approx(0.1), "p95": pytest.approx(0.1)},
         "allreduce_seconds": {"median": pytest.approx(0.02), "p95": pytest.approx(0.02)},
@@ -52,6 +55,9 @@ def test_report(tmp_path: Path, running: Progress, told: Told, finish: Finish) -
         "phases": {"compute": 0.05, "waited": 0.012, "broadcast": 0.007, "decided": 0.001},
         "contributors": list(told.peers),
         "exact": True,
+        "chunks": 0,
+        "chunks_covered": 0,
+        "error": 0.0,
         "paths": {"direct": ["ash"]},
         "faults": [],
     }
@@ -113,6 +119,8 @@ def test_report_of_faults(tmp_path: Path, running: Progress, told: Told, finish:
         "paths": "direct",
         "contributors": "3",
         "exact": "true",
+        "covered": "0",
+        "error": "0",
         "faults": "p04 killed; partition p00|p01",
     }
     assert [rows[at]["paths"] for at in (2, 3, 4)] == ["direct", "direct; via ash", "direct; relay"]

@@ -25,7 +25,7 @@ class Told:
         return View(epoch=epoch, members=tuple(Member(id=peer, incarnation=1) for peer in peers or PEERS), run="j1")
 
     def report(self, peer: str, state: str = "done", **fields: object) -> PeerReport:
-        given = {"round": 10, "digest": "ab" * 8, "bytes_sent": 1_600_000} | fields
+        given = {"round": 10, "digest": "ab" * 8, "bytes_sent": 1_600_000, "samples": 1000} | fields
         return PeerReport(job="j1", peer=peer, state=state, coordinator=peer == "ash", **given)  # type: ignore[arg-type]
 
     def record(self, number: int, *, epoch: int = 3, **fields: object) -> RoundRecord:
@@ -40,6 +40,7 @@ class Told:
             "waited_seconds": 0.012,
             "broadcast_seconds": 0.007,
             "decided_seconds": 0.001,
+            "samples": 300.0,
             "accuracy": 0.9 + number / 200 if number % 5 == 0 else None,
         } | fields
         return RoundRecord(round=number, epoch=epoch, **given)  # type: ignore[arg-type]

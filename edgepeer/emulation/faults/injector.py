@@ -25,7 +25,7 @@ from edgepeer.emulation.faults.kinds import (
     Who,
 )
 from edgepeer.emulation.faults.links import CutBook, LinkFault
-from edgepeer.emulation.faults.lives import KillFault, PauseFault, RestartFault, SlowFault
+from edgepeer.emulation.faults.lives import KillFault, PaceFault, PauseFault, RestartFault, SlowFault
 from edgepeer.emulation.faults.marks import FaultRecord, Marks
 from edgepeer.emulation.faults.outage import OutageFault
 from edgepeer.emulation.faults.scene import Scene, Unconfirmed
@@ -181,7 +181,10 @@ class Injector:
             case Pause():
                 return PauseFault(scene.name(fault.peer), scene)
             case Slow():
-                return SlowFault(fault, scene.name(fault.peer), scene)
+                name = scene.name(fault.peer)
+                if scene.state_dir is not None:
+                    return PaceFault(fault, name, scene.state_dir(name), scene)
+                return SlowFault(fault, name, scene)
             case BrokerDown():
                 return OutageFault(scene)
 
@@ -205,6 +208,6 @@ class Injector:
     def _release(self) -> None:
         """Nobody stays stopped, whatever has happened: a stopped process can't be told to end."""
         for running in self._running.values():
-            if isinstance(running, PauseFault | SlowFault):
+            if isinstance(running, PaceFault | PauseFault | SlowFault):
                 running.release()
         self._running.clear()

@@ -6,13 +6,15 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from edgepeer.emulation.faults.kinds import Slow
 from edgepeer.emulation.faults.proc import Throttle, state_of
 from edgepeer.emulation.faults.scene import Scene, Unconfirmed
+from edgepeer.peer.pacing import read_slowed, slow_down
 
-__all__ = ["KillFault", "PauseFault", "RestartFault", "SlowFault"]
+__all__ = ["KillFault", "PaceFault", "PauseFault", "RestartFault", "SlowFault"]
 
 _SOON_S: Final = 5.0
 """Within which the kernel does what it was told."""
@@ -137,6 +139,42 @@ class SlowFault(_Life):
         """Let it run freely, without a look."""
         if self._throttle is not None:
             self._throttle.stop()
+
+
+class PaceFault(_Life):
+    """A device whose speed follows a model computes more slowly than that, as it is told by a file."""
+
+    def __init__(self, fault: Slow, name: str, state_dir: Path, scene: Scene) -> None:
+        super().__init__(name, scene)
+        self._factor = fault.factor
+        self._dir = state_dir
+
+    async def inject(self) -> None:
+        """Raises Unconfirmed: there is no such process any more."""
+        pid = self._pid()
+        slow_down(self._dir, self._factor)
+        self.confirmed = {"pid": pid, "by": "its own model of speed", "factor": self._factor}
+
+    async def lift(self) -> None:
+        """Raises Unconfirmed: it computed nothing meanwhile, or was faster than it should."""
+        slow_down(self._dir, 1)
+        slowed = read_slowed(self._dir)
+        self.confirmed |= {
+            "batches": slowed.batches,
+            "seconds": slowed.seconds,
+            "unslowed_seconds": slowed.unslowed_seconds,
+        }
+        if not slowed.batches or slowed.factor != self._factor:
+            raise Unconfirmed(f"{self.target} has not begun to compute anything meanwhile")
+        if slowed.seconds < self._factor * slowed.unslowed_seconds / _SLACK:
+            raise Unconfirmed(
+                f"{self.target} took {slowed.seconds:.3f} s for what takes {slowed.unslowed_seconds:.3f} s, not "
+                f"{self._factor:g} times as long"
+            )
+
+    def release(self) -> None:
+        """Let it be as fast as it is, without a look."""
+        slow_down(self._dir, 1)
 
 
 async def _until(pid: int, reached: Callable[[str], bool], name: str, what: str) -> str:

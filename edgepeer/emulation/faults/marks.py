@@ -69,6 +69,8 @@ class FaultRecord:
             return f", {sum(dropped.values())} packets dropped"
         if "share" in self.confirmed:
             return f", it ran for {self.confirmed['share']:.0%} of the time"
+        if "batches" in self.confirmed:
+            return f", {self.confirmed['batches']} batches begun so slowly"
         return ""
 
     @property

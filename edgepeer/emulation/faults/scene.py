@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Protocol
 
 from edgepeer.emulation.faults.kinds import BROKER, Who
@@ -67,6 +68,8 @@ class Scene:
     """None for one that is not ours to stop."""
     view: Callable[[], View | None]
     """The tree as it was last announced."""
+    state_dir: Callable[[str], Path] | None = None
+    """Where a peer keeps its things, if how fast it computes follows a model; None: it is as fast as it can."""
 
     def name(self, who: Who) -> str:
         """Who that is now.

@@ -1,0 +1,116 @@
+"""What one device computes for a job: the gradients of its batches, or of its chunks, as slowly as it is to be.
+
+Blocking work is done by the worker's thread; waiting, on the event loop, ends as soon as the round does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+import numpy as np
+
+from edgepeer.coding.code import Code
+from edgepeer.errors import NotReady
+from edgepeer.ids import PeerId
+from edgepeer.peer.coded_work import Gradient
+from edgepeer.peer.pacing import Pacing
+from edgepeer.topology.view import View
+from edgepeer.training.batches import Batches
+from edgepeer.training.job import Job
+from edgepeer.training.trainer import Float32Vector
+
+__all__ = ["Computing"]
+
+
+class Computing:
+    """The gradients of one job at one peer. The last element of each is the batch's mean loss.
+
+    Args:
+        size: of the model, in parameters.
+        view: says in which view this peer works.
+        build: the job's code for (workers, fan-out of the tree); None where rounds are not coded.
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        job: Job,
+        batches: Batches,
+        size: int,
+        worker: Executor,
+        pacing: Pacing,
+        view: Callable[[], View | None],
+        build: Callable[[int, int], Code] | None = None,
+    ) -> None:
+        self._me = me
+        self._job = job
+        self._batches = batches
+        self._size = size
+        self._worker = worker
+        self._pacing = pacing
+        self._view = view
+        self._build = build
+        self._vector = np.zeros(size + 1, dtype=np.float32)
+        self.samples = 0
+        """How many samples went through the model so far."""
+        self.seconds = 0.0
+        """How much of the round's time it took until now."""
+
+    async def batch(self, view: View, number: int) -> tuple[Float32Vector, int]:
+        """This peer's gradient in a round, in memory that the next one takes again, and of how many samples it is."""
+        self.seconds = 0.0
+        position = view.position(self._me)
+        samples = await self._gradient(view, position, view.size, number, self._vector, lambda: None)
+        return self._vector, samples
+
+    def chunks_in(self, view: View) -> int:
+        """In how many chunks the data are; 0 where rounds are not coded."""
+        if self._build is None or not view.slots:
+            return 0
+        return self._build(len(view.slots), view.fanout).chunks
+
+    def chunks(self, number: int) -> Gradient:
+        """The gradients of a round's chunks."""
+        self.seconds = 0.0
+
+        async def gradient(chunk: int, chunks: int) -> tuple[Float32Vector, float]:
+            view = self._view()
+            if view is None or not view.slots or self._build is None:
+                raise NotReady("this peer is in no view of coded rounds any more")
+            code = self._build(len(view.slots), view.fanout)
+            mine = {part for slot in view.owned.get(self._me, ()) for part in code.assignment.orders[slot]}
+            # However many chunks there are: as many samples in a round as without a code.
+            share = len(view.slots) / chunks
+            vector = np.zeros(self._size + 1, dtype=np.float32)
+            samples = await self._gradient(
+                view, chunk, chunks, number, vector, lambda: self._batches.keep(mine, chunks), share
+            )
+            return vector, samples
+
+        return gradient
+
+    async def _gradient(
+        self,
+        view: View,
+        part: int,
+        parts: int,
+        number: int,
+        vector: Float32Vector,
+        prepare: Callable[[], None],
+        share: float = 1.0,
+    ) -> int:
+        size = max(1, round(share * self._job.batch_size))
+
+        def compute() -> int:
+            prepare()
+            return self._batches.gradient(part, parts, number, vector, size=size)
+
+        began = time.monotonic()
+        samples = await asyncio.get_running_loop().run_in_executor(self._worker, compute)
+        self.samples += samples
+        await self._pacing.rest(began, round_=number, chunk=part, seed=self._job.seed, among=view.ids, share=share)
+        self.seconds += time.monotonic() - began
+        return samples
