@@ -23,6 +23,9 @@ __all__ = ["Decoding", "LinearCode"]
 _TOLERANCE: Final = 1e-9
 """A sum is exact if no chunk's coverage is further from 1. What is solved is exact to about 1e-16 * condition."""
 
+_RANK: Final = 1e-10
+"""Singular values below this part of the greatest are zeros."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoding:
@@ -108,4 +111,7 @@ class LinearCode(Code):
 
     def condition(self, done: Sequence[int]) -> float:
         there = self.assignment.complete(done)
-        return float(np.linalg.cond(self.coefficients[:, there])) if there.any() else 1.0
+        if not there.any():
+            return 1.0
+        values = np.linalg.svd(self.coefficients[:, there], compute_uv=False)
+        return float(values[0] / values[values > _RANK * values[0]][-1])
