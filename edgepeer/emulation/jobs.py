@@ -39,6 +39,7 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "is not text"
             raise ConfigError(f"model_config = {settings.model_config}: can't read it: {reason}") from None
+    code = _code(settings, wait_for)
     job = new_job(
         model=settings.model,
         model_config=config,
@@ -51,12 +52,11 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
         wait_for=wait_for,
         seed=settings.seed,
         eval_every=settings.eval_every,
-        code=settings.code,
+        code=code,
         wait=settings.wait,
     )
     _check_model(settings)
     _check_dataset(settings)
-    _check_code(settings, wait_for)
     if isinstance(settings, EmulateSettings):
         _check_speed(settings)
     return job
@@ -79,8 +79,8 @@ def fanout_of(settings: EmulateSettings) -> int:
     return max(1, settings.peers - 1)
 
 
-def _check_code(settings: JobSettings, peers: int) -> None:
-    """`peers` is how many there will be; there may be more where a fleet is not ours."""
+def _code(settings: JobSettings, peers: int) -> str:
+    """The code's name in full. `peers`: how many there will be; in a fleet that isn't ours, at least."""
     from edgepeer.training.code_choice import choose_code
 
     emulated = isinstance(settings, EmulateSettings)
@@ -88,7 +88,7 @@ def _check_code(settings: JobSettings, peers: int) -> None:
     protocol = settings.protocol if isinstance(settings, EmulateSettings) else "ft-tree"
     spec = choose_code(settings.code, settings.wait, dataset=settings.dataset, protocol=protocol)
     if spec is None:
-        return
+        return "none"
     if spec.kind == "coded-reduce" and isinstance(settings, EmulateSettings) and settings.topology == "star":
         s = dict(spec.numbers)["s"]
         raise ConfigError(
@@ -100,6 +100,7 @@ def _check_code(settings: JobSettings, peers: int) -> None:
     except ConfigError as error:
         where = f"with {peers} peers" if emulated else f"with {peers} peers (say how many there will be: --peers)"
         raise ConfigError(f"code = {settings.code}: can't be had {where}: {error}") from None
+    return str(spec)
 
 
 def _check_speed(settings: EmulateSettings) -> None:

@@ -40,7 +40,7 @@ class Limits:
     penalty_limit_s: float = 60.0
     redial_min_s: float = 0.1
     """First pause between two attempts to connect; doubles up to ..."""
-    redial_max_s: float = 2.0
+    redial_max_s: float = 1.0
     dial_back_s: float = 0.5
     """A parent connects to a child that has not connected to it for this long."""
     max_vector_bytes: int = 1 << 30

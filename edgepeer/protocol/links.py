@@ -34,6 +34,7 @@ __all__ = ["Link", "LinkState", "Links", "Role", "Tunnel"]
 
 Role = Literal["parent", "child", "backup", "other"]
 _ALARM_S: Final = 0.2
+_SOON_S: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,10 +300,10 @@ class Links:
     def tick(self, now: float, every_s: dict[Role, float], ping: Callable[[Link, float], Ping]) -> list[PeerId]:
         """Ping, dial and close what is due. Returns the links that were closed for silence.
 
-        Pings that are due within half a beat go now, too: the links get into step, and the machine is woken up less.
+        Pings that are due in a moment go now, too: the machine need not be woken up again for them.
         """
         silent = []
-        soon = now + every_s["parent"] / 2
+        soon = now + _SOON_S
         for peer in sorted(self._links):
             link = self._links[peer]
             if link.up:
@@ -326,9 +327,11 @@ class Links:
         return link.sent + min(every_s[link.role], link.promised or every_s[link.role])
 
     def next_due(self, every_s: dict[Role, float]) -> float:
-        """When the next Ping is due, or the next link silent for too long."""
+        """When the next Ping is due, the next connection to be tried again, or the next link silent for too long."""
         due = float("inf")
         for link in self._links.values():
+            if not link.direct and link.member is not None and not link.dialing:
+                due = min(due, link.redial_at)
             if link.up:
                 if link.member is not None:
                     due = min(due, self._ping_at(link, every_s))

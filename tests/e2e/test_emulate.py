@@ -27,7 +27,7 @@ def check_report(
     """report.json has exactly the form that is promised, and numbers that can be true. Nothing was broken."""
     report: dict[str, Any] = json.loads((directory / "report.json").read_text())
     assert list(report) == [
-        "peers", "rounds", "trainer", "dataset", "broker", "final", "round_seconds", "allreduce_seconds",
+        "peers", "rounds", "trainer", "dataset", "broker", "code", "wait", "computed", "final", "round_seconds", "allreduce_seconds",
         "bytes_sent_per_peer", "parameter_digests", "view_epochs", "rounds_detail", "faults",
     ]  # fmt: skip
     told = {name: report[name] for name in ("peers", "rounds", "trainer", "dataset", "broker")}
@@ -47,7 +47,9 @@ def check_report(
     assert report["view_epochs"] == 1
     assert [detail["round"] for detail in report["rounds_detail"]] == list(range(1, rounds + 1))
     for detail in report["rounds_detail"]:
-        assert set(detail) == {"round", "seconds", "contributors", "exact", "faults", "paths", "phases"}
+        assert set(detail) == {
+            "round", "seconds", "contributors", "exact", "faults", "paths", "phases", "chunks", "chunks_covered", "error",
+        }  # fmt: skip
         assert set(detail["contributors"]) == names
         assert detail["exact"] is True
         assert detail["seconds"] > 0

@@ -50,7 +50,7 @@ def test_redialling_backs_off() -> None:
         dials.append(round(b.now, 2))
         b.hear(ev.DialFailed(PeerId("a"), "refused"))
     pauses = [round(after - before, 1) for before, after in itertools.pairwise(dials)]
-    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
 def test_no_second_dial_while_one_is_under_way() -> None:

@@ -76,6 +76,8 @@ class Pump:
             self._lose(str(error))
 
     def _take(self, descriptor: int) -> None:
+        if descriptor not in self._arriving:
+            return  # closed by what came before it
         port, delay = self._arriving[descriptor]
         line = self._lines.setdefault(delay, deque())
         due = time.monotonic_ns() + delay
@@ -89,6 +91,8 @@ class Pump:
                 line.append((due, frame))
         except BlockingIOError:
             return
+        except OSError as error:  # the interface went down
+            self._lose(str(error))
 
     def _obey(self) -> bool:
         order, descriptors, _, _ = socket.recv_fds(self._control, ORDER.size, 1)
