@@ -27,9 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.coding.assignment import cyclic_assignment
-from edgepeer.coding.linear import LinearCode
+from edgepeer.coding.linear import LinearCode, check_stragglers
 from edgepeer.coding.spread import moment_curve
-from edgepeer.errors import ConfigError
 
 __all__ = ["CyclicCode"]
 
@@ -38,10 +37,7 @@ class CyclicCode(LinearCode):
     """Exact without any s of the workers; with fewer, what comes nearest. As many chunks as workers."""
 
     def __init__(self, name: str, workers: int, s: int) -> None:
-        if not 1 <= s < workers:
-            raise ConfigError(
-                f"code {name}: s must be 1 to {workers - 1} with {workers} workers; without stragglers: none"
-            )
+        check_stragglers(workers, s)
         super().__init__(name, cyclic_assignment(workers, s + 1), _coefficients(workers, s))
         self.s = s
 

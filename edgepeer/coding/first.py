@@ -19,7 +19,7 @@ class FirstCode(UncodedCode):
 
     def __init__(self, name: str, workers: int, spared: int) -> None:
         if not 0 <= spared < workers:
-            raise ConfigError(f"{name}: of {workers} workers, 0 to {workers - 1} can be done without, not {spared}")
+            raise ConfigError(f"s, the workers to do without, must be 0 to {workers - 1}, not {spared}")
         super().__init__(name, workers)
         self.spared = spared
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.coding.assignment import Assignment
-from edgepeer.coding.linear import LinearCode
-from edgepeer.errors import ConfigError
+from edgepeer.coding.linear import LinearCode, check_stragglers
 
 __all__ = ["FractionalCode"]
 
@@ -26,10 +25,7 @@ class FractionalCode(LinearCode):
     """
 
     def __init__(self, name: str, workers: int, s: int) -> None:
-        if not 1 <= s < workers:
-            raise ConfigError(
-                f"code {name}: s must be 1 to {workers - 1} with {workers} workers; without stragglers: none"
-            )
+        check_stragglers(workers, s)
         self.s = s
         count = workers // (s + 1)
         self.groups = tuple(tuple(range(group, workers, count)) for group in range(count))

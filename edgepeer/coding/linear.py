@@ -18,7 +18,7 @@ from edgepeer.coding.assignment import Assignment
 from edgepeer.coding.code import Code, Recovery
 from edgepeer.errors import ConfigError, Undecodable
 
-__all__ = ["Decoding", "LinearCode"]
+__all__ = ["Decoding", "LinearCode", "check_stragglers"]
 
 _TOLERANCE: Final = 1e-9
 """A sum is exact if no chunk's coverage is further from 1. What is solved is exact to about 1e-16 * condition."""
@@ -43,6 +43,16 @@ class Decoding:
         return self.residual == 0.0
 
 
+def check_stragglers(workers: int, s: int) -> None:
+    """Raises ConfigError if a code can't be had that is exact without any s of so many workers."""
+    if workers < 2:
+        raise ConfigError("a code takes two workers at least")
+    if not 1 <= s < workers:
+        raise ConfigError(
+            f"s, the stragglers that do no harm, must be 1 to {workers - 1}, not {s}; the code none has 0"
+        )
+
+
 class LinearCode(Code):
     """The code with these coefficients, decoded by least squares: of all r that come closest to A r = 1, the shortest.
 
@@ -55,7 +65,7 @@ class LinearCode(Code):
         super().__init__(name, assignment)
         given = assignment.matrix() if coefficients is None else coefficients
         if given.shape != (assignment.chunks, assignment.workers) or np.any(given[assignment.ordering == 0]):
-            raise ConfigError(f"{name}: the coefficients are not of this assignment")
+            raise ConfigError("the coefficients are not of this assignment")
         self.coefficients = given
         self._last: tuple[bytes, Decoding] | None = None
 

@@ -35,6 +35,7 @@ __all__ = ["PartialCode"]
 
 _RANK: Final = 1e-9
 """Singular values below this part of the greatest are zeros."""
+_NEVER: Final = np.iinfo(np.int64).max
 
 
 class PartialCode(Code):
@@ -53,19 +54,20 @@ class PartialCode(Code):
         fewest = min(assignment.replication)
         if not 1 <= blocks <= fewest:
             raise ConfigError(
-                f"{name}: vectors can be 1 to {fewest} times shorter, not {blocks}: "
-                f"chunk {assignment.replication.index(fewest)} is with {fewest} workers only"
+                f"l must be 1 to {fewest}, not {blocks}: each chunk must be with l workers at least, "
+                f"and chunk {assignment.replication.index(fewest)} is with {fewest}"
             )
         super().__init__(name, assignment, blocks)
         self.columns = spread_columns(assignment, blocks) if columns is None else columns
         if self.columns.shape != (blocks, assignment.workers):
-            raise ConfigError(f"{name}: R has shape {self.columns.shape}, must have {(blocks, assignment.workers)}")
+            raise ConfigError(f"R has shape {self.columns.shape}, must have {(blocks, assignment.workers)}")
+        self._sums = blocks == 1 and columns is None
+        """Whether workers send weighted partial sums, for which nothing need be solved."""
         most = max(assignment.replication)
         self._holders = np.zeros((assignment.chunks, most), np.int64)
         """By chunk its workers, then worker 0 again and again, shape (chunks, most)."""
-        self._places = np.zeros((assignment.chunks, most), np.int64)
+        self._places = np.full((assignment.chunks, most), _NEVER)
         """By chunk at which place in their orders they have it, from 1 on."""
-        self._places.fill(np.iinfo(np.int64).max)
         for chunk, row in enumerate(assignment.ordering):
             holders = np.flatnonzero(row)
             self._holders[chunk, : len(holders)] = holders
@@ -93,9 +95,11 @@ class PartialCode(Code):
         order = self.assignment.orders[worker]
         out = np.zeros((len(order), self.blocks))
         chunks = np.array(order[: done[worker]], dtype=np.int64)
-        if len(chunks):
+        if self._sums:
+            out[: len(chunks), 0] = 1 / (self._places[chunks] <= np.asarray(done)[self._holders[chunks]]).sum(axis=1)
+        elif len(chunks):
             inverses = np.linalg.pinv(self._systems(chunks, done), rcond=_RANK)
-            mine = (self._holders[chunks] == worker) & (self._places[chunks] < np.iinfo(np.int64).max)
+            mine = (self._holders[chunks] == worker) & (self._places[chunks] < _NEVER)
             out[: len(chunks)] = inverses[np.arange(len(chunks)), np.argmax(mine, axis=1)]
         return out
 

@@ -69,9 +69,15 @@ class CodeSpec:
         Raises:
             ConfigError: it can't be had for these, and why.
         """
+        try:
+            return self._build(workers, fanout, seed)
+        except ConfigError as error:
+            raise ConfigError(f"code {self} with {workers} workers: {error}") from None
+
+    def _build(self, workers: int, fanout: int, seed: int) -> Code:
         name, numbers = str(self), dict(self.numbers)
         if workers < 1:
-            raise ConfigError(f"code {name}: {workers} workers; there must be one at least")
+            raise ConfigError("there must be one at least")
         match self.kind:
             case "first":
                 return FirstCode(name, workers, numbers["s"])
