@@ -74,3 +74,20 @@ def test_three_peers_train_a_keras_model_to_the_same_bits() -> None:
     assert len({digest for _, _, digest in lines}) == 1
     assert len({accuracy for _, accuracy, _ in lines}) == 1
     assert float(lines[0][1]) > 0.9
+
+
+def test_a_coded_tree_does_not_wait_for_the_slow_peer() -> None:
+    pytest.importorskip("amqtt", reason="the embedded broker needs amqtt")
+    with running("coded_tree.py", "--rounds", "10") as process:
+        output = outcome_of(process, timeout=60)
+    assert "last sum: exact True, over 700 samples" in output
+    assert "p6" not in output.splitlines()[0]  # the slow one
+
+
+@pytest.mark.parametrize("wait", ["exact", "error<3.5"])
+def test_a_coded_star_is_exact_or_says_that_it_is_not(wait: str) -> None:
+    pytest.importorskip("amqtt", reason="the embedded broker needs amqtt")
+    with running("coded_star.py", "--rounds", "5", "--wait", wait) as process:
+        output = outcome_of(process, timeout=60)
+    assert ("5 of 5 rounds exact" in output) == (wait == "exact")
+    assert ("approximate: " in output) == (wait != "exact")
