@@ -59,6 +59,11 @@ class CodeSpec:
         values = ",".join(f"{key}={value}" for key, value in (*self.numbers, *self.words))
         return f"{self.kind}:{values}" if values else self.kind
 
+    @property
+    def blocks(self) -> int:
+        """By how many times a worker's vector is shorter than the sum, however many workers there are."""
+        return dict(self.numbers).get("l", 1)
+
     def build(self, workers: int, fanout: int, seed: int = 0) -> Code:
         """The code for so many workers.
 

@@ -24,6 +24,11 @@ class CodeInUse:
         self._wait = parse_wait(wait)
         self._built = lru_cache(maxsize=4)(self._spec.build)
 
+    @property
+    def blocks(self) -> int:
+        """By how many times a worker's vector is shorter than the sum."""
+        return self._spec.blocks
+
     def build(self, workers: int, fanout: int) -> Code:
         """The code for so many workers, in a tree of that fan-out.
 

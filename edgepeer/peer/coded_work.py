@@ -19,6 +19,7 @@ from edgepeer.coding.encode import padded
 from edgepeer.coding.work import Work
 from edgepeer.errors import ConfigError, ContributionMismatch
 from edgepeer.ids import PeerId
+from edgepeer.peer.code_in_use import CodeInUse
 from edgepeer.peer.outcome import Arrays, Outcome, Shapes, flatten
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
@@ -36,12 +37,13 @@ Pace: TypeAlias = Callable[[int], float]
 class CodedWork:
     """What this peer has computed for the round.
 
-    The vector of a chunk is its gradient times its weight, then the weight, then zeros up to a multiple of the code's
-    blocks. So the weight of a sum is what the sum itself holds, also where it is an approximation.
+    The vector of a chunk is its gradient times its weight, zeros up to a multiple of the code's blocks, then the weight
+    in each block. So the weight of a sum is what the sum itself holds. Where chunks are in it that were computed by
+    fewer than `blocks`, of which each block holds another part, it is that on average.
 
     Args:
         round_: the number of the round.
-        build: the code for (workers, fan-out of the tree).
+        code: by which it is coded.
         dispatch: hands an event to the machine.
         like: the round before, whose gradients had the same shape.
     """
@@ -49,7 +51,7 @@ class CodedWork:
     def __init__(
         self,
         round_: int,
-        build: Callable[[int, int], Code],
+        code: CodeInUse,
         gradient: Gradient,
         dispatch: Callable[[ev.Event], None],
         pace: Pace | None = None,
@@ -57,7 +59,7 @@ class CodedWork:
         like: CodedWork | None = None,
     ) -> None:
         self._round = round_
-        self._build = build
+        self._used = code
         self._gradient = gradient
         self._dispatch = dispatch
         self._pace = pace
@@ -76,7 +78,7 @@ class CodedWork:
         self._code = None
         if view.slots:
             with contextlib.suppress(ConfigError):  # the machine finds the same, and gives the round up
-                self._code = self._build(len(view.slots), view.fanout)
+                self._code = self._used.build(len(view.slots), view.fanout)
         self._work.enter(self._code, view.owned.get(me, ()))
         self._say()
 
@@ -106,10 +108,10 @@ class CodedWork:
         if self._shapes is not None and (self._shapes != shapes or self._size != flat.size):
             raise ContributionMismatch("the gradients of two chunks differ in shape")
         self._shapes, self._size = shapes, flat.size
-        vector = np.zeros(padded(flat.size + 1, blocks), flat.dtype)
+        vector = np.zeros(padded(flat.size, blocks) + blocks, flat.dtype)
         if weight:
             np.multiply(flat, weight, out=vector[: flat.size])
-        vector[flat.size] = weight
+        vector[-blocks:] = weight
         return vector
 
     def encode(self, asked: fx.EncodeWanted) -> None:
@@ -136,7 +138,7 @@ class CodedWork:
             epoch=effect.epoch,
             contributors=effect.contributors,
             exact=effect.exact,
-            weight=float(effect.sum[self._size]),
+            weight=float(effect.sum[-self._used.blocks :].mean()),
             seconds=seconds,
             digest=effect.digest.hex(),
             paths=effect.paths,

@@ -72,7 +72,7 @@ class Rounds:
             raise PeerError("this peer's rounds are not coded: give it a code, as in Peer(code='cyclic:s=1')")
         began = time.monotonic()
         round_ = self._driver.node.allreduce.committed + 1
-        work = self._work = CodedWork(round_, code.build, gradient, self._driver.dispatch, pace, like=self._work)
+        work = self._work = CodedWork(round_, code, gradient, self._driver.dispatch, pace, like=self._work)
         if self._missed:
             await work.learn()
             return work.outcome(self._missed.popleft(), time.monotonic() - began)

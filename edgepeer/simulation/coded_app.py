@@ -89,9 +89,9 @@ class CodedApp:
 
 
 def chunk_vector(chunk: int, number: int, size: int, dtype: str, blocks: int) -> ev.FloatVector:
-    """A chunk's gradient in a round, then what it counts for; zeros up to a multiple of `blocks`."""
-    vector = np.zeros(padded(size + 1, blocks), dtype)
+    """A chunk's gradient in a round, zeros up to a multiple of `blocks`, then what it counts for in each block."""
+    vector = np.zeros(padded(size, blocks) + blocks, dtype)
     seed = np.random.Generator(np.random.PCG64([chunk, number]))
     vector[:size] = seed.standard_normal(size)
-    vector[size] = 1 + chunk % 3
+    vector[-blocks:] = 1 + chunk % 3
     return vector
