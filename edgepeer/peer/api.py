@@ -145,11 +145,11 @@ class Peer:
         node = self._machine(me, now=time.monotonic())
         self._driver = Driver(node, self)
         self._rounds = Rounds(self._driver, self.bell)
-        if self._code is not None:
-            self._rounds.use(self._code)
         hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation, protocol=self._protocol)
         switchboard = Switchboard(transport, hello, self._driver, tasks, max_links=self._limits.max_links)
         self._driver.switchboard = switchboard
+        if self._code is not None:
+            self._rounds.use(self._code)
         self._stack.callback(switchboard.close, "leaving")
         self._stack.callback(self._driver.stop)
         self._stack.callback(self._rounds.fail, LeftFabric("this peer has left the fabric"))

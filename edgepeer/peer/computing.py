@@ -14,7 +14,7 @@ import numpy as np
 
 from edgepeer.coding.code import Code
 from edgepeer.errors import NotReady
-from edgepeer.ids import PeerId
+from edgepeer.peer.api import Peer
 from edgepeer.peer.coded_work import Gradient
 from edgepeer.peer.pacing import Pacing
 from edgepeer.topology.view import View
@@ -30,28 +30,25 @@ class Computing:
 
     Args:
         size: of the model, in parameters.
-        view: says in which view this peer works.
         build: the job's code for (workers, fan-out of the tree); None where rounds are not coded.
     """
 
     def __init__(
         self,
-        me: PeerId,
+        peer: Peer,
         job: Job,
         batches: Batches,
         size: int,
         worker: Executor,
         pacing: Pacing,
-        view: Callable[[], View | None],
         build: Callable[[int, int], Code] | None = None,
     ) -> None:
-        self._me = me
+        self._peer = peer
         self._job = job
         self._batches = batches
         self._size = size
         self._worker = worker
         self._pacing = pacing
-        self._view = view
         self._build = build
         self._vector = np.zeros(size + 1, dtype=np.float32)
         self.samples = 0
@@ -62,7 +59,7 @@ class Computing:
     async def batch(self, view: View, number: int) -> tuple[Float32Vector, int]:
         """This peer's gradient in a round, in memory that the next one takes again, and of how many samples it is."""
         self.seconds = 0.0
-        position = view.position(self._me)
+        position = view.position(self._peer.id)
         samples = await self._gradient(view, position, view.size, number, self._vector, lambda: None)
         return self._vector, samples
 
@@ -77,11 +74,11 @@ class Computing:
         self.seconds = 0.0
 
         async def gradient(chunk: int, chunks: int) -> tuple[Float32Vector, float]:
-            view = self._view()
+            view = self._peer.view
             if view is None or not view.slots or self._build is None:
                 raise NotReady("this peer is in no view of coded rounds any more")
             code = self._build(len(view.slots), view.fanout)
-            mine = {part for slot in view.owned.get(self._me, ()) for part in code.assignment.orders[slot]}
+            mine = {part for slot in view.owned.get(self._peer.id, ()) for part in code.assignment.orders[slot]}
             # However many chunks there are: as many samples in a round as without a code.
             share = len(view.slots) / chunks
             vector = np.zeros(self._size + 1, dtype=np.float32)
@@ -111,6 +108,7 @@ class Computing:
         began = time.monotonic()
         samples = await asyncio.get_running_loop().run_in_executor(self._worker, compute)
         self.samples += samples
-        await self._pacing.rest(began, round_=number, chunk=part, seed=self._job.seed, among=view.ids, share=share)
+        if self._peer.committed < number:  # else this is only to see how long gradients are
+            await self._pacing.rest(began, round_=number, chunk=part, seed=self._job.seed, among=view.ids, share=share)
         self.seconds += time.monotonic() - began
         return samples

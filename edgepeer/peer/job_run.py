@@ -166,13 +166,12 @@ class JobRun:
         self._trainer = trainer
         build_code = self._code.build if self._code is not None else None
         self._computing = Computing(
-            self._peer.id,
+            self._peer,
             job,
             batches,
             trainer.size,
             self._worker,
             self._pacing,
-            lambda: self._peer.view,
             build_code,
         )
 
