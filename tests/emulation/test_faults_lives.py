@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
+from pathlib import Path
 
+import msgspec
 import pytest
 from stage import DEADLINE_S, Crew, crew, scene_of, until
 
+from edgepeer.coding.speed import parse_speed
 from edgepeer.emulation.faults.kinds import Slow, Span, Who
-from edgepeer.emulation.faults.lives import KillFault, PauseFault, RestartFault, SlowFault
+from edgepeer.emulation.faults.lives import KillFault, PaceFault, PauseFault, RestartFault, SlowFault
 from edgepeer.emulation.faults.proc import Throttle, cpu_seconds, state_of
 from edgepeer.emulation.faults.scene import Unconfirmed
+from edgepeer.peer.pacing import Pacing, Slowed, read_slowed
 
 
 async def passed(seconds: float) -> None:
@@ -127,3 +132,39 @@ def test_no_such_process() -> None:
     assert cpu_seconds(free) == 0.0
     with pytest.raises(ProcessLookupError):
         Throttle(free, 2)
+
+
+async def test_slow_where_speed_follows_a_model(tmp_path: Path) -> None:
+    """The stand-in for a peer is this test: it computes as slowly as a peer would."""
+    pacing = Pacing(parse_speed("constant:0.002"), "p00", tmp_path)
+
+    async def compute() -> None:
+        await pacing.rest(time.monotonic(), round_=1, chunk=0, seed=0, among=("p00",))
+
+    async with crew() as running:
+        fault = Slow(span=Span("round", 1), peer=Who("number", 0), factor=5)
+        slow = PaceFault(fault, "p00", tmp_path, scene_of(running))
+        await slow.inject()
+        assert state_of(running.process("p00").pid) != "T"
+        with pytest.raises(Unconfirmed, match="p00 has not begun to compute anything meanwhile"):
+            await slow.lift()
+        await slow.inject()
+        await compute()
+        await compute()
+        await slow.lift()
+        assert slow.confirmed["batches"] == 2
+        assert slow.confirmed["seconds"] > 0.019
+        await compute()  # as fast as ever
+        assert read_slowed(tmp_path).batches == 2
+        await slow.inject()
+        write_slowed(tmp_path, Slowed(factor=5, batches=3, seconds=0.006, unslowed_seconds=0.006))
+        with pytest.raises(Unconfirmed, match=r"p00 took 0.006 s for what takes 0.006 s, not 5 times as long"):
+            await slow.lift()
+        await slow.inject()
+        slow.release()
+        await compute()
+        assert read_slowed(tmp_path).batches == 0
+
+
+def write_slowed(state_dir: Path, slowed: Slowed) -> None:
+    (state_dir / "slowed-down").write_bytes(msgspec.json.encode(slowed))

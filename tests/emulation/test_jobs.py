@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgepeer.emulation.jobs import make_job
+from edgepeer.emulation.jobs import fanout_of, make_job
 from edgepeer.errors import ConfigError
 from edgepeer.settings import EmulateSettings, JobSettings, TrainSettings
 
@@ -59,3 +59,57 @@ def test_data_that_an_emulation_can_not_read(tmp_path: Path) -> None:
         make_job(EmulateSettings(dataset=f"{kind}own.npz", data_dir=tmp_path), wait_for=1)
         make_job(EmulateSettings(dataset=f"{kind}{file}"), wait_for=1)
         make_job(TrainSettings(dataset=f"{kind}other.npz"), wait_for=1)  # the devices' files are not ours
+
+
+CODED = [
+    ({"code": "nosuch"}, "code = 'nosuch': there is no code 'nosuch', only none, first, cyclic, "),
+    ({"code": "cyclic:s=x"}, "code = 'cyclic:s=x': s must be a whole number"),
+    ({"code": "cyclic:s=40"}, "code = cyclic:s=40: s=40 is more than 32, the most that jobs may ask for"),
+    ({"code": "cyclic:s=1", "wait": "soon"}, "wait = 'soon': must be exact, error<E or deadline:SECONDS"),
+    ({"wait": "deadline:1"}, "wait = deadline:1: only coded rounds can end early; add a code, such as first:s=1"),
+    ({"code": "cyclic:s=1", "dataset": "local:x.npz"}, "code = cyclic:s=1: several peers must have the same data"),
+]
+
+
+@pytest.mark.parametrize(("fields", "said"), CODED)
+def test_codes_that_can_not_be_had(fields: dict[str, str], said: str) -> None:
+    assert refusal(TrainSettings(peers=7, **fields)).startswith(said)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"code": "cyclic:s=1", "protocol": "ring"}, "rounds of protocol ring can't be coded; use protocol ft-tree"),
+        ({"code": "cyclic:s=7", "peers": 7}, "code = cyclic:s=7: can't be had with 7 peers: "),
+        ({"code": "partial:l=3,replication=2"}, "can't be had with 7 peers: "),
+        ({"code": "graph:degree=3"}, "can't be had with 7 peers: "),
+        ({"code": "coded-reduce:s=2", "fanout": 2}, "s must be below the fan-out"),
+        ({"code": "coded-reduce:s=1", "topology": "star"}, "compute nothing; use cyclic:s=1 or fractional:s=1"),
+        (
+            {"topology": "star", "protocol": "ring"},
+            "topology = star: protocol ring has a shape of its own; use ft-tree",
+        ),
+        ({"topology": "star", "fanout": 4}, "fanout = 4: topology star has one of its own"),
+        ({"device_speed": "warp:9"}, "device speed = 'warp:9': must be none, constant:S"),
+        ({"device_speed": "trace:/nowhere/at/all"}, "/nowhere/at/all can't be read"),
+    ],
+)
+def test_emulations_that_can_not_be_had(fields: dict[str, object], said: str) -> None:
+    settings = EmulateSettings(**fields)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError) as caught:
+        make_job(settings, wait_for=settings.peers)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_code_on_a_real_fleet_says_for_how_many() -> None:
+    assert "say how many there will be: --peers" in refusal(TrainSettings(code="cyclic:s=1"))
+    job = make_job(TrainSettings(code="cyclic", peers=4, wait="deadline:0.50"), wait_for=4)
+    assert (job.code, job.wait) == ("cyclic:s=1", "deadline:0.50")
+    assert make_job(TrainSettings(code="none:"), wait_for=1).code == "none"
+
+
+def test_topologies() -> None:
+    assert fanout_of(EmulateSettings(peers=7, fanout=3)) == 3
+    assert fanout_of(EmulateSettings(peers=64, topology="star")) == 63
+    assert fanout_of(EmulateSettings(peers=1, topology="star")) == 1

@@ -1,0 +1,95 @@
+"""`edgepeer emulate --code`: real processes, some of them slow or killed, and rounds that are exact all the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from real_programs import Program, edgepeer
+
+NUMPY = ("emulate", "--trainer", "numpy", "--model", "mlp-plain", "--optimizer", "sgd", "--learning-rate", 0.1)
+
+
+async def run(home: Path, *arguments: object) -> tuple[Program, dict[str, Any]]:
+    """An emulation that ends well, and its report."""
+    async with edgepeer(*NUMPY, "--network", "none", *arguments, "--report", "out", home=home) as program:
+        assert await program.end(100) == 0, program.everything()
+    report: dict[str, Any] = json.loads((home / "out" / "report.json").read_text())
+    assert len(set(report["parameter_digests"].values())) == 1
+    return program, report
+
+
+@pytest.mark.slow
+async def test_codes_come_to_what_an_uncoded_run_comes_to(tmp_path: Path) -> None:
+    _, plain = await run(tmp_path, "--rounds", 20)
+    assert (plain["code"], plain["computed"]) == ("none", pytest.approx(1))
+    for code in ("partial:l=2,replication=3", "cyclic:s=1"):
+        program, coded = await run(tmp_path, "--rounds", 20, "--code", code)
+        assert coded["final"]["accuracy"] == plain["final"]["accuracy"]
+        assert coded["final"]["loss"] == pytest.approx(plain["final"]["loss"], rel=1e-4)
+        details = coded["rounds_detail"]
+        assert [(detail["exact"], detail["chunks_covered"], detail["error"]) for detail in details] == [
+            (True, 7, 0)
+        ] * 20
+        assert any(f"exact 20 of 20 ({code})" in line for line in program.out)
+        assert any("times as many samples as the sums are of" in line for line in program.out)
+
+
+@pytest.mark.slow
+async def test_a_straggler_and_a_killed_peer_cost_nothing(tmp_path: Path) -> None:
+    """Rounds without a code take as long as the slowest; with one they don't, and stay exact when a peer is killed."""
+    speed = ("--device-speed", "constant:0.04")
+    slow = ("--slow", "6x20@11..30")
+
+    _, plain = await run(tmp_path, "--rounds", 30, *speed, *slow)
+    assert plain["faults"][0]["confirmed"]["seconds"] > 19 * 20 * 0.04
+    assert seconds(plain, 12, 30) > 20 * 0.04
+
+    program, coded = await run(
+        tmp_path,
+        "--rounds",
+        60,
+        *speed,
+        "--code",
+        "partial:l=1,replication=3",
+        "--slow",
+        "6x20@11..60",
+        "--kill",
+        "4@40",
+    )
+    assert all(detail["exact"] for detail in coded["rounds_detail"])
+    assert [detail["round"] for detail in coded["rounds_detail"]] == list(range(1, 61))
+    assert seconds(coded, 12, 60) < seconds(plain, 12, 30) / 3
+    assert [fault["kind"] for fault in coded["faults"]] == ["slow", "kill"]
+    assert coded["faults"][0]["confirmed"]["batches"] > 10
+    assert "p04" not in coded["parameter_digests"]
+    assert len(coded["parameter_digests"]) == 6
+    assert any("batches begun so slowly" in line for line in program.out)
+
+
+def seconds(report: dict[str, Any], first: int, last: int) -> float:
+    return median(detail["seconds"] for detail in report["rounds_detail"] if first <= detail["round"] <= last)
+
+
+@pytest.mark.slow
+async def test_an_approximate_run_says_so(tmp_path: Path) -> None:
+    program, report = await run(
+        tmp_path,
+        "--rounds",
+        15,
+        "--topology",
+        "star",
+        "--code",
+        "first:s=2",
+        "--device-speed",
+        "stragglers:0.02,500,0.28",
+    )
+    for detail in report["rounds_detail"]:
+        assert (detail["exact"], detail["chunks"], detail["chunks_covered"], detail["error"]) == (False, 7, 5, 2)
+    text = "\n".join(program.out)
+    assert "approximate (5/7 chunks, error 2)" in text
+    assert "exact 0 of 15 (first:s=2, wait exact)" in text
+    assert "the others: 5 of 7 chunks whole, error median 2, p95 2" in text
