@@ -238,7 +238,7 @@ class Shell:
         if rounds.begun and self._wanted_run in (None, view.run):
             return
         following = self.membership.next_view(
-            first_round=rounds.committed + 1, boundary=False, idle=True, contributed=False, votes=(), now=self._now
+            first_round=rounds.committed + 1, boundary=False, idle=True, needed=False, votes=(), now=self._now
         )
         if following is not None:
             self._install(following)

@@ -51,6 +51,8 @@ class Code(ABC):
         self.assignment = assignment
         self.blocks = blocks
         """By how many times a worker's vector is shorter than the sum (the papers' l)."""
+        self.loads = tuple(len(order) for order in assignment.orders)
+        """How many chunks each worker has."""
 
     @property
     def workers(self) -> int:

@@ -26,6 +26,8 @@ class Work:
 
     def enter(self, code: Code | None, slots: tuple[int, ...]) -> None:
         """This peer computes for these slots (workers) of the code from now on."""
+        if code is None or self._code is None or code.chunks != self._code.chunks:
+            self._vectors.clear()  # a chunk is another part of the data
         self._code, self._slots = code, slots if code is not None else ()
 
     def done(self) -> dict[int, int]:
@@ -51,21 +53,18 @@ class Work:
         """A chunk is computed."""
         self._vectors[chunk] = vector
 
-    def encode(self, done: tuple[int, ...] | None, narrow: int | None) -> NDArray[Any] | None:
+    def encode(self, done: tuple[int, ...], narrow: int | None) -> NDArray[Any]:
         """What this peer brings, in new memory, when so much counts as computed of every slot.
 
         Args:
-            done: of each slot; None: zeros of the sum's size.
+            done: of each slot; of this peer's, no more than is computed, and something of one at least.
             narrow: bring this slot's vector as it is, not expanded, shape (size // blocks,).
 
         Returns:
-            Shape (size,) unless narrow; None if nothing is computed yet that would tell the size.
+            Shape (size,) unless narrow.
         """
         code = self._code
-        if code is None or not self._vectors:
-            return None
-        if done is None:
-            return np.zeros_like(next(iter(self._vectors.values())))
+        assert code is not None
         if narrow is not None:
             return self._of(code, narrow, done)
         brings = code.brings(done)

@@ -45,7 +45,7 @@ class CodedWork:
         round_: the number of the round.
         code: by which it is coded.
         dispatch: hands an event to the machine.
-        like: the round before, whose gradients had the same shape.
+        like: the round before, whose gradients probably had the same shape.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class CodedWork:
         self._view: View | None = None
         self._code: Code | None = None
         self._work = Work()
-        self._shapes: Shapes | None = like._shapes if like is not None else None
-        self._size: int = like._size if like is not None else 0
-        self._asked: fx.EncodeWanted | None = None
+        self._shapes: Shapes | None = None
+        self._size = 0
+        self._guess = like.shape_guess if like is not None else None
 
     def enter(self, view: View, me: PeerId) -> None:
         """The round goes on in this view."""
         if view is self._view:
             return
-        self._view, self._asked = view, None
+        self._view = view
         self._code = None
         if view.slots:
             with contextlib.suppress(ConfigError):  # the machine finds the same, and gives the round up
@@ -83,7 +83,8 @@ class CodedWork:
         self._say()
 
     def _say(self) -> None:
-        self._dispatch(ev.ChunksDone(self._round, self._work.done()))
+        if self._view is not None:
+            self._dispatch(ev.ChunksDone(self._view.stamp, self._round, self._work.done()))
 
     async def compute_next(self) -> bool:
         """Compute a chunk. False if there is nothing left to compute in this view."""
@@ -95,10 +96,9 @@ class CodedWork:
         vector = self._pack(value, weight, code.blocks)
         if self._pace is not None:
             await asyncio.sleep(max(0.0, began + self._pace(chunk) - time.monotonic()))
-        self._work.add(chunk, vector)
-        self._say()
-        if self._asked is not None:
-            self.encode(self._asked)
+        if self._code is not None and self._code.chunks == code.chunks:  # else the data are cut otherwise meanwhile
+            self._work.add(chunk, vector)
+            self._say()
         return True
 
     def _pack(self, value: Arrays, weight: float, blocks: int) -> FloatVector:
@@ -116,15 +116,21 @@ class CodedWork:
 
     def encode(self, asked: fx.EncodeWanted) -> None:
         """The root has closed the round: bring what counts."""
-        if self._view is None or self._view.stamp != asked.epoch:
+        if self._view is None or (self._view.stamp, self._round) != (asked.epoch, asked.round):
             return  # it is asked again in the new view
-        vector = self._work.encode(asked.done, asked.narrow)
-        self._asked = asked if vector is None else None  # how long vectors are is known when the first is there
-        if vector is not None:
-            self._dispatch(ev.Encoded(asked.epoch, asked.round, vector))
+        self._dispatch(ev.Encoded(asked.epoch, asked.round, self._work.encode(asked.done, asked.narrow)))
 
-    async def learn(self) -> None:
-        """Know how the gradients look like: where the very first round did without this peer, by computing one."""
+    @property
+    def shape_guess(self) -> tuple[Shapes, int] | None:
+        """What the gradients of the next round may look like."""
+        return (self._shapes, self._size) if self._shapes is not None else self._guess
+
+    async def learn(self, effect: fx.RoundCommitted) -> None:
+        """Know what the gradients look like. Where the first round did without this peer, or this one has another size
+        than the last, that takes computing one."""
+        blocks, guess = self._used.blocks, self._guess
+        if self._shapes is None and guess is not None and padded(guess[1], blocks) + blocks == effect.sum.size:
+            self._shapes, self._size = guess
         if self._shapes is None:
             value, _ = await self._gradient(0, self._code.chunks if self._code is not None else 1)
             flat, self._shapes = flatten(value)

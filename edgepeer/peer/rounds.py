@@ -45,6 +45,8 @@ class Rounds:
         self._waiting: asyncio.Future[fx.RoundCommitted] | None = None
         self._work: CodedWork | None = None
         self._missed: deque[fx.RoundCommitted] = deque()
+        self._behind = 0
+        """The last of the coded rounds whose outcomes are lost, since the program did not ask for them; 0: none."""
 
     def use(self, code: CodeInUse | None) -> None:
         """Rounds are coded from the next view on, or no more."""
@@ -70,13 +72,18 @@ class Rounds:
         code = self.code
         if code is None:
             raise PeerError("this peer's rounds are not coded: give it a code, as in Peer(code='cyclic:s=1')")
+        if self._behind:
+            behind, self._behind = self._behind, 0
+            raise FellBehind(f"rounds up to {behind} were decided without this peer")
         began = time.monotonic()
         round_ = self._driver.node.allreduce.committed + 1
-        work = self._work = CodedWork(round_, code, gradient, self._driver.dispatch, pace, like=self._work)
+        work = CodedWork(round_, code, gradient, self._driver.dispatch, pace, like=self._work)
         if self._missed:
-            await work.learn()
-            return work.outcome(self._missed.popleft(), time.monotonic() - began)
+            committed, self._work = self._missed.popleft(), work
+            await work.learn(committed)
+            return work.outcome(committed, time.monotonic() - began)
         async with self._call(timeout) as waiting:
+            self._work = work  # not before: one that was cancelled in mid-round has still to encode
             if self.view is not None:
                 work.enter(self.view, self._me)
             computing = asyncio.create_task(self._compute(work))
@@ -89,7 +96,7 @@ class Rounds:
                 computing.cancel()
                 await asyncio.gather(computing, return_exceptions=True)
         seconds = time.monotonic() - began
-        await work.learn()
+        await work.learn(committed)
         return work.outcome(committed, seconds)
 
     async def _compute(self, work: CodedWork) -> None:
@@ -151,8 +158,9 @@ class Rounds:
         """Another view, or none."""
         if view is None or (self.view is not None and view.run != self.view.run):
             self._missed.clear()
+            self._work, self._behind = None, 0
         self.view = view
-        if view is not None and self._waiting is not None and self._work is not None:
+        if view is not None and self._work is not None:  # also of a call that was cancelled: what it has still counts
             asyncio.get_running_loop().call_soon(self._enter, view)
 
     def _enter(self, view: View) -> None:
@@ -166,10 +174,12 @@ class Rounds:
             self._missed.append(effect)
             if len(self._missed) > _MOST_MISSED:
                 self._missed.clear()
+                self._behind = effect.round
                 self._driver.dispatch(ev.StateLost())
 
     def adopted(self, number: int) -> None:
         """The state after that round is in use here."""
+        self._behind = 0
         while self._missed and self._missed[0].round <= number:
             self._missed.popleft()
 

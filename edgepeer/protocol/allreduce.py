@@ -52,6 +52,8 @@ class Allreduce(CodedRounds):
     def install(self, view: View, now: float) -> None:
         """Work in `view` from now on; the round in progress starts again."""
         place, rd, joining = self.place, self._round, self.place.view is None
+        rd.may_be_decided |= self._coded.spoke
+        self._coded.spoke = False
         place.enter(view)
         self._coded.enter(view)
         self._deciding.enter(view)
@@ -92,9 +94,12 @@ class Allreduce(CodedRounds):
             for child in self.place.children:
                 below = tree.subtree(view.position(child), view.fanout, view.size)
                 streams[child] = Upstream(sum(1 << p for p in below), self._rates.of(child))
-        self._round.restart(streams)
-        if self._coded.code is not None:
-            self._round.own = self._round.shape = None  # the owner will encode again, for this view
+        rd, coded = self._round, view is not None and bool(view.slots)
+        rd.restart(streams)
+        if rd.in_chunks or coded:
+            rd.own = rd.shape = None  # the owner will encode again, for this view
+        if coded and rd.mine and not rd.in_chunks:
+            self._want_abort("mismatch", f"{self.place.me} brings a plain vector, but rounds are coded here")
 
     def on_sync(self, peer: PeerId, committed: int) -> None:
         """A neighbour stands in this view and run, after round `committed`; all that it lacks is sent again."""
@@ -186,22 +191,50 @@ class Allreduce(CodedRounds):
         return self._round.mine
 
     @property
+    def needed(self) -> bool:
+        """Whether the round in progress may need this peer: for what it brings, or for what it holds."""
+        rd, closed = self._round, self._coded.closed
+        if rd.held is not None or rd.prior is not None:
+            return True
+        if not rd.in_chunks or not rd.abandoned:
+            return rd.mine
+        return closed is not None and self._is_in(closed.expected)
+
+    @property
+    def holding(self) -> bool:
+        """Whether a result is here that may count already, somewhere."""
+        return self._round.held is not None or self._round.prior is not None
+
+    def _is_in(self, positions: int) -> bool:
+        view = self.place.view
+        return view is not None and bool(positions >> view.position(self.place.me) & 1)
+
+    @property
     def waiting(self) -> bool:
         """Whether the round waits for this peer's children, and not for itself."""
-        return self._round.waits_for_children
+        rd, closed = self._round, self._coded.closed
+        if self._coded.code is not None and closed is None:
+            return self._coded.waiting
+        return bool(rd.late) and (rd.own is not None or (closed is not None and not self._is_in(closed.expected)))
 
     def laggards(self, now: float) -> list[PeerId]:
         """Children that have kept the round waiting for longer than the limit."""
-        if self._coded.code is not None and self._coded.closed is None:
-            return self._coded.stalled(now, self._limits.stall_s)
-        return self._round.late if self.contributed and now - self._round.since > self._limits.stall_s else []
+        rd, stall_s = self._round, self._limits.stall_s
+        if self._coded.code is None:
+            return rd.late if self.contributed and now - rd.since > stall_s else []
+        if self._coded.closed is None:
+            return self._coded.stalled(now, stall_s)
+        return rd.late if now - self._coded.closed_at > stall_s else []
 
     def missing(self) -> tuple[PeerId, ...]:
         """Whom the round waits for, as far as this peer can tell."""
         view, parent = self.place.view, self.place.parent
         if view is None or not self.contributed:
             return ()
-        return view.names(self._round.missing) or ((parent,) if parent is not None else ())
+        late = self._round.missing
+        if self._coded.code is not None and self._coded.closed is None:
+            late = sum(self._coded.missing(child) for child in self.place.children)
+        return view.names(late) or ((parent,) if parent is not None else ())
 
     # -- contributions -----------------------------------------------------------------------------------------
 
@@ -225,7 +258,8 @@ class Allreduce(CodedRounds):
         self._advance()
 
     def abandon(self) -> None:
-        """The contribution's memory is about to change: go on with a copy."""
+        """The owner does not wait, and the contribution's memory is about to change: go on with a copy."""
+        self._round.abandoned = True
         if self._round.let_go() and self.place.parent is not None:
             self._fail_link(self.place.parent, "a contribution was abandoned while it was being sent", True)
 
@@ -241,12 +275,14 @@ class Allreduce(CodedRounds):
         rd, shape = self._round, Shape(frame.total, frame.dtype)
         wide = Shape(frame.total * frame.blocks, frame.dtype) if isinstance(frame, Reduce) else shape
         dropped = isinstance(frame, Result) and frame.commit is not None and frame.commit.dropped is not None
-        misfit = rd.misfit(wide, self._limits.max_vector_bytes) if not dropped else None
+        free = isinstance(frame, Result) and (dropped or rd.anew)
+        misfit = rd.misfit(wide, self._limits.max_vector_bytes, any_shape=free)
         if not self.place.current(frame) or misfit is not None:
             return None
         prefix: Prefix | None
         if isinstance(frame, Reduce):
-            prefix = rd.streams.get(peer)
+            stream = rd.streams.get(peer)
+            prefix = stream if stream is not None and self._due(stream, frame) else None
         elif frame.up:
             prefix = rd.streams[peer].held_total if peer in rd.streams else None
         else:
@@ -258,8 +294,8 @@ class Allreduce(CodedRounds):
         stream = self._round.streams.get(peer)
         if stream is None or not self.place.current(frame):
             return
-        if frame.blocks != stream.blocks:
-            self._fail_link(peer, f"Reduce for {frame.blocks} blocks, {stream.blocks} are due")
+        if not self._due(stream, frame):
+            self._fail_link(peer, f"Reduce for {frame.blocks} blocks, {stream.blocks} are due if the round is closed")
             return
         shape, wide = Shape(frame.total, frame.dtype), Shape(frame.total * frame.blocks, frame.dtype)
         if (misfit := self._round.misfit(wide, self._limits.max_vector_bytes)) is not None:
@@ -279,6 +315,11 @@ class Allreduce(CodedRounds):
             self._advance()
         elif frame.offset > max(stream.received, 0):
             self._fail_link(peer, f"Reduce at {frame.offset}, only {stream.received} elements came before")
+
+    def _due(self, stream: Upstream, frame: Reduce) -> bool:
+        """Whether such a thing can come: of a coded round not before it is closed."""
+        view, closed = self.place.view, self._round.closed
+        return frame.blocks == stream.blocks and (closed is not None or view is None or not view.slots)
 
     def on_result(self, peer: PeerId, frame: Result, payload_bytes: int, stored: bool, seconds: float) -> None:
         """A segment of the root's sum lies in the result buffer (`stored`) or was of no use."""

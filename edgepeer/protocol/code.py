@@ -38,6 +38,13 @@ class Code(Protocol):
     def workers(self) -> int: ...
 
     @property
+    def chunks(self) -> int: ...
+
+    @property
+    def loads(self) -> Sequence[int]:
+        """How many chunks each worker has."""
+
+    @property
     def blocks(self) -> int:
         """By how many times a worker's vector is shorter than the sum."""
 

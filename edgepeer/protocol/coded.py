@@ -8,12 +8,14 @@ Who has nothing to bring is not waited for.
     a peer                              | does
     ------------------------------------+----------------------------------------------------------------------
     takes part, or has computed a chunk | Progress to its parent, of all at and below it; again on a new link
+    holds something of an earlier view  | the same, whether it takes part or not
     hears Progress, and is the root     | Release to its children, if the sum can be had, or the policy will do without
     hears Release                       | Release to its children; has its owner encode, if it has something to bring
 
 Progress is also the promise that Paxos asks for (deciding.py): it is of one view, and says whether anything is held
 from an earlier one. So the root does without a peer only in a view in which it has heard of all; and if something is
-held, it waits for everybody once more, and has it put forward.
+held, it waits for everybody once more, and has it put forward. A promise holds for all later rounds of the view:
+whoever has given it can't come to hold anything of an earlier one.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from edgepeer.errors import EdgepeerError
+from edgepeer.errors import EdgepeerError, PeerError
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.code import Code, Coding, Recovery
@@ -34,6 +36,9 @@ from edgepeer.wire.frames import Progress, Release, pack_set, unpack_set
 __all__ = ["Closed", "Coded"]
 
 _MOST_DONE: Final = 254
+_MOST_SLOTS: Final = 3072
+_MOST_CHUNKS: Final = 4096
+"""What fits into frames, also into those that a neighbour or the broker carries on."""
 _MOST_ALONE: Final = 4
 """The root closes so many rounds without its owner, which may be busy with the last one's result."""
 
@@ -74,10 +79,13 @@ class Coded:
         """The code of this view."""
         self.why_not = ""
         """Why there is none."""
+        self.spoke = False
+        """Whether this peer has promised anything in this view: then its root may close rounds without it."""
         self._promised = 0
         self._alone = 0
         """How many rounds have ended since the owner last took part."""
         self.closed: Closed | None = None
+        self.closed_at = 0.0
         self._own: dict[int, int] | None = None
         self._holding = False
         self._heard: dict[PeerId, _Report] = {}
@@ -91,11 +99,21 @@ class Coded:
         self.why_not = "rounds are not coded here"
         if view is not None and view.slots and self.coding is not None:
             try:
-                self.code = self.coding.build(len(view.slots), view.fanout)
+                self.code = self._build(self.coding, view)
             except EdgepeerError as error:
                 self.why_not = str(error)
         self._promised = 0
         self.begin()
+
+    @staticmethod
+    def _build(coding: Coding, view: View) -> Code:
+        if len(view.slots) > _MOST_SLOTS:
+            raise PeerError(f"{len(view.slots)} peers are too many for coded rounds: {_MOST_SLOTS} at most")
+        code = coding.build(len(view.slots), view.fanout)
+        if code.chunks > _MOST_CHUNKS or max(code.loads) > _MOST_DONE:
+            most = f"{max(code.loads)} with one peer, {_MOST_DONE} at most"
+            raise PeerError(f"{coding.name} makes too many chunks: {code.chunks}, {_MOST_CHUNKS} at most; {most}")
+        return code
 
     def begin(self, *, took_part: bool = True) -> None:
         """Another round. `took_part`: whether the owner did in the last one."""
@@ -112,11 +130,9 @@ class Coded:
 
     def did(self, done: Mapping[int, int]) -> None:
         """The owner takes part, and has computed so many chunks of each of its slots."""
-        view = self._place.view
-        if self.code is None or view is None:
+        if self.code is None:
             return
-        mine = view.owned.get(self._place.me, ())
-        self._own = {slot: min(count, _MOST_DONE) for slot, count in done.items() if slot in mine}
+        self._own = {slot: done.get(slot, 0) for slot in self._slots(self._place.me)}
         self._news()
 
     def holds(self) -> None:
@@ -130,21 +146,34 @@ class Coded:
         view, code = self._place.view, self.code
         if view is None or code is None or self.coding is None or not self._place.current(frame):
             return ""
-        below = tree.subtree(view.position(peer), view.fanout, view.size)
-        began = unpack_set(frame.began)
-        slots = [slot for p in below for slot in view.owned.get(view.ids[p], ())]
-        if began & ~sum(1 << p for p in below) or len(frame.done) != code.workers:
-            return f"Progress for {began:#x} and {len(frame.done)} slots: not its subtree, or not this code's"
         if frame.code != self.coding.name:
             self.wrong = f"{peer} computes for the code {frame.code!r}, {self._place.me} for {self.coding.name!r}"
             return ""
-        before = self._heard.get(peer)
-        done = bytearray(code.workers)
-        for slot in slots:
-            done[slot] = max(frame.done[slot], before.done[slot] if before is not None else 0)
-        self._heard[peer] = _Report(began, frame.holding, done, self._place.now)
+        below, began = self._below(peer), unpack_set(frame.began)
+        if began & ~sum(1 << p for p in below) or not self._possible(frame.done):
+            return f"Progress for {began:#x}, {frame.done.hex()}: not its subtree, or more than there is to compute"
+        heard = self._heard.setdefault(peer, _Report(0, False, bytearray(code.workers), 0.0))
+        heard.began |= began
+        heard.holding |= frame.holding
+        heard.since = self._place.now
+        for p in below:
+            for slot in self._slots(view.ids[p]):
+                heard.done[slot] = max(heard.done[slot], frame.done[slot])
         self._news()
         return ""
+
+    def _below(self, child: PeerId) -> list[int]:
+        """Positions at and below a child."""
+        view = self._place.view
+        return list(tree.subtree(view.position(child), view.fanout, view.size)) if view is not None else []
+
+    def _slots(self, peer: PeerId) -> tuple[int, ...]:
+        return self._place.view.owned.get(peer, ()) if self._place.view is not None else ()
+
+    def _possible(self, done: bytes) -> bool:
+        """Whether there is so much to compute."""
+        loads = self.code.loads if self.code is not None else ()
+        return len(done) == len(loads) and all(value <= 1 + load for value, load in zip(done, loads, strict=True))
 
     def _all(self) -> _Report | None:
         """What is known of this peer and all below."""
@@ -166,10 +195,35 @@ class Coded:
         return report
 
     def stalled(self, now: float, stall_s: float) -> list[PeerId]:
-        """Children that have had nothing new to say for too long, though the round waits for progress."""
-        if self.closed is not None:
+        """Children of which nothing has been heard for too long, though something is to come at or below them."""
+        if self.closed is not None or self._since is None:
             return []
-        return [peer for peer, report in self._heard.items() if now - report.since > stall_s]
+        heard = {child: self._heard[child].since if child in self._heard else self._since for child in self._owing()}
+        return [child for child, since in heard.items() if now - since > stall_s]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether this peer has computed all that it has to, and waits for those below."""
+        code = self.code
+        if code is None or self._own is None or self.closed is not None:
+            return False
+        return all(done >= code.loads[slot] for slot, done in self._own.items()) and bool(self._owing())
+
+    def _owing(self) -> list[PeerId]:
+        """The children at or below which somebody has not begun, or has something left to compute."""
+        return [child for child in self._place.children if self.missing(child)]
+
+    def missing(self, child: PeerId) -> int:
+        """Those at and below a child that have not begun, or have something left to compute: positions, as a set."""
+        view, code, heard = self._place.view, self.code, self._heard.get(child)
+        if view is None or code is None:
+            return 0
+        found = 0
+        for p in self._below(child):
+            slots = self._slots(view.ids[p])
+            if heard is None or not heard.began >> p & 1 or any(heard.done[s] <= code.loads[s] for s in slots):
+                found |= 1 << p
+        return found
 
     def _news(self) -> None:
         if self._since is None:
@@ -192,6 +246,7 @@ class Coded:
                 holding=report.holding,
                 done=bytes(report.done),
             )
+            self.spoke = True
             self._emit(fx.Send(parent, frame))
 
     def resend(self, peer: PeerId) -> None:
@@ -202,6 +257,14 @@ class Coded:
             self._release(peer, self.closed)
 
     # -- closing -----------------------------------------------------------------------------------------------
+
+    @property
+    def free(self) -> bool:
+        """The root: whether all have promised, and nothing is held, so that the round may end in any way."""
+        view, report = self._place.view, self._all()
+        if view is None or report is None or self._place.parent is not None:
+            return False
+        return self._promised | report.began == view.everyone and not report.holding
 
     def judge(self) -> None:
         """The root: close the round if it is time."""
@@ -237,10 +300,11 @@ class Coded:
         view, code = self._place.view, self.code
         if view is None or code is None or peer != self._place.parent or not self._place.current(frame):
             return ""
-        if len(frame.done) != code.workers:
-            return f"Release of {len(frame.done)} slots, this code has {code.workers}"
+        done = tuple(max(value - 1, 0) for value in frame.done)
+        mine = self._own or {}
+        if not self._possible(frame.done) or any(done[s] > mine.get(s, 0) for s in self._slots(self._place.me)):
+            return f"Release of {frame.done.hex()}: more than there is, or than is computed here"
         if self.closed is None:
-            done = tuple(max(value - 1, 0) for value in frame.done)
             expected = view.everyone if frame.anew else self._expected(view, code.brings(done))
             self._close(Closed(done, frame.anew, expected))
         return ""
@@ -250,7 +314,7 @@ class Coded:
         return sum(1 << view.position(p) for p, slots in view.owned.items() if any(brings[slot] for slot in slots))
 
     def _close(self, closed: Closed) -> None:
-        self.closed = closed
+        self.closed, self.closed_at = closed, self._place.now
         for child in self._place.children:
             if self._place.level(child):
                 self._release(child, closed)

@@ -5,6 +5,7 @@ the round is       | this peer
 not closed         | says what it has computed; adds up nothing
 closed by the root | asks its owner to encode, if it has to bring something; adds up what is expected of its
                    | children, and waits for no others
+closed anew        | brings nothing, or what it holds from an earlier view: everybody does, so the newest comes up
 cut short by a view | says anew what it has computed: what it has encoded was for the old one
 """
 
@@ -17,7 +18,7 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol.code import Coding
 from edgepeer.protocol.ending import Ending
 from edgepeer.protocol.events import FloatVector
-from edgepeer.protocol.streams import Shape
+from edgepeer.protocol.streams import NOTHING, Shape
 from edgepeer.wire.frames import Progress, Release
 
 __all__ = ["CodedRounds"]
@@ -28,20 +29,21 @@ class CodedRounds(Ending):
 
     def use_code(self, coding: Coding | None) -> None:
         """The owner wants rounds to be coded, or not, in views whose members own slots."""
-        self._coded.coding = coding
-        if self.place.view is not None:
+        before, self._coded.coding = self._coded.coding, coding
+        if before is None or coding is None or before.name != coding.name:
             self._coded.enter(self.place.view)
+            self._advance()
 
-    def did(self, round_: int, done: Mapping[int, int], now: float) -> None:
+    def did(self, epoch: int, round_: int, done: Mapping[int, int], now: float) -> None:
         """The owner takes part in a round, and has computed so many chunks for each of its slots."""
-        rd = self._round
-        if round_ != self.committed + 1:
+        rd, view = self._round, self.place.view
+        if view is None or (view.stamp, self.committed + 1) != (epoch, round_):
             return
         if not rd.mine:
             if (past := self._past.owed()) is not None:
                 self._emit(fx.RoundAborted(self.run, past.round, past.cause, past.reason, mine=True))
                 return
-            rd.mine, rd.since = True, now
+            rd.mine, rd.in_chunks, rd.since = True, True, now
         if self._coded.code is None:
             self._want_abort("mismatch", f"{self.place.me} computes for a code, but {self._coded.why_not}")
             return
@@ -90,8 +92,10 @@ class CodedRounds(Ending):
             return
         slots = {child: self._coded.narrow(child) for child in rd.streams}
         rd.close(closed, {c: code.column(slot, closed.done) for c, slot in slots.items() if slot is not None})
-        if closed.expected >> view.position(self.place.me) & 1 and rd.prior is None:
-            done = None if closed.anew else closed.done
+        if closed.anew:
+            if rd.prior is None:
+                rd.own, rd.weight, rd.shape = NOTHING, 1.0, Shape.of(NOTHING)
+        elif closed.expected >> view.position(self.place.me) & 1:
             narrow = self._coded.narrow(self.place.me)
-            self._emit(fx.EncodeWanted(view.stamp, self.committed + 1, done, narrow))
+            self._emit(fx.EncodeWanted(view.stamp, self.committed + 1, closed.done, narrow))
         self._advance()

@@ -126,8 +126,8 @@ class EncodeWanted:
     epoch: int
     """Stamp of the view."""
     round: int
-    done: tuple[int, ...] | None
-    """What counts as computed, of each slot; None: bring zeros, of the sum's size."""
+    done: tuple[int, ...]
+    """What counts as computed, of each slot; of this peer's, no more than it has said."""
     narrow: int | None
     """This slot's vector only, as it is: its parent expands it."""
 

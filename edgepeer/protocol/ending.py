@@ -79,13 +79,13 @@ class Ending:
         rd, place = self._round, self.place
         if place.view is None or place.committed == UNKNOWN:
             return
-        if rd.abort_wanted is not None and self._pass_abort(rd, place.view, *rd.abort_wanted):
-            return
         if rd.prior is not None and self._coded.code is not None:
             self._coded.holds()
+        if rd.abort_wanted is not None and self._pass_abort(rd, place.view, *rd.abort_wanted):
+            return
         if rd.held is None and (brought := rd.brought) is not None:
             self._send.held(rd, brought)
-        elif rd.held is None and (rd.own is not None or rd.closed is not None):
+        elif rd.held is None and (rd.closed is not None or (rd.own is not None and not place.view.slots)):
             rd.reduce(1 << place.view.position(place.me), root=place.parent is None)
             if rd.reduced_all:
                 rd.reduced_at = rd.reduced_at if rd.reduced_at > rd.since else place.now
@@ -181,7 +181,7 @@ class Ending:
         """Do what can be done to end the round without a sum. True if it must not go on."""
         if self.place.parent is not None:
             self._send.abort(rd, cause, reason)
-        elif rd.held is None and not rd.may_be_decided:
+        elif rd.held is None and (not rd.may_be_decided or self._coded.free):
             self._hold(rd, rd.drop(view, cause, reason), NOTHING, None)
         else:
             rd.abort_wanted = None

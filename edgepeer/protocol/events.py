@@ -130,9 +130,11 @@ class CodeWanted:
 class ChunksDone:
     """This peer takes part in that round, which is coded, and has computed so many chunks for each of its slots.
 
-    To be said again in each view: it may own other slots there. Of no effect when the round is over.
+    To be said again in each view: it may own other slots there. Of no effect when the round, or the view, is over.
     """
 
+    epoch: int
+    """Stamp of the view that the slots are of."""
     round: int
     done: Mapping[int, int]
 
@@ -188,7 +190,7 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class StateLost:
-    """The owner is too far behind the rounds that have ended without it: it needs a neighbour's state."""
+    """The owner is too far behind the rounds of the run that have ended without it: it needs a neighbour's state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,7 +239,7 @@ class Membership:
         return self._penalties.get(peer, (0, float("-inf")))[1]
 
     def next_view(
-        self, *, first_round: int, boundary: bool, idle: bool, contributed: bool, votes: Container[PeerId], now: float
+        self, *, first_round: int, boundary: bool, idle: bool, needed: bool, votes: Container[PeerId], now: float
     ) -> View | None:
         """The view that the coordinator should install now, None when there is no need or it is not time.
 
@@ -253,8 +253,8 @@ class Membership:
         }
         lost = self.lost(now)
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
-        # The round in progress can't end without somebody who will not contribute to it.
-        stuck = any(until < first_round for until in leavers.values()) or (self.leaving and due and not contributed)
+        # The round in progress can't end without somebody who will not contribute to it, and needs nothing of it.
+        stuck = any(until < first_round for until in leavers.values()) or (self.leaving and due and not needed)
         if not (lost or boundary or stuck or (idle and due)):
             return None
         wanted = self._joiners(view) if not self.leaving else []

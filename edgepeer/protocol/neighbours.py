@@ -7,6 +7,8 @@ this view, the round before ours   | hands over (`Past`)
 this view, ahead of us             | waits to be handed over; asks for the state if there is a run and it
                                    | has none, or that does not come; without a run, gives the round up
 this view, no state, none below    | at the root, if it has none either: the run begins with its own
+this view, not behind us           | if our owner has lost the state: asks for it, and is without it until one comes
+                                   | that is no older than what was over here
 what we said last is out of date   | says it anew
 """
 
@@ -42,10 +44,15 @@ class Neighbours:
         self.wanted_run: str | None = None
         """The run that the owner takes part in."""
         self._gap: tuple[int, float] | None = None  # our last round, and since when a neighbour has been ahead of it
+        self._lost = False
+        """Whether the owner has lost the state."""
+        self._least = 0
+        """Once it is given up: where this peer stood. It must not forget what it has committed for good."""
         self._providing: dict[PeerId, float] = {}  # one state at a time to each neighbour, asked of the owner when
 
     def reset(self) -> None:
         """Another run, or none."""
+        self._lost, self._least = False, 0
         self._catchup.reset()
         self._providing.clear()
 
@@ -116,12 +123,13 @@ class Neighbours:
 
     def ask_for_state(self, now: float, *, patient: bool) -> None:
         """Ask a neighbour that is ahead for the state, if its kept results can't or don't bring us there."""
+        self._give_up_state()
         mine = self._place.committed
         gap = 2 if patient and mine != UNKNOWN else 1
         ahead = []
         for peer in self._around():
             sync = self._links[peer].sync
-            if sync is not None and sync.committed >= mine + gap and self.is_level(peer):
+            if sync is not None and sync.committed >= max(mine + gap, self._least) and self.is_level(peer):
                 ahead.append(peer)
         if self._place.run:
             if self.wanted_run != self._place.run:
@@ -162,7 +170,7 @@ class Neighbours:
         state = self._catchup.on_state(peer, frame, event.payload_bytes, now) if event.stored else None
         if state is None:
             return
-        if frame.round <= self._place.committed:
+        if frame.round <= self._place.committed or frame.round < self._least:
             self._catchup.reset()
             return
         self._allreduce.forget()
@@ -170,9 +178,19 @@ class Neighbours:
 
     def on_state_lost(self) -> None:
         """The owner has fallen behind the rounds that are over here."""
-        if self._place.run and self._place.view is not None and self._place.view.size > 1:
+        self._lost = bool(self._place.run)
+        self._give_up_state()
+
+    def _give_up_state(self) -> None:
+        """Be without the state that the owner has lost, but not before a neighbour knows all that is known here: what
+        one peer forgets, others may rely on."""
+        place = self._place
+        if not self._lost or place.committed == UNKNOWN or self._allreduce.holding:
+            return
+        if any(self.is_level(peer) and place.at.get(peer, UNKNOWN) >= place.committed for peer in self._around()):
+            self._lost, self._least = False, place.committed
             self._allreduce.forget()
-            self._place.loading = False
+            place.loading = False
             self.sync_all()
 
     def on_adopted(self, event: ev.Adopted) -> None:
@@ -180,5 +198,6 @@ class Neighbours:
         if event.run != self._place.run or self._place.view is None:
             return
         self._catchup.reset()
+        self._lost, self._least = False, 0
         self._allreduce.adopt(event.round)
         self.sync_all()

@@ -211,7 +211,7 @@ class Node(Wiring):
             boundary=boundary,
             # A round of a run that the owner has given up may never end: others have given it up as well.
             idle=self.allreduce.idle or self.view.run not in ("", self.neighbours.wanted_run),
-            contributed=self.allreduce.contributed,
+            needed=self.allreduce.needed,
             votes=self.election.votes,
             now=self._now,
         )
@@ -356,7 +356,7 @@ class Node(Wiring):
         if self.view is None or self.view.size == 1:
             self._exit(None, "left")
         elif not self.membership.coordinator:
-            until = self.allreduce.committed + (1 if self.allreduce.contributed else 0)
+            until = self.allreduce.committed + (1 if self.allreduce.needed else 0)
             incarnation = self.membership.me.incarnation
             self._tell_coordinator(fr.Leave(peer=self.id, incarnation=incarnation, until=until))
 

@@ -23,23 +23,29 @@ class Round:
     """The round being worked on, in one view."""
 
     __slots__ = (
-        "abort_sent", "abort_wanted", "closed", "commit", "contributors", "decided", "decided_in", "have_sent", "haves",
-        "held", "held_at", "may_be_decided", "mine", "own", "partial", "passed_up", "prior", "reduced", "reduced_at",
-        "result", "result_from", "sent_down", "sent_up", "shape", "since", "spare", "streams", "weight", "weight_sum",
+        "abandoned", "abort_sent", "abort_wanted", "closed", "commit", "contributors", "decided", "decided_in",
+        "have_sent", "haves", "held", "held_at", "in_chunks", "may_be_decided", "mine", "own", "partial", "passed_up",
+        "prior", "reduced", "reduced_at", "result", "result_from", "sent_down", "sent_up", "shape", "since", "spare",
+        "streams", "weight", "weight_sum",
     )  # fmt: skip
 
     def __init__(self, spare: FloatVector | None = None) -> None:
         self.own: FloatVector | None = None
         self.mine = False
         """Whether this peer takes part, and so waits for the result."""
+        self.in_chunks = False
+        """Whether with what a code makes of chunks, which is for one view only; else with a vector as it is."""
+        self.abandoned = False
+        """Whether its owner does not wait any more, and computes nothing more."""
         self.weight = 1.0
         self.since = 0.0
         """When this peer contributed."""
         self.abort_wanted: tuple[Cause, str] | None = None
         self.may_be_decided = False
         """Whether a root of an earlier view may have committed this round. It may if all that this peer had to send
-        went up to it, or if this peer was not in that view; then nobody but that root can say that the round is
-        dropped, and it goes on until it is complete, or handed over by somebody who has its result."""
+        went up to it, or if this peer was not in that view, or if it has let that root do without it (coded.py); then
+        nobody but that root can say that the round is dropped, and it goes on until it is complete, or handed over by
+        somebody who has its result. Of a coded round, until all have said that they hold nothing."""
         self.prior: Held | None = None
         """What was held here in an earlier view."""
         self.held: FloatVector | None = None
@@ -183,10 +189,6 @@ class Round:
         return self.mine or self.prior is not None or any(s.begun for s in self.streams.values())
 
     @property
-    def waits_for_children(self) -> bool:
-        return self.own is not None and bool(self.late)
-
-    @property
     def late(self) -> list[PeerId]:
         """The children whose partial aggregates are awaited and not complete."""
         return [c for c, stream in self.streams.items() if stream.expected and not stream.complete and not stream.held]
@@ -208,11 +210,13 @@ class Round:
             self.result = Prefix()
         return self.result
 
-    def misfit(self, shape: Shape, limit_bytes: int) -> str | None:
+    def misfit(self, shape: Shape, limit_bytes: int, *, any_shape: bool = False) -> str | None:
         """Why a vector of that shape has no place in this round; None if it has."""
         if shape.bytes > limit_bytes:
             return f"{shape}, more than the {limit_bytes} bytes allowed"
-        return f"{shape} against {self.shape}" if self.shape is not None and self.shape != shape else None
+        if any_shape or self.shape is None or self.shape == shape:
+            return None
+        return f"{shape} against {self.shape}"
 
     @property
     def reduced_all(self) -> bool:

@@ -49,7 +49,7 @@ class Wiring:
             ev.LinkDown: self._on_link_down,
             ev.DialFailed: lambda e: self.links.on_dial_failed(e.peer, e.refused, self._now),
             ev.TimedOut: lambda e: self.allreduce.time_out(e.reason),
-            ev.ChunksDone: lambda e: self.allreduce.did(e.round, e.done, self._now),
+            ev.ChunksDone: lambda e: self.allreduce.did(e.epoch, e.round, e.done, self._now),
             ev.Encoded: lambda e: self.allreduce.encoded(e.epoch, e.round, e.vector),
             ev.Abandoned: lambda e: self.allreduce.abandon(),
             ev.StateReady: lambda e: self.neighbours.on_state_ready(e),

@@ -33,15 +33,14 @@ class CodedApp:
         self._blocks = 1
         self._turn = 0  # counts what is computed: what was for an earlier round comes to nothing
         self._busy = False
-        self._asked: fx.EncodeWanted | None = None
 
     def go_on(self, number: int, view: View) -> None:
         """Take part in that round in that view."""
         if number != self._number:
-            self._number, self._view, self._work, self._busy, self._asked = number, None, Work(), False, None
+            self._number, self._view, self._work, self._busy = number, None, Work(), False
             self._turn += 1
         if view is not self._view:
-            self._view, self._asked = view, None
+            self._view = view
             build = self._world.build_code
             code = None
             if view.slots and build is not None:
@@ -53,7 +52,8 @@ class CodedApp:
         self._compute()
 
     def _say(self) -> None:
-        self._peer.receive(ev.ChunksDone(self._number, self._work.done()))
+        if self._view is not None:
+            self._peer.receive(ev.ChunksDone(self._view.stamp, self._number, self._work.done()))
 
     def _compute(self) -> None:
         chunk, turn = self._work.next_chunk(), self._turn
@@ -68,8 +68,6 @@ class CodedApp:
             workload = self._world.workload
             self._work.add(chunk, chunk_vector(chunk, self._number, workload.size, workload.dtype, self._blocks))
             self._say()
-            if self._asked is not None:
-                self.encode(self._asked)
             self._compute()
 
         self._peer.later(self._world.compute_s(), computed)
@@ -80,10 +78,7 @@ class CodedApp:
         def answer() -> None:
             if self._view is None or (self._view.stamp, self._number) != (asked.epoch, asked.round):
                 return
-            vector = self._work.encode(asked.done, asked.narrow)
-            self._asked = asked if vector is None else None
-            if vector is not None:
-                self._peer.receive(ev.Encoded(asked.epoch, asked.round, vector))
+            self._peer.receive(ev.Encoded(asked.epoch, asked.round, self._work.encode(asked.done, asked.narrow)))
 
         self._peer.later(0.0, answer)
 

@@ -165,8 +165,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The next epoch's view.
 
         Whoever leaves is replaced by the last of the order, so that few tree links change; whoever joins
-        goes to the end. With `coordinator`, that peer swaps into position 0. Of a coded run, each slot stays with
-        its owner; only those of peers that are gone are handed on (`hand_on`).
+        goes to the end. With `coordinator`, that peer swaps into position 0. Of a run that is coded, and stays so
+        whoever makes its views, each slot stays with its owner; only those of peers that are gone are handed on
+        (`hand_on`).
         """
         gone = set(without)
         order = list(self.members)
@@ -190,7 +191,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             run=following,
             first_round=first_round,
             quorum=self.quorum,
-            slots=hand_on(kept, ids) if coded else (),
+            slots=hand_on(kept, ids) if coded or kept else (),
         )
 
 

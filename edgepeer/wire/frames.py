@@ -196,7 +196,8 @@ class Leave(_Header, frozen=True):
     peer: _Peer
     incarnation: _Count
     until: Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
-    """The last round that it has contributed to; it can be kept in until that is over, and no longer."""
+    """The last round that needs it, for what it has contributed to it or holds of it: it is kept in until that is over,
+    and no longer."""
 
 
 class StateRequest(_Header, frozen=True):
@@ -260,7 +261,8 @@ class Release(_Header, frozen=True):
     done: _Done
     """As in Progress, of all slots. From it alone all peers find the coefficients of the code."""
     anew: bool = False
-    """A result is held from an earlier view: everybody contributes nothing, so that it is put forward again."""
+    """A result is held from an earlier view: who holds none contributes an empty vector, so that it comes up and is put
+    forward again."""
 
 
 class Knock(_Header, frozen=True):

@@ -233,7 +233,7 @@ def test_a_configured_quorum_is_what_counts(quorum: int, lost: str, goes_on: boo
     for peer in lost:
         membership.lose(PeerId(peer), 1.0)
     votes = peers("abcde") - peers(lost)
-    found = membership.next_view(first_round=1, boundary=False, idle=True, contributed=False, votes=votes, now=1.0)
+    found = membership.next_view(first_round=1, boundary=False, idle=True, needed=False, votes=votes, now=1.0)
     assert (found is not None) == goes_on
     assert bool(membership.waits) != goes_on
 
@@ -268,7 +268,7 @@ def peers(names: str) -> set[PeerId]:
 def following(membership: Membership, votes: str, now: float = 1.0) -> str:
     """The members of the view that the coordinator would make now; empty if none."""
     found = membership.next_view(
-        first_round=1, boundary=False, idle=True, contributed=False, votes=peers(votes), now=now
+        first_round=1, boundary=False, idle=True, needed=False, votes=peers(votes), now=now
     )
     return "".join(found.ids) if found is not None else ""
 
