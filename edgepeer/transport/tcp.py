@@ -91,12 +91,16 @@ class _TcpChannel(asyncio.BufferedProtocol):
             self.close(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.lost(str(exc) if exc is not None else "closed by the other end")
+
+    def lost(self, reason: str) -> None:
+        """There is no connection any more."""
         self._transport = None
         if self._linger is not None:
             self._linger.cancel()
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
-            receiver.closed(self._reason or (str(exc) if exc is not None else "closed by the other end"))
+            receiver.closed(self._reason or reason)
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -218,8 +222,11 @@ class TcpTransport:
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
         own = (self._host, 0) if share_loopback(self._host, host) else None
-        async with asyncio.timeout(timeout):
-            _, channel = await loop.create_connection(
-                lambda: _TcpChannel(accept, self.traffic), host, port, local_addr=own
-            )
+        channel = _TcpChannel(accept, self.traffic)
+        try:
+            async with asyncio.timeout(timeout):
+                await loop.create_connection(lambda: channel, host, port, local_addr=own)
+        except BaseException:
+            channel.lost("no longer dialled")  # uvloop closes the socket, and does not say so
+            raise
         return channel

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable
 
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -276,6 +277,33 @@ async def test_too_large_a_backlog_ends_the_connection(monkeypatch: pytest.Monke
         channel.send(State(run="r", round=1, offset=0, total=64 << 20), bytes(64 << 20))
         await _until(lambda: bool(ears[0].reasons))
         assert ears[0].reasons == ["the other end does not read"]
+
+
+def test_a_connection_whose_dialling_is_cancelled_is_closed() -> None:
+    """uvloop closes the socket of a call that is cancelled, and tells its protocol nothing of it."""
+    uvloop.run(_cancel_a_dial())
+
+
+async def _cancel_a_dial() -> None:
+    transport = tcp.TcpTransport()
+    listener = await transport.listen("127.0.0.1:0", Ear)
+    made: list[tuple[Channel, Ear]] = []
+
+    def accept(channel: Channel) -> Ear:
+        made.append((channel, Ear(channel)))
+        dialling.cancel()
+        return made[0][1]
+
+    dialling = asyncio.create_task(transport.dial(listener.address, accept, timeout=5.0))
+    with pytest.raises(asyncio.CancelledError):
+        await dialling
+    ((channel, ear),) = made
+    assert ear.reasons == ["no longer dialled"]
+    channel.send(Ping(waiting=False))
+    channel.close("over")
+    channel.abort("over")
+    assert len(ear.reasons) == 1
+    await listener.close()
 
 
 async def test_dialling_somebody_who_does_not_answer_times_out() -> None:
