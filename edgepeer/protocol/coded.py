@@ -130,8 +130,6 @@ class Coded:
 
     def did(self, done: Mapping[int, int]) -> None:
         """The owner takes part, and has computed so many chunks of each of its slots."""
-        if self.code is None:
-            return
         self._own = {slot: done.get(slot, 0) for slot in self._slots(self._place.me)}
         self._news()
 
@@ -143,20 +141,20 @@ class Coded:
 
     def on_progress(self, peer: PeerId, frame: Progress) -> str:
         """A child has news. Returns what is wrong with it."""
-        view, code = self._place.view, self.code
-        if view is None or code is None or self.coding is None or not self._place.current(frame):
-            return ""
-        if frame.code != self.coding.name:
-            self.wrong = f"{peer} computes for the code {frame.code!r}, {self._place.me} for {self.coding.name!r}"
+        view = self._place.view
+        if view is None or not view.slots or self.coding is None or not self._place.current(frame):
             return ""
         below, began = self._below(peer), unpack_set(frame.began)
-        if began & ~sum(1 << p for p in below) or not self._possible(frame.done):
+        same = frame.code == self.coding.name
+        if began & ~sum(1 << p for p in below) or (same and not self._possible(frame.done)):
             return f"Progress for {began:#x}, {frame.done.hex()}: not its subtree, or more than there is to compute"
-        heard = self._heard.setdefault(peer, _Report(0, False, bytearray(code.workers), 0.0))
+        heard = self._heard.setdefault(peer, _Report(0, False, bytearray(len(view.slots)), 0.0))
         heard.began |= began
         heard.holding |= frame.holding
         heard.since = self._place.now
-        for p in below:
+        if not same:
+            self.wrong = f"{peer} computes for the code {frame.code!r}, {self._place.me} for {self.coding.name!r}"
+        for p in below if same else ():
             for slot in self._slots(view.ids[p]):
                 heard.done[slot] = max(heard.done[slot], frame.done[slot])
         self._news()
@@ -172,15 +170,16 @@ class Coded:
 
     def _possible(self, done: bytes) -> bool:
         """Whether there is so much to compute."""
-        loads = self.code.loads if self.code is not None else ()
+        view = self._place.view
+        loads = self.code.loads if self.code is not None else (0,) * (len(view.slots) if view is not None else 0)
         return len(done) == len(loads) and all(value <= 1 + load for value, load in zip(done, loads, strict=True))
 
     def _all(self) -> _Report | None:
         """What is known of this peer and all below."""
-        view, code = self._place.view, self.code
-        if view is None or code is None:
+        view = self._place.view
+        if view is None:
             return None
-        done = bytearray(code.workers)
+        done = bytearray(len(view.slots))
         report = _Report(0, self._holding, done, 0.0)
         if self._own is not None or self._holding:
             report.began = 1 << view.position(self._place.me)
@@ -267,9 +266,9 @@ class Coded:
         return self._promised | report.began == view.everyone and not report.holding
 
     def judge(self) -> None:
-        """The root: close the round if it is time."""
+        """The root: close the round if it is time. What is held is put forward again without any code."""
         view, code, coding, report = self._place.view, self.code, self.coding, self._all()
-        if view is None or code is None or coding is None or report is None or self.closed is not None:
+        if view is None or coding is None or report is None or self.closed is not None or not view.slots:
             return
         if self._place.parent is not None or (self._own is None and self._alone >= _MOST_ALONE):
             return  # the fleet must not run away from the root's owner
@@ -279,6 +278,8 @@ class Coded:
         done = tuple(max(value - 1, 0) for value in report.done)
         if report.holding:
             self._close(Closed(done, True, view.everyone))
+            return
+        if code is None:
             return
         brings = code.brings(done)
         if not any(brings):
@@ -298,14 +299,22 @@ class Coded:
     def on_release(self, peer: PeerId, frame: Release) -> str:
         """The root has closed the round. Returns what is wrong with it."""
         view, code = self._place.view, self.code
-        if view is None or code is None or peer != self._place.parent or not self._place.current(frame):
+        if (
+            view is None
+            or not view.slots
+            or self.coding is None
+            or peer != self._place.parent
+            or not self._place.current(frame)
+        ):
+            return ""
+        if code is None and not frame.anew:
             return ""
         done = tuple(max(value - 1, 0) for value in frame.done)
         mine = self._own or {}
         if not self._possible(frame.done) or any(done[s] > mine.get(s, 0) for s in self._slots(self._place.me)):
             return f"Release of {frame.done.hex()}: more than there is, or than is computed here"
         if self.closed is None:
-            expected = view.everyone if frame.anew else self._expected(view, code.brings(done))
+            expected = view.everyone if frame.anew or code is None else self._expected(view, code.brings(done))
             self._close(Closed(done, frame.anew, expected))
         return ""
 

@@ -44,10 +44,10 @@ class CodedRounds(Ending):
                 self._emit(fx.RoundAborted(self.run, past.round, past.cause, past.reason, mine=True))
                 return
             rd.mine, rd.in_chunks, rd.since = True, True, now
+        if view.slots:
+            self._coded.did(done if self._coded.code is not None else {})
         if self._coded.code is None:
             self._want_abort("mismatch", f"{self.place.me} computes for a code, but {self._coded.why_not}")
-            return
-        self._coded.did(done)
         self._after_news()
 
     def encoded(self, epoch: int, round_: int, vector: FloatVector) -> None:
@@ -88,10 +88,15 @@ class CodedRounds(Ending):
         rd, view, closed, code = self._round, self.place.view, self._coded.closed, self._coded.code
         if self._coded.wrong:
             self._want_abort("mismatch", self._coded.wrong)
-        if rd.closed is not None or closed is None or view is None or code is None:
+        elif rd.abort_wanted is not None:
+            self._advance()  # what has been said may be what it takes
+        if self._round is not rd or rd.closed is not None or closed is None or view is None:
             return
-        slots = {child: self._coded.narrow(child) for child in rd.streams}
-        rd.close(closed, {c: code.column(slot, closed.done) for c, slot in slots.items() if slot is not None})
+        columns = {}
+        for child in rd.streams:
+            if code is not None and (slot := self._coded.narrow(child)) is not None:
+                columns[child] = code.column(slot, closed.done)
+        rd.close(closed, columns)
         if closed.anew:
             if rd.prior is None:
                 rd.own, rd.weight, rd.shape = NOTHING, 1.0, Shape.of(NOTHING)

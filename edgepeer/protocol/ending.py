@@ -79,7 +79,7 @@ class Ending:
         rd, place = self._round, self.place
         if place.view is None or place.committed == UNKNOWN:
             return
-        if rd.prior is not None and self._coded.code is not None:
+        if rd.prior is not None and place.view.slots:
             self._coded.holds()
         if rd.abort_wanted is not None and self._pass_abort(rd, place.view, *rd.abort_wanted):
             return
@@ -183,9 +183,9 @@ class Ending:
             self._send.abort(rd, cause, reason)
         elif rd.held is None and (not rd.may_be_decided or self._coded.free):
             self._hold(rd, rd.drop(view, cause, reason), NOTHING, None)
-        else:
+        elif rd.held is not None or not view.slots:
             rd.abort_wanted = None
-        return cause == "mismatch" and rd.held is None
+        return cause == "mismatch" and rd.held is None and not rd.anew
 
     def _end(self, ended: Decided | Dropped, source: PeerId | None) -> None:
         """The round is over, says `source`: tell the others, and go to the next."""

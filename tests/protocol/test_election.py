@@ -267,9 +267,7 @@ def peers(names: str) -> set[PeerId]:
 
 def following(membership: Membership, votes: str, now: float = 1.0) -> str:
     """The members of the view that the coordinator would make now; empty if none."""
-    found = membership.next_view(
-        first_round=1, boundary=False, idle=True, needed=False, votes=peers(votes), now=now
-    )
+    found = membership.next_view(first_round=1, boundary=False, idle=True, needed=False, votes=peers(votes), now=now)
     return "".join(found.ids) if found is not None else ""
 
 

@@ -27,11 +27,27 @@ def member(name: str, life: int = 1) -> Member:
 
 
 def view(
-    epoch: int, names: str, *, fanout: int = 2, run: str = "", first_round: int = 1, quorum: int = 0, **lives: int
+    epoch: int,
+    names: str,
+    *,
+    fanout: int = 2,
+    run: str = "",
+    first_round: int = 1,
+    quorum: int = 0,
+    slots: str = "",
+    **lives: int,
 ) -> View:
-    """A view of one-letter peers, like view(3, "abc"); `b=2` gives b its second life."""
+    """A view of one-letter peers, like view(3, "abc"); `b=2` gives b its second life, slots="abb" slots 1 and 2."""
     members = tuple(member(name, lives.get(name, 1)) for name in names)
-    VIEWS[epoch] = View(epoch=epoch, members=members, fanout=fanout, run=run, first_round=first_round, quorum=quorum)
+    VIEWS[epoch] = View(
+        epoch=epoch,
+        members=members,
+        fanout=fanout,
+        run=run,
+        first_round=first_round,
+        quorum=quorum,
+        slots=tuple(slots),
+    )
     return VIEWS[epoch]
 
 
@@ -46,6 +62,15 @@ def when(said: list[str], what: str) -> float:
 
 def vector(*values: float, dtype: str = "<f4") -> ev.FloatVector:
     return np.array(values, dtype=dtype)
+
+
+def from_digits(done: str) -> bytes:
+    """What frames say of slots: "2.0" for two chunks computed of the first, nothing heard of the second."""
+    return bytes(0 if digit == "." else 1 + int(digit) for digit in done)
+
+
+def to_digits(done: bytes) -> str:
+    return "".join("." if not value else str(value - 1) for value in done)
 
 
 class Machine:
@@ -219,9 +244,33 @@ class Machine:
         frame = fr.Result(epoch=world.stamp, round=number, offset=0, total=0, dtype="<f4", commit=commit)
         return self.frame(peer, frame, vector())
 
-    def have(self, child: str, *, number: int = 1) -> list[str]:
+    def have(self, child: str, *, number: int = 1, who: str = "") -> list[str]:
+        """`who`: of a coded round, those that hold it."""
+        return self.frame(child, fr.Have(epoch=self._world.epoch, round=number, holding=self._set(who)))
+
+    @property
+    def _world(self) -> View:
         assert self.node.view is not None
-        return self.frame(child, fr.Have(epoch=self.node.view.epoch, round=number))
+        return self.node.view
+
+    def _set(self, who: str) -> bytes:
+        return fr.pack_set(sum(1 << self._world.position(PeerId(name)) for name in who))
+
+    def did(self, counts: dict[int, int], *, number: int = 1) -> list[str]:
+        """The owner has computed so many chunks of each of its slots."""
+        return self.hear(ev.ChunksDone(self._world.stamp, number, counts))
+
+    def progress(
+        self, child: str, who: str, done: str, code: str, *, number: int = 1, holding: bool = False
+    ) -> list[str]:
+        """`done`: of each slot a digit, the chunks that are computed, or . where nobody has spoken for it."""
+        epoch, began = self._world.epoch, self._set(who)
+        frame = fr.Progress(epoch=epoch, round=number, code=code, began=began, holding=holding, done=from_digits(done))
+        return self.frame(child, frame)
+
+    def release(self, parent: str, done: str, *, number: int = 1, anew: bool = False) -> list[str]:
+        frame = fr.Release(epoch=self._world.epoch, round=number, done=from_digits(done), anew=anew)
+        return self.frame(parent, frame)
 
     def votes(self, *voters: str) -> list[str]:
         """These members are for this machine: so they answer to its last Poll, by way of its neighbours."""
@@ -282,6 +331,9 @@ def describe(effect: fx.Effect, hidden: tuple[type[fr.Frame], ...] = ()) -> str:
             return f"provide {peer} with {run} after {number}"
         case fx.StateReceived(run, number, state):
             return f"state of {run} after {number}: {bytes(state).decode()}"
+        case fx.EncodeWanted():
+            narrow = f", slot {effect.narrow} as it is" if effect.narrow is not None else ""
+            return f"encode {effect.round} of {''.join(map(str, effect.done))}{narrow}"
         case fx.Behind(committed):
             return f"behind: {committed}"
         case fx.Note():
@@ -318,8 +370,13 @@ def describe_frame(frame: fr.Frame, payload: memoryview | bytes | None) -> str:
             return f"state of {run}?"
         case fr.State():
             return f"state {frame.round} [{frame.offset}:] {bytes(payload or b'').decode()}"
-        case fr.Have(_, number):
-            return f"have {number}"
+        case fr.Have(_, number, holding):
+            return f"have {number}{f' in {fr.unpack_set(holding):b}' if holding else ''}"
+        case fr.Progress(_, number, _, began, holding, done):
+            held = " holding" if holding else ""
+            return f"progress {number} of {fr.unpack_set(began):b}: {to_digits(done)}{held}"
+        case fr.Release(_, number, done, anew):
+            return f"release {number}: {to_digits(done)}{' anew' if anew else ''}"
         case fr.Decide(_, number):
             return f"decide {number}"
         case fr.Knock(_, answer):

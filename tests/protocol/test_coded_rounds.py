@@ -1,0 +1,619 @@
+"""Coded rounds at one machine: the tables in coded.py and coded_rounds.py. The tree: a over bc, b over de."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from transcript import Machine, vector, view
+
+from edgepeer.coding.work import Work
+from edgepeer.errors import ConfigError
+from edgepeer.ids import PeerId
+from edgepeer.peer.code_in_use import CodeInUse
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.code import Coding
+from edgepeer.protocol.limits import Limits
+from edgepeer.topology.view import View
+from edgepeer.wire import frames as fr
+
+FIVE = view(1, "abcde", slots="abcde")
+THREE = view(1, "bde", slots="bde")
+PAIRS = CodeInUse("partial:l=1,replication=2")  # slot j computes chunk j first, then another one's
+WHOLE = CodeInUse("cyclic:s=1")  # any four of five who have computed both of their chunks
+HALVES = CodeInUse("partial:l=2,replication=2")  # vectors of half the length; of both copies of each chunk
+
+
+def coded(name: str, world: View = FIVE, code: CodeInUse = PAIRS, *, up: str | None = None, **how: Any) -> Machine:
+    """A machine whose owner wants rounds to be coded. `up`: the neighbours that are level."""
+    machine = Machine(name, **how)
+    machine.hear(ev.CodeWanted(code.for_protocol))
+    return machine.join(world, up="".join(world.neighbours(PeerId(name))) if up is None else up)
+
+
+def progress(machine: Machine, child: str, who: str, done: str, *, code: CodeInUse = PAIRS, **how: Any) -> list[str]:
+    return machine.progress(child, who, done, code.for_protocol.name, **how)
+
+
+def encoded(machine: Machine, *values: float, number: int = 1) -> list[str]:
+    """What the owner answers when it is asked to encode."""
+    assert machine.node.view is not None
+    return machine.hear(ev.Encoded(machine.node.view.stamp, number, vector(*values)))
+
+
+def orders(code: CodeInUse, workers: int = 5) -> Sequence[Sequence[int]]:
+    return code.build(workers, 2).assignment.orders
+
+
+# -- progress ------------------------------------------------------------------------------------------------
+
+
+def test_progress_of_all_below_goes_up_in_one_frame() -> None:
+    b = coded("b")
+    assert b.did({1: 0}) == ["a <- progress 1 of 10: .0..."]
+    assert progress(b, "d", "d", "...1.") == ["a <- progress 1 of 1010: .0.1."]
+    assert progress(b, "e", "e", "....2") == ["a <- progress 1 of 11010: .0.12"]
+    assert b.did({1: 1}) == ["a <- progress 1 of 11010: .1.12"]
+
+
+def test_who_has_not_begun_passes_on_what_it_hears() -> None:
+    b = coded("b")
+    assert progress(b, "d", "d", "...1.") == ["a <- progress 1 of 1000: ...1."]
+
+
+def test_what_has_been_said_is_not_taken_back() -> None:
+    b = coded("b")
+    progress(b, "d", "d", "...2.", holding=True)
+    assert progress(b, "d", "", "...1.") == ["a <- progress 1 of 1000: ...2. holding"]
+
+
+def test_progress_is_said_again_on_a_new_link() -> None:
+    b = coded("b")
+    b.did({1: 1})
+    b.hear(ev.LinkDown(PeerId("a"), "reset"))
+    assert b.did({1: 2}) == []
+    assert "a <- progress 1 of 10: .2..." in b.level("a")
+
+
+def test_progress_waits_for_a_parent_that_is_behind() -> None:
+    b = coded("b", view(1, "abcde", slots="abcde", first_round=3), up="de")
+    assert b.did({1: 1}, number=3) == []
+    b.level("a", 1)
+    assert b.did({1: 2}, number=3) == []
+    assert "a <- progress 3 of 10: .2..." in b.sync("a", 2)
+
+
+def test_who_is_given_its_code_in_mid_round_hears_all_again() -> None:
+    b = Machine("b").join(FIVE, up="ade")
+    assert progress(b, "d", "d", "...1.") == []
+    said = b.hear(ev.CodeWanted(PAIRS.for_protocol))
+    assert "d <- sync 1 after 0" in said  # whereupon d says its Progress again, and a its Release
+    assert progress(b, "d", "d", "...1.") == ["a <- progress 1 of 1000: ...1."]
+    b.hear(ev.CodeWanted(PAIRS.for_protocol))  # once more: nothing has changed
+    assert progress(b, "e", "e", "....1") == ["a <- progress 1 of 11000: ...11"]
+
+
+@pytest.mark.parametrize(
+    ("who", "done"),
+    [("d", "1"), ("d", "......"), ("a", "...1."), ("b", "...1."), ("d", "...9."), ("d", ""), ("c", "...1.")],
+)
+def test_progress_that_can_not_be(who: str, done: str) -> None:
+    b = coded("b")
+    said = progress(b, "d", who, done)
+    assert any(line.startswith("close d: Progress for") for line in said)
+    assert b.did({1: 1}) == ["a <- progress 1 of 10: .1..."]
+
+
+def test_progress_of_others_slots_does_not_count() -> None:
+    b = coded("b")
+    assert progress(b, "d", "d", "22212") == ["a <- progress 1 of 1000: ...1."]
+
+
+def test_chunks_of_slots_in_an_earlier_view() -> None:
+    b = coded("b")
+    old = b.node.view
+    b.hear(ev.ViewSeen(view(2, "abde", slots="abde")))
+    for peer in "ade":
+        b.level(peer)
+    assert old is not None
+    assert b.hear(ev.ChunksDone(old.stamp, 1, {1: 2})) == []
+    assert b.did({1: 1}) == ["a <- progress 1 of 10: .1.."]
+
+
+# -- closing -------------------------------------------------------------------------------------------------
+
+
+def test_the_root_closes_when_the_sum_can_be_had() -> None:
+    a = coded("a")
+    assert [order[0] for order in orders(PAIRS)] == [0, 1, 2, 3, 4]
+    assert a.did({0: 1}) == []
+    assert progress(a, "c", "c", "..1..") == []
+    assert progress(a, "b", "bde", ".1.01") == []
+    assert progress(a, "b", "bde", ".1.11") == [
+        "b <- release 1: 11111", "c <- release 1: 11111", "encode 1 of 11111",
+    ]  # fmt: skip
+
+
+def test_who_brings_nothing_is_not_waited_for() -> None:
+    a = coded("a", code=WHOLE)
+    a.did({0: 2})
+    progress(a, "c", "c", "..0..", code=WHOLE)
+    assert progress(a, "b", "bde", ".2.22", code=WHOLE)[0] == "b <- release 1: 22022"
+    encoded(a, 1)
+    assert a.reduce("b", vector(10), "bde") == ["b <- result 1 [0:] 11 complete", "c <- result 1 [0:] 11 complete"]
+    assert a.have("c", who="c") == []
+    assert a.have("b", who="be") == ["b <- decide 1", "c <- decide 1", "round 1 = 11 of abde"]
+
+
+def test_a_root_that_has_not_begun_does_not_hold_up_the_others() -> None:
+    a = coded("a", code=WHOLE)
+    progress(a, "c", "c", "..2..", code=WHOLE)
+    assert progress(a, "b", "bde", ".2.22", code=WHOLE) == []  # it has not promised yet that it holds nothing
+    a.did({0: 0})
+    assert a.said == ["b <- release 1: 02222", "c <- release 1: 02222"]
+    a.reduce("c", vector(1), "c")
+    assert a.reduce("b", vector(10), "bde")[0] == "b <- result 1 [0:] 11 complete"
+    a.have("c", who="c")
+    assert a.have("b", who="b")[-1] == "round 1 = 11 of bcde"
+
+
+def promised(code: CodeInUse = WHOLE) -> Machine:
+    """A root that has heard of all in the first round, which is over."""
+    a = coded("a", code=code)
+    a.did({0: 2})
+    progress(a, "c", "c", "..2..", code=code)
+    progress(a, "b", "bde", ".2.22", code=code)
+    encoded(a, 1)
+    a.reduce("c", vector(1), "c")
+    a.reduce("b", vector(1), "bde")
+    a.have("c", who="c")
+    assert a.have("b", who="bde")[-1].startswith("round 1 = 3 of abcde")
+    return a
+
+
+def test_whoever_has_promised_once_is_not_waited_for_in_later_rounds() -> None:
+    """A child whose link is cut before it says anything costs no waiting."""
+    a = promised()
+    a.hear(ev.LinkDown(PeerId("c"), "reset"))
+    a.did({0: 2}, number=2)
+    assert progress(a, "b", "bde", ".2.22", code=WHOLE, number=2)[0] == "b <- release 2: 22022"
+    encoded(a, 1, number=2)
+    assert a.reduce("b", vector(5), "bde", number=2) == ["b <- result 2 [0:] 6 complete"]
+    assert a.have("b", number=2, who="bd") == ["b <- decide 2", "round 2 = 6 of abde"]
+    assert "c <- result 2 [0:] 6 committed" in a.level("c", 1)
+
+
+def test_nobody_is_done_without_in_a_view_before_it_has_been_heard() -> None:
+    a = promised()
+    a.hear(ev.ViewSeen(view(2, "abcde", slots="abcde", first_round=2)))
+    for peer in "bc":
+        a.level(peer, 1)
+    a.did({0: 2}, number=2)
+    assert progress(a, "b", "bde", ".2.22", code=WHOLE, number=2) == []
+    assert progress(a, "c", "c", "..0..", code=WHOLE, number=2)[0] == "b <- release 2: 22022"
+
+
+def test_the_fleet_does_not_run_away_from_the_roots_owner() -> None:
+    a = promised()
+    for number in range(2, 9):
+        said = progress(a, "b", "bde", ".2.22", code=WHOLE, number=number)
+        said += progress(a, "c", "c", "..2..", code=WHOLE, number=number)
+        if number == 6:
+            assert said == []
+            return
+        assert "b <- release" in said[-2]
+        a.reduce("c", vector(1), "c", number=number)
+        a.reduce("b", vector(1), "bde", number=number)
+        a.have("c", number=number, who="c")
+        a.have("b", number=number, who="b")
+
+
+@pytest.mark.parametrize("wait", ["deadline:0.5", "error<2.5"])
+def test_a_policy_closes_earlier(wait: str) -> None:
+    code = CodeInUse("partial:l=1,replication=2", wait)
+    a = coded("a", code=code)
+    a.did({0: 1})
+    progress(a, "c", "c", "..1..", code=code)
+    said = progress(a, "b", "bde", ".1.00", code=code)
+    if code.for_protocol.deadline_s is not None:
+        assert said == []
+        said = [line for line in a.until(0.6) if "release" in line]
+        assert said[0].startswith("0.5: ")
+        said = [line.partition(": ")[2] for line in said]
+    assert said[:2] == ["b <- release 1: 11100", "c <- release 1: 11100"]
+    encoded(a, 1)
+    a.reduce("c", vector(1), "c")
+    a.reduce("b", vector(1), "b")
+    a.have("c", who="c")
+    assert a.have("b", who="b")[-1] == "round 1 = 3 of abc inexact"
+    outcome = a.effects[-1]
+    assert isinstance(outcome, fx.RoundCommitted)
+    assert (outcome.chunks, outcome.error) == (0b111, 2.0)
+
+
+def test_a_deadline_without_anything_to_bring() -> None:
+    code = CodeInUse("partial:l=1,replication=2", "deadline:0.5")
+    a = coded("a", code=code)
+    a.did({0: 0})
+    progress(a, "c", "c", "..0..", code=code)
+    progress(a, "b", "bde", ".0.00", code=code)
+    assert not any("release" in line for line in a.until(1.0))
+    assert progress(a, "b", "bde", ".0.01", code=code)[0] == "b <- release 1: 00001"
+
+
+# -- after the release ----------------------------------------------------------------------------------------
+
+
+def test_a_release_goes_down_and_the_owner_encodes() -> None:
+    b = coded("b")
+    b.did({1: 1})
+    assert b.release("a", "11111") == ["d <- release 1: 11111", "e <- release 1: 11111", "encode 1 of 11111"]
+    assert b.release("a", "11111") == []
+    assert encoded(b, 1) == []
+    b.reduce("d", vector(2), "d")
+    assert b.reduce("e", vector(4), "e") == ["a <- reduce 1 [0:] 7 of 11010"]
+
+
+def test_an_inner_peer_that_brings_nothing_of_its_own() -> None:
+    b = coded("b")
+    assert b.release("a", "10101") == ["d <- release 1: 10101", "e <- release 1: 10101"]
+    assert b.reduce("e", vector(4), "e") == ["a <- reduce 1 [0:] 4 of 10000"]
+    assert b.result("a", vector(6), "ace", final=False) == [
+        "d <- result 1 [0:] 6 complete", "e <- result 1 [0:] 6 complete", "a <- have 1 in 10",
+    ]  # fmt: skip
+    assert b.have("e", who="e") == ["a <- have 1 in 10010"]
+    assert b.decide("a")[-1] == "round 1 = 6 of ace (not mine)"
+
+
+def test_a_child_that_comes_back_hears_the_release_again() -> None:
+    b = coded("b", up="ad")
+    assert b.release("a", "10111") == ["d <- release 1: 10111"]
+    assert "e <- release 1: 10111" in b.level("e")
+
+
+@pytest.mark.parametrize("done", ["1", "", "111111", "19111", "12111"])
+def test_a_release_that_can_not_be(done: str) -> None:
+    b = coded("b")
+    b.did({1: 1})
+    assert any(line.startswith("close a: Release of") for line in b.release("a", done))
+
+
+@pytest.mark.parametrize("who", ["d", "c", "x"])
+def test_a_release_of_somebody_else(who: str) -> None:
+    b = coded("b")
+    assert b.release(who, "11111") == []
+
+
+def test_nothing_is_added_up_before_the_round_is_closed() -> None:
+    b = coded("b")
+    assert any(line.startswith("close d: Reduce") for line in b.reduce("d", vector(2), "d"))
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_a_vector_of_other_blocks_than_due(blocks: int) -> None:
+    b = coded("b", code=HALVES)
+    b.did({1: 2})
+    b.release("a", "22222")
+    encoded(b, 1, 2)
+    frame = fr.Reduce(
+        epoch=1, round=1, offset=0, total=1, dtype="<f4", contributors=b"\x08", weight=1.0, blocks=blocks
+    )  # fmt: skip
+    assert any(line.startswith("close d: Reduce for") for line in b.frame("d", frame, vector(1)))
+
+
+class Owner:
+    """What an owner computes, in numbers."""
+
+    def __init__(self, code: CodeInUse, workers: int, slots: tuple[int, ...], chunks: NDArray[np.float64]) -> None:
+        self.work = Work()
+        self.work.enter(code.build(workers, 2), slots)
+        self._chunks = chunks
+
+    def compute(self, many: int) -> dict[int, int]:
+        for _ in range(many):
+            if (chunk := self.work.next_chunk()) is not None:
+                self.work.add(chunk, self._chunks[chunk])
+        return self.work.done()
+
+
+@pytest.mark.parametrize(
+    "code", ["partial:l=2,replication=2", "partial:l=3,replication=3", "partial:l=1,replication=2"]
+)
+@pytest.mark.parametrize("cut", [1, 2, 4])
+def test_what_leaves_bring_is_expanded_and_added_up_to_the_plain_sum(code: str, cut: int) -> None:
+    """The vectors of leaves are shorter than the sum, and come in pieces; the root's own is as long as it."""
+    used = CodeInUse(code)
+    chunks = np.random.default_rng(7).standard_normal((3, 12))
+    b = coded("b", THREE, used)
+    owners = {name: Owner(used, 3, THREE.owned[PeerId(name)], chunks) for name in "bde"}
+    done = {name: owner.compute(3) for name, owner in owners.items()}
+    counts = "".join(str(done[name][slot]) for slot, name in enumerate("bde"))
+    b.did(done["b"])
+    progress(b, "d", "d", f".{counts[1]}.", code=used)
+    said = progress(b, "e", "e", f"..{counts[2]}", code=used)
+    assert said[-1] == f"encode 1 of {counts}"
+    all_done = tuple(map(int, counts))
+    b.hear(ev.Encoded(THREE.stamp, 1, owners["b"].work.encode(all_done, None)))
+    blocks = used.blocks
+    for slot, name in ((1, "d"), (2, "e")):
+        narrow = owners[name].work.encode(all_done, slot if blocks > 1 else None)
+        assert narrow.size * blocks == 12
+        for start in range(0, narrow.size, cut):
+            part = narrow[start : start + cut]
+            frame = fr.Reduce(
+                epoch=1, round=1, offset=start, total=narrow.size, dtype="<f8", contributors=fr.pack_set(1 << slot),
+                weight=1.0, blocks=blocks,
+            )  # fmt: skip
+            b.frame(name, frame, part)
+    b.have("d", who="d")
+    outcome = next(effect for effect in b.effects if isinstance(effect, fx.RoundCommitted))
+    assert outcome.exact
+    np.testing.assert_allclose(outcome.sum, chunks.sum(axis=0), rtol=1e-12)
+
+
+def test_a_leaf_brings_its_slot_as_it_is_and_all_of_two() -> None:
+    d = coded("d", code=HALVES)
+    d.did({3: 2})
+    assert d.release("b", "22222") == ["encode 1 of 22222, slot 3 as it is"]
+    assert encoded(d, 1, 2) == ["b <- reduce 1 [0:] 1 2 of 1000"]
+    d = coded("d", view(1, "abcd", slots="abddc"), code=HALVES)
+    d.did({2: 2, 3: 2})
+    assert d.release("b", "22222") == ["encode 1 of 22222"]
+
+
+def test_a_vector_of_another_size_than_those_below() -> None:
+    b = coded("b")
+    b.did({1: 1})
+    b.release("a", "11111")
+    b.reduce("d", vector(2, 3), "d")
+    assert encoded(b, 1) == ["a <- abort 1: mismatch"]
+
+
+# -- what does not fit -----------------------------------------------------------------------------------------
+
+
+def test_another_code_below_ends_the_round() -> None:
+    a = coded("a", code=WHOLE)
+    a.did({0: 2})
+    progress(a, "c", "c", "..2..", code=PAIRS)
+    assert a.said == ["b <- drop 1: mismatch complete", "c <- drop 1: mismatch complete"]
+    b = coded("b", code=WHOLE)
+    assert progress(b, "d", "d", "...1.", code=PAIRS) == ["a <- progress 1 of 1000: .....", "a <- abort 1: mismatch"]
+
+
+def test_a_plain_vector_in_a_coded_round() -> None:
+    b = coded("b")
+    assert b.contribute(1) == ["a <- abort 1: mismatch"]
+    b = Machine("b").join(view(1, "abcde"), up="ade")
+    b.contribute(1)
+    b.hear(ev.ViewSeen(view(2, "abcde", slots="abcde")))
+    assert "a <- abort 1: mismatch" in b.level("a")
+
+
+def test_a_plain_view_after_a_coded_one_does_not_add_up_what_was_encoded() -> None:
+    b = coded("b")
+    b.did({1: 1})
+    b.release("a", "01000")
+    assert encoded(b, 1) == ["a <- reduce 1 [0:] 1 of 10"]
+    b.hear(ev.ViewSeen(view(2, "abcde")))
+    for peer in "ade":
+        assert not any("reduce" in line for line in b.level(peer))
+    assert b.did({1: 1}) == ["a <- abort 1: mismatch"]
+
+
+def test_chunks_where_rounds_are_not_coded() -> None:
+    b = coded("b", view(1, "abcde"))
+    assert b.did({1: 1}) == ["a <- abort 1: mismatch"]
+
+
+def refuses(text: str) -> Coding:
+    def build(workers: int, fanout: int) -> Any:
+        raise ConfigError(text)
+
+    return Coding(name="none such", build=build, enough=lambda error: False)
+
+
+def test_a_code_that_can_not_be_had_ends_the_round() -> None:
+    a = Machine("a")
+    a.hear(ev.CodeWanted(refuses("too few")))
+    a.join(FIVE, up="bc")
+    assert a.did({}) == ["b <- drop 1: mismatch complete", "c <- drop 1: mismatch complete"]
+    a.have("b")
+    a.have("c")
+    aborted = next(effect for effect in a.effects if isinstance(effect, fx.RoundAborted))
+    assert aborted.reason == "a computes for a code, but too few"
+
+
+@pytest.mark.parametrize(("chunks", "load"), [(5000, 2), (5, 300)])
+def test_a_code_too_large_for_frames_can_not_be_had(chunks: int, load: int) -> None:
+    class Large:
+        def __init__(self) -> None:
+            self.chunks, self.loads, self.workers, self.blocks = chunks, (load,) * 5, 5, 1
+
+    a = Machine("a")
+    build: Callable[[int, int], Any] = lambda workers, fanout: Large()  # noqa: E731
+    a.hear(ev.CodeWanted(Coding(name="large", build=build, enough=lambda error: False)))
+    a.join(FIVE, up="bc")
+    assert a.did({0: 1})[0] == "b <- drop 1: mismatch complete"
+
+
+# -- what is held ----------------------------------------------------------------------------------------------
+
+
+def holding_root(limits: Limits | None = None) -> Machine:
+    """b, which holds a result of the first view, is root of the second."""
+    b = coded("b", limits=limits)
+    b.did({1: 1})
+    b.release("a", "11111")
+    encoded(b, 1)
+    assert "a <- have 1 in 10" in b.result("a", vector(5), "abcde", final=False)
+    b.hear(ev.ViewSeen(view(2, "becd", slots="beced")))
+    for peer in "ec":
+        b.level(peer)
+    return b
+
+
+def test_what_is_held_is_said_before_anything_is_computed() -> None:
+    b = coded("b")
+    b.did({1: 1})
+    b.release("a", "11111")
+    b.result("a", vector(5), "abcde", final=False)
+    b.hear(ev.ViewSeen(view(2, "abcde", slots="abcde")))
+    said = b.level("a")
+    assert "a <- progress 1 of 10: ..... holding" in said
+    assert b.did({1: 1}) == ["a <- progress 1 of 10: .1... holding"]
+
+
+def test_what_is_held_is_put_forward_again_once_all_have_spoken() -> None:
+    b = holding_root()
+    progress(b, "c", "c", "..0..")
+    assert progress(b, "e", "e", ".0.0.") == []  # d is missing: it may hold something newer
+    said = progress(b, "e", "ed", ".0.00")
+    assert said == ["e <- release 1: 00000 anew", "c <- release 1: 00000 anew"]
+    assert b.reduce("c", vector(), "c") == []
+    said = b.reduce("e", vector(), "ed")
+    assert [line for line in said if "result" in line] == [
+        "e <- result 1 [0:] 5 complete", "c <- result 1 [0:] 5 complete",
+    ]  # fmt: skip
+    assert b.have("c", who="c")[-1] == "round 1 = 5 of abcde"
+
+
+def test_a_release_anew_asks_nothing_of_the_owner() -> None:
+    d = coded("d")
+    assert d.release("b", "00000", anew=True) == ["b <- reduce 1 [0:]  of 1000"]
+    assert d.result("b", vector(5), "abc", final=True) == ["round 1 = 5 of abc (not mine)"]
+
+
+def test_the_newest_of_what_is_held_below_goes_up_anew() -> None:
+    b = holding_root()
+    progress(b, "c", "c", "..0..", holding=True)
+    progress(b, "e", "ed", ".0.00")
+    b.reduce("e", vector(), "ed")
+    b.view_frame("c", view(1, "abcde", slots="abcde"))
+    said = b.result("c", vector(5), "abcde", decided_in=FIVE.stamp, of="abcde", final=False, up=True)
+    assert "e <- result 1 [0:] 5 complete" in said
+
+
+def test_a_root_does_not_drop_what_an_earlier_one_may_have_closed_without_it() -> None:
+    b = coded("b")
+    b.did({1: 0})  # it lets a do without it from here on, and brings nothing
+    b.hear(ev.ViewSeen(view(2, "becd", slots="beced")))
+    for peer in "ec":
+        b.level(peer)
+    b.did({0: 0})
+    assert b.hear(ev.TimedOut("late")) == []
+    progress(b, "c", "c", "..0..")
+    assert progress(b, "e", "ed", ".0.00") == ["e <- drop 1: timeout complete", "c <- drop 1: timeout complete"]
+
+
+def test_a_root_does_not_drop_what_is_held() -> None:
+    b = holding_root()
+    b.hear(ev.TimedOut("late"))
+    progress(b, "c", "c", "..0..")
+    assert progress(b, "e", "ed", ".0.00")[0] == "e <- release 1: 00000 anew"
+
+
+def test_a_new_code_in_mid_round_does_not_make_forget_what_is_held() -> None:
+    b = coded("b")
+    b.did({1: 1})
+    b.release("a", "11111")
+    b.result("a", vector(5), "abcde", final=False)
+    b.hear(ev.ViewSeen(view(2, "abcde", slots="abcde")))
+    b.level("a")
+    b.hear(ev.CodeWanted(None))
+    assert "a <- progress 1 of 10: ..... holding" in b.hear(ev.CodeWanted(PAIRS.for_protocol))
+    assert b.did({1: 1}) == ["a <- progress 1 of 10: .1... holding"]
+
+
+# -- leaving, and who is late -------------------------------------------------------------------------------------
+
+
+def test_a_leaver_is_kept_for_what_it_holds() -> None:
+    c = coded("c")
+    assert "a <- leave c until 0" in c.hear(ev.LeaveWanted())
+    c.release("a", "11011")
+    c.result("a", vector(5), "abde", final=False)
+    assert "a <- leave c until 1" in c.until(2.0)[-1] or any("a <- leave c until 1" in line for line in c.said)
+
+
+def test_a_leaver_is_not_kept_for_chunks_that_it_will_not_compute() -> None:
+    c = coded("c")
+    c.did({2: 1})
+    c.hear(ev.Abandoned())
+    assert "a <- leave c until 0" in c.hear(ev.LeaveWanted())
+    c = coded("c")
+    c.did({2: 1})
+    assert "a <- leave c until 1" in c.hear(ev.LeaveWanted())
+
+
+@pytest.mark.parametrize("spoken", [True, False])
+def test_who_has_something_to_compute_and_does_not_is_suspected(spoken: bool) -> None:
+    b = coded("b", limits=Limits(stall_s=1.0))
+    b.did({1: 2})
+    progress(b, "e", "e", "....2")
+    if spoken:
+        progress(b, "d", "d", "...1.")
+    late = b.node.allreduce.laggards
+    assert late(0.5) == []
+    assert late(1.5) == ["d"]
+    assert b.node.allreduce.waiting
+    assert b.node.allreduce.missing() == ("d",)
+    progress(b, "d", "d", "...2.")
+    assert late(9.0) == []
+    assert not b.node.allreduce.waiting
+
+
+def test_who_does_not_bring_what_it_has_is_suspected_from_the_release_on() -> None:
+    b = coded("b", limits=Limits(stall_s=1.0))
+    b.did({1: 1})
+    b.tick(5.0)
+    b.release("a", "11111")
+    encoded(b, 1)
+    b.reduce("e", vector(1), "e")
+    assert b.node.allreduce.laggards(5.5) == []
+    assert b.node.allreduce.laggards(6.5) == ["d"]
+
+
+# -- a state that is lost ----------------------------------------------------------------------------------------
+
+
+def in_a_run() -> Machine:
+    world = view(1, "abcde", slots="abcde", run="r", first_round=8)
+    b = coded("b", world, up="")
+    b.hear(ev.RunWanted("r", 1, 7))
+    for peer in "ade":
+        b.level(peer, 7)
+    assert b.node.allreduce.committed == 7
+    return b
+
+
+def test_an_owner_that_has_lost_the_state_is_given_a_neighbours() -> None:
+    b = in_a_run()
+    assert "a <- sync 1 r after -2" in b.hear(ev.StateLost())
+    assert "0: a <- state of r?" in b.until(1.0)
+    b.frame("a", _state(6), b"old")
+    assert b.said == []
+    assert b.node.allreduce.committed == -1
+    assert any(line.endswith("a <- state of r?") for line in b.until(2.0))
+    assert b.frame("a", _state(7), b"new") == ["state of r after 7: new"]
+    b.hear(ev.Adopted("r", 7))
+    assert b.node.allreduce.committed == 7
+
+
+def _state(number: int) -> fr.State:
+    return fr.State(run="r", round=number, offset=0, total=3)
+
+
+def test_nothing_is_forgotten_that_no_neighbour_knows() -> None:
+    world = view(1, "abcde", slots="abcde", run="r", first_round=8)
+    b = coded("b", world, up="")
+    b.hear(ev.RunWanted("r", 1, 7))
+    b.level("d", 6)
+    assert b.hear(ev.StateLost()) == []
+    assert b.node.allreduce.committed == 7
+    b.level("a", 7)
+    assert b.node.allreduce.committed == -1
