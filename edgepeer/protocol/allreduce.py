@@ -196,9 +196,11 @@ class Allreduce(CodedRounds):
         rd, closed = self._round, self._coded.closed
         if rd.held is not None or rd.prior is not None:
             return True
-        if not rd.in_chunks or not rd.abandoned:
+        if not rd.in_chunks:
             return rd.mine
-        return closed is not None and self._is_in(closed.expected)
+        if closed is not None:
+            return self._is_in(closed.expected)
+        return self._coded.takes_part and not rd.abandoned
 
     @property
     def holding(self) -> bool:

@@ -123,6 +123,11 @@ class Coded:
         self._heard.clear()
 
     @property
+    def takes_part(self) -> bool:
+        """Whether the owner does, in this view."""
+        return self._own is not None
+
+    @property
     def begun(self) -> bool:
         return self._own is not None or bool(self._heard)
 

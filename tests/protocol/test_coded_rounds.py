@@ -548,6 +548,9 @@ def test_a_leaver_is_not_kept_for_chunks_that_it_will_not_compute() -> None:
     c = coded("c")
     c.did({2: 1})
     assert "a <- leave c until 1" in c.hear(ev.LeaveWanted())
+    c.hear(ev.ViewSeen(view(2, "abcde", slots="abcde")))  # where it does not take part any more
+    c.level("a")
+    assert "0: a <- leave c until 0" in c.until(1.0)
 
 
 @pytest.mark.parametrize("spoken", [True, False])

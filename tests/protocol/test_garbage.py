@@ -14,6 +14,7 @@ from transcript import Machine, member, vector, view
 
 from edgepeer.errors import WireError
 from edgepeer.ids import PeerId
+from edgepeer.peer.code_in_use import CodeInUse
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
@@ -25,8 +26,13 @@ from edgepeer.wire.documents import pack
 FIVE = view(1, "abcde")
 IN_RUN = view(2, "abcde", run="r", first_round=3)
 NEXT = view(3, "bacd", first_round=2)
-VIEWS = (FIVE, IN_RUN, NEXT, view(2, "cb"), view(2, "xyz"), view(5, "abcdefghijklmno"), view(4, "b", b=7))
 SMALL = Limits(max_vector_bytes=1 << 10, max_state_bytes=1 << 10, tunnel_bytes=16, relay_bytes=8, max_links=20)
+CODED = view(6, "abcde", slots="abcde")
+NEXT_CODED = view(7, "bacd", slots="bacdb", first_round=1)
+CODES = (CodeInUse("partial:l=2,replication=2"), CodeInUse("cyclic:s=1", "deadline:0.3"), CodeInUse("coded-reduce:s=1"))
+VIEWS = (
+    FIVE, IN_RUN, NEXT, view(2, "cb"), view(2, "xyz"), view(5, "abcdefghijklmno"), view(4, "b", b=7), CODED, NEXT_CODED,
+)  # fmt: skip
 SUMS = {size: vector(*[3.0] * size) for size in range(4)}
 
 # -- frames that are nearly right, and now and then right ------------------------------------------------------
@@ -40,10 +46,12 @@ sizes = st.sampled_from([0, 1, 1, 2, 3, 300, 2**53])
 bits = st.sampled_from([b"", b"\x01", b"\x02", b"\x04", b"\x08", b"\x10", b"\x1a", b"\x1f", b"\xff" * 512])
 seconds = st.sampled_from([0.0, 1e-300, 0.05, 1.0, 4.0, float(2**53), math.inf, math.nan])
 runs = st.sampled_from(["", "r", "other"])
+names = st.sampled_from([*(code.for_protocol.name for code in CODES), "other"])
+counts = st.sampled_from([b"", b"\1", bytes(5), b"\1\1\1\1\1", b"\3\3\3\3\3", b"\2\0\3\1\1", b"\xff" * 5, b"\3" * 4096])
 commits = st.builds(
     fr.Commit, decided_in=stamps, held_in=stamps, contributors=bits, weight=seconds, exact=st.booleans(),
     digest=st.sampled_from([bytes(16), *map(digest_of, SUMS.values())]), final=st.booleans(),
-    dropped=st.sampled_from([None, None, None, "timeout", "mismatch"]),
+    dropped=st.sampled_from([None, None, None, "timeout", "mismatch"]), chunks=bits, error=seconds,
 )  # fmt: skip
 plain: dict[type[fr.Frame], st.SearchStrategy[fr.Frame]] = {
     fr.Hello: st.builds(fr.Hello, fabric=peers, peer=peers, incarnation=numbers),
@@ -55,7 +63,7 @@ plain: dict[type[fr.Frame], st.SearchStrategy[fr.Frame]] = {
     ),
     fr.Reduce: st.builds(
         fr.Reduce, epoch=stamps, round=numbers, offset=sizes, total=sizes, dtype=st.sampled_from(["<f4", "<f8"]),
-        contributors=bits, weight=seconds, rate_bytes_per_s=seconds,
+        contributors=bits, weight=seconds, rate_bytes_per_s=seconds, blocks=st.sampled_from([1, 1, 2, 2, 3, 255]),
     ),
     fr.Result: st.builds(
         fr.Result, epoch=stamps, round=numbers, offset=sizes, total=sizes, dtype=st.sampled_from(["<f4", "<f8"]),
@@ -70,7 +78,11 @@ plain: dict[type[fr.Frame], st.SearchStrategy[fr.Frame]] = {
     fr.StateRequest: st.builds(fr.StateRequest, run=runs),
     fr.State: st.builds(fr.State, run=runs, round=numbers, offset=sizes, total=sizes),
     fr.Bye: st.builds(fr.Bye, reason=st.text()),
-    fr.Have: st.builds(fr.Have, epoch=stamps, round=numbers),
+    fr.Have: st.builds(fr.Have, epoch=stamps, round=numbers, holding=bits),
+    fr.Progress: st.builds(
+        fr.Progress, epoch=stamps, round=numbers, code=names, began=bits, holding=st.booleans(), done=counts
+    ),
+    fr.Release: st.builds(fr.Release, epoch=stamps, round=numbers, done=counts, anew=st.booleans()),
     fr.Decide: st.builds(fr.Decide, epoch=stamps, round=numbers),
     fr.Knock: st.builds(fr.Knock, incarnation=st.integers(0, 2), answer=st.booleans()),
     fr.NoWay: st.builds(fr.NoWay, target=peers, tunnel=numbers),
@@ -152,6 +164,63 @@ def root() -> Machine:
     return b
 
 
+def coded(which: int = 0) -> Machine:
+    b = Machine("b", limits=SMALL)
+    b.hear(ev.CodeWanted(CODES[which].for_protocol))
+    b.join(CODED, up="ade")
+    b.did({1: 2})
+    return b
+
+
+def coded_whole() -> Machine:
+    return coded(1)
+
+
+def coded_in_layers() -> Machine:
+    return coded(2)
+
+
+def closed(which: int = 0) -> Machine:
+    b = coded(which)
+    b.release("a", "22222")
+    return b
+
+
+def closed_without_own() -> Machine:
+    b = coded(1)
+    b.release("a", "20222")
+    return b
+
+
+def closed_anew() -> Machine:
+    b = coded()
+    b.release("a", "00000", anew=True)
+    return b
+
+
+def coded_root() -> Machine:
+    b = coded()
+    b.hear(ev.ViewSeen(NEXT_CODED))
+    for peer in "ac":
+        b.level(peer)
+    b.did({0: 2, 4: 2})
+    return b
+
+
+def coded_holding() -> Machine:
+    b = closed()
+    b.result("a", SUMS[2], "abcde", final=False)
+    return b
+
+
+def coded_root_held_before() -> Machine:
+    b = coded_holding()
+    b.hear(ev.ViewSeen(NEXT_CODED))
+    for peer in "ac":
+        b.level(peer)
+    return b
+
+
 def leaving() -> Machine:
     b = at_work()
     b.hear(ev.LeaveWanted())
@@ -166,7 +235,8 @@ KINDS = sorted(frames.keys(), key=named)
 
 
 STATES: tuple[Callable[[], Machine], ...] = (
-    outside, inner, at_work, holding, held_before, in_a_run, tunnelled, root, leaving,
+    outside, inner, at_work, holding, held_before, in_a_run, tunnelled, root, leaving, coded, coded_whole,
+    coded_in_layers, closed, closed_without_own, closed_anew, coded_root, coded_holding, coded_root_held_before,
 )  # fmt: skip
 
 
@@ -181,6 +251,9 @@ class Victim:
         """How many vectors the owner has contributed ..."""
         self.answered = 0
         """... and of how many it has been told how their round has ended."""
+        self.did: dict[int, int] = {}
+        """What it has computed last."""
+        self.asked_to_encode: fx.EncodeWanted | None = None
 
     def obey(self, effects: list[fx.Effect]) -> None:
         for effect in effects:
@@ -190,6 +263,12 @@ class Victim:
             if isinstance(effect, fx.RoundCommitted):
                 assert effect.round > self.committed
                 self.committed = effect.round
+            elif isinstance(effect, fx.EncodeWanted):
+                self.asked_to_encode = effect
+                world = self.node.view
+                assert world is not None
+                own = world.owned.get(self.node.id, ())
+                assert all(effect.done[slot] <= self.did.get(slot, 2) for slot in own)
             elif isinstance(effect, fx.ViewInstalled | fx.Removed | fx.StateReceived):
                 self.committed = 0  # it may be another run
         assert self.node.next_deadline() < self.machine.now + 2.0
@@ -241,6 +320,18 @@ class Victim:
             changes["commit"] = msgspec.structs.replace(frame.commit, **right)
         return msgspec.structs.replace(frame, **changes)
 
+    def compute(self, many: int) -> None:
+        """The owner has computed so many chunks for each of its slots, and encodes what it was asked for."""
+        view, machine = self.node.view, self.node.allreduce
+        if view is not None and view.slots:
+            before = machine.contributed
+            self.did = dict.fromkeys(view.owned.get(self.node.id, ()), many)
+            self.hear(ev.ChunksDone(view.stamp, machine.committed + 1, self.did))
+            self.asked += not before
+        if (asked := self.asked_to_encode) is not None:
+            size = 1 if asked.narrow is not None else 2
+            self.hear(ev.Encoded(asked.epoch, asked.round, SUMS[size].copy()))
+
     def contribute(self, size: int) -> None:
         if not self.node.allreduce.contributed:
             self.asked += 1
@@ -267,7 +358,7 @@ def deliveries(draw: st.DrawFn, kind: type[fr.Frame]) -> tuple[str, fr.Frame, by
 
 
 anything = st.sampled_from(KINDS).flatmap(deliveries)
-happenings: st.SearchStrategy[ev.Event | float | int] = st.one_of(
+happenings: st.SearchStrategy[ev.Event | float | int | bytes] = st.one_of(
     st.builds(lambda peer, life: ev.LinkUp(PeerId(peer), life), peers, st.integers(1, 2)),
     st.builds(lambda peer: ev.LinkDown(PeerId(peer), "reset"), peers),
     st.builds(lambda peer, refused: ev.DialFailed(PeerId(peer), "no", refused), peers, st.booleans()),
@@ -281,11 +372,15 @@ happenings: st.SearchStrategy[ev.Event | float | int] = st.one_of(
     st.sampled_from([ev.ControlSynced(), ev.ControlLost(), ev.Abandoned(), ev.TimedOut("late"), ev.JoinWanted()]),
     st.sampled_from([0.0, 0.01, 0.1, 0.3, 4.0]),  # time passes
     st.integers(0, 3),  # the owner contributes
+    st.sampled_from([b"", b"1", b"22"]),  # the owner computes so many chunks
+    st.sampled_from([ev.CodeWanted(None), *(ev.CodeWanted(code.for_protocol) for code in CODES), ev.StateLost()]),
 )
 
 
-def happen(victim: Victim, event: ev.Event | float | int) -> None:
-    if isinstance(event, float):
+def happen(victim: Victim, event: ev.Event | float | int | bytes) -> None:
+    if isinstance(event, bytes):
+        victim.compute(len(event))
+    elif isinstance(event, float):
         victim.wait(event)
     elif isinstance(event, int):
         victim.contribute(event)
@@ -320,7 +415,7 @@ def test_a_frame_of_another_protocol(through: str) -> None:
 @pytest.mark.parametrize("state", STATES, ids=named)
 @given(story=st.lists(st.one_of(anything, happenings), max_size=40))
 def test_any_mixture_of_frames_and_events(
-    state: Callable[[], Machine], story: list[tuple[str, fr.Frame, bytes] | ev.Event | float | int]
+    state: Callable[[], Machine], story: list[tuple[str, fr.Frame, bytes] | ev.Event | float | int | bytes]
 ) -> None:
     victim = Victim(state())
     for step in story:
