@@ -5,22 +5,20 @@ delay, each process in a network namespace of its own."""
 from __future__ import annotations
 
 import argparse
-import asyncio
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from broker import running_broker
 from common import counts, positive, show, warn_if_busy, write_json
-from fleet import WARM_UP, Fleet, FleetError, missing, rank_names
+from fleet import WARM_UP, Fleet, FleetError, missing
+from shaped import link_name, shaped_network
 
-from edgepeer.emulation.network import EmulatedNetwork, Link, open_network
-from edgepeer.errors import ConfigError, EdgepeerError
+from edgepeer.errors import EdgepeerError
 
 _COMPARATORS = ("gloo", "mpi", "bare")
 _COLUMNS = {
@@ -69,7 +67,7 @@ def measure(
     busy = dict.fromkeys(systems, 0.0)  # processor time in the system's own turns
     turns = dict.fromkeys(systems, 0.0)  # how long those took
     with ExitStack() as stack:
-        network = None if link is None else stack.enter_context(_shaped(peers, Link.parse(link)))
+        network = None if link is None else stack.enter_context(shaped_network(peers, link))
         place = () if network is None else (network.broker_address(), network.broker_prefix())
         broker = stack.enter_context(running_broker(*place))
         options = {"broker": broker, "fabric": "benchmark"}
@@ -104,19 +102,6 @@ def measure(
     ]
 
 
-@contextmanager
-def _shaped(peers: int, link: Link) -> Iterator[EmulatedNetwork]:
-    """A namespace for each rank, with such a link."""
-    with asyncio.Runner() as runner:
-        opening = open_network(rank_names(peers), link=link)
-        network = runner.run(opening.__aenter__())
-        print(network.description, file=sys.stderr)
-        try:
-            yield network
-        finally:
-            runner.run(opening.__aexit__(None, None, None))
-
-
 def _line(row: dict[str, Any]) -> dict[str, Any]:
     """A row of the JSON file as a person wants to read it."""
     idle = row["idle_cpu_fraction"]
@@ -136,17 +121,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--elements", type=positive, default=407_050, help="float32 per vector; default: 407050")
     parser.add_argument("--rounds", type=positive, default=20, help="timed allreduces per block; default: 20")
     parser.add_argument("--blocks", type=positive, default=5, help="turns of each system; default: 5")
-    parser.add_argument("--link", type=_link, help="of each process, such as 100mbit,5ms; default: loopback")
+    parser.add_argument("--link", type=link_name, help="of each process, such as 100mbit,5ms; default: loopback")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there")
     return parser.parse_args()
-
-
-def _link(text: str) -> str:
-    try:
-        Link.parse(text)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
 
 
 def _systems(text: str) -> list[str]:

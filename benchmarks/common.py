@@ -17,6 +17,8 @@ __all__ = ["SINGLE_THREADED", "counts", "cpu_seconds", "machine", "positive", "s
 #: The processes of a benchmark share few cores: no library may start a thread pool of its own in each.
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
+_WIDTH = 120
+"""Of a table in a file, in characters."""
 _PACKAGES = ("edgepeer", "numpy", "uvloop", "msgpack", "aiomqtt", "amqtt", "xxhash", "torch", "mpi4py", "openmpi")
 
 
@@ -75,7 +77,7 @@ def show(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, obj
         table.add_column(heading, justify="left" if names else "right")
     for row in rows:
         table.add_row(*("" if row[key] is None else str(row[key]) for key in columns))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
 
 
 def write_json(path: Path, rows: Sequence[Mapping[str, object]]) -> None:

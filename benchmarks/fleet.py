@@ -23,7 +23,7 @@ from edgepeer.emulation.network import EmulatedNetwork
 __all__ = ["WARM_UP", "Fleet", "FleetError", "missing", "rank_names"]
 
 _WORKER = Path(__file__).with_name("worker.py")
-_DEADLINE = 120.0  # s, for any answer of a worker: a machine with few cores imports many torches slowly
+_DEADLINE = 120.0  # s: a machine with few cores imports many torches slowly
 
 
 #: Untimed rounds before each block.
@@ -56,6 +56,8 @@ class Fleet:
 
     Args:
         network: has `rank_names`; without it all workers are on this machine's loopback.
+        worker: the program that each of them runs.
+        deadline_s: for any answer of a worker.
     """
 
     def __init__(
@@ -65,7 +67,10 @@ class Fleet:
         elements: int,
         options: dict[str, Any] | None = None,
         network: EmulatedNetwork | None = None,
+        worker: Path = _WORKER,
+        deadline_s: float = _DEADLINE,
     ) -> None:
+        self._worker, self._deadline = worker, deadline_s
         self.system, self.peers, self.elements = system, peers, elements
         self._network = network
         self._options = options or {}
@@ -104,10 +109,18 @@ class Fleet:
         Raises: FleetError when a worker is lost or a sum is wrong.
         """
         seconds = [self._one_round() for _ in range(WARM_UP + rounds)]
-        wrong = [r for r, answer in enumerate(self._ask({"check": self._round})) if answer["mistakes"]]
+        wrong = [r for r, answer in enumerate(self.ask({"check": self._round})) if answer["mistakes"]]
         if wrong:
             raise FleetError(f"{self.system}: wrong sums at ranks {wrong} in round {self._round}")
         return seconds[WARM_UP:]
+
+    def ask(self, command: dict[str, Any]) -> list[dict[str, Any]]:
+        """What every rank answers.
+
+        Raises: FleetError when one is lost.
+        """
+        self._send(command)
+        return [self._answer(index) for index in range(self.peers)]
 
     def cpu_seconds(self) -> float:
         """Processor time that the workers have used since their start."""
@@ -115,8 +128,8 @@ class Fleet:
 
     def _one_round(self) -> float:
         self._round += 1
-        self._ask({"prepare": self._round})
-        return float(max(answer["seconds"] for answer in self._ask({"go": self._round})))
+        self.ask({"prepare": self._round})
+        return float(max(answer["seconds"] for answer in self.ask({"go": self._round})))
 
     def _start(self, directory: Path) -> None:
         control = str(directory / "control")
@@ -135,7 +148,7 @@ class Fleet:
         self._sockets = [connection for _, connection, _ in ranked]
         self._lines = [lines for _, _, lines in ranked]
         self._pids = [hello["pid"] for hello, _, _ in ranked]
-        self._ask({"start": [hello["address"] for hello, _, _ in ranked]})
+        self.ask({"start": [hello["address"] for hello, _, _ in ranked]})
 
     def _spawn(self, control: str, agent: Path) -> list[subprocess.Popen[bytes]]:
         network, names = self._network, rank_names(self.peers)
@@ -147,7 +160,7 @@ class Fleet:
         def command(rank: int) -> list[str]:
             numbers = [str(rank), str(self.peers), str(self.elements)]
             options = json.dumps(self._options | {"address": addresses[rank]})
-            return [sys.executable, str(_WORKER), self.system, control, *numbers, options]
+            return [sys.executable, str(self._worker), self.system, control, *numbers, options]
 
         if self.system != "mpi":
             commands = [[*prefixes[rank], *command(rank)] for rank in range(self.peers)]
@@ -162,7 +175,7 @@ class Fleet:
         ]
 
     def _accept(self, server: socket.socket) -> dict[str, Any]:
-        give_up = time.monotonic() + _DEADLINE
+        give_up = time.monotonic() + self._deadline
         while True:
             try:
                 connection, _ = server.accept()
@@ -171,14 +184,10 @@ class Fleet:
                 ended = any(process.poll() is not None for process in self._processes)
                 if ended or time.monotonic() > give_up:
                     raise self._lost("a worker did not start") from None
-        connection.settimeout(_DEADLINE)
+        connection.settimeout(self._deadline)
         self._sockets.append(connection)
         self._lines.append(connection.makefile("rb"))
         return self._answer(len(self._lines) - 1)
-
-    def _ask(self, command: dict[str, Any]) -> list[dict[str, Any]]:
-        self._send(command)
-        return [self._answer(index) for index in range(self.peers)]
 
     def _send(self, command: dict[str, Any]) -> None:
         line = json.dumps(command).encode() + b"\n"
@@ -189,13 +198,14 @@ class Fleet:
         try:
             line = self._lines[index].readline()
         except TimeoutError:
-            raise self._lost(f"no answer within {_DEADLINE:.0f} s") from None
+            raise self._lost(f"no answer within {self._deadline:.0f} s") from None
         if not line:
             raise self._lost("a worker ended")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def _lost(self, what: str) -> FleetError:
+        time.sleep(0.5)  # for its last words
         self._log.seek(0)
         return FleetError(f"{self.system}, {self.peers} peers: {what}\n{self._log.read()[-2000:].decode()}")
 
