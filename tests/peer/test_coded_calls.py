@@ -1,0 +1,131 @@
+"""Calls of `Peer.allreduce_chunks` that are cancelled, come twice, or come too late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from peer_fleet import DEADLINE_S, fleet, peer_at, until, view_of
+
+from edgepeer import Outcome, Peer
+from edgepeer.errors import FellBehind, PeerError
+from edgepeer.fabric.broker import EmbeddedBroker
+
+ONCE = "partial:l=1,replication=1"  # everybody has one chunk, which nobody else has
+TWICE = "cyclic:s=1"
+
+
+class Gradients:
+    """Computes gradients of `size` elements, as soon as it may."""
+
+    def __init__(self, size: int = 10, *, at_once: bool = True) -> None:
+        self._size = size
+        self.go_on = asyncio.Event()
+        self.asked = asyncio.Event()
+        self.computed = asyncio.Event()
+        if at_once:
+            self.go_on.set()
+
+    async def __call__(self, chunk: int, chunks: int) -> tuple[NDArray[np.float64], float]:
+        self.asked.set()
+        await self.go_on.wait()
+        self.computed.set()
+        return np.full(self._size, 10.0 * chunks + chunk), 1.0
+
+    async def used(self) -> None:
+        """Wait until the peer has taken note of the first one."""
+        async with asyncio.timeout(DEADLINE_S):
+            await self.computed.wait()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+def whole(chunks: int, size: int = 10) -> NDArray[np.float64]:
+    return np.full(size, sum(10.0 * chunks + chunk for chunk in range(chunks)))
+
+
+async def together(*peers: Peer, size: int = 10) -> Sequence[Outcome]:
+    async with asyncio.timeout(DEADLINE_S):
+        return await asyncio.gather(*(peer.allreduce_chunks(Gradients(size)) for peer in peers))
+
+
+def check(outcomes: Sequence[Outcome], chunks: int, size: int = 10) -> None:
+    for outcome in outcomes:
+        assert outcome.exact
+        np.testing.assert_allclose(outcome.vector, whole(chunks, size), rtol=1e-9)
+
+
+async def test_what_a_cancelled_call_has_computed_still_counts(broker: EmbeddedBroker) -> None:
+    async with fleet(broker, "a", "b", "c", code=ONCE) as (a, b, c):
+        gradients = Gradients()
+        cancelled = asyncio.create_task(c.allreduce_chunks(gradients))
+        await gradients.used()
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        with pytest.raises(PeerError, match="one at a time"):
+            await c.allreduce_chunks(Gradients())
+        check(await together(a, b), 3)
+        check(await together(a, b, c), 3)
+
+
+async def test_a_second_call_does_not_disturb_the_first(broker: EmbeddedBroker) -> None:
+    async with fleet(broker, "a", "b", code=ONCE) as (a, b):
+        gradients = Gradients()
+        first = asyncio.create_task(a.allreduce_chunks(gradients))
+        await gradients.used()
+        with pytest.raises(PeerError, match="one at a time"):
+            await a.allreduce_chunks(Gradients())
+        check([*await together(b), await first], 2)
+
+
+async def test_a_call_that_was_cancelled_before_anything_was_computed(broker: EmbeddedBroker) -> None:
+    async with fleet(broker, "a", "b", code=TWICE) as (a, b):
+        gradients = Gradients(at_once=False)
+        cancelled = asyncio.create_task(b.allreduce_chunks(gradients))
+        async with asyncio.timeout(DEADLINE_S):
+            await gradients.asked.wait()
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        check(await together(a), 2)
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+async def test_data_that_are_cut_anew_in_mid_round(cancel: bool, broker: EmbeddedBroker) -> None:
+    """Without a run, there are as many chunks as members: what was computed of one of three is of no use for halves."""
+    async with fleet(broker, "a", "b", code=TWICE) as (a, b):
+        gradients = Gradients()
+        async with peer_at(broker, "c", code=TWICE) as c:
+            await asyncio.gather(*(view_of(peer, "a", "b", "c") for peer in (a, b, c)))
+            call = asyncio.create_task(a.allreduce_chunks(gradients))
+            await gradients.used()
+            if cancel:
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+        check(await together(b), 2)
+        if not cancel:
+            check([await call], 2)
+
+
+async def test_rounds_may_differ_in_size(broker: EmbeddedBroker) -> None:
+    async with fleet(broker, "a", "b", "c", code=TWICE) as (a, b, c):
+        for size in (10, 3, 10):
+            check(await together(a, b, c, size=size), 3, size)
+
+
+async def test_outcomes_that_were_not_asked_for_wait_and_too_many_are_lost(broker: EmbeddedBroker) -> None:
+    async with fleet(broker, "a", "b", "c", code=TWICE) as (a, b, c):
+        check(await together(a, b, c), 3)
+        for size in (10, 3):
+            check(await together(a, b, size=size), 3, size)
+        await until(c, lambda: c.missed == 2)
+        check([await c.allreduce_chunks(Gradients(10))], 3, 10)
+        check([await c.allreduce_chunks(Gradients(3))], 3, 3)
+        for _ in range(9):
+            check(await together(a, b), 3)
+        await until(c, lambda: c.committed == 12)
+        with pytest.raises(FellBehind, match="rounds up to 12 were decided without this peer"):
+            await c.allreduce_chunks(Gradients())
+        check(await together(a, b, c), 3)
