@@ -44,4 +44,4 @@ def _panel(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     axes.set_xlabel("median round, s")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", alpha=0.25)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="lower right")
