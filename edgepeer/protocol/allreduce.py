@@ -7,6 +7,7 @@ What a peer may do with the frames of a round, by what it has (the round in ques
     nothing yet                  | store                 | store; commit (handed    | start reducing
                                  |                       | over after a new view)   |
     own contribution             | store, add, pass up   | store, pass down; commit | refused: one a round
+    a coded round, not closed    | costs the link        | as above                 | kept by the owner
     an abort owed for the round  | -                     | -                        | answered at once
     no state of the run yet      | dropped               | dropped                  | kept until the run begins,
                                  |                       |                          | aborted by a state
@@ -20,7 +21,8 @@ all of them, so the bits do not depend on arrival. Segments go up and down while
 nobody applies anything before it is decided (deciding.py). A round that a new view cuts short starts again under
 the new epoch with the contributions kept. Since a round needs the contribution of every member, and whoever has
 committed it does not contribute again but hands its result to its neighbours, no round can be committed twice
-with different bits by members of one view.
+with different bits by members of one view. Of a coded round, what stands here of a contribution is said of what is
+encoded once the root has closed it, and only those contribute who have something to bring (coded_rounds.py).
 """
 
 from __future__ import annotations

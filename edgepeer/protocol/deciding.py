@@ -17,7 +17,8 @@ still receive.
                                           | again, in the place of a sum
 
 That is a consensus in the manner of Paxos or Viewstamped Replication, one for each round, with views for ballots: to
-contribute to a view is to promise that nothing older is held, and the root may propose a sum if all have promised.
+contribute to a view is to promise that nothing older is held, and the root may propose a sum if all have promised. Of
+coded rounds, Progress is the promise (coded.py).
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Deciding:
     def _enough_hold(self, rd: Round) -> bool:
         """Of a coded round, which is not to wait for certain peers: as many as `View.holders`, the root among them.
 
-        Any two sets of so many with the root in both meet, and so does one of them any majority.
+        Such a set has a member in every quorum: it meets all majorities, and a half that is a quorum has the root.
         """
         place, view = self._place, self._place.view
         if view is None:
