@@ -44,7 +44,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     dataset: _Dataset = "digits"
     """digits, mnist, npz:PATH (the same file on every device), or local:PATH (each device's own)."""
     batch_size: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100
-    """Samples per peer and round."""
+    """Samples per peer and round. With a code, those of all peers together are spread evenly over its chunks."""
     learning_rate: Annotated[float, msgspec.Meta(gt=0)] = 0.1
     optimizer: Literal["sgd", "adam"] = "sgd"
     rounds: _Rounds = 200
