@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edgepeer.errors import ConfigError
 
-__all__ = ["Assignment", "cyclic_assignment"]
+__all__ = ["Assignment", "cyclic_assignment", "paired_assignment"]
 
 
 @dataclass(frozen=True)
@@ -90,3 +90,27 @@ def cyclic_assignment(workers: int, load: int) -> Assignment:
     if not 1 <= load <= workers:
         raise ConfigError(f"{load} copies of each chunk can't be spread over {workers} workers: needs 1 to {workers}")
     return Assignment(workers, tuple(tuple((j + k) % workers for k in range(load)) for j in range(workers)))
+
+
+def paired_assignment(workers: int, load: int) -> Assignment:
+    """As many chunks as workers; every worker has its own chunk first and then its partner's, whose second is its own.
+
+    Orders are optimal (ordering.py), as those of every assignment are in which each place is a permutation. What is
+    better here: a chunk takes longer than two where its first and its second worker lag, and there are half as many
+    such pairs of workers as in cyclic orders. Of an odd number of workers the last three go round.
+
+    Raises:
+        ConfigError: there are not enough workers.
+    """
+    if not 2 <= load <= workers - 2:
+        raise ConfigError(
+            f"in pairs, each chunk can have 2 to workers - 2 copies, not {load} with {workers}; "
+            "cyclically, 1 to as many as there are workers"
+        )
+    paired = workers - 3 * (workers % 2)
+    partner = [j ^ 1 for j in range(paired)] + [*range(paired + 1, workers), paired][: workers - paired]
+    others = range(2, load)  # steps of 2 to workers - 3 lead neither to oneself nor to the partner
+    return Assignment(
+        workers,
+        tuple((j, partner[j], *((j + step) % workers for step in others)) for j in range(workers)),
+    )

@@ -7,7 +7,9 @@ fractional:s=1                  fractional repetition: exact without any s worke
 coded-reduce:s=1                a code in each family of the tree: exact without any s children of each parent
 graph:degree=4                  a random regular graph: approximate, by least squares, without any workers
 partial:l=1,replication=2       what slow workers have done counts, too; vectors are l times shorter
-        assignment=cyclic|graph   of the chunks; a graph is random, and regular
+        assignment=cyclic|pairs|graph
+                                  of the chunks; in pairs, workers have each other's second; a graph is random, and
+                                  regular
         order=optimal|cyclic      of the chunks at each worker
 """
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from edgepeer.coding.assignment import Assignment, cyclic_assignment
+from edgepeer.coding.assignment import Assignment, cyclic_assignment, paired_assignment
 from edgepeer.coding.code import Code
 from edgepeer.coding.cyclic import CyclicCode
 from edgepeer.coding.first import FirstCode
@@ -41,7 +43,7 @@ _NUMBERS: Final[dict[str, dict[str, int]]] = {
 }
 """By code, its numbers and what they are unless stated."""
 _WORDS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
-    "partial": {"assignment": ("cyclic", "graph"), "order": ("optimal", "cyclic")}
+    "partial": {"assignment": ("cyclic", "pairs", "graph"), "order": ("optimal", "cyclic")}
 }
 """By code, what can be chosen; the first unless stated."""
 
@@ -102,6 +104,10 @@ class CodeSpec:
 
     def _partial(self, workers: int, replication: int, seed: int) -> Assignment:
         words = dict(self.words)
+        if words.get("assignment") == "pairs":
+            if "order" in words:
+                raise ConfigError("chunks assigned in pairs have an order of their own; leave order out")
+            return paired_assignment(workers, replication)
         if words.get("assignment") == "graph":
             assignment = adjacency_assignment(expander(workers, replication, seed))
         else:

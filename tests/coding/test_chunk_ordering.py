@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import permutations, product
+from itertools import combinations, permutations, product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepeer.coding.assignment import Assignment, cyclic_assignment
+from edgepeer.coding.assignment import Assignment, cyclic_assignment, paired_assignment
 from edgepeer.coding.graphs import adjacency_assignment, expander, random_regular_graph
 from edgepeer.coding.ordering import cyclic_order, optimal_order, optimal_q_max, q, q_max, random_order
 from edgepeer.errors import ConfigError
@@ -68,6 +68,27 @@ def test_cyclic_assignments_are_in_the_best_order_as_they_are(workers: int, load
     assignment = cyclic_assignment(workers, load)
     assert q_max(assignment) == optimal_q_max(workers, load)
     assert cyclic_order(assignment) == assignment == optimal_order(assignment)
+
+
+@pytest.mark.parametrize(("workers", "load"), [(4, 2), (5, 3), (6, 4), (12, 3), (15, 3), (15, 13), (16, 14)])
+def test_paired_assignments_are_in_the_best_order_as_they_are(workers: int, load: int) -> None:
+    assignment = paired_assignment(workers, load)
+    assert assignment.replication == (load,) * workers
+    assert set(assignment.loads.tolist()) == {load}
+    for place in range(load):
+        assert {order[place] for order in assignment.orders} == set(range(workers))
+    assert q_max(assignment) == optimal_q_max(workers, load)
+
+
+@pytest.mark.parametrize(("workers", "slow", "cyclic", "paired"), [(12, 3, 112, 160), (15, 4, 450, 720)])
+def test_in_pairs_fewer_chunks_take_longer_than_two(workers: int, slow: int, cyclic: int, paired: int) -> None:
+    """In how many patterns of stragglers, who get nothing done, others have every chunk first or second."""
+    for assignment, good in ((cyclic_assignment(workers, 3), cyclic), (paired_assignment(workers, 3), paired)):
+        found = 0
+        for stragglers in combinations(range(workers), slow):
+            done = [0 if worker in stragglers else 2 for worker in range(workers)]
+            found += bool(assignment.computed(done).any(axis=1).all())
+        assert found == good
 
 
 def test_random_orders() -> None:

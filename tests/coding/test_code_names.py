@@ -29,6 +29,7 @@ from edgepeer.errors import ConfigError
         ("partial:replication=3,l=2", "partial:l=2,replication=3", PartialCode),
         ("partial:l=2,replication=3,order=optimal", "partial:l=2,replication=3", PartialCode),
         ("partial:order=cyclic,replication=3", "partial:l=1,replication=3,order=cyclic", PartialCode),
+        ("partial:replication=4,assignment=pairs", "partial:l=1,replication=4,assignment=pairs", PartialCode),
         ("partial:replication=4,assignment=graph", "partial:l=1,replication=4,assignment=graph", PartialCode),
     ],
 )
@@ -89,6 +90,12 @@ def test_what_is_no_name(text: str, problem: str) -> None:
         ("graph:degree=6", 6, "1 to 5"),
         ("partial:l=1,replication=5", 4, "5 copies of each chunk can't be spread over 4 workers"),
         ("partial:l=3,replication=2", 6, "l must be 1 to 2, not 3: each chunk"),
+        (
+            "partial:replication=4,assignment=pairs",
+            5,
+            "in pairs, each chunk can have 2 to workers - 2 copies, not 4 wi",
+        ),
+        ("partial:assignment=pairs,order=cyclic", 6, "an order of their own"),
         ("partial:l=1,replication=3,assignment=graph", 5, "no graph of 5 vertices with degree 3"),
     ],
 )
