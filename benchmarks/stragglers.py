@@ -82,7 +82,7 @@ def systems_for(peers: int, lagging: int, cr_fanout: int, more: Sequence[tuple[s
         System(name="star", fanout=star),
         System(name="gradient-coding", fanout=star, code=f"cyclic:s={lagging}"),
         System(name="coded-reduce", fanout=cr_fanout, code="coded-reduce:s=1"),
-        System(name="partial", code="partial:l=1,replication=3"),
+        System(name="partial", code="partial:l=1,replication=3,assignment=pairs"),
         System(name="partial-halves", code="partial:l=2,replication=5"),
         System(name="first", code=f"first:s={lagging}"),
         *(System(name="more", code=code, fanout=min(fanout, star)) for code, fanout in more),
