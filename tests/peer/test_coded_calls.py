@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from peer_fleet import DEADLINE_S, fleet, peer_at, until, view_of
 from edgepeer import Outcome, Peer
 from edgepeer.errors import FellBehind, PeerError
 from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.ids import PeerId
 
 ONCE = "partial:l=1,replication=1"  # everybody has one chunk, which nobody else has
 TWICE = "cyclic:s=1"
@@ -129,3 +131,32 @@ async def test_outcomes_that_were_not_asked_for_wait_and_too_many_are_lost(broke
         with pytest.raises(FellBehind, match="rounds up to 12 were decided without this peer"):
             await c.allreduce_chunks(Gradients())
         check(await together(a, b, c), 3)
+
+
+async def test_who_is_far_behind_in_a_run_is_given_its_state(broker: EmbeddedBroker) -> None:
+    async with fleet(broker, "a", "b", "c", code=TWICE) as (a, b, c):
+        adopted: list[tuple[PeerId, int]] = []
+
+        def adopt(peer: Peer, run: str, number: int, state: memoryview) -> None:
+            adopted.append((peer.id, number))
+            peer.adopt(run, number)
+            peer.bell.ring()
+
+        def give(peer: Peer, other: PeerId, run: str, number: int) -> None:
+            peer.give_state(other, run, number, b"state")
+
+        for peer in (a, b, c):
+            peer.on_state, peer.on_state_wanted = partial(adopt, peer), partial(give, peer)
+            peer.want_run("run", 3)
+        await asyncio.gather(*(until(peer, partial(_is_ready, peer)) for peer in (a, b, c)))
+        check(await together(a, b, c), 3)
+        adopted.clear()
+        for _ in range(9):
+            check(await together(a, b), 3)
+        await until(c, lambda: bool(adopted))
+        assert adopted == [(c.id, 10)]
+        assert [outcome.round for outcome in await together(a, b, c)] == [11] * 3
+
+
+def _is_ready(peer: Peer) -> bool:
+    return peer.view is not None and peer.view.run == "run" and peer.committed == 0

@@ -112,6 +112,8 @@ class Coded(Company):
                 self.hear(which, ev.LeaveWanted())
             case "cancel":
                 self.hear(which, ev.Abandoned())
+            case "kill" if len(self.dead) == world.size - 1:
+                return
             case _:
                 follow(self, step, world)
 

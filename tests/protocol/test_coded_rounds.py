@@ -19,6 +19,7 @@ from edgepeer.protocol import events as ev
 from edgepeer.protocol.code import Coding
 from edgepeer.protocol.limits import Limits
 from edgepeer.topology.view import View
+from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
 
 FIVE = view(1, "abcde", slots="abcde")
@@ -620,3 +621,14 @@ def test_nothing_is_forgotten_that_no_neighbour_knows() -> None:
     assert b.node.allreduce.committed == 7
     b.level("a", 7)
     assert b.node.allreduce.committed == -1
+
+
+# -- sizes ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_largest_frames_fit_into_what_neighbours_and_the_broker_carry() -> None:
+    frame = fr.Progress(
+        epoch=2**53, round=2**53, code="x" * 256, began=b"\xff" * 512, holding=True, done=b"\xff" * 3072
+    )
+    _, header = codec.wrap(frame)
+    assert len(header) <= 4096
