@@ -114,6 +114,7 @@ class Peer:
         self._view: View | None = None
         self.bell = Bell()
         """Rings whenever the view or anything else of this peer has changed."""
+        self._rounds = Rounds(self.bell)
         self._left: asyncio.Event = asyncio.Event()
         self._closed = False
         self._stack = contextlib.AsyncExitStack()
@@ -144,7 +145,7 @@ class Peer:
         me = Member(id=self.id, incarnation=identity.incarnation)
         node = self._machine(me, now=time.monotonic())
         self._driver = Driver(node, self)
-        self._rounds = Rounds(self._driver, self.bell)
+        self._rounds.run_on(self._driver)
         hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation, protocol=self._protocol)
         switchboard = Switchboard(transport, hello, self._driver, tasks, max_links=self._limits.max_links)
         self._driver.switchboard = switchboard

@@ -65,6 +65,8 @@ class CodedWork:
         self._pace = pace
         self._view: View | None = None
         self._code: Code | None = None
+        self._encoded = False
+        """Whether the root has closed the round in this view: what is computed later does not count."""
         self._work = Work()
         self._shapes: Shapes | None = None
         self._size = 0
@@ -74,7 +76,7 @@ class CodedWork:
         """The round goes on in this view."""
         if view is self._view:
             return
-        self._view = view
+        self._view, self._encoded = view, False
         self._code = None
         if view.slots:
             with contextlib.suppress(ConfigError):  # the machine finds the same, and gives the round up
@@ -87,9 +89,9 @@ class CodedWork:
             self._dispatch(ev.ChunksDone(self._view.stamp, self._round, self._work.done()))
 
     async def compute_next(self) -> bool:
-        """Compute a chunk. False if there is nothing left to compute in this view."""
+        """Compute a chunk. False if there is nothing left to compute in this view, or no more use in it."""
         code, chunk = self._code, self._work.next_chunk()
-        if code is None or chunk is None:
+        if code is None or chunk is None or self._encoded:
             return False
         began = time.monotonic()
         value, weight = await self._gradient(chunk, code.assignment.chunks)
@@ -118,6 +120,7 @@ class CodedWork:
         """The root has closed the round: bring what counts."""
         if self._view is None or (self._view.stamp, self._round) != (asked.epoch, asked.round):
             return  # it is asked again in the new view
+        self._encoded = True
         self._dispatch(ev.Encoded(asked.epoch, asked.round, self._work.encode(asked.done, asked.narrow)))
 
     @property

@@ -33,8 +33,9 @@ _VERDICT_S: Final = 5.0  # after a timeout: how long the root may take to say wh
 class Rounds:
     """One peer's calls, and what the machine says to them."""
 
-    def __init__(self, driver: Driver, bell: Bell) -> None:
-        self._driver = driver
+    _driver: Driver
+
+    def __init__(self, bell: Bell) -> None:
         self._bell = bell
         self.view: View | None = None
         """The view that this peer works in."""
@@ -47,6 +48,10 @@ class Rounds:
         self._missed: deque[fx.RoundCommitted] = deque()
         self._behind = 0
         """The last of the coded rounds whose outcomes are lost, since the program did not ask for them; 0: none."""
+
+    def run_on(self, driver: Driver) -> None:
+        """The peer has started."""
+        self._driver = driver
 
     def use(self, code: CodeInUse | None) -> None:
         """Rounds are coded from the next view on, or no more."""
@@ -72,6 +77,8 @@ class Rounds:
         code = self.code
         if code is None:
             raise PeerError("this peer's rounds are not coded: give it a code, as in Peer(code='cyclic:s=1')")
+        if self.view is None and not self._missed:
+            raise NotReady("this peer is in no view yet: await ready() first")
         if self._behind:
             behind, self._behind = self._behind, 0
             raise FellBehind(f"rounds up to {behind} were decided without this peer")

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import socket
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from real_programs import Field, edgepeer
 
 from edgepeer.fabric.broker import EmbeddedBroker
 
-PROMISED_S = 10.0
-"""Three times that where TensorFlow must be imported, on a machine that runs other tests meanwhile."""
+PROMISED_S = 60.0
+"""Nobody hangs: on an idle machine it is seconds, TensorFlow's import included."""
 FAILS = -1
 """Either status: 2 where it is seen before anything was started, 1 where only the devices can know."""
 
@@ -44,14 +43,10 @@ def taken() -> Iterator[str]:
 
 async def refusal(*arguments: object, home: Path, **environment: str) -> tuple[int, str]:
     """How the program ends, and the one line that it says."""
-    began = time.monotonic()
     async with edgepeer(*arguments, home=home, **environment) as program:
-        status = await program.end(30)
-        seconds = time.monotonic() - began
+        status = await program.end(PROMISED_S)
     errors = [line for line in program.err if " info " not in line]
     assert len(errors) == 1, program.everything()
-    promised = 3 * PROMISED_S if "keras" in arguments or "empty" in arguments else PROMISED_S
-    assert seconds < promised, f"{seconds:.1f} s for {arguments}: {errors[0]}"
     assert errors[0].startswith("edgepeer: ")
     return status, errors[0].removeprefix("edgepeer: ")
 
