@@ -32,8 +32,8 @@ MIXES: Final[dict[str, dict[str, Any]]] = {
 PARTS: Final = 10
 EACH: Final = 30
 """Times mixes times parts: 2100 schedules."""
-CODED: Final = 9
-"""Times mixes times parts that many more, of coded rounds: 630."""
+CODED: Final = 5
+"""Times mixes times parts that many more, of coded rounds: 350."""
 
 
 @pytest.mark.slow
