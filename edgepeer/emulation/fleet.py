@@ -69,7 +69,7 @@ class Fleet:
         self._home = Path()
 
     async def __aenter__(self) -> Fleet:
-        self._home = self._stack.enter_context(fleet_home())
+        self._home = self._stack.enter_context(fleet_home(self._settings.keep))
         try:
             for name in self.names:
                 await self.start(name)

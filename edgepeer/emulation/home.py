@@ -1,5 +1,5 @@
 """The directory that a fleet's peers keep their things in: gone with the emulator, or, had that no time to clean up,
-when the next one starts."""
+when the next one starts; unless the user wants to keep it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from edgepeer.errors import ConfigError
+
 __all__ = ["fleet_home"]
 
 _PREFIX: Final = "edgepeer-emulation-"
@@ -19,8 +21,22 @@ _LOCK: Final = "lock"
 
 
 @contextmanager
-def fleet_home() -> Iterator[Path]:
-    """A fresh directory, locked for as long as this process has it in use."""
+def fleet_home(keep: Path | None = None) -> Iterator[Path]:
+    """A fresh directory, locked for as long as this process has it in use; or `keep`, which must be empty, and stays.
+
+    Raises:
+        ConfigError: `keep` is not empty, or can't be made.
+    """
+    if keep is not None:
+        try:
+            keep.mkdir(parents=True, exist_ok=True)
+            empty = not any(keep.iterdir())
+        except OSError as error:
+            raise ConfigError(f"keep = {keep}: can't be used: {error.strerror or error}") from error
+        if not empty:
+            raise ConfigError(f"keep = {keep}: is not empty; peers would go on from what is there")
+        yield keep.resolve()
+        return
     _sweep()
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
         home = Path(name)

@@ -289,6 +289,10 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
     device_speed: _DeviceSpeed = "none"
     checkpoint_every: _CheckpointEvery = 0
     checkpoint_keep: _CheckpointKeep = 3
+    keep: Annotated[
+        Path | None,
+        _says("Directory, empty, where the peers' logs, checkpoints and records of rounds stay.", metavar="DIR"),
+    ] = None
     network: Annotated[
         Literal["auto", "namespaces", "loopback", "none"],
         _says("What keeps peers apart: a network namespace each, an address each, or nothing; auto: the best of them."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -10,6 +11,12 @@ from typing import Any
 import pytest
 from real_programs import Program, edgepeer
 
+from edgepeer.training.build import make_trainer
+from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
+from edgepeer.training.datasets import load_dataset
+from edgepeer.training.trainer import Float32Vector
+
+MNIST = Path(os.environ.get("EDGEPEER_MNIST", Path(__file__).parents[3] / "shared/data/mnist"))
 NUMPY = ("emulate", "--trainer", "numpy", "--model", "mlp-plain", "--optimizer", "sgd", "--learning-rate", 0.1)
 
 
@@ -93,3 +100,39 @@ async def test_an_approximate_run_says_so(tmp_path: Path) -> None:
     assert "approximate (5/7 chunks, error 2)" in text
     assert "exact 0 of 15 (first:s=2, wait exact)" in text
     assert "the others: 5 of 7 chunks whole, error median 2, p95 2" in text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MNIST.is_dir(), reason=f"no MNIST in {MNIST}; EDGEPEER_MNIST can name another directory")
+async def test_mnist_with_stragglers_and_two_cut_links_comes_to_what_a_clean_run_comes_to(tmp_path: Path) -> None:
+    """Links are cut by a firewall where there is one for this user, else the test is skipped."""
+    pytest.importorskip("pyroute2", reason="firewalls need pyroute2")
+    job = ("--dataset", "mnist", "--data-dir", MNIST, "--rounds", 40, "--batch-size", 50, "--checkpoint-every", 40)
+    coded = ("--code", "partial:l=1,replication=3", "--device-speed", "stragglers:0.05,8,0.25")
+    cuts = ("--cut", "3-1@5..40", "--cut", "5-2@10..40", "--skip-impossible")
+    reports = {}
+    for name, more in {"clean": ("--network", "none"), "faulty": (*coded, *cuts)}.items():
+        where = ("--report", name, "--keep", f"{name}-peers")
+        async with edgepeer(*NUMPY, *job, *more, *where, home=tmp_path) as program:
+            assert await program.end(200) == 0, program.everything()
+        if any("left out" in line for line in program.out):
+            pytest.skip(next(line for line in program.out if "left out" in line))
+        reports[name] = json.loads((tmp_path / name / "report.json").read_text())
+    clean, faulty = reports["clean"], reports["faulty"]
+    assert all(detail["exact"] for detail in faulty["rounds_detail"])
+    assert [fault["kind"] for fault in faulty["faults"]] == ["cut", "cut"]
+    assert all(fault["confirmed"] for fault in faulty["faults"])
+    assert faulty["final"]["accuracy"] == pytest.approx(clean["final"]["accuracy"], abs=0.005)
+    expected, found = (parameters(tmp_path / f"{name}-peers" / "p00" / "state") for name in ("clean", "faulty"))
+    scale = abs(expected).max()
+    assert abs(found - expected).max() < 1e-4 * scale
+
+
+def parameters(state: Path) -> Float32Vector:
+    """What a peer has come to, by its last checkpoint."""
+    (newest, *_) = list_checkpoints(state / "checkpoints")
+    checkpoint = read_checkpoint(newest)
+    assert checkpoint.round == 40
+    trainer = make_trainer(checkpoint.job, load_dataset("mnist", data_dir=MNIST))
+    trainer.load_state(checkpoint.state)
+    return trainer.parameters()

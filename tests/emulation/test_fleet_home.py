@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgepeer.emulation.home import fleet_home
+from edgepeer.errors import ConfigError
 
 CRASH = """
 import os, signal
@@ -43,3 +44,17 @@ def test_what_a_crash_leaves_goes_with_the_next_one_and_what_is_in_use_stays(tmp
     with fleet_home() as first, fleet_home() as second:
         assert sorted(tmp_path.iterdir()) == sorted([first, second, other])
     assert list(tmp_path.iterdir()) == [other]
+
+
+def test_what_is_to_be_kept_stays(tmp_path: Path) -> None:
+    with fleet_home(tmp_path / "a" / "b") as home:
+        (home / "log").write_text("x")
+    assert (tmp_path / "a" / "b" / "log").read_text() == "x"
+
+
+def test_what_is_there_already_is_not_gone_on_from(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("x")
+    with pytest.raises(ConfigError, match="is not empty"), fleet_home(tmp_path):
+        pass
+    with pytest.raises(ConfigError, match="can't be used: "), fleet_home(tmp_path / "log"):
+        pass
