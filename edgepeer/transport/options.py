@@ -61,11 +61,17 @@ def advertised(bound: str) -> tuple[str, ...]:
 
 
 def tune(sock: socket.socket) -> None:
-    """Small frames at once; buffers that hold a whole vector; no pacing where there is no network."""
+    """Small frames at once; buffers that hold a whole vector; no pacing where there is no network.
+
+    Of no effect on a connection that is gone already: whoever reads from it will find that out.
+    """
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    peer = sock.getpeername()
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer = sock.getpeername()
+    except OSError:
+        return
     if is_loopback(str(peer[0])):
         # bbr, the default on some kernels, paces even on loopback. Not every kernel offers a choice.
         with contextlib.suppress(OSError):

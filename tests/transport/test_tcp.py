@@ -404,3 +404,11 @@ def test_a_listener_on_all_addresses_advertises_those_that_others_can_reach_firs
     assert found[-1] == "127.0.0.1:7000"
     assert 1 <= len(found) <= 16
     assert all(address.endswith(":7000") for address in found)
+
+
+def test_a_connection_that_is_gone_is_not_tuned() -> None:
+    """The other end may have ended between accept and the first look at the socket."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        with pytest.raises(OSError, match="not connected"):
+            sock.getpeername()
+        options.tune(sock)
