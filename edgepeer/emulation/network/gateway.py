@@ -83,6 +83,8 @@ async def _carry(*ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> No
 
 async def _one_way(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while chunk := await reader.read(_CHUNK_BYTES):
+        if writer.is_closing():  # lost, and nobody has been told yet: uvloop would refuse the write
+            raise ConnectionResetError("the other end is gone")
         writer.write(chunk)
         await writer.drain()
 
