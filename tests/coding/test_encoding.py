@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -46,27 +43,6 @@ def test_what_is_left_out_may_be_anything() -> None:
 def test_padding() -> None:
     assert [padded(size, 3) for size in range(7)] == [0, 3, 3, 3, 6, 6, 6]
     assert padded(SIZE, 1) == SIZE
-
-
-def best_of(count: int, call: Callable[[], object]) -> float:
-    took = []
-    for _ in range(count):
-        began = time.perf_counter()
-        call()
-        took.append(time.perf_counter() - began)
-    return min(took)
-
-
-@pytest.mark.parametrize(("chunks", "blocks"), [(3, 1), (3, 2), (8, 3)])
-def test_a_round_is_not_slower_for_it(chunks: int, blocks: int) -> None:
-    """407,050 floats: encoding and expanding cost less than 5 % of a round of 100 ms."""
-    size = padded(SIZE, blocks)
-    gradients = [np.full(size, 0.5, np.float32) for _ in range(chunks)]
-    coefficients = np.ones((chunks, blocks))
-    narrow, out = encode(gradients, coefficients), np.zeros(size, np.float32)
-    encoding = best_of(15, lambda: encode(gradients, coefficients))
-    expanding = best_of(15, lambda: expand(narrow, np.ones(blocks), out))
-    assert encoding + expanding < 0.005
 
 
 def test_wait() -> None:

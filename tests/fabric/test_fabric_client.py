@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import time
 
 import aiomqtt
 import msgspec
@@ -122,16 +121,12 @@ async def test_a_snapshot_of_500_peers_is_complete_at_synced(broker: Broker, inv
     assert {*late.events[1:-1]} == {PresenceSeen(presence(name)) for name in names}
 
 
-async def test_31_peers_see_each_other(broker: Broker, invite: Invite, record_property: pytest.RecordProperty) -> None:
+async def test_31_peers_see_each_other(broker: Broker, invite: Invite) -> None:
     names = [f"p{number}" for number in range(31)]
-    began = time.perf_counter()
     guests = await asyncio.gather(*(invite(broker.address, name, present=True) for name in names))
     everybody = [PresenceSeen(presence(name)) for name in names]
     for guest in guests:
         await guest.until_seen(*everybody)
-    seconds = time.perf_counter() - began
-    record_property("seconds", seconds)
-    assert seconds < 5
 
 
 async def test_after_a_broker_restart_everything_is_said_again_and_nothing_is_lost(

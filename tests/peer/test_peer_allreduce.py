@@ -25,7 +25,7 @@ async def test_the_example_of_the_readme(broker: EmbeddedBroker, both_loops: Non
         assert outcome.contributors == ("a", "b", "c")
         assert outcome.exact
         assert outcome.weight == 300
-        assert 0 < outcome.seconds < 5
+        assert outcome.seconds > 0
         assert outcome.round == outcomes[0].round >= 1
         assert outcome.digest == xxhash.xxh3_128_hexdigest(outcome.vector.tobytes())
 

@@ -100,7 +100,7 @@ async def test_wrong_credentials() -> None:
             assert isinstance(error, FabricError)
             assert "wrong user name or password" in str(error)
             assert "wrong@" not in str(error)
-            assert seconds < 5
+            assert seconds < 10
         async with Peer(address.url()) as peer:
             await peer.ready()
 

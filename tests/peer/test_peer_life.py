@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import time
 from pathlib import Path
 
 import numpy as np
@@ -91,9 +90,7 @@ async def test_who_leaves_is_gone_at_the_next_boundary(broker: EmbeddedBroker) -
         await asyncio.gather(*(view_of(peer, "a", "b", "c", "d") for peer in [*peers, d]))
         async with Pumps(peers) as pumps:
             last = await d.allreduce(np.full(1000, 8, np.float32))
-            before = time.monotonic()
             await stack.aclose()
-            took = time.monotonic() - before
             await pumps.more(rounds=3)
             pumps.check()
             rounds = {o.round: o for o in pumps.outcomes["a"]}
@@ -101,7 +98,6 @@ async def test_who_leaves_is_gone_at_the_next_boundary(broker: EmbeddedBroker) -
             # Not one round waited for it; only the one that had begun may say that somebody is missing.
             assert "d" not in rounds[last.round + 1].contributors
             assert rounds[last.round + 2].exact
-            assert took < 2
         with pytest.raises(LeftFabric):
             await d.allreduce(np.ones(1000, np.float32))
 
