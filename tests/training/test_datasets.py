@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import io
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -53,6 +55,23 @@ def test_digits_are_scaled_and_split_the_same_way_every_time(digits: Dataset) ->
     again = load_dataset("digits")
     assert np.array_equal(again.x_train, digits.x_train)
     assert np.array_equal(again.y_test, digits.y_test)
+
+
+def test_digits_are_the_same_whether_scikit_learn_is_imported_or_not(
+    digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    imported = load_dataset("digits")
+    for name in ("x_train", "y_train", "x_test", "y_test"):
+        assert np.array_equal(getattr(imported, name), getattr(digits, name))
+
+
+def test_digits_need_no_import_of_scikit_learn(digits: Dataset) -> None:
+    code = (
+        "import sys; from edgepeer.training.datasets import load_dataset as load; load('digits'); print(*sys.modules)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert not {"sklearn", "scipy"} & set(loaded.stdout.split())
     # The split is the same on every device, so it may never change: these labels are for all time.
     assert digits.y_train[:8].tolist() == [8, 7, 2, 9, 8, 5, 2, 4]
 
@@ -126,6 +145,7 @@ def test_mnist_through_keras(keras: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_a_device_lacks_is_named_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(DataError, match=r"pip install 'edgepeer\[digits\]'"):
         load_dataset("digits")
