@@ -1,6 +1,7 @@
 """Settings of all tests: Hypothesis draws the same examples everywhere, and says how to repeat a failure.
 
-Commands that run in the tests' own process set up logging: the next test finds it as it was.
+Commands that run in the tests' own process set up logging: the next test finds it as it was. Many tests run side by
+side: NumPy's threads would only wait for each other.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+
+os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # before anything imports NumPy
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -105,7 +105,8 @@ class Vitals:
     def tick(self, now: float) -> list[PeerId]:
         """Ping and dial whoever is due. Returns the links that have been silent for too long."""
         self._notice(now)
-        return self._links.tick(now, self._every(now), lambda link, every_s: self._ping(link, every_s, now))
+        reaches = self._reaches()  # the same in all Pings of one moment, as is what `_notice` has noticed
+        return self._links.tick(now, self._every(now), lambda link, every_s: self._ping(link, every_s, now, reaches))
 
     def next_due(self, now: float) -> float:
         """When to look again: at the next Ping or the next silence, but at least as often as Pings are sent."""
@@ -119,14 +120,15 @@ class Vitals:
 
     def announce(self, now: float) -> None:
         """Something that the others must know at once has changed."""
-        every = self._every(now)
+        every, reaches = self._every(now), self._reaches()
+        self._told = self._state()
         for peer, link in self._links.connected():
             if link.member is not None:
-                self._emit(fx.Send(peer, self._ping(link, every[link.role], now)))
+                self._emit(fx.Send(peer, self._ping(link, every[link.role], now, reaches)))
 
-    def _ping(self, link: Link, every_s: float, now: float) -> Ping:
+    def _ping(self, link: Link, every_s: float, now: float, reaches: bytes) -> Ping:
         view = self._membership.view
-        orphan, ready, settled = self._state()
+        orphan, ready, settled = self._told
         link.promised = every_s
         return Ping(
             waiting=self._allreduce.waiting,
@@ -135,14 +137,17 @@ class Vitals:
             held=now - link.echo_at if link.echo else 0.0,
             every=every_s,
             epoch=view.stamp if view is not None else 0,
-            reaches=pack_set(self._reach(view)) if view is not None else b"",
+            reaches=reaches,
             orphan=orphan,
             ready=ready,
             settled=settled,
         )
 
-    def _reach(self, view: View) -> int:
-        return sum(1 << view.position(p) for p, link in self._links.connected() if link.direct and p in view)
+    def _reaches(self) -> bytes:
+        view = self._membership.view
+        if view is None:
+            return b""
+        return pack_set(sum(1 << view.position(p) for p, link in self._links.connected() if link.direct and p in view))
 
     @property
     def orphan(self) -> bool:
@@ -194,8 +199,9 @@ class Vitals:
             link.hear(now)
 
     def on_ping(self, peer: PeerId, ping: Ping, now: float) -> None:
-        self._links.on_ping(peer, ping, now)
         link, view = self._links[peer], self._membership.view
+        before = link.orphan, link.ready, self._settled
+        self._links.on_ping(peer, ping, now)
         current = view is not None and ping.epoch == view.stamp
         if not current:
             link.reaches, link.ready, link.orphan = 0, False, False
@@ -206,7 +212,8 @@ class Vitals:
             epoch = view.stamp if view is not None else 0
             place = self._allreduce.place
             self._emit(fx.Send(peer, Sync(epoch=epoch, run=place.run, committed=place.standing)))
-        self._notice(now)
+        if (link.orphan, link.ready, self._settled) != before:
+            self._notice(now)
 
     def link_states(self) -> tuple[LinkState, ...]:
         """All wanted links, in peer order."""

@@ -67,6 +67,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _positions(self) -> dict[PeerId, int]:
         return {peer: position for position, peer in enumerate(self.ids)}
 
+    @cached_property
+    def _children(self) -> dict[PeerId, tuple[PeerId, ...]]:
+        return {}
+
     @property
     def size(self) -> int:
         return len(self.members)
@@ -95,7 +99,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return None if above is None else self.ids[above]
 
     def children(self, peer: PeerId) -> tuple[PeerId, ...]:
-        return tuple(self.ids[p] for p in tree.children(self._positions[peer], self.fanout, self.size))
+        found = self._children.get(peer)
+        if found is None:  # asked for with every heartbeat
+            below = tree.children(self._positions[peer], self.fanout, self.size)
+            found = self._children[peer] = tuple(self.ids[p] for p in below)
+        return found
 
     def neighbours(self, peer: PeerId) -> tuple[PeerId, ...]:
         """Parent (if any), then children."""

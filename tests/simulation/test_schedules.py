@@ -30,8 +30,8 @@ MIXES: Final[dict[str, dict[str, Any]]] = {
     "broker": {"kinds": ("broker", "join", "kill", "restart", "isolate")},
 }
 PARTS: Final = 10
-EACH: Final = 30
-"""Times mixes times parts: 2100 schedules."""
+EACH: Final = 25
+"""Times mixes times parts: 1750 schedules."""
 CODED: Final = 5
 """Times mixes times parts that many more, of coded rounds: 350."""
 
