@@ -84,7 +84,8 @@ async def test_the_same_parameters_as_without_a_code(
     assert distance(found[0], train_alone(job, chunks)) < 1e-4
     assert result.computed is not None
     least, most = copies
-    assert least <= result.computed <= most + 0.01
+    # Who has no chunks computes one all the same, in the first round: to see how long gradients are.
+    assert least <= result.computed <= most + 1 / ROUNDS
 
 
 async def test_nobody_loads_more_than_its_chunks(
