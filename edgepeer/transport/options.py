@@ -60,19 +60,24 @@ def advertised(bound: str) -> tuple[str, ...]:
     return (*found[:15], f"127.0.0.1:{port}")
 
 
-def tune(sock: socket.socket) -> None:
+def tune(sock: socket.socket) -> bool:
     """Small frames at once; buffers that hold a whole vector; no pacing where there is no network.
 
     Of no effect on a connection that is gone already: whoever reads from it will find that out.
+
+    Returns:
+        Whether there is a network: the other end is not on this machine's loopback.
     """
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
+        return False
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = sock.getpeername()
     except OSError:
-        return
-    if is_loopback(str(peer[0])):
-        # bbr, the default on some kernels, paces even on loopback. Not every kernel offers a choice.
-        with contextlib.suppress(OSError):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+        return False
+    if not is_loopback(str(peer[0])):
+        return True
+    # bbr, the default on some kernels, paces even on loopback. Not every kernel offers a choice.
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+    return False

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from edgepeer.errors import ConfigError, WireError
 from edgepeer.transport.base import Accept, Receiver, Traffic
 from edgepeer.transport.options import format_address, parse_address, share_loopback, tune
+from edgepeer.transport.window import ReceiveWindows
 from edgepeer.wire.codec import PRELUDE, decode_header, decode_prelude, encode, has_document
 from edgepeer.wire.frames import Bye, Frame
 
@@ -33,9 +34,12 @@ LINGER_S: Final = 10.0
 class _TcpChannel(asyncio.BufferedProtocol):
     """One TCP connection, either end."""
 
-    def __init__(self, accept: Accept, traffic: Traffic) -> None:
+    def __init__(self, accept: Accept, traffic: Traffic, windows: ReceiveWindows) -> None:
         self._accept = accept
         self._traffic = traffic
+        self._windows = windows
+        self._network: Any = None
+        """The socket, if it is not to this machine itself."""
         self._receiver: Receiver | None = None
         self._transport: asyncio.Transport | None = None
         self._reason = ""
@@ -61,8 +65,8 @@ class _TcpChannel(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         self.remote = format_address(transport.get_extra_info("peername"))
         sock = transport.get_extra_info("socket")
-        if sock is not None:
-            tune(sock)
+        if sock is not None and tune(sock):
+            self._network = sock
         self._receiver = self._accept(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -79,6 +83,8 @@ class _TcpChannel(asyncio.BufferedProtocol):
         if self._frame is not None:
             self._missing -= nbytes
             self._progress = True
+            if self._network is not None:
+                self._windows.received(self._network, nbytes)
             if self._missing == 0:
                 self._complete(self._frame)
             return
@@ -96,6 +102,8 @@ class _TcpChannel(asyncio.BufferedProtocol):
     def lost(self, reason: str) -> None:
         """There is no connection any more."""
         self._transport = None
+        self._windows.forget(self._network)
+        self._network = None
         if self._linger is not None:
             self._linger.cancel()
         receiver, self._receiver = self._receiver, None
@@ -206,6 +214,7 @@ class TcpTransport:
 
     def __init__(self) -> None:
         self.traffic = Traffic()
+        self._windows = ReceiveWindows()
         self._host = ""
 
     async def listen(self, address: str, accept: Accept) -> _TcpListener:
@@ -213,7 +222,7 @@ class TcpTransport:
         self._host = host
         loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(lambda: _TcpChannel(accept, self.traffic), host, port, backlog=128)
+            server = await loop.create_server(lambda: self._channel(accept), host, port, backlog=128)
         except OSError as error:
             raise ConfigError(f"listen {address}: {error.strerror or error}; use another address or port") from error
         return _TcpListener(server)
@@ -222,7 +231,7 @@ class TcpTransport:
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
         own = (self._host, 0) if share_loopback(self._host, host) else None
-        channel = _TcpChannel(accept, self.traffic)
+        channel = self._channel(accept)
         try:
             async with asyncio.timeout(timeout):
                 await loop.create_connection(lambda: channel, host, port, local_addr=own)
@@ -230,3 +239,6 @@ class TcpTransport:
             channel.lost("no longer dialled")  # uvloop closes the socket, and does not say so
             raise
         return channel
+
+    def _channel(self, accept: Accept) -> _TcpChannel:
+        return _TcpChannel(accept, self.traffic, self._windows)

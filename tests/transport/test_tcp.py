@@ -17,6 +17,7 @@ from edgepeer.errors import ConfigError
 from edgepeer.peer import api
 from edgepeer.transport import options, tcp
 from edgepeer.transport.base import Channel, Traffic
+from edgepeer.transport.window import ReceiveWindows
 from edgepeer.wire.codec import PRELUDE, encode, wrap
 from edgepeer.wire.frames import Frame, Have, Hello, Ping, Reduce, State, Via, ViewFrame
 
@@ -100,7 +101,7 @@ WANTED = [(frame, None if isinstance(frame, Reduce) and frame.round == 13 else p
 def feed(chunks: list[bytes]) -> tuple[Ear, Traffic]:
     """Drive the protocol object as an event loop would, but with reads of our own choosing."""
     ear, traffic = Ear(), Traffic()
-    channel = tcp._TcpChannel(lambda _: ear, traffic)
+    channel = tcp._TcpChannel(lambda _: ear, traffic, ReceiveWindows())
     channel.connection_made(FakeSocketTransport())
     for chunk in chunks:
         while chunk:
@@ -136,7 +137,7 @@ async def test_all_at_once_and_many_times_over() -> None:
 
 async def test_a_part_of_a_payload_is_progress_and_nothing_else_is() -> None:
     ear = Ear()
-    channel = tcp._TcpChannel(lambda _: ear, Traffic())
+    channel = tcp._TcpChannel(lambda _: ear, Traffic(), ReceiveWindows())
     channel.connection_made(FakeSocketTransport())
 
     def arrive(data: bytes) -> None:

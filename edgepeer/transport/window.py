@@ -1,0 +1,88 @@
+"""How much may be under way to this peer.
+
+Left alone, most kernels' TCP fills the queues on its way: often a tenth of a second, in every one. The
+acknowledgements and heartbeats that a peer sends up wait there behind the vectors that come down, so round trips take a
+multiple of what they should, and retransmission timers go off for nothing. A receiver can prevent that: it knows how
+fast all its neighbours together can send to it, and lets them have no more under way than half as much again as the
+path holds at that rate, an equal share each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+__all__ = ["ReceiveWindows"]
+
+_SPAN_S: Final = 0.02
+"""The rate is measured over so long at a time ..."""
+_GAP_S: Final = 0.01
+"""... in which nothing is longer in coming than this ..."""
+_KEPT: Final = 64
+"""... and the best of so many counts: whatever is in the way only makes it look slower."""
+_LOOK_AFTER: Final = 8
+"""Windows are set anew after so many spans."""
+_CROWDS: Final = 8
+_GAIN: Final = 1.5
+"""Room to find out that there is more."""
+_SOONEST_S: Final = 0.005
+"""Round trips count as no shorter than this: how late a busy machine may read."""
+_LEAST_BYTES: Final = 64 << 10
+_MOST_BYTES: Final = 1 << 30
+_MIN_RTT_AT: Final = 148
+"""Where tcpi_min_rtt stands in Linux' struct tcp_info, in microseconds."""
+
+
+class ReceiveWindows:
+    """The windows of all connections of one peer, by what comes over them.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._rates: deque[float] = deque(maxlen=_KEPT)
+        self._crowds: deque[int] = deque(maxlen=_CROWDS)
+        """How many have sent at once, each of the last times that was looked at."""
+        self._senders: dict[Any, None] = {}
+        self._spans = 0
+        self._bytes = 0
+        self._since = self._last = float("-inf")
+
+    def received(self, sock: Any, count: int) -> None:
+        """So many bytes of a vector have been read from a connection."""
+        now = self._clock()
+        if now - self._last > _GAP_S:
+            self._bytes, self._since = 0, now
+        else:
+            self._bytes += count
+        self._last = now
+        self._senders[sock] = None
+        if now - self._since >= _SPAN_S:
+            self._rates.append(self._bytes / (now - self._since))
+            self._bytes, self._since = 0, now
+            self._spans += 1
+            if self._spans % _LOOK_AFTER == 0:
+                self._set()
+
+    def forget(self, sock: Any) -> None:
+        """The connection is gone."""
+        self._senders.pop(sock, None)
+
+    def _set(self) -> None:
+        self._crowds.append(len(self._senders))
+        share = _GAIN * max(self._rates) / max(self._crowds)
+        for sock in self._senders:
+            with contextlib.suppress(OSError, struct.error):  # it is gone, or this kernel tells less
+                info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + 4)
+                (microseconds,) = struct.unpack_from("=I", info, _MIN_RTT_AT)
+                width = round(share * max(1e-6 * microseconds, _SOONEST_S))
+                width = min(max(width, _LEAST_BYTES), _MOST_BYTES)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, width)
+        self._senders.clear()
