@@ -28,7 +28,7 @@ class _Link(asyncio.BufferedProtocol):
         self._received = 0
         self._filled, self._opened = filled, opened
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP alone
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._transport = transport
         self._opened()

@@ -42,7 +42,7 @@ class TidyBroker(Broker):  # type: ignore[misc]  # amqtt isn't followed by mypy
         await super()._delete_session(client_id)
 
 
-class PasswordPlugin(BaseAuthPlugin):  # type: ignore[misc]
+class PasswordPlugin(BaseAuthPlugin):  # type: ignore[misc]  # the same
     """Lets in who knows the one user name and password."""
 
     @dataclass
@@ -59,7 +59,7 @@ class PasswordPlugin(BaseAuthPlugin):  # type: ignore[misc]
         return hmac.compare_digest(username, self._expected[0]) & hmac.compare_digest(password, self._expected[1])
 
 
-class BoundedReader(StreamReaderAdapter):  # type: ignore[misc]
+class BoundedReader(StreamReaderAdapter):  # type: ignore[misc]  # the same
     """Ends the connection of a client whose packet claims to be longer than MAX_READ_BYTES."""
 
     async def read(self, n: int = -1) -> Any:

@@ -58,7 +58,7 @@ class Metrics:
             raise ConfigError(
                 f"metrics_port needs prometheus-client ({error}): pip install 'edgepeer[metrics]'"
             ) from error
-        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
+        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]  # it is not typed
         registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=registry)
         self._rounds = prometheus.Counter(

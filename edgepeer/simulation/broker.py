@@ -132,7 +132,7 @@ class Broker:
 
         def arrive() -> None:
             self._view = view
-            self._tell(self._sessions.values(), ev.ViewSeen(view))  # type: ignore[arg-type]
+            self._tell(self._sessions.values(), ev.ViewSeen(view))  # type: ignore[arg-type]  # not called without one
 
         if view is not None:
             self._publish(client, arrive)

@@ -110,7 +110,7 @@ class Network:
                 for end in connection.ends:
                     end.pipe.destroy()
                 for end in connection.ends:
-                    end.owner.soon(lambda end=end: end.end("reset by peer"))  # type: ignore[misc]
+                    end.owner.soon(lambda end=end: end.end("reset by peer"))  # type: ignore[misc]  # its default binds it
 
     def died(self, peer: SimulatedPeer, *, silently: bool) -> None:
         """A process is gone: its kernel says so to all whom it was connected to. `silently`: that is gone too."""

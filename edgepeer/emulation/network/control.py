@@ -33,7 +33,7 @@ class HubProcess:
     async def __aenter__(self) -> HubProcess:
         self._turn = asyncio.Lock()
         async with AsyncExitStack() as stack:
-            self._log = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+            self._log = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  # the stack closes it
             self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._control.setblocking(False)
             stack.callback(self._control.close)
