@@ -33,6 +33,7 @@ SUSPECT_AGAIN_S: Final = 0.5
 CALL_ROUND_S: Final = 0.1
 CALL_BATCH_S: Final = 0.01
 """Presences come in swarms: those of so long a time are called together."""
+CALLED_OF_HINT: Final = 8
 HINT_S: Final = 3.0
 """How long somebody may take to confirm a view that is only retained."""
 ASKED_BEFORE_ANEW: Final = 4
@@ -219,10 +220,9 @@ class Node(Wiring):
         if view is not None and (self.membership.coordinator or self.succession.highest):
             callees = self.membership.callees()
         if view is not None and hint is not None:
-            if self._now >= self._hint_at + HINT_S:
-                self._disbelieve_hint(view)
-            else:
-                callees = [*hint.ids[:4], *callees]
+            if self._doubt(hint, view):
+                return
+            callees = [*hint.ids[:CALLED_OF_HINT], *callees]
         self.rolls.call(self.id, callees, self._call(), self._now)
         if self.membership.coordinator:
             for member in self.rolls.stale(self._now):
@@ -286,10 +286,22 @@ class Node(Wiring):
         elif self.membership.coordinator and view.precedes(mine):
             self._emit(fx.PublishView(mine))  # ours is the newer one: MQTT should hold it
 
-    def _disbelieve_hint(self, view: View) -> None:
+    def _doubt(self, hint: View, view: View) -> bool:
+        """Nobody has confirmed a retained view yet. Whether this peer has made up its mind.
+
+        Who can go on in its own view does not believe it. To who can't, it is what it is to a newcomer: it may be what
+        the others have gone on with, and then died.
+        """
+        waiting = bool(self.membership.waits)
+        if self._now < self._hint_at + (self.limits.anew_s if waiting else HINT_S):
+            return False
+        if waiting and not self.membership.contains_me(hint):
+            self._exit(hint, f"view {hint.epoch} followed without this peer, and nobody of it answers")
+            return True
         self.outside.hint = None
         if self.membership.coordinator:
             self._emit(fx.PublishView(view))
+        return False
 
     # -- what follows this view --------------------------------------------------------------------------------
 
