@@ -39,7 +39,8 @@ class Company:
         self._count = itertools.count()
         for name in world.ids:
             self.hear(name, ev.RunWanted(world.run or None))
-            self.hear(name, ev.ViewSeen(world))
+            self[name].learn(world)
+            self._do(name)
 
     def __getitem__(self, name: str) -> Machine:
         return self.machines[PeerId(name)]

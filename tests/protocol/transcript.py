@@ -12,11 +12,12 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.node import Node
+from edgepeer.protocol.rollcall import letter
 from edgepeer.protocol.streams import digest_of
-from edgepeer.topology.view import Member, View
+from edgepeer.topology.view import MAX_MEMBERS, Member, View
 from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
-from edgepeer.wire.documents import pack
+from edgepeer.wire.documents import pack, unpack
 
 VIEWS: dict[int, View] = {}
 """The views that a test has made, by epoch: what it calls an epoch is a stamp on the wire."""
@@ -51,8 +52,14 @@ def view(
     return VIEWS[epoch]
 
 
-QUIET: tuple[type[fr.Frame], ...] = (fr.Ping, fr.Knock)
-"""What is not worth a line in most tests: signs of life, and the search for ways around broken links."""
+QUIET: tuple[type[fr.Frame], ...] = (fr.Ping, fr.Knock, fr.Call, fr.Here)
+"""What is not worth a line in most tests: signs of life, and the search for ways around broken links and for peers."""
+
+
+def letter_to(target: str, source: str, frame: fr.Frame, document: bytes = b"") -> ev.Relayed:
+    """What a peer has sent to another through the broker."""
+    relay = letter(PeerId(source), PeerId(target), frame)
+    return ev.Relayed(relay.frame, document)
 
 
 def when(said: list[str], what: str) -> float:
@@ -136,7 +143,7 @@ class Machine:
         here = self.node.view
         if here is not None and here.epoch == epoch:
             return here.stamp
-        return VIEWS[epoch].stamp if epoch in VIEWS else epoch << 33
+        return VIEWS[epoch].stamp if epoch in VIEWS else epoch << 32
 
     def frame(self, peer: str, frame: fr.Frame, data: ev.FloatVector | bytes | None = None) -> list[str]:
         """A frame arrives, its payload by way of the sink."""
@@ -149,12 +156,19 @@ class Machine:
             sink[:] = raw
         return self.hear(ev.FrameReceived(PeerId(peer), frame, None, len(raw), sink is not None, 1e-3))
 
+    def learn(self, world: View) -> list[str]:
+        """A member of a view that has been decided says so, through the broker."""
+        source = next((m for m in world.members if m.id != self.node.id), member("x"))
+        here = fr.Here(incarnation=source.incarnation, generation=world.generation, epoch=world.stamp)
+        self.hear(letter_to(self.node.id, source.id, here))
+        return self.hear(letter_to(self.node.id, source.id, fr.ViewFrame(epoch=world.stamp), pack(world)))
+
     def join(self, world: View, *, up: str = "", committed: int = 0) -> Machine:
         """Install a view, with level links to the neighbours named in `up`, and want its run."""
         if world.run:
             self.hear(ev.RunWanted(world.run))
         self.hear(ev.RunWanted(world.run or None))
-        self.hear(ev.ViewSeen(world))
+        self.learn(world)
         for name in up:
             self.level(name, committed)
         return self
@@ -316,6 +330,8 @@ def describe(effect: fx.Effect, hidden: tuple[type[fr.Frame], ...] = ()) -> str:
             return f"publish view {world.epoch} {''.join(world.ids)}" if world is not None else "retract the view"
         case fx.PublishPresence():
             return "publish presence"
+        case fx.ClearPresence(who):
+            return f"clear presence of {who.id}"
         case fx.ViewInstalled(world):
             return f"view {world.epoch} {''.join(world.ids)}"
         case fx.Removed(_, wanted):
@@ -341,12 +357,17 @@ def describe(effect: fx.Effect, hidden: tuple[type[fr.Frame], ...] = ()) -> str:
     raise AssertionError(effect)
 
 
+def describe_ballot(ballot: int) -> str:
+    """Like 2c: the second that a member at position 2 has led."""
+    return f"{ballot // MAX_MEMBERS}{'abcdefghij'[ballot % MAX_MEMBERS]}" if ballot else "0"
+
+
 def describe_frame(frame: fr.Frame, payload: memoryview | bytes | None) -> str:
     match frame:
         case fr.Sync(epoch, run, committed):
-            return f"sync {epoch >> 33}{' ' + run if run else ''} after {committed}"
+            return f"sync {epoch >> 32}{' ' + run if run else ''} after {committed}"
         case fr.ViewFrame(epoch):
-            return f"view {epoch >> 33}"
+            return f"view {epoch >> 32}"
         case fr.Ping(waiting):
             return "ping waiting" if waiting else "ping"
         case fr.Reduce():
@@ -386,8 +407,18 @@ def describe_frame(frame: fr.Frame, payload: memoryview | bytes | None) -> str:
             return f"{source}>{target} {tunnel & 0xFFFFF}.{serial}: {inner}"
         case fr.NoWay(target):
             return f"no way to {target}"
-        case fr.Poll(epoch, candidate, number):
-            return f"poll {number} for {candidate} in {epoch >> 33}"
+        case fr.Poll(epoch, candidate, number, ballot):
+            led = f" by ballot {describe_ballot(ballot)}" if ballot else ""
+            return f"poll {number} for {candidate} in {epoch >> 32}{led}"
+        case fr.Propose(_, candidate, number, ballot):
+            world = unpack(payload or b"", View)
+            return f"propose {number} of {candidate} by ballot {describe_ballot(ballot)}: {world.epoch} {''.join(world.ids)}"
         case fr.Vote(_, candidate, number, voter):
-            return f"vote {number} of {voter} for {candidate}"
+            promise = f", promises {describe_ballot(frame.promised)}" if frame.promised else ""
+            accepts = f", accepts {describe_ballot(frame.accepted)}" if frame.accepted >= 0 else ""
+            return f"vote {number} of {voter} for {candidate}{promise}{accepts}"
+        case fr.Call():
+            return "call"
+        case fr.Here():
+            return "here"
     raise AssertionError(frame)
