@@ -89,6 +89,7 @@ class End:
 
     def close(self, reason: str) -> None:
         """Close once everything that was sent is there."""
+        self._tear()  # nobody reads what still comes
         if self.open:
             self.open = False
             far = self.connection.end_of(self.other)
@@ -97,6 +98,7 @@ class End:
 
     def abort(self) -> None:
         """Close at once; what has not arrived is lost."""
+        self._tear()
         if not self.gone:
             self.open, self.gone = False, True
             self.connection.reset_from(self)
