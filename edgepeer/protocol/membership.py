@@ -63,6 +63,7 @@ class Membership:
         self._lost: dict[PeerId, float] = {}  # until when, unless that is said again
         self._leavers: dict[PeerId, tuple[int, int]] = {}  # incarnation, last round contributed to
         self._changed_at: float | None = None
+        self._entered_at = 0.0
 
     # -- roles -------------------------------------------------------------------------------------------
 
@@ -74,7 +75,8 @@ class Membership:
         """This peer works in `view` from now on."""
         self.view, self.waits, self.settled = view, "", not view.guards
         self.coordinator = view.coordinator == self.id
-        self._lost.clear()
+        self._entered_at = now
+        self._lost = {peer: until for peer, until in self._lost.items() if peer in view}
         self._ended = {PeerId(m.id) for m in view.members if self._rolls.life(PeerId(m.id)) > m.incarnation}
         self.cleared &= set(view.ids)
         self._leavers = {peer: life for peer, life in self._leavers.items() if peer in view}
@@ -212,7 +214,7 @@ class Membership:
         if not view.may_go_on(there, settled=self.settled):
             count = sum(peer in there for peer in view.ids)
             self.waits = f"{count} of {view.size} peers are in reach, too few to go on without the others"
-        elif view.epoch == MAX_EPOCH or (not self.settled and len(view.guards) == MAX_GUARDS):
+        elif view.epoch == MAX_EPOCH or (not self.settled and len(view.guards) >= MAX_GUARDS):
             self.waits = "some peers have not heard of the last views yet"
         else:
             self.waits = ""
@@ -230,7 +232,8 @@ class Membership:
 
     def my_turn(self, lost_at: float, now: float) -> bool:
         """Whether this peer may stand for the head's place, its parent having been lost."""
-        return self.view is not None and now >= lost_at + (self.view.position(self.id) - 1) * self._limits.takeover_s
+        since = max(lost_at, self._entered_at)
+        return self.view is not None and now >= since + (self.view.position(self.id) - 1) * self._limits.takeover_s
 
     def over_for_good(self, view: View) -> bool:
         """Whether so many of the view's lives have ended that no quorum of it can be there any more."""

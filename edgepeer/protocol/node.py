@@ -358,17 +358,19 @@ class Node(Wiring):
             return
         succession = self.succession
         self._ask(lead=succession.highest > 0 or not self.membership.coordinator)
-        self.membership.may_succeed(view, succession.there)
-        if not succession.proposed and succession.leads(settled=self.membership.settled):
+        may = self.membership.may_succeed(view, succession.there)
+        if may and not succession.proposed and succession.leads(settled=self.membership.settled):
             self._propose(self._wanted(view))
         self._conclude()
 
     def _wanted(self, view: View) -> View:
         """What this peer proposes for want of anything that is to be proposed again."""
         membership, parent = self.membership, view.parent(self.id)
-        gone = {parent} if parent is not None and not self.links.is_up(parent) else membership.lost(self._now)
-        if parent is None and not view.may_go_on(self.succession.there - gone, settled=membership.settled):
+        gone = membership.lost(self._now)
+        if not view.may_go_on(self.succession.there - gone, settled=membership.settled):
             gone = set()
+        if parent is not None and not self.links.is_up(parent):
+            gone.add(parent)
         return view.successor(
             first_round=self._first_round(),
             without=gone,

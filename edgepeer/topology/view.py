@@ -33,7 +33,7 @@ __all__ = [
 MAX_MEMBERS = 4096
 MAX_FANOUT = 64
 MAX_EPOCH = (1 << 31) - 1
-MAX_GUARDS = 8
+MAX_GUARDS = 64
 """How many views may follow one that is not settled, before the next has to wait."""
 
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
@@ -178,6 +178,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return Guard(tuple(Life(member.id, member.incarnation) for member in self.members), self.quorum)
 
     @property
+    def _all_guards(self) -> tuple[Guard, ...]:
+        """The guards of what follows this view while it is not settled: those that ask for the same, once."""
+        found = {(guard.lives[0], frozenset(guard.lives), guard.quorum): guard for guard in (*self.guards, self.guard)}
+        return tuple(found.values())
+
+    @property
     def holders(self) -> int:
         """A round is decided when the first so many members hold its result: each quorum has one of them."""
         return (self.size + 1) // 2
@@ -249,7 +255,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return View(
             generation=generation or self.generation,
             epoch=1 if anew else self.epoch + 1,
-            guards=() if anew else (self.guard,) if settled else (*self.guards, self.guard),
+            guards=() if anew else (self.guard,) if settled else self._all_guards,
             members=tuple(order),
             fanout=self.fanout,
             run=following,
