@@ -194,7 +194,7 @@ class Connection:
     @property
     def over(self) -> bool:
         """Whether nobody has anything to do with it any more."""
-        return all(end.gone for end in self.ends)
+        return self.ends[0].gone and self.ends[1].gone
 
     def greet(self) -> None:
         """Both ends say who they are."""
