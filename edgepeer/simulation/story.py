@@ -24,7 +24,7 @@ from edgepeer.simulation.broker import GRACE_S
 from edgepeer.simulation.network import BROKER, DIAL_TIMEOUT_S, LinkModel
 from edgepeer.simulation.peer import SimulatedPeer
 from edgepeer.simulation.schedule import Fault, Schedule, names
-from edgepeer.simulation.world import Workload, World
+from edgepeer.simulation.world import Everybody, Workload, World
 from edgepeer.topology import tree
 from edgepeer.topology.view import View
 
@@ -77,6 +77,8 @@ class Story:
         self.ended_well = False
         """Whether everybody who lives was asked to finish, and did."""
         self._began = 0.0
+        self._all_in = Everybody(self.world.network.alive)
+        self._all_done = Everybody(self.world.network.alive)
         self._progress: dict[SimulatedPeer, tuple[int, float]] = {}  # last round over, and the calm spent since
         for name in names(schedule.peers):
             self.world.add(name)
@@ -140,16 +142,19 @@ class Story:
         return world
 
     def _together(self) -> bool:
-        alive = self.world.alive
-        views = [peer.node.view for peer in alive]
-        return len(alive) == self.schedule.peers and all(
-            view is not None and view.size == len(alive) and view.run == self.world.run_id for view in views
-        )
+        peers, run = self.schedule.peers, self.world.run_id
+
+        def in_it(peer: SimulatedPeer) -> bool:
+            return (view := peer.node.view) is not None and (view.size, view.run) == (peers, run)
+
+        return len(self.world.network.alive) == peers and self._all_in(in_it)
 
     def _over_and_done(self) -> bool:
         """Whether all who live have come to the last round, in one view; or all have left."""
-        alive = self.world.alive
-        return not alive or (all(peer.done >= self.world.rounds for peer in alive) and self.world.settled())
+        last = self.world.rounds
+        return not self.world.network.alive or (
+            self._all_done(lambda peer: peer.done >= last) and self.world.settled()
+        )
 
     def _possible(self) -> bool:
         """Whether enough are alive for anybody to go on: a majority of the newest view, in the lives that it means, and
@@ -175,6 +180,9 @@ class Story:
         histories = {tuple(sorted(peer.digests.items())) for peer in self.world.alive}
         if self.world.run_id and len(histories) > 1:
             raise ProtocolBug("living peers have different histories")
+        views = [peer.node.view for peer in self.world.alive]
+        if any(view != views[0] for view in views):
+            raise ProtocolBug(f"two views have one stamp: {self._where()}")
 
     def _look(self) -> None:
         """Once a second: has anybody waited for too long?"""
