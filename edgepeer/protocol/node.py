@@ -6,6 +6,7 @@ costs its sender the link. It raises ProtocolBug only for a state that must not 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -228,7 +229,7 @@ class Node(Wiring):
 
     def _on_view_frame(self, peer: PeerId, frame: fr.ViewFrame, event: ev.FrameReceived) -> None:
         try:
-            view = unpack(event.payload or b"", View)
+            view = _unpacked(bytes(event.payload or b""))
         except WireError as error:
             self._fail_link(peer, f"bad view: {error}")
             return
@@ -290,7 +291,7 @@ class Node(Wiring):
                 self.neighbours.send_sync(peer)
 
     def _send_view(self, peer: PeerId, view: View) -> None:
-        self._emit(fx.Send(peer, fr.ViewFrame(epoch=view.stamp), pack(view)))
+        self._emit(fx.Send(peer, fr.ViewFrame(epoch=view.stamp), _packed(view)))
 
     def _exit(self, view: View | None, reason: str) -> None:
         """Out of the view, because we left or because others think that we are gone."""
@@ -366,3 +367,15 @@ class Node(Wiring):
             self._left = False
             self.membership.rejoin(self._now)
             self._emit(fx.PublishPresence())
+
+
+@lru_cache(maxsize=4)
+def _packed(view: View) -> bytes:
+    """The same view goes to many."""
+    return pack(view)
+
+
+@lru_cache(maxsize=4)
+def _unpacked(payload: bytes) -> View:
+    """The same view comes from many."""
+    return unpack(payload, View)
