@@ -29,6 +29,7 @@ _REDRAW_EVERY_S: Final = 0.2
 
 
 def run(settings: RunSettings) -> int:
+    from edgepeer.simulation.account import Account
     from edgepeer.simulation.soak import Tally, broken
 
     if not settings.files:
@@ -36,8 +37,9 @@ def run(settings: RunSettings) -> int:
     schedules = [_read(path) for path in settings.files]  # all of them, before anything happens
     complaints = 0
     for path, schedule in zip(settings.files, schedules, strict=True):
-        tally = Tally()
-        complaint = broken(schedule, tally)
+        tally, account = Tally(), Account() if settings.tell else None
+        complaint = broken(schedule, tally, account)
+        print(account or "", end="")
         if complaint is not None:
             complaints += 1
             print(f"{path}: broken: {complaint}", flush=True)
@@ -177,6 +179,7 @@ RUN = Verb(
     "live are one fleet in the end. Where anything breaks, the exit code is 1. docs/simulator.md has the format.",
     examples=[
         ("what has once been broken", "edgepeer simulate run tests/scenarios/*.txt"),
+        ("and what happens in one of them", "edgepeer simulate run --tell tests/scenarios/partitioned_root.txt"),
     ],
     run=run,
 )

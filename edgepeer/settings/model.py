@@ -358,6 +358,7 @@ class RunSettings(VerbSettings, frozen=True, kw_only=True):
         Annotated[tuple[Path, ...], Meta(max_length=100_000)],
         _says("The schedules.", allowed="paths", metavar="FILE..."),
     ] = ()
+    tell: Annotated[bool, _says("Tell what happens in each, briefly.")] = False
 
 
 class IsolationSettings(VerbSettings, frozen=True, kw_only=True):

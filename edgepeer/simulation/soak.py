@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from edgepeer.errors import ProtocolBug
+from edgepeer.simulation.account import Account
 from edgepeer.simulation.drawing import LONG_S, Random, draw_schedule
 from edgepeer.simulation.schedule import Schedule
 from edgepeer.simulation.shrinking import shrink
@@ -30,9 +31,9 @@ class Tally:
     """By kind: how many found somebody to happen to."""
 
 
-def broken(schedule: Schedule, tally: Tally | None = None) -> str | None:
-    """What a schedule breaks, None if all is well."""
-    story = Story(schedule)
+def broken(schedule: Schedule, tally: Tally | None = None, account: Account | None = None) -> str | None:
+    """What a schedule breaks, None if all is well. `tally` and `account` are kept, if given."""
+    story = Story(schedule, account=account)
     try:
         story.tell()
     except ProtocolBug as error:

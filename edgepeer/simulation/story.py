@@ -20,6 +20,7 @@ from typing import Final
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol.limits import Limits
+from edgepeer.simulation.account import Account
 from edgepeer.simulation.broker import GRACE_S
 from edgepeer.simulation.network import BROKER, DIAL_TIMEOUT_S, LinkModel
 from edgepeer.simulation.peer import SimulatedPeer
@@ -48,8 +49,9 @@ def recovery_s(schedule: Schedule, limits: Limits) -> float:
 class Story:
     """One schedule, told once."""
 
-    def __init__(self, schedule: Schedule, limits: Limits = SMALL_SEGMENTS) -> None:
+    def __init__(self, schedule: Schedule, limits: Limits = SMALL_SEGMENTS, account: Account | None = None) -> None:
         self.schedule = schedule
+        self._account = account
         self.limits = limits
         self.world = World(
             seed=schedule.seed,
@@ -72,6 +74,7 @@ class Story:
             code=schedule.code,
             wait=schedule.wait,
         )
+        self.world.on_effect = account.on_effect if account is not None else None
         self.happened: list[str] = []
         """The kinds of the faults that found somebody to happen to."""
         self.ended_well = False
@@ -121,6 +124,7 @@ class Story:
         """
         world, schedule = self.world, self.schedule
         world.clock.budget = STORM * schedule.peers * BEGIN_S
+        self._tell(f"{' '.join(world.network.peers)} start")
         if not world.run_until(self._together, BEGIN_S):
             raise ProtocolBug(f"the fleet did not come together: {self._where()}")
         self._began = world.clock.now
@@ -131,6 +135,7 @@ class Story:
         patience = max((self._over(fault) for fault in schedule.faults), default=self.recovery_s) - schedule.end
         together = world.run_until(world.settled, patience)
         if not self._possible():
+            self._tell("too few are left to go on")
             return world
         if not together:
             raise ProtocolBug(f"no common view {patience:.0f} s after the last fault: {self._where()}")
@@ -139,6 +144,7 @@ class Story:
             raise ProtocolBug(f"rounds did not end everywhere: {self._where()}")
         self._compare()
         self.ended_well = True
+        self._tell(self._result())
         return world
 
     def _together(self) -> bool:
@@ -152,9 +158,7 @@ class Story:
     def _over_and_done(self) -> bool:
         """Whether all who live have come to the last round, in one view; or all have left."""
         last = self.world.rounds
-        return not self.world.network.alive or (
-            self._all_done(lambda peer: peer.done >= last) and self.world.settled()
-        )
+        return not self.world.network.alive or (self._all_done(lambda peer: peer.done >= last) and self.world.settled())
 
     def _possible(self) -> bool:
         """Whether enough are alive for anybody to go on: a majority of the newest view, in the lives that it means, and
@@ -199,6 +203,17 @@ class Story:
                 )
         self.world.clock.after(_LOOK_EVERY_S, self._look)
 
+    def _result(self) -> str:
+        alive = sorted(self.world.alive, key=lambda peer: peer.id)
+        if not alive:
+            return "nobody is left"
+        done = " ".join(str(number) for number in sorted({peer.done for peer in alive}))
+        return f"{' '.join(peer.id for peer in alive)} have come to round {done} in one view"
+
+    def _tell(self, title: str) -> None:
+        if self._account is not None:
+            self._account.begin(title, self.world.clock.now)
+
     def _where(self) -> str:
         """Where everybody stands, for people."""
         told = []
@@ -215,8 +230,13 @@ class Story:
             "kill": self._kill, "power": self._kill, "freeze": self._freeze, "slow": self._slow,
             "broker": self._broker, "leave": self._leave, "join": self._join, "timeout": self._timeout,
         }  # fmt: skip
+        self._tell(str(fault))
+        if fault.until is not None:
+            self._later(fault, partial(self._tell, f"{fault.until:<11g} end of {fault.deed}"))
         if happen[fault.kind](fault):
             self.happened.append(fault.kind)
+        else:
+            self._tell("            meets nobody")
 
     def _later(self, fault: Fault, do: Callable[[], object]) -> None:
         if fault.until is not None:

@@ -108,6 +108,8 @@ class World:
         self._agreed = Everybody(self.network.alive)
         self.ledger = Ledger(self.network.peers, self.contribution, protocol, self.all_chunks if self.coding else None)
         self._digest = hashlib.blake2b(digest_size=16)
+        self.on_effect: Callable[[float, PeerId, fx.Effect], None] | None = None
+        """Told of everything that any peer does, and when."""
         self.log: list[str] | None = None
         """Set to a list to keep the whole trace."""
 
@@ -229,6 +231,8 @@ class World:
 
     def trace(self, peer: PeerId, effect: fx.Effect) -> None:
         what = f"{type(effect.frame).__name__}>{effect.peer}" if isinstance(effect, fx.Send) else type(effect).__name__
+        if self.on_effect is not None:
+            self.on_effect(self.clock.now, peer, effect)
         self._digest.update(f"{self.clock.now:.9f} {peer} {what}\n".encode())
         if self.log is not None:
             told = f"to {effect.peer}: {effect.frame}" if isinstance(effect, fx.Send) else str(effect)
