@@ -1,16 +1,16 @@
 """What happened to a simulated fleet, told so briefly that people can read it, and tests compare it.
 
-Faults divide an account. Between two of them it tells which views were made, by whom and how soon, who was put out, ways
-around broken links, how rounds ended (those in a row that ended alike in one line), and who took a state over. Its only
-times of its own are coarse, and it is ordered by what things are and not by the moment: so a little more or less jitter,
-or one heartbeat more, does not change it.
+Faults divide an account. Between two of them it tells which views were made, by whom and how soon, who was put out,
+ways around broken links, how rounds ended (those in a row that ended alike in one line), and who took a state over. Its
+only times of its own are coarse, and it is ordered by what things are and not by the moment: so a little more jitter,
+or one heartbeat more, seldom changes it.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from textwrap import shorten
@@ -23,7 +23,7 @@ from edgepeer.topology.view import View
 __all__ = ["Account"]
 
 _WITHIN_S: Final = (1, 5, 20, 60)
-"""How soon something came: the first of these that it did not take longer than; none is near a patience of the protocol."""
+"""How soon something came: the first of these that it did not take longer than. None is near a patience."""
 _WAY: Final = re.compile(r"link to (\S+) goes (?:via (\S+)|relay)")
 _REASON: Final = 80
 """Characters of a reason that are told."""
@@ -106,7 +106,7 @@ class Account:
         self._views: dict[int, _Made] = {}  # by stamp
         self._lives: dict[PeerId, int] = {}
         self._ended: dict[tuple[str, int, str], _Ended] = {}
-        self._handlers = {
+        self._handlers: dict[type, Callable[..., None]] = {
             fx.ViewInstalled: self._on_view,
             fx.Removed: self._on_removed,
             fx.RoundCommitted: self._on_committed,
@@ -155,14 +155,9 @@ class Account:
 
     def _on_aborted(self, now: float, peer: PeerId, effect: fx.RoundAborted) -> None:
         if effect.cause in ("mismatch", "timeout"):
-            last = next((made.view for made in reversed(self._views.values()) if peer in made.installed), None)
-            self._end(
-                effect.run,
-                effect.round,
-                f"given up: {shorten(effect.reason, _REASON, placeholder=' ...')}",
-                last.ids if last else (),
-                peer,
-            )
+            last = next((made.view.ids for made in reversed(self._views.values()) if peer in made.installed), ())
+            how = f"given up: {shorten(effect.reason, _REASON, placeholder=' ...')}"
+            self._end(effect.run, effect.round, how, last, peer)
 
     def _end(self, run: str, number: int, how: str, members: tuple[PeerId, ...], peer: PeerId) -> None:
         ended = self._ended.get((run, number, how))
