@@ -245,8 +245,10 @@ class Broker:
         client = session.client
 
         def hear() -> None:
-            if client.session is session:
-                client.session = None
+            if client.session is not session:
+                return
+            client.session = None
+            if client.owner.alive:  # otherwise a new life may wait by now
                 self._waiting[client.owner.id] = client
                 client.owner.receive(ev.ControlLost())
                 self._reconnect(client)
