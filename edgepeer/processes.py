@@ -13,20 +13,20 @@ __all__ = ["dies_with_parent"]
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def dies_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], None] | None:
+def dies_with_parent(number: signal.Signals = signal.SIGTERM, parent: int | None = None) -> Callable[[], None] | None:
     """What a child must do before it becomes another program (`preexec_fn`), to get that signal when we are gone.
 
-    A child that is stopped then ends only by SIGKILL.
+    A child that is stopped then ends only by SIGKILL. One that asks for itself says who its parent is.
     """
     try:
         prctl = ctypes.CDLL(None).prctl
     except (AttributeError, OSError):
         return None  # not Linux: only a regular end stops it
-    parent = os.getpid()
+    expected = os.getpid() if parent is None else parent
 
     def ask() -> None:
         prctl(_PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:  # too late to be told
+        if os.getppid() != expected:  # too late to be told
             os._exit(1)
 
     return ask

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from edgepeer.cli.crew import crew
 from edgepeer.cli.verb import FAILED, Verb
 from edgepeer.errors import ConfigError
 from edgepeer.settings import IsolationSettings, RunSettings, SoakSettings
@@ -29,6 +30,7 @@ _REDRAW_EVERY_S: Final = 0.2
 
 
 def run(settings: RunSettings) -> int:
+    from edgepeer.simulation.account import Account
     from edgepeer.simulation.soak import Tally, broken
 
     if not settings.files:
@@ -36,8 +38,9 @@ def run(settings: RunSettings) -> int:
     schedules = [_read(path) for path in settings.files]  # all of them, before anything happens
     complaints = 0
     for path, schedule in zip(settings.files, schedules, strict=True):
-        tally = Tally()
-        complaint = broken(schedule, tally)
+        tally, account = Tally(), Account() if settings.tell else None
+        complaint = broken(schedule, tally, account)
+        print(account or "", end="")
         if complaint is not None:
             complaints += 1
             print(f"{path}: broken: {complaint}", flush=True)
@@ -63,12 +66,15 @@ def _read(path: Path) -> Schedule:
 
 
 def soak(settings: SoakSettings) -> int:
-    from edgepeer.simulation.soak import Tally, broken, smallest
+    from edgepeer.simulation.soak import Tally, drawn_from, smallest
     from edgepeer.simulation.soak import soak as go_through
 
     limit_s, limit, began = _seconds(settings), settings.schedules or float("inf"), time.monotonic()
+    # Microseconds: no soak takes a seed in less, so two of them never draw the same.
+    seed = settings.seed if settings.seed is not None else time.time_ns() // 1000
+    print(f"seeds from {seed}", flush=True)
     last = Tally()
-    with _progress() as show:
+    with crew(settings.jobs) as over, _progress() as show:
 
         def go_on(tally: Tally) -> bool:
             nonlocal last
@@ -77,13 +83,15 @@ def soak(settings: SoakSettings) -> int:
             show(elapsed, done, _told(tally))
             return done < 1
 
-        found = go_through(go_on, seed=settings.seed, peers=settings.peers)
+        found = go_through(go_on, seed=seed, peers=settings.peers, limit=settings.schedules, over=over)
     print(_told(last), flush=True)
     if found is None:
         print("nothing broke")
         return 0
-    print(f"broken: {broken(found)}\nmaking the schedule smaller ...\n", flush=True)
-    print(smallest(found), end="")
+    again = f"edgepeer simulate soak --schedules 1 --seed {found.seed} --peers {settings.peers}"
+    print(f"broken by seed {found.seed} (again: {again}): {found.complaint}", flush=True)
+    print("making the schedule smaller ...\n", flush=True)
+    print(smallest(drawn_from(found.seed, settings.peers)), end="")
     return FAILED
 
 
@@ -177,6 +185,7 @@ RUN = Verb(
     "live are one fleet in the end. Where anything breaks, the exit code is 1. docs/simulator.md has the format.",
     examples=[
         ("what has once been broken", "edgepeer simulate run tests/scenarios/*.txt"),
+        ("and what happens in one of them", "edgepeer simulate run --tell tests/scenarios/partitioned_root.txt"),
     ],
     run=run,
 )
@@ -185,10 +194,10 @@ SOAK = Verb(
     about="Let random faults happen until something breaks.\n\n"
     "Random fleets with random faults, one after the other, and every round of every peer is checked. At the first "
     "thing that must not be, prints the smallest schedule that shows it, as text for `edgepeer simulate run`, and "
-    "ends with exit code 1. The same seed gives the same schedules.",
+    "ends with exit code 1. The same seed gives the same schedules; without one, they are others each time.",
     examples=[
-        ("over night, other fleets than last night", "edgepeer simulate soak --hours 8 --seed 1000000"),
-        ("a few", "edgepeer simulate soak --schedules 500"),
+        ("over night, on four cores", "edgepeer simulate soak --hours 8 --jobs 4"),
+        ("a few, the same each time", "edgepeer simulate soak --schedules 500 --seed 1"),
     ],
     run=soak,
 )

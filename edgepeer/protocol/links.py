@@ -198,7 +198,7 @@ class Links:
     def __init__(self, limits: Limits, emit: Callable[[fx.Effect], None]) -> None:
         self._limits = limits
         self._emit = emit
-        self._links: dict[PeerId, Link] = {}
+        self._links: dict[PeerId, Link] = {}  # in peer order
 
     def __getitem__(self, peer: PeerId) -> Link:
         return self._links[peer]
@@ -208,11 +208,20 @@ class Links:
 
     def all(self) -> list[tuple[PeerId, Link]]:
         """All links, in peer order."""
-        return [(peer, self._links[peer]) for peer in sorted(self._links)]
+        return list(self._links.items())
 
     def connected(self) -> list[tuple[PeerId, Link]]:
         """All links that are up, in peer order."""
-        return [(peer, self._links[peer]) for peer in sorted(self._links) if self._links[peer].up]
+        return [item for item in self._links.items() if item[1].up]
+
+    def _begun(self, peer: PeerId, now: float) -> Link:
+        """The peer's link; a new one where there was none."""
+        link = self._links.get(peer)
+        if link is None:
+            link = Link(now)
+            order = sorted([*self._links, peer])
+            self._links = {each: self._links.get(each, link) for each in order}
+        return link
 
     def is_up(self, peer: PeerId | None) -> bool:
         link = self._links.get(peer) if peer is not None else None
@@ -228,13 +237,12 @@ class Links:
         Of two backups the smaller id dials at once.
         """
         roles = {PeerId(member.id): (member, role) for member, role in wanted}
-        for peer in sorted(self._links):
+        for peer, link in self.all():
             if peer not in roles:
-                link = self._links[peer]
                 link.member, link.role, link.tunnel = None, "other", None
                 self._forget_if_idle(peer)
         for peer, (member, role) in sorted(roles.items()):
-            link = self._links.setdefault(peer, Link(now))
+            link = self._begun(peer, now)
             if link.member is None:
                 if not link.up:
                     link.down_since = now
@@ -257,7 +265,7 @@ class Links:
 
     def on_up(self, peer: PeerId, incarnation: int, now: float) -> Link:
         """There is a connection."""
-        link = self._links.setdefault(peer, Link(now))
+        link = self._begun(peer, now)
         if now - link.closed_at < _ALARM_S + 2 * (link.timing.srtt or 0.0):
             link.timing.false_alarm(now)  # a cut would have lasted longer, or have kept us from connecting
         link.direct, link.tunnel, link.dialing = True, None, False
@@ -338,11 +346,10 @@ class Links:
         """
         silent = []
         soon = now + _SOON_S
-        for peer in sorted(self._links):
-            link = self._links[peer]
+        for peer, link in self._links.items():
             if link.up:
-                quiet, patience = now - link.heard, link.clock.silent_after(link.every, self._limits.silence_s)
-                if quiet > patience:
+                quiet = now - link.heard
+                if quiet > self._least_patience(link) and quiet > (patience := self._patience(link)):
                     if link.direct:
                         link.closed_at = now
                         reason = f"nothing heard for {quiet:.3f} s, expected within {patience:.3f} s"
@@ -355,6 +362,14 @@ class Links:
                 link.dialing = True
                 self._emit(fx.Dial(link.member))
         return silent
+
+    def _patience(self, link: Link) -> float:
+        """How long the path in use may be silent ..."""
+        return link.clock.silent_after(link.every, self._limits.silence_s)
+
+    def _least_patience(self, link: Link) -> float:
+        """... and what that is at least, whatever was measured."""
+        return min(link.every or self._limits.silence_s, self._limits.silence_s)
 
     def _ping_at(self, link: Link, every_s: dict[Role, float]) -> float:
         """When a Ping is due: what was promised holds until the other end has heard of a slower pace."""
@@ -369,20 +384,20 @@ class Links:
             if link.up:
                 if link.member is not None:
                     due = min(due, self._ping_at(link, every_s))
-                due = min(due, link.heard + link.clock.silent_after(link.every, self._limits.silence_s))
+                if link.heard + self._least_patience(link) < due:
+                    due = min(due, link.heard + self._patience(link))
         return due
 
     def want_too(self, member: Member, now: float) -> None:
         """Be connected to this one as well, until `want` is called again."""
-        link = self._links.setdefault(PeerId(member.id), Link(now))
+        link = self._begun(PeerId(member.id), now)
         if link.member is None:
             link.member, link.redial_at, link.redial_s = member, now, self._limits.redial_min_s
 
     def lost(self, now: float, *, others: bool) -> Iterator[tuple[PeerId, str, float]]:
         """Main neighbours that count as gone: who, why, and since when. `others`: and whom we hope to be let in by."""
         limits = self._limits
-        for peer in sorted(self._links):
-            link = self._links[peer]
+        for peer, link in self._links.items():
             if link.member is None or not (link.main or (others and link.role == "other")):
                 continue
             if link.life > link.member.incarnation:

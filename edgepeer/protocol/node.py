@@ -6,6 +6,7 @@ costs its sender the link. It raises ProtocolBug only for a state that must not 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -248,7 +249,7 @@ class Node(Wiring):
                 self._emit(letter(self.id, source, here))
                 theirs = Word(self._now, frame.incarnation, frame.generation, frame.epoch)
                 if self.view is not None and (frame.view or (theirs.epoch and _earlier(theirs, self.view))):
-                    self._emit(letter(self.id, source, fr.ViewFrame(epoch=self.view.stamp), pack(self.view)))
+                    self._emit(letter(self.id, source, fr.ViewFrame(epoch=self.view.stamp), _packed(self.view)))
                 self._heed(source, theirs, frame.known)
             case fr.Here():
                 word = Word(self._now, frame.incarnation, frame.generation, frame.epoch, frame.aside)
@@ -457,14 +458,14 @@ class Node(Wiring):
 
     def _unpack(self, payload: memoryview | bytes) -> View | None:
         try:
-            return unpack(payload, View)
+            return _unpacked(bytes(payload))
         except WireError:
             return None
 
     def _received(self, peer: PeerId, event: ev.FrameReceived) -> View | None:
         """The view that has come as a document; garbage costs the link."""
         try:
-            return unpack(event.payload or b"", View)
+            return _unpacked(bytes(event.payload or b""))
         except WireError as error:
             self._fail_link(peer, f"bad view: {error}")
             return None
@@ -533,7 +534,7 @@ class Node(Wiring):
                 self.neighbours.send_sync(peer)
 
     def _send_view(self, peer: PeerId, view: View) -> None:
-        self._emit(fx.Send(peer, fr.ViewFrame(epoch=view.stamp), pack(view)))
+        self._emit(fx.Send(peer, fr.ViewFrame(epoch=view.stamp), _packed(view)))
 
     def _exit(self, view: View | None, reason: str) -> None:
         """Out of the view, because we left or because others go on without us."""
@@ -635,3 +636,15 @@ def _why_out(before: View, view: View) -> str:
     if view.generation != before.generation:
         return f"generation {view.generation} has begun, and what was done in {before.generation} is given up"
     return "the others go on without this peer"
+
+
+@lru_cache(maxsize=4)
+def _packed(view: View) -> bytes:
+    """The same view goes to many."""
+    return pack(view)
+
+
+@lru_cache(maxsize=4)
+def _unpacked(payload: bytes) -> View:
+    """The same view comes from many."""
+    return unpack(payload, View)

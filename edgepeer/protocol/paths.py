@@ -130,7 +130,7 @@ class Paths:
                 self._knock(peer, attempt, now)
 
     def next_deadline(self) -> float | None:
-        return min((attempt.again_at for attempt in self._attempts.values()), default=None)
+        return min(attempt.again_at for attempt in self._attempts.values()) if self._attempts else None
 
     def hop_lost(self, hop: PeerId) -> None:
         """A connection is gone, and with it what went through it."""

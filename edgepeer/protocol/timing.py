@@ -66,9 +66,7 @@ class RoundTrip:
         """How long a peer may be silent that has promised a heartbeat every `promised_s`, 0 if none."""
         if promised_s <= 0:
             return limit_s
-        answer = self.answer_within()
-        if answer is None:
-            answer = _FIRST_S
+        answer = self.answer_within() or _FIRST_S
         return min((promised_s + answer + 2 * self.late) * self._backoff, limit_s)
 
     def false_alarm(self, now: float) -> None:

@@ -14,6 +14,7 @@ ballot                  | the head knows that somebody is bound to follow anothe
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from edgepeer.ids import PeerId
@@ -96,8 +97,8 @@ class Vitals:
 
     def reach_out(self, view: View, now: float) -> None:
         """Too few can be reached over the links of the tree: connect to some more members."""
-        strangers = [m for m in view.members if m.id != self._me and self._links.get(PeerId(m.id)) is None]
-        for member in strangers[:_REACHED_OUT]:
+        strangers = (m for m in view.members if m.id != self._me and self._links.get(PeerId(m.id)) is None)
+        for member in islice(strangers, _REACHED_OUT):
             self._links.want_too(member, now)
 
     # -- what this peer says -----------------------------------------------------------------------------------

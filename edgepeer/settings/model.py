@@ -341,8 +341,12 @@ class SoakSettings(VerbSettings, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1, le=1_000_000_000)] | None,
         _says("How many schedules, at most; time may be up before."),
     ] = None
-    seed: Annotated[Annotated[int, Meta(ge=0, le=2**53)], _says("Seed of the first schedule.")] = 0
-    peers: Annotated[Annotated[int, Meta(ge=1, le=100)], _says("Peers of a fleet, at most.")] = 15
+    seed: Annotated[
+        Annotated[int, Meta(ge=0, le=2**53)] | None,
+        _says("Seed of the first schedule; taken from the clock if not given."),
+    ] = None
+    peers: Annotated[Annotated[int, Meta(ge=1, le=100)], _says("Peers of a fleet, at most.")] = 21
+    jobs: Annotated[Annotated[int, Meta(ge=1, le=256)], _says("Processes that go through schedules at once.")] = 1
 
     def __post_init__(self) -> None:
         if self.hours is not None and self.seconds is not None:
@@ -358,6 +362,7 @@ class RunSettings(VerbSettings, frozen=True, kw_only=True):
         Annotated[tuple[Path, ...], Meta(max_length=100_000)],
         _says("The schedules.", allowed="paths", metavar="FILE..."),
     ] = ()
+    tell: Annotated[bool, _says("Tell what happens in each, briefly.")] = False
 
 
 class IsolationSettings(VerbSettings, frozen=True, kw_only=True):

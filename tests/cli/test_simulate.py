@@ -110,6 +110,7 @@ def test_help_names_every_setting_and_teaches_by_example(verb: Verb[SoakSettings
         (["soak", "--seconds", "soon"], "seconds = soon (from --seconds): must be a number above 0, "),
         (["soak", "--schedules", "1.5"], "schedules = 1.5 (from --schedules): must be an integer from 1 to "),
         (["soak", "--seed", "-1"], "seed = -1 (from --seed): must be an integer from 0 to "),
+        (["soak", "--jobs", "0"], "jobs = 0 (from --jobs): must be an integer from 1 to 256"),
         (["soak", "--hours", "1", "--seconds", "2"], "seconds = 2: hours say how long already; give one of them"),
         (["isolation", "--peers", "7,1"], "peers = 7,1 (from --peers): must be integers from 2 to 255, with commas "),
         (["isolation", "--peers", ","], "peers = , (from --peers): must be integers from 2 to 255, with commas "),
@@ -162,6 +163,16 @@ def test_run_goes_on_after_what_breaks_and_fails_in_the_end(edgepeer_simulate: R
     assert second.startswith("calm.txt: ")
 
 
+def test_run_tells_what_happens_if_asked(edgepeer_simulate: Run, tmp_path: Path) -> None:
+    (tmp_path / "kill.txt").write_text(KILL)
+    code, out, _ = edgepeer_simulate("run", "--tell", "kill.txt")
+    assert code == 0
+    first, *rest = out.splitlines()
+    assert first == "p0 p1 p2 start"
+    assert "0.5         kill p2" in rest
+    assert rest[-1].startswith("kill.txt: ")
+
+
 # -- soak --------------------------------------------------------------------------------------------------------
 
 
@@ -169,17 +180,32 @@ def test_a_soak_of_so_many_schedules_is_the_same_each_time(edgepeer_simulate: Ru
     arguments = ("soak", "--schedules", "4", "--peers", "4", "--seed", "11")
     code, out, error = edgepeer_simulate(*arguments)
     assert (code, error) == (0, "")
-    tally, end = out.splitlines()
+    seeds, tally, end = out.splitlines()
+    assert seeds == "seeds from 11"
     assert tally.startswith("4 schedules, 0.")
     assert end == "nothing broke"
     assert edgepeer_simulate(*arguments)[1] == out
+
+
+@pytest.mark.slow
+def test_several_processes_come_to_the_same(edgepeer_simulate: Run) -> None:
+    arguments = ("soak", "--schedules", "5", "--peers", "4", "--seed", "11")
+    code, out, error = edgepeer_simulate(*arguments, "--jobs", "2")
+    assert (code, error) == (0, "")
+    assert out == edgepeer_simulate(*arguments)[1]
+
+
+def test_seeds_that_are_not_given_are_others_each_time_and_are_told(edgepeer_simulate: Run) -> None:
+    told = [edgepeer_simulate("soak", "--schedules", "1", "--peers", "2")[1].splitlines()[0] for _ in range(2)]
+    first, second = (int(line.removeprefix("seeds from ")) for line in told)
+    assert 0 < first < second <= 2**53
 
 
 def test_a_soak_ends_when_time_is_up(edgepeer_simulate: Run) -> None:
     assert edgepeer_simulate("soak", "--seconds", "0.1", "--peers", "2")[0] == 0
     code, out, _ = edgepeer_simulate("soak", "--hours", "1e-9", "--schedules", "9")
     assert code == 0
-    assert out.startswith("0 schedules, ")
+    assert re.match(r"seeds from \d+\n0 schedules, ", out)
 
 
 @pytest.mark.parametrize(
@@ -197,10 +223,17 @@ def test_how_long_a_soak_lasts(settings: SoakSettings, seconds: float) -> None:
 
 @pytest.mark.usefixtures("_fragile")
 def test_a_soak_prints_the_smallest_schedule_that_breaks_something(edgepeer_simulate: Run) -> None:
-    code, out, error = edgepeer_simulate("soak", "--schedules", "20", "--peers", "4")
+    code, out, error = edgepeer_simulate("soak", "--schedules", "20", "--peers", "4", "--seed", "0")
     assert (code, error) == (1, "")
-    before, _, text = out.partition("\nbroken: it broke\nmaking the schedule smaller ...\n\n")
-    assert re.match(r"\d+ schedules, ", before)
+    before, _, text = out.partition(": it broke\nmaking the schedule smaller ...\n\n")
+    found = re.fullmatch(
+        r"seeds from 0\n\d+ schedules, .*\n"
+        r"broken by seed (\d+) \(again: edgepeer simulate (soak --schedules 1 --seed (\d+) --peers 4)\)",
+        before,
+    )
+    assert found is not None
+    assert found[1] == found[3]
+    assert "broken by seed" in edgepeer_simulate(*found[2].split())[1]
     assert text.startswith("# it broke\npeers ")
     assert len(Schedule.parse(text).faults) == 1
 
