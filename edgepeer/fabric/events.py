@@ -9,6 +9,7 @@ from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
 
 __all__ = [
+    "Answered",
     "Connected",
     "Disconnected",
     "FabricEvent",
@@ -87,6 +88,13 @@ class LinksSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """A client that we had asked has answered just now; what it said was told before this."""
+
+    client: PeerId
+
+
+@dataclass(frozen=True, slots=True)
 class RelaySeen:
     """Another peer, which the payload must name, sent this through the broker: anybody could have."""
 
@@ -104,5 +112,6 @@ FabricEvent = (
     | ReportSeen
     | TelemetrySeen
     | LinksSeen
+    | Answered
     | RelaySeen
 )
