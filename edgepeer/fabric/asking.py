@@ -24,9 +24,8 @@ class Answers:
     The same question of the same asker waits only once, and what is answered is what is kept by then.
     """
 
-    def __init__(self, topics: Topics, client_id: str, outbox: Outbox) -> None:
+    def __init__(self, topics: Topics, outbox: Outbox) -> None:
         self._topics = topics
-        self._client_id = client_id
         self._outbox = outbox
         self._waiting: dict[tuple[str, str], None] = {}
         self._letter: Letter | None = None
@@ -45,7 +44,7 @@ class Answers:
             if kept is None:
                 del self._waiting[client, topic]
                 continue
-            answer = Answer(client=self._client_id, topic=topic, payload=kept.payload)
+            answer = Answer(topic=topic, payload=kept.payload)
             self._letter = Letter(self._topics.answer(client), pack(answer), retain=False)
         return self._letter
 

@@ -101,7 +101,7 @@ class FabricClient:
             asked=self._asked,
             fail=self._fail,
         )
-        self._answers = Answers(self.topics, self._client_id, self._outbox)
+        self._answers = Answers(self.topics, self._outbox)
         self._relay = RelayQueue()
         self._connections = 0
         self._failure: FabricError | None = None
@@ -202,7 +202,7 @@ class FabricClient:
             self._wake()
 
     def ask(self) -> None:
-        """Have all others say again, to us alone, what they keep; Answered tells who has."""
+        """Have all others say again, to us alone, what they keep; Answered tells who lives."""
         self._outbox.add_event(*self._hearing.question)
         self._wake()
 

@@ -59,8 +59,6 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """One document that a client keeps, to one that has asked."""
 
-    client: _Id
-    """Who answers."""
     topic: Annotated[str, msgspec.Meta(max_length=256)]
     """Where the document belongs."""
     payload: Annotated[bytes, msgspec.Meta(min_length=1)]

@@ -14,6 +14,7 @@ __all__ = [
     "Disconnected",
     "FabricEvent",
     "JobSeen",
+    "JobSpoiled",
     "LinksSeen",
     "PresenceGone",
     "PresenceSeen",
@@ -73,6 +74,11 @@ class JobSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class JobSpoiled:
+    """Where the fabric's job should be is something that is no document, and was rejected."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportSeen:
     report: PeerReport
 
@@ -89,9 +95,9 @@ class LinksSeen:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A client that we had asked has answered just now; what it said was told before this."""
+    """We have asked, and that peer's presence was said just now: somebody stands behind it."""
 
-    client: PeerId
+    peer_id: PeerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +115,7 @@ FabricEvent = (
     | PresenceGone
     | ViewSeen
     | JobSeen
+    | JobSpoiled
     | ReportSeen
     | TelemetrySeen
     | LinksSeen

@@ -13,7 +13,7 @@ from edgepeer.errors import WireError
 from edgepeer.fabric import inbox
 from edgepeer.fabric.complaints import Complaints
 from edgepeer.fabric.documents import Ask, Presence
-from edgepeer.fabric.events import Answered, FabricEvent, PresenceGone, PresenceSeen, Synced
+from edgepeer.fabric.events import Answered, FabricEvent, JobSpoiled, PresenceGone, PresenceSeen, Synced
 from edgepeer.fabric.topics import Group, Topic, Topics
 from edgepeer.fabric.twins import TwinWatch
 from edgepeer.ids import PeerId
@@ -135,13 +135,15 @@ class Hearing:
         elif parsed.group is Group.ASK:
             self._read(topic, lambda: self._hear_question(inbox.read_ask(payload)))
         elif parsed.group is Group.ANSWERS:
-            self._read(topic, lambda: self._hear_answer(*inbox.read_answer(self._topics, payload)))
+            self._read(topic, lambda: self._hear_answer(payload))
 
     def _read(self, topic: str, step: Callable[[], None]) -> None:
         try:
             step()
         except WireError as error:
             self.complaints.reject(topic, str(error))
+            if topic == self._topics.job:
+                self._emit(JobSpoiled())
 
     def _tell(self, topic: Topic, payload: bytes) -> None:
         event = inbox.read(topic, payload)
@@ -156,11 +158,13 @@ class Hearing:
         if client != self._client_id:
             self._asked(client)
 
-    def _hear_answer(self, client: PeerId, topic: Topic, payload: bytes) -> None:
+    def _hear_answer(self, answer: bytes) -> None:
+        topic, payload = inbox.read_answer(self._topics, answer)
+        self.answers.set()
         if topic.group in self._interests:
             self._tell(topic, payload)
-        self.answers.set()
-        self._emit(Answered(client))
+            if topic.group is Group.PEERS and topic.peer is not None:
+                self._emit(Answered(topic.peer))
 
     def _meet(self, payload: bytes) -> None:
         """See who was the last to be here under our name; only what was retained when we came back counts."""

@@ -97,8 +97,8 @@ def read_ask(payload: bytes) -> PeerId:
     return PeerId(unpack(payload, Ask, limit=LIMIT_BYTES[Group.ASK]).client)
 
 
-def read_answer(topics: Topics, payload: bytes) -> tuple[PeerId, Topic, bytes]:
-    """Who answers, and what it keeps: on which topic, which document.
+def read_answer(topics: Topics, payload: bytes) -> tuple[Topic, bytes]:
+    """What somebody else keeps: on which topic, which document.
 
     Raises:
         WireError: the document must not be used.
@@ -107,7 +107,7 @@ def read_answer(topics: Topics, payload: bytes) -> tuple[PeerId, Topic, bytes]:
     topic = topics.parse(answer.topic)
     if topic is None or topic.group not in Group.KEPT:
         raise WireError("answer about something that nobody keeps")
-    return PeerId(answer.client), topic, answer.payload
+    return topic, answer.payload
 
 
 def _check_author(topic: Topic, peer: str, job: str | None) -> None:

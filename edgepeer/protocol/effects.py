@@ -11,8 +11,9 @@ from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Cause, Frame, Via
 
 __all__ = [
-    "Behind", "CloseLink", "Dial", "Effect", "EncodeWanted", "Note", "Phases", "ProvideState", "PublishPresence",
-    "PublishView", "Relay", "Removed", "RoundAborted", "RoundCommitted", "Send", "StateReceived", "ViewInstalled",
+    "Behind", "ClearPresence", "CloseLink", "Dial", "Effect", "EncodeWanted", "Note", "Phases", "ProvideState",
+    "PublishPresence", "PublishView", "Relay", "Removed", "RoundAborted", "RoundCommitted", "Send", "StateReceived",
+    "ViewInstalled",
 ]  # fmt: skip
 
 
@@ -73,6 +74,13 @@ class PublishView:
 @dataclass(frozen=True, slots=True)
 class PublishPresence:
     """Say again on MQTT that this peer is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClearPresence:
+    """Coordinator: take back the presence on MQTT of a member that is dead. A later life of it keeps its own."""
+
+    member: Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +188,6 @@ class Note:
 
 
 Effect: TypeAlias = (
-    Send | Relay | Dial | CloseLink | PublishView | PublishPresence | ViewInstalled | Removed | RoundCommitted
-    | EncodeWanted | RoundAborted | ProvideState | StateReceived | Behind | Note
+    Send | Relay | Dial | CloseLink | PublishView | PublishPresence | ClearPresence | ViewInstalled | Removed
+    | RoundCommitted | EncodeWanted | RoundAborted | ProvideState | StateReceived | Behind | Note
 )  # fmt: skip
