@@ -115,7 +115,7 @@ class FabricClient:
     @property
     def rejected_documents(self) -> int:
         """Messages on this fabric's topics that were not what they must be."""
-        return self._hearing.complaints.count
+        return self._hearing.rejected.count
 
     @property
     def dropped_events(self) -> int:
@@ -193,13 +193,14 @@ class FabricClient:
         self._wake()
 
     def clear_presence(self, peer: str, incarnation: int) -> None:
-        """Take back the presence of a dead peer, whose will was never sent; not that of a later life.
-
-        Whoever lives all the same says it again.
-        """
+        """Take back a dead peer's presence, but not a later life's; who lives all the same says it again."""
         if self._hearing.lives.get(PeerId(peer)) == incarnation:
             self._outbox.keep(self.topics.presence(peer), b"")
             self._wake()
+
+    def is_present(self, peer: str) -> bool:
+        """Whether that peer's presence was heard in this connection, and not taken back since."""
+        return peer in self._hearing.lives
 
     def ask(self) -> None:
         """Have all others say again, to us alone, what they keep; Answered tells who lives."""
@@ -208,7 +209,7 @@ class FabricClient:
 
     def reject(self, topic: str, reason: str) -> None:
         """Count and log a document that our owner could not make sense of, like those that we can't."""
-        self._hearing.complaints.reject(topic, reason)
+        self._hearing.reject(topic, reason)
 
     def publish_relay(self, peer: str, payload: bytes) -> bool:
         """Send to that peer through the broker, behind all that was relayed before.
@@ -352,8 +353,7 @@ class FabricClient:
         wanted, note = self._hearing.begin()
         await publish(client, self._hearing.probe, note, retain=True, timeout=self._timeout)
         await subscribe(client, wanted)
-        if self._connections:
-            self.reconnects += 1
+        self.reconnects += self._connections > 0
         if self._connections or self.broker != self._brokers[0]:
             _LOG.info("broker %s: connected%s", self.broker, " again" if self._connections else "")
         self._connections += 1

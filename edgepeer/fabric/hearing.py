@@ -6,12 +6,14 @@ Only what was subscribed to, what this client may have, and what is in order goe
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable
+from typing import Final
 
+from edgepeer.complaints import Complaints
 from edgepeer.errors import WireError
 from edgepeer.fabric import inbox
-from edgepeer.fabric.complaints import Complaints
 from edgepeer.fabric.documents import Ask, Presence
 from edgepeer.fabric.events import Answered, FabricEvent, JobSpoiled, PresenceGone, PresenceSeen, Synced
 from edgepeer.fabric.topics import Group, Topic, Topics
@@ -21,6 +23,9 @@ from edgepeer.topology.view import MAX_MEMBERS
 from edgepeer.wire.documents import pack, unpack
 
 __all__ = ["Hearing"]
+
+_LOG = logging.getLogger(__name__)
+_SHOWN_CHARS: Final = 200
 
 
 class Hearing:
@@ -45,7 +50,7 @@ class Hearing:
         asked: Callable[[PeerId], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        self.complaints = Complaints()
+        self.rejected = Complaints(_LOG)
         self.me: Presence | None = None
         """What we say of ourselves."""
         self.marker = topics.marker(client_id)
@@ -79,6 +84,12 @@ class Hearing:
         self._listening = False
         self._note = b""
         self._catching_up = False
+
+    def reject(self, topic: str, reason: str) -> None:
+        """A document on that topic was not what it must be."""
+        # ascii(): neither comes from us, and a terminal obeys control characters.
+        shown, why = ascii(topic)[:_SHOWN_CHARS], ascii(reason)[:_SHOWN_CHARS]
+        self.rejected.add("rejected a document on %s: %s", shown, why)
 
     def begin(self) -> tuple[list[str], bytes]:
         """A new connection: what to subscribe to, and a note for `probe` and, after that, for `marker`."""
@@ -127,7 +138,7 @@ class Hearing:
         elif parsed is None:
             # amqtt may hand us what is retained for others; their traces are in order.
             if topic.startswith(self._topics.root) and not topic.startswith(self._traces):
-                self.complaints.reject(topic, "no such topic")
+                self.reject(topic, "no such topic")
         elif parsed.group in self._interests:
             if parsed.group is Group.RELAY and (kept or parsed.peer != self._client_id):
                 return  # somebody made the broker keep it, or amqtt hands us another's
@@ -141,7 +152,7 @@ class Hearing:
         try:
             step()
         except WireError as error:
-            self.complaints.reject(topic, str(error))
+            self.reject(topic, str(error))
             if topic == self._topics.job:
                 self._emit(JobSpoiled())
 
@@ -173,7 +184,7 @@ class Hearing:
         try:
             last = unpack(payload, Presence, limit=inbox.LIMIT_BYTES[Group.PEERS])
         except WireError as error:
-            self.complaints.reject(self.trace, str(error))
+            self.reject(self.trace, str(error))
             return
         if (reason := self._twins.meet(self.me, last)) is not None:
             self._fail(reason)
