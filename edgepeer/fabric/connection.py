@@ -20,6 +20,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
+from edgepeer.processes import os_reason
 
 __all__ = ["KEEPALIVE_S", "Refused", "connection", "describe", "first_error", "publish", "subscribe"]
 
@@ -238,7 +239,7 @@ async def _dial(address: BrokerAddress, timeout: float) -> socket.socket:
     except ConnectionRefusedError:
         text = "connection refused; is a broker running there?"
     except OSError as error:
-        text = error.strerror or str(error)
+        text = os_reason(error)
     raise FabricError(f"broker {address}: {text}")
 
 

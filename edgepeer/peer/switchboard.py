@@ -10,6 +10,7 @@ from typing import Final
 from edgepeer.complaints import Complaints
 from edgepeer.ids import PeerId
 from edgepeer.peer.session import Lines, Session
+from edgepeer.processes import os_reason
 from edgepeer.topology.view import Member
 from edgepeer.transport.base import Channel, Listener, Transport
 from edgepeer.wire.frames import Frame, Hello
@@ -128,7 +129,7 @@ class Switchboard:
             await self._transport.dial(address, accept, timeout=DIAL_TIMEOUT_S)
             await made[0].settled
         except OSError as error:  # TimeoutError is one
-            failures.append(type(error)(f"{address}: {str(error) or type(error).__name__}"))
+            failures.append(type(error)(f"{address}: {os_reason(error)}"))
             return
         except asyncio.CancelledError:
             if made and made[0].peer is None:
