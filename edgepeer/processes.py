@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG: Final = 1
 def os_reason(error: OSError) -> str:
     """Why something failed, without the address: asyncio puts that behind it, as a tuple."""
     if error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
+        return os.strerror(error.errno).lower()
     return error.strerror or str(error) or type(error).__name__
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 from edgepeer.complaints import Complaints
 from edgepeer.errors import ConfigError, WireError
+from edgepeer.processes import os_reason
 from edgepeer.transport.base import Accept, Receiver, Traffic
 from edgepeer.transport.options import format_address, parse_address, share_loopback, tune
 from edgepeer.transport.window import ReceiveWindows
@@ -229,7 +230,7 @@ class TcpTransport:
         try:
             server = await loop.create_server(lambda: self._channel(accept), host, port, backlog=128)
         except OSError as error:
-            raise ConfigError(f"listen {address}: {error.strerror or error}; use another address or port") from error
+            raise ConfigError(f"listen {address}: {os_reason(error)}; use another address or port") from error
         return _TcpListener(server)
 
     async def dial(self, address: str, accept: Accept, *, timeout: float) -> _TcpChannel:
