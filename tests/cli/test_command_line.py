@@ -169,6 +169,7 @@ def test_status_of_an_empty_fabric(running_broker: tuple[subprocess.Popen[str], 
         "fabric": "greenhouse",
         "broker": address,
         "peers": [],
+        "silent": {},
         "view": None,
         "job": None,
     }
