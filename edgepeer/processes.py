@@ -1,4 +1,4 @@
-"""Child processes that never outlive their parent."""
+"""What the operating system says and does: children that never outlive their parent, reasons in words."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["dies_with_parent"]
+__all__ = ["dies_with_parent", "os_reason"]
 
 _PR_SET_PDEATHSIG: Final = 1
+
+
+def os_reason(error: OSError) -> str:
+    """Why something failed, without the address: asyncio puts that behind it, as a tuple."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return error.strerror or str(error) or type(error).__name__
 
 
 def dies_with_parent(number: signal.Signals = signal.SIGTERM, parent: int | None = None) -> Callable[[], None] | None:

@@ -54,6 +54,9 @@ class JobResult:
     """What links ran over when a round ended ("direct", "via x", "relay"), and whose, as far as that is known: of
     peers on this machine, else of the coordinator."""
 
+    thinned: int = 0
+    """How many rounds had a record that was not kept: of a very long job there are too many."""
+
     def detours(self, number: int) -> tuple[str, ...]:
         """What links ran over in a round, where that was not a connection of their own."""
         return tuple(path for path in self.paths.get(number, ()) if path != "direct")
@@ -102,7 +105,7 @@ class JobResult:
         By the peers that finished; None if it is not known for how many.
         """
         counted = sum(record.samples for record in self.records)
-        if self.unreported or not counted:
+        if self.unreported or self.thinned or not counted:
             return None
         return sum(self.reports[peer].samples for peer in self.done) / counted
 
@@ -119,7 +122,7 @@ class JobResult:
     @property
     def unreported(self) -> int:
         """How many rounds of the job have no record, because the broker was away or telemetry was lost."""
-        return self.job.rounds - len(self.records)
+        return self.job.rounds - len(self.records) - self.thinned
 
     @property
     def round_seconds(self) -> Spread:

@@ -118,10 +118,13 @@ def _rounds(result: JobResult) -> Iterator[tuple[str, str, bool]]:
     total = sum(record.seconds for record in result.records)
     inexact = sum(1 for record in result.records if not record.exact)
     views = f", {result.view_epochs} views" if result.view_epochs > 1 else ""
-    if not result.unreported:
+    if not result.unreported and not result.thinned:
         yield "rounds", f"{result.job.rounds} in {duration(total)}{views}", True
     else:  # the time is of the others only
         yield "rounds", f"{result.job.rounds}, {len(result.records)} of them in {duration(total)}{views}", True
+    if result.thinned:
+        yield "", f"{result.thinned} records of earlier rounds were not kept (so many rounds)", True
+    if result.unreported:
         count = f"{result.unreported} round{'s' if result.unreported > 1 else ''}"
         yield "", f"{count} {'were' if result.unreported > 1 else 'was'} not reported (broker outage)", True
     if result.job.code != "none":

@@ -1,4 +1,4 @@
-"""What peers publish about themselves: presence, per-round telemetry, and a report per job.
+"""What peers publish about themselves: presence, per-round telemetry, and a report per job; and how they are asked.
 
 Every field is bounded, so that a document that was accepted can be kept.
 """
@@ -13,6 +13,8 @@ __all__ = [
     "MAX_ERROR_CHARS",
     "MAX_LINKS",
     "MAX_RECORDS",
+    "Answer",
+    "Ask",
     "LinkEntry",
     "LinkReport",
     "PeerReport",
@@ -46,6 +48,20 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     """Of edgepeer, for a human to read."""
     started: _Seconds = 0.0
     """Unix time, in seconds, by the peer's own clock."""
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A client asks all others what they keep: of brokers that don't say it themselves, and to see who is alive."""
+
+    client: _Id
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """One document that a client keeps, to one that has asked."""
+
+    topic: Annotated[str, msgspec.Meta(max_length=256)]
+    """Where the document belongs."""
+    payload: Annotated[bytes, msgspec.Meta(min_length=1)]
 
 
 class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):

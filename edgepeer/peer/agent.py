@@ -113,6 +113,8 @@ class _Agent:
             case seen.JobSeen(payload):
                 self._unfinished = None
                 self._see(payload)
+            case seen.JobSpoiled():
+                self._restore()
             case seen.Synced():
                 self._jobs.synced()
                 if not self._jobs.told:
@@ -132,14 +134,23 @@ class _Agent:
 
     def _put_back(self) -> None:
         """The fabric has no job, perhaps because the broker has lost its memory."""
-        view, current = self._peer.view, self._jobs.current
+        current = self._jobs.current
         if current is not None:
             # Joiners need the job.
-            if view is not None and view.coordinator == self._peer.id:
+            if self._leads:
                 self._announce(current)
         elif self._unfinished is not None:
             self._take_up(self._unfinished)
             self._unfinished = None
+
+    def _restore(self) -> None:
+        """Something that can't be read stands where the fabric's job was: those who join now would not know it."""
+        if self._leads and self._jobs.spoiled() is Answer.CORRECT:
+            self._announce(self._jobs.current)
+
+    @property
+    def _leads(self) -> bool:
+        return self._peer.view is not None and self._peer.view.coordinator == self._peer.id
 
     def _take_up(self, job: Job) -> None:
         """All has stopped, the broker too: the job is known from checkpoints alone."""
@@ -156,8 +167,10 @@ class _Agent:
         try:
             job = unpack(payload, Job) if payload is not None else None
         except WireError as error:
-            _log.warning("job ignored: %s", error)
+            fabric = self._peer.fabric
+            fabric.reject(fabric.topics.job, str(error))
             self._jobs.told = True
+            self._restore()
             return
         self._peer.fabric.forget(self._peer.fabric.topics.job)  # whatever we had announced has its answer
         match self._jobs.see(job):

@@ -147,7 +147,9 @@ class Peer:
         self._driver = Driver(node, self)
         self._rounds.run_on(self._driver)
         hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation, protocol=self._protocol)
-        switchboard = Switchboard(transport, hello, self._driver, tasks, max_links=self._limits.max_links)
+        switchboard = Switchboard(
+            transport, hello, self._driver, tasks, max_links=self._limits.max_links, known=self._knows
+        )
         self._driver.switchboard = switchboard
         if self._code is not None:
             self._rounds.use(self._code)
@@ -175,6 +177,9 @@ class Peer:
         self._driver.start()
         tasks.create_task(self._watch(), name="watch")
         self._stack.push_async_callback(self._leave)
+
+    def _knows(self, peer: PeerId) -> bool:
+        return self.fabric.is_present(peer) or (self._view is not None and peer in self._view)
 
     async def _watch(self) -> None:
         """Let a bug in the machine end everything, loudly."""

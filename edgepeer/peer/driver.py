@@ -68,6 +68,7 @@ class Driver:
             fx.PublishView: lambda e: owner.control.publish_view(e.view),
             fx.Relay: lambda e: owner.control.relay(e),
             fx.PublishPresence: lambda e: owner.publish_presence(),
+            fx.ClearPresence: lambda e: owner.control.clear_presence(e.member),
             fx.ViewInstalled: lambda e: owner.view_installed(e.view),
             fx.Removed: owner.removed,
             fx.RoundCommitted: owner.round_committed,

@@ -27,6 +27,9 @@ class Receiver(Protocol):
     def sink(self, frame: Frame, payload_bytes: int) -> memoryview | None:
         """Where the payload that follows belongs: memory of exactly that size, or None to throw it away."""
 
+    def admits(self, frame: Frame, payload_bytes: int) -> bool:
+        """Whether a document of that size may be held until it is complete; who says no has closed the channel."""
+
     def received(
         self, frame: Frame, payload: memoryview | None, payload_bytes: int, stored: bool, seconds: float
     ) -> None:
