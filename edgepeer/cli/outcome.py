@@ -16,8 +16,9 @@ __all__ = ["conclude"]
 def conclude(result: JobResult, display: Display, *, report: Path | None) -> int:
     """Show how the job ended, write the report; returns the exit code.
 
-    A job counts as failed when its peers hold different parameters, or when so many of them could not do it that
-    fewer finished than it asked for. That peers left or were lost on the way is what edgepeer is made for.
+    A job counts as failed when its loss was not finite, when its peers hold different parameters, or when so many of
+    them could not do it that fewer finished than it asked for. That peers left or were lost on the way is what
+    edgepeer is made for.
     """
     display.summarise(result)
     if report is not None:
@@ -32,4 +33,10 @@ def conclude(result: JobResult, display: Display, *, report: Path | None) -> int
             f"{first}: {error}",
             file=sys.stderr,
         )
-    return FAILED if short or not result.identical else 0
+    if result.diverged is not None:
+        print(
+            f"edgepeer: job {result.job.id}: diverged: the loss is not finite from round {result.diverged} on; try a "
+            f"smaller --learning-rate than {result.job.learning_rate:g}, or look at the data",
+            file=sys.stderr,
+        )
+    return FAILED if short or not result.identical or result.diverged is not None else 0

@@ -131,6 +131,8 @@ class Fleet:
         arguments += ["--checkpoint-every", str(settings.checkpoint_every)]
         arguments += ["--checkpoint-keep", str(settings.checkpoint_keep)]
         arguments += ["--config", os.devnull]  # what the user has configured is meant for peers of his own
+        if ":" in settings.model:
+            arguments += ["--models", settings.model.partition(":")[0].partition(".")[0]]
         if settings.data_dir is not None:
             arguments += ["--data-dir", str(settings.data_dir.absolute())]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("EDGEPEER_")}

@@ -16,6 +16,7 @@ from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.outcome import Outcome
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.training.job import Job
+from edgepeer.training.trainer import Evaluation
 
 __all__ = ["RoundReporter"]
 
@@ -43,7 +44,7 @@ class RoundReporter:
         seconds: float,
         compute_seconds: float,
         loss: float,
-        accuracy: float | None,
+        evaluation: Evaluation | None,
         coordinator: bool,
     ) -> None:
         """A round is over, and its mean applied.
@@ -62,7 +63,7 @@ class RoundReporter:
             contributors=outcome.contributors,
             exact=outcome.exact,
             loss=loss,
-            accuracy=accuracy,
+            **{name: getattr(evaluation, name) for name in ("accuracy", "mae", "rmse") if evaluation is not None},
             paths=tuple(sorted({*outcome.paths} - {""})),
             waited_seconds=phases.waited_s,
             broadcast_seconds=phases.broadcast_s,
@@ -74,6 +75,7 @@ class RoundReporter:
         )
         self._round_log.add(record, job=self._job.id, peer=self._peer.id, coordinator=coordinator)
         self._metrics.committed(outcome, compute_seconds)
+        self._metrics.learned(loss, evaluation)
         if chunks and not outcome.exact and coordinator:
             missing = sorted(set(range(chunks)) - {*outcome.chunks})
             fields = {"job": self._job.id, "round": record.round, "missing": missing, "error": record.error}

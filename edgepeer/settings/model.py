@@ -68,6 +68,7 @@ _Name = Annotated[
     ),
 ]
 _Text = Annotated[str, Meta(min_length=1, max_length=512)]
+_Package = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
 
 def _says(description: str, **extra: Any) -> Meta:
@@ -175,6 +176,18 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
     trainer: Annotated[
         Literal["auto", "keras", "numpy"], _says("What computes gradients; auto does as the job says.")
     ] = "auto"
+    models: Annotated[
+        Annotated[tuple[_Package, ...], Meta(max_length=64)],
+        _says(
+            "Packages on this device that a job may name a function of, as in package:function; without it, none.",
+            allowed="names of top-level packages, at most 64",
+            metavar="PACKAGE",
+        ),
+    ] = ()
+    memory: Annotated[
+        Annotated[int, Meta(ge=1, le=2**24)] | None,
+        _says("MiB of memory that a job's model may take; without it, what the machine has available."),
+    ] = None
     data_dir: Annotated[Path | None, _says("Directory with this device's data sets.", metavar="DIR")] = None
     dataset: Annotated[
         _Text | None, _says("This device's own data, such as local:PATH, instead of what the job names.")
@@ -218,7 +231,27 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
     ] = "digits"
     batch_size: Annotated[Annotated[int, Meta(ge=1, le=65536)], _says("Samples per peer and round.")] = 50
     learning_rate: Annotated[Annotated[float, Meta(gt=0, le=100)], _says("Step size of the optimizer.")] = 0.005
-    optimizer: Annotated[Literal["sgd", "adam"], _says("Optimizer.")] = "adam"
+    optimizer: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=255)],
+        _says(
+            "Optimizer, with what it takes in Keras: sgd:momentum=0.9,nesterov=true, adam, adamw:weight_decay=0.01, "
+            "rmsprop, adagrad; with trainer keras also adadelta, adamax, nadam, ftrl, lion.",
+            metavar="NAME[:KEY=VALUE,...]",
+        ),
+    ] = "adam"
+    schedule: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=255)],
+        _says(
+            "Of the learning rate: constant, step:every=50,factor=0.5, exponential:steps=100,rate=0.9, inverse-time, "
+            "cosine:alpha=0.1, polynomial:end=0.1,power=2; all take warmup=10.",
+            metavar="NAME[:KEY=VALUE,...]",
+        ),
+    ] = "constant"
+    loss: Annotated[
+        Literal["auto", "crossentropy", "binary_crossentropy", "mse", "mae", "huber"],
+        _says("Loss; auto: crossentropy where y is integer labels, mse where it is other numbers."),
+    ] = "auto"
+    stop_on_nan: Annotated[bool, _says("End the run with the first round whose loss is not finite.")] = False
     rounds: Annotated[Annotated[int, Meta(ge=1, le=100_000)], _says("Rounds to train.")] = 200
     seed: Annotated[
         Annotated[int, Meta(ge=0, le=2**31 - 1)],
@@ -244,8 +277,12 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
         ),
     ] = "exact"
     eval_every: Annotated[
-        Annotated[int, Meta(ge=1, le=100_000)], _says("Measure the test accuracy every so many rounds.")
+        Annotated[int, Meta(ge=1, le=100_000)], _says("Measure the test accuracy, or error, every so many rounds.")
     ] = 10
+    save: Annotated[
+        Path | None,
+        _says("Write the trained model there: .keras for Keras, .npz for NumPy (dense models).", metavar="FILE"),
+    ] = None
     timeout: Annotated[
         Annotated[float, Meta(ge=1, le=86_400)],
         _says("Give up after so many seconds in which no peer joined and no round finished."),
