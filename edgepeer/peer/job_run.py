@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import math
 import time
@@ -29,7 +28,6 @@ from edgepeer.errors import (
     RoundTimeout,
     WireError,
 )
-from edgepeer.fabric.documents import MAX_ERROR_CHARS, PeerReport
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.peer.checkpoints import Checkpoints
@@ -98,7 +96,6 @@ class JobRun:
         self._wanted: dict[PeerId, int] = {}
         self._snapshot: tuple[int, bytes] | None = None
         self._rounds = RoundReporter(peer, job, round_log, metrics)
-        self._before = dataclasses.replace(peer.traffic)
 
     async def run(self) -> None:
         """Take part until cancelled.
@@ -382,21 +379,14 @@ class JobRun:
         digest: str = "",
         evaluation: Evaluation | None = None,
     ) -> None:
-        traffic, before = self._peer.traffic, self._before
-        report = PeerReport(
-            job=self._job.id,
-            peer=self._peer.id,
-            state=state,  # type: ignore[arg-type]  # one of the four literals, always
-            error=error[:MAX_ERROR_CHARS],
-            round=max(self._applied, 0),
+        self._rounds.report(
+            state,  # type: ignore[arg-type]  # one of the four literals, always
+            error=error,
+            round_=max(self._applied, 0),
             digest=digest,
             parameters=self._trainer.size if self._trainer is not None else 0,
             samples=self._computing.samples if self._computing is not None else 0,
-            bytes_sent=traffic.bytes_sent - before.bytes_sent,
-            bytes_received=traffic.bytes_received - before.bytes_received,
-            frames_rejected=traffic.frames_rejected - before.frames_rejected,
-            **(evaluation._asdict() if evaluation is not None else {}),
+            evaluation=evaluation,
             coordinator=self._leads,
             diverged=self._diverged,
         )
-        self._peer.fabric.publish_retained(self._peer.fabric.topics.report(self._job.id, self._peer.id), report)

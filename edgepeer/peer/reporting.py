@@ -6,11 +6,12 @@ Records for the followers go in batches, so that fast rounds don't flood the bro
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
-from edgepeer.fabric.documents import MAX_RECORDS, RoundRecord, Telemetry
+from edgepeer.fabric.documents import MAX_ERROR_CHARS, MAX_RECORDS, PeerReport, RoundRecord, Telemetry
 from edgepeer.peer.api import Peer
 from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.outcome import Outcome
@@ -33,6 +34,7 @@ class RoundReporter:
         self._job = job
         self._round_log = round_log
         self._metrics = metrics
+        self._before = dataclasses.replace(peer.traffic)
         self._records: list[RoundRecord] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -92,6 +94,39 @@ class RoundReporter:
                 self._send()
             elif self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._send)
+
+    def report(
+        self,
+        state: Literal["starting", "running", "done", "failed"],
+        *,
+        error: str,
+        round_: int,
+        digest: str,
+        parameters: int,
+        samples: int,
+        evaluation: Evaluation | None,
+        coordinator: bool,
+        diverged: int,
+    ) -> None:
+        """Tell where this device stands in the job; see PeerReport."""
+        traffic, before = self._peer.traffic, self._before
+        report = PeerReport(
+            job=self._job.id,
+            peer=self._peer.id,
+            state=state,
+            error=error[:MAX_ERROR_CHARS],
+            round=round_,
+            digest=digest,
+            parameters=parameters,
+            samples=samples,
+            bytes_sent=traffic.bytes_sent - before.bytes_sent,
+            bytes_received=traffic.bytes_received - before.bytes_received,
+            frames_rejected=traffic.frames_rejected - before.frames_rejected,
+            **(evaluation._asdict() if evaluation is not None else {}),
+            coordinator=coordinator,
+            diverged=diverged,
+        )
+        self._peer.fabric.publish_retained(self._peer.fabric.topics.report(self._job.id, self._peer.id), report)
 
     def failed(self, number: int, error: Exception) -> None:
         """A round has ended without a result for this device."""

@@ -45,7 +45,7 @@ def read_round(line: bytes) -> LoggedRound:
                 fields[name] = math.nan
         return msgspec.convert(fields, LoggedRound)
     except msgspec.DecodeError as error:
-        raise WireError(f"not a round: {error}") from error
+        raise WireError(str(error)) from error
 
 
 class RoundLog:

@@ -7,11 +7,26 @@ flags, their help and the text of a refusal all follow from the fields here.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct
 
 from edgepeer.errors import ConfigError
+from edgepeer.settings.types import FAULTS as _FAULTS
+from edgepeer.settings.types import Address as _Address
+from edgepeer.settings.types import BrokerUrl as _BrokerUrl
+from edgepeer.settings.types import CheckpointEvery as _CheckpointEvery
+from edgepeer.settings.types import CheckpointKeep as _CheckpointKeep
+from edgepeer.settings.types import DeviceSpeed as _DeviceSpeed
+from edgepeer.settings.types import EmulatedBroker as _EmulatedBroker
+from edgepeer.settings.types import Faults as _Faults
+from edgepeer.settings.types import Listen as _Listen
+from edgepeer.settings.types import LogLevel as _LogLevel
+from edgepeer.settings.types import Name as _Name
+from edgepeer.settings.types import Package as _Package
+from edgepeer.settings.types import Place as _Place
+from edgepeer.settings.types import Text as _Text
+from edgepeer.settings.types import says as _says
 from edgepeer.wire.protocols import STATIC_TIMEOUT_S, ProtocolName
 
 __all__ = [
@@ -32,71 +47,6 @@ __all__ = [
 
 COMMON: Final = ("broker", "fabric", "log_level", "log_json")
 """Settings that the [common] table and EDGEPEER_<NAME> give to several verbs at once."""
-
-_PORT = r"([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-_HOST = r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)"
-_MQTT = rf"mqtt://([^@/\s]+@)?{_HOST}(:{_PORT})?/?"
-
-_Listen = Annotated[str, Meta(pattern=rf"^{_HOST}:{_PORT}$", extra={"allowed": "host:port, port 0 being any free one"})]
-_Place = Annotated[
-    str,
-    Meta(
-        pattern=rf"^({_HOST}:)?{_PORT}$",
-        extra={"allowed": "a port or host:port as text, port 0 being any free one", "metavar": "[HOST:]PORT"},
-    ),
-]
-_Address = Annotated[str, Meta(pattern=rf"^{_HOST}:{_PORT}$", max_length=128)]
-_BrokerUrl = Annotated[
-    str,
-    Meta(
-        pattern=rf"^{_MQTT}(, ?{_MQTT})*$",
-        extra={"allowed": "mqtt://[user:password@]host[:port], or several with commas between", "url": True},
-    ),
-]
-_EmulatedBroker = Annotated[
-    str,
-    Meta(
-        pattern=rf"^(embedded|mosquitto|{_MQTT})$",
-        extra={"allowed": "embedded, mosquitto or mqtt://[user:password@]host[:port]", "url": True},
-    ),
-]
-_Name = Annotated[
-    str,
-    Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$",
-        extra={"allowed": "1 to 63 letters, digits, '.', '_' and '-', a letter or digit first"},
-    ),
-]
-_Text = Annotated[str, Meta(min_length=1, max_length=512)]
-_Package = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
-
-
-def _says(description: str, **extra: Any) -> Meta:
-    return Meta(description=description, extra=extra)
-
-
-_Faults = Annotated[tuple[_Text, ...], Meta(max_length=256)]
-_FAULTS: Final = {"metavar": "FAULT", "separator": ";", "allowed": "at most 256 faults, such as the help shows"}
-
-
-_LogLevel = Annotated[Literal["debug", "info", "warning", "error"], _says("The least serious log line to show.")]
-
-
-_DeviceSpeed = Annotated[
-    _Text,
-    _says(
-        "Emulate a slower device, seconds a batch: none, constant:0.1, exponential:0.1, shifted:0.05,0.1, trace:FILE, "
-        "or stragglers:0.1,8,0.25, which is 0.1 s, but 8 times that at a random quarter of the peers in each round.",
-        metavar="MODEL",
-    ),
-]
-_CheckpointEvery = Annotated[
-    Annotated[int, Meta(ge=0, le=100_000)],
-    _says("Keep the state of the training in the state directory every so many rounds; 0: never."),
-]
-_CheckpointKeep = Annotated[
-    Annotated[int, Meta(ge=1, le=1000)], _says("How many checkpoints stay; older ones are deleted.")
-]
 
 
 class VerbSettings(Struct, frozen=True, kw_only=True):

@@ -49,8 +49,8 @@ class Evaluation(NamedTuple):
         loss, first, second = sums
         count = samples * numbers
         if classifying:
-            return cls(loss / samples, accuracy=first / count)
-        return cls(loss / samples, mae=first / count, rmse=math.sqrt(second / count))
+            return cls(float(loss / samples), accuracy=float(first / count))
+        return cls(float(loss / samples), mae=float(first / count), rmse=math.sqrt(second / count))
 
 
 @runtime_checkable

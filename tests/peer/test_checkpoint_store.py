@@ -108,7 +108,7 @@ def test_a_trainer_that_does_not_become_what_it_loads_is_an_error(store: Checkpo
 
     save(store, 2)
     with pytest.raises(JobError, match="are not those of the checkpoint: delete the file"):
-        store.restore(JOB, Forgetful(features=4, classes=2, hidden=(3,), optimizer="adam"))
+        store.restore(JOB, Forgetful(features=4, outputs=2, hidden=(3,), optimizer="adam"))
 
 
 def test_a_full_disk_costs_one_warning(
