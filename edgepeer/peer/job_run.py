@@ -55,8 +55,8 @@ __all__ = ["JobRun"]
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-RETIRE_S: Final = 60.0
-"""How long after its end a job stays announced if nobody withdraws it."""
+RETIRE_S: Final = 600.0
+"""How long after its end a job stays announced if nobody withdraws it: who wants the model may have a slow link."""
 REGATHER_S: Final = 10.0
 """How long a fleet that starts again waits for all of its peers, before a majority is enough."""
 

@@ -22,8 +22,8 @@ from edgepeer.settings.types import EmulatedBroker as _EmulatedBroker
 from edgepeer.settings.types import Faults as _Faults
 from edgepeer.settings.types import Listen as _Listen
 from edgepeer.settings.types import LogLevel as _LogLevel
+from edgepeer.settings.types import Models as _Models
 from edgepeer.settings.types import Name as _Name
-from edgepeer.settings.types import Package as _Package
 from edgepeer.settings.types import Place as _Place
 from edgepeer.settings.types import Text as _Text
 from edgepeer.settings.types import says as _says
@@ -34,6 +34,7 @@ __all__ = [
     "VERBS",
     "BrokerSettings",
     "EmulateSettings",
+    "ExportSettings",
     "FabricSettings",
     "IsolationSettings",
     "JobSettings",
@@ -126,14 +127,7 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
     trainer: Annotated[
         Literal["auto", "keras", "numpy"], _says("What computes gradients; auto does as the job says.")
     ] = "auto"
-    models: Annotated[
-        Annotated[tuple[_Package, ...], Meta(max_length=64)],
-        _says(
-            "Packages on this device that a job may name a function of, as in package:function; without it, none.",
-            allowed="names of top-level packages, at most 64",
-            metavar="PACKAGE",
-        ),
-    ] = ()
+    models: _Models = ()
     memory: Annotated[
         Annotated[int, Meta(ge=1, le=2**24)] | None,
         _says("MiB of memory that a job's model may take; without it, what the machine has available."),
@@ -314,6 +308,17 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
     broker_down: Annotated[_Faults, _says("Stop the broker, 10..30, and start it again, empty.", **_FAULTS)] = ()
 
 
+class ExportSettings(VerbSettings, frozen=True, kw_only=True):
+    """Settings of `edgepeer export`."""
+
+    verb: ClassVar[str] = "export"
+
+    log_level: _LogLevel = "error"
+    checkpoint: Annotated[Path | None, _says("A checkpoint, or a directory of some.", metavar="FILE")] = None
+    out: Annotated[Path | None, _says("The file to write: .keras or .npz.", metavar="FILE")] = None
+    models: _Models = ()
+
+
 class SoakSettings(VerbSettings, frozen=True, kw_only=True):
     """Settings of `edgepeer simulate soak`."""
 
@@ -367,6 +372,7 @@ VERBS: Final[tuple[type[VerbSettings], ...]] = (
     PeerSettings,
     TrainSettings,
     EmulateSettings,
+    ExportSettings,
     StatusSettings,
     SoakSettings,
     RunSettings,

@@ -17,8 +17,8 @@ __all__ = [
     "Faults",
     "Listen",
     "LogLevel",
+    "Models",
     "Name",
-    "Package",
     "Place",
     "Text",
     "says",
@@ -59,7 +59,6 @@ Name = Annotated[
     ),
 ]
 Text = Annotated[str, Meta(min_length=1, max_length=512)]
-Package = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
 
 def says(description: str, **extra: Any) -> Meta:
@@ -87,4 +86,12 @@ CheckpointEvery = Annotated[
 ]
 CheckpointKeep = Annotated[
     Annotated[int, Meta(ge=1, le=1000)], says("How many checkpoints stay; older ones are deleted.")
+]
+Models = Annotated[
+    Annotated[tuple[Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")], ...], Meta(max_length=64)],
+    says(
+        "Packages on this device that a job may name a function of, as in package:function; without it, none.",
+        allowed="names of top-level packages, at most 64",
+        metavar="PACKAGE",
+    ),
 ]

@@ -15,6 +15,7 @@ peer's own.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -141,7 +142,7 @@ class KerasTrainer:
         numbers = 1 if self._loss == "crossentropy" else self.outputs
         return Evaluation.of((loss, first, second), len(inputs), numbers, classifying=self.form.classifying)
 
-    def save(self, path: str) -> None:
+    def save(self, path: Path) -> None:
         """Write the model to a .keras file, for `keras.saving.load_model`. Raises ModelError if Keras can't."""
         try:
             self._model.save(path)

@@ -26,7 +26,7 @@ __all__ = [
     "pack_run_state",
     "pack_state",
     "parameter_digest",
-    "read_form",
+    "read_about",
     "unpack_run_state",
     "unpack_state",
 ]
@@ -111,16 +111,16 @@ def unpack_state(
     return arrays
 
 
-def read_form(blob: bytes | bytearray | memoryview) -> Form:
-    """What the model of a state takes and puts out.
+def read_about(blob: bytes | bytearray | memoryview) -> tuple[str, Form]:
+    """The kind of trainer that a state is of, and what its model takes and puts out.
 
     Raises:
         VersionError, WireError: as `unpack_state`; or the state does not say.
     """
-    form = _open(blob)[0].form
-    if form is None:
+    header = _open(blob)[0]
+    if header.form is None:
         raise WireError("the state does not say what its model takes and puts out: it is of an older build")
-    return form
+    return header.kind, header.form
 
 
 def _open(blob: bytes | bytearray | memoryview) -> tuple[_Header, memoryview, int]:

@@ -63,7 +63,7 @@ class Trainer(Protocol):
 
     @property
     def form(self) -> Form:
-        """What the model takes and puts out. A state says it, too: see `state.read_form`."""
+        """What the model takes and puts out. A state says it, too: see `state.read_about`."""
 
     def parameters(self) -> Float32Vector:
         """A copy of all trainable parameters, shape (size,)."""
