@@ -12,6 +12,7 @@ from edgepeer.emulation.display import PlainDisplay
 from edgepeer.emulation.progress import Progress
 from edgepeer.emulation.saving import ModelSaver
 from edgepeer.fabric.documents import PeerReport
+from edgepeer.settings import TrainSettings
 from edgepeer.training.job import Job
 
 
