@@ -21,6 +21,7 @@ from edgepeer.errors import JobError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.processes import dies_with_parent
 from edgepeer.settings import EmulateSettings
+from edgepeer.settings.model import MAX_MEMORY
 from edgepeer.training.sizes import available_memory
 
 __all__ = ["Fleet", "peer_names"]
@@ -61,6 +62,8 @@ class Fleet:
     def __init__(self, settings: EmulateSettings, network: EmulatedNetwork, broker: BrokerAddress) -> None:
         self.names = peer_names(settings.peers)
         self._settings = settings
+        self._memory = min(max(1, (available_memory() >> 20) // settings.peers), MAX_MEMORY)
+        """What each may take of this machine, in MiB: none of them knows of the others."""
         self._network = network
         self._broker = broker
         self._stack = contextlib.AsyncExitStack()
@@ -133,7 +136,7 @@ class Fleet:
         # The last round's state is kept with any number of rounds from one to the next.
         every = settings.checkpoint_every or (_SELDOM if settings.save is not None else 0)
         arguments += ["--checkpoint-every", str(every)]
-        arguments += ["--memory", str(max(1, (available_memory() >> 20) // settings.peers))]
+        arguments += ["--memory", str(self._memory)]
         arguments += ["--checkpoint-keep", str(settings.checkpoint_keep)]
         arguments += ["--config", os.devnull]  # what the user has configured is meant for peers of his own
         if ":" in settings.model:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from edgepeer.emulation.progress import PeerState, Progress
 from edgepeer.emulation.result import JobResult, Quality
-from edgepeer.emulation.texts import duration, headline, quality, summary, waiting_line
+from edgepeer.emulation.texts import duration, figure, headline, quality, summary, waiting_line
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
 
@@ -156,7 +156,7 @@ def _numbers(progress: Progress, elapsed: float) -> RenderableType:
     table.add_column(overflow="ellipsis", no_wrap=True)
     last = progress.last
     speed = progress.rounds_per_s
-    table.add_row("loss", "-" if last is None else f"[bold]{last.loss:.4f}[/]  [blue]{_spark(progress)}[/]")
+    table.add_row("loss", "-" if last is None else f"[bold]{figure(last.loss)}[/]  [blue]{_spark(progress)}[/]")
     measured = progress.measured
     found = Quality.of(measured) if measured is not None else None
     if measured is None or found is None:

@@ -53,7 +53,7 @@ class ModelSaver:
         if path is None:
             return
         if result.diverged is not None or not result.identical:
-            self.error = f"{path} is not written: there is no model to be saved"
+            self.error = f"{path} is not written: a model that is broken, or not the same on all peers, is of no use"
             return
         digest = next(iter(result.digests.values()))
         try:
@@ -84,6 +84,7 @@ async def state_from_fleet(broker: str, fabric: str, result: JobResult, *, timeo
 
     async with Peer(broker, fabric, peer_id=f"saver-{secrets.token_hex(6)}", aside=True) as peer:
         peer.on_state = take
+        peer.use_code(None if job.code == "none" else job.code, job.wait)
         async with _wanting(peer, job):
             received = 0
             while True:

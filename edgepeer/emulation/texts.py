@@ -10,7 +10,7 @@ from edgepeer.emulation.progress import Progress
 from edgepeer.emulation.result import JobResult, Quality, Spread
 from edgepeer.fabric.documents import RoundRecord
 
-__all__ = ["amount", "briefly", "duration", "headline", "progress_line", "quality", "summary", "waiting_line"]
+__all__ = ["amount", "briefly", "duration", "figure", "headline", "progress_line", "quality", "summary", "waiting_line"]
 
 
 def duration(seconds: float | None) -> str:
@@ -41,6 +41,11 @@ def briefly(items: Iterable[str], most: int = 4) -> str:
     """The first few of them."""
     every = list(items)
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+
+
+def figure(value: float) -> str:
+    """A loss or an error, in as many digits as are of use."""
+    return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.4g}"
 
 
 def headline(progress: Progress) -> str:
@@ -77,7 +82,7 @@ def progress_line(progress: Progress) -> str:
         return waiting_line(progress)
     parts = [f"round {progress.round}/{progress.job.rounds}"]
     if (last := progress.last) is not None:
-        parts.append(f"loss {last.loss:.4f}")
+        parts.append(f"loss {figure(last.loss)}")
         if (measured := progress.measured) is not None:
             found = Quality.of(measured)
             assert found is not None
@@ -98,7 +103,7 @@ def summary(result: JobResult) -> Iterator[tuple[str, str, bool]]:
     """How the job ended, as (what, value, whether it is as it should be)."""
     quality = result.quality
     more = [] if result.rmse is None else [f"rmse {result.rmse:.4g}"]
-    more += [] if result.loss is None else [f"loss {result.loss:.4f}"]
+    more += [] if result.loss is None else [f"loss {figure(result.loss)}"]
     found = "not measured" if quality is None else str(quality)
     yield (
         f"test {'accuracy' if quality is None else quality.name}",

@@ -31,6 +31,7 @@ from edgepeer.wire.protocols import STATIC_TIMEOUT_S, ProtocolName
 
 __all__ = [
     "COMMON",
+    "MAX_MEMORY",
     "VERBS",
     "BrokerSettings",
     "EmulateSettings",
@@ -46,6 +47,8 @@ __all__ = [
     "VerbSettings",
 ]
 
+MAX_MEMORY: Final = 2**24
+"""MiB."""
 COMMON: Final = ("broker", "fabric", "log_level", "log_json")
 """Settings that the [common] table and EDGEPEER_<NAME> give to several verbs at once."""
 
@@ -129,7 +132,7 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
     ] = "auto"
     models: _Models = ()
     memory: Annotated[
-        Annotated[int, Meta(ge=1, le=2**24)] | None,
+        Annotated[int, Meta(ge=1, le=MAX_MEMORY)] | None,
         _says("MiB of memory that a job's model may take; without it, what the machine has available."),
     ] = None
     data_dir: Annotated[Path | None, _says("Directory with this device's data sets.", metavar="DIR")] = None

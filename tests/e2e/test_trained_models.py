@@ -83,13 +83,14 @@ async def test_a_training_that_diverges_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-async def test_a_real_fleet_hands_its_model_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", ["none", "cyclic:s=1"])
+async def test_a_real_fleet_hands_its_model_over(code: str, tmp_path: Path) -> None:
     """To who trains; and to who has a checkpoint of it."""
     async with Field(tmp_path) as field:
         await field.open()
         for name in ("a", "b", "c"):
             await field.add(name, state_dir=tmp_path / name, checkpoint_every=50)
-        training = await field.train(peers=3, rounds=60, save="model.npz")
+        training = await field.train(peers=3, rounds=60, save="model.npz", code=code)
         report = await field.outcome(training)
         assert "wrote model.npz" in training.out
         await field.watch.until(lambda: set(field.watch.members) == {"a", "b", "c"})  # who fetched it has left
