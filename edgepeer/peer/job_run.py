@@ -321,6 +321,7 @@ class JobRun:
             loss = float(mean[-1])
             if not self._diverged and not math.isfinite(loss):
                 self._diverged = number
+                self._report("running")
                 _log.warning("job %s: the loss of round %d is not finite: the training diverges", self._job.id, number)
             evaluation = await self._apply(mean, number, self._peer.view or view)
             now = time.monotonic()

@@ -7,6 +7,7 @@ name. Everything that foreign code raises, SystemExit included, ends in a ModelE
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import json
@@ -149,6 +150,12 @@ def _find_function(name: str, allowed: Collection[str]) -> Callable[..., Any]:
     found = getattr(module, path, None)
     if not callable(found):
         raise ModelError(f"model {name}: {module_name} has no function {path!r}")
+    made = found.func if isinstance(found, functools.partial) else found
+    home = str(getattr(inspect.unwrap(made), "__module__", None) or "")
+    if home.partition(".")[0] not in allowed:  # what a module imports is there as well: exit, abort
+        raise ModelError(
+            f"model {name}: {path} is not of {package}, but of {home or 'no module'}; make a function there"
+        )
     return found  # type: ignore[no-any-return]  # a callable of Any
 
 
@@ -161,7 +168,7 @@ def _accepted(function: Callable[..., Any], offered: dict[str, Any]) -> dict[str
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     taken = {parameter.name for parameter in parameters if parameter.kind in by_name}
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        taken |= {"input_shape", "classes"} - ({"classes"} if "outputs" in taken else set())
+        taken |= {"input_shape"} if "outputs" in taken else {"input_shape", "classes"}
     return {name: value for name, value in offered.items() if name in taken}
 
 

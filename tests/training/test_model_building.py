@@ -39,13 +39,18 @@ def refusal(dataset: Dataset | None = None, **job: Any) -> str:
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "my_models.py").write_text(
         """
+import functools
 import keras
+from os import abort
+from sys import exit
 
 def small(input_shape, classes):
     return keras.Sequential([keras.Input(input_shape), keras.layers.Flatten(), keras.layers.Dense(classes)])
 
 def anything(**options):
     return small(**options)
+
+several = functools.partial(small, classes=10)
 
 def fixed():
     return small((8, 8), 10)
@@ -110,7 +115,7 @@ def test_building_leaves_the_global_generators_where_they_were(keras: Any) -> No
     assert all(np.array_equal(a, b) for a, b in zip(np.random.get_state(), numpy_before, strict=True))
 
 
-@pytest.mark.parametrize("function", ["small", "anything", "fixed"])
+@pytest.mark.parametrize("function", ["small", "anything", "fixed", "several"])
 def test_functions_of_a_package(keras: Any, package: str, function: str) -> None:
     assert make_trainer(new_job(model=f"{package}:{function}"), data(), models=[package]).size == 650
 
@@ -121,6 +126,8 @@ def test_functions_that_do_not_work_out(keras: Any, package: str) -> None:
         "my_models:number": "must return a keras.Model, not int",
         "my_models:absent": "my_models has no function 'absent'",
         "my_models:constant": "my_models has no function 'constant'",
+        "my_models:abort": "abort is not of my_models, but of posix; make a function there",
+        "my_models:exit": "exit is not of my_models, but of sys",
         "my_models:Shelf.small": "must name a function of the module itself, as in package.module:function",
         "my_models:leaves": "the function raised SystemExit: 0",
         "my_models:stops": "the function raised KeyboardInterrupt",
