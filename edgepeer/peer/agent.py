@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgepeer.coding.speed import Speed, parse_speed
 from edgepeer.errors import JobError, WireError
@@ -190,7 +190,11 @@ class _Agent:
             if job is not None and self._changed.is_set():
                 self._peer.come_back()  # wherever that job had left it
                 mark = functools.partial(self._checkpoints.mark_over, job.id, "withdrawn")
-                await asyncio.get_running_loop().run_in_executor(self._worker, mark)
+                marked = asyncio.get_running_loop().run_in_executor(self._worker, mark)
+                stopping = asyncio.create_task(stop.wait())  # the job's code may be stuck in the worker
+                either: list[asyncio.Future[Any]] = [marked, stopping]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                stopping.cancel()
 
     async def _take_part(self, job: Job) -> None:
         run = JobRun(

@@ -7,6 +7,7 @@ the peer from ending.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
@@ -45,19 +46,22 @@ class Worker(Executor):
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        while True:  # what has not begun will not
-            try:
-                call = self._calls.get_nowait()
-            except queue.Empty:
-                break
-            if call is not None:
-                call[0].cancel()
-        self._calls.put_nowait(None)
+        with contextlib.suppress(queue.Full):
+            self._calls.put_nowait(None)
         try:
             async with asyncio.timeout(ENDING_S):
                 await asyncio.wrap_future(self._ended)
         except TimeoutError:
             _log.warning("what the job computes does not come to an end: ending without it")
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """What has not begun will not."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if (call := self._calls.get_nowait()) is not None:
+                    call[0].cancel()
+        self._calls.put_nowait(None)
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Do it when what was submitted before is done. Raises RuntimeError if far too much is waiting."""

@@ -140,5 +140,7 @@ async def test_a_model_of_a_job_ends_no_peer_and_keeps_none(tmp_path: Path) -> N
         await field.outcome(await field.train(peers=1, rounds=5))  # what it can do, it does
         await field.train(peers=1, rounds=5, trainer="keras", model="mymodels:hangs")
         await peer.said("it hangs")
+        withdrawal = await field.run("train", "--broker", field.url, "--withdraw")
+        assert await withdrawal.end() == 0, withdrawal.everything()
         peer.signal(signal.SIGTERM)
         assert await peer.end() == 0, peer.everything()
