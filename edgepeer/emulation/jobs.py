@@ -41,6 +41,7 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "is not text"
             raise ConfigError(f"model_config = {settings.model_config}: can't read it: {reason}") from None
+    _check_model(settings)
     code = _code(settings, wait_for)
     job = new_job(
         model=settings.model,
@@ -60,7 +61,6 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
         code=code,
         wait=settings.wait,
     )
-    _check_model(settings)
     _check_dataset(settings)
     if isinstance(settings, EmulateSettings):
         _check_speed(settings)
