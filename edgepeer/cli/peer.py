@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+
 from edgepeer.cli.signals import run_until_stopped
 from edgepeer.cli.verb import Verb
 from edgepeer.settings import PeerSettings
@@ -11,8 +14,13 @@ __all__ = ["VERB"]
 
 def run(settings: PeerSettings) -> int:
     from edgepeer.peer.agent import run_agent
+    from edgepeer.peer.worker import still_at_work
 
-    return run_until_stopped(lambda stop: run_agent(settings, stop=stop))
+    status = run_until_stopped(lambda stop: run_agent(settings, stop=stop))
+    if still_at_work():  # the interpreter can't be taken down under a thread that is deep in a library
+        logging.shutdown()
+        os._exit(status)
+    return status
 
 
 VERB = Verb(
@@ -27,6 +35,7 @@ VERB = Verb(
         ),
         ("a small device without TensorFlow", "edgepeer peer --trainer numpy --data-dir ~/mnist"),
         ("pretend to be a device that takes 0.2 s for a batch", "edgepeer peer --device-speed constant:0.2"),
+        ("let jobs name functions of a package of yours", "edgepeer peer --models mymodels"),
         ("a device that trains on data of its own", "edgepeer peer --dataset local:/home/pi/readings.npz"),
     ],
     run=run,

@@ -93,6 +93,7 @@ def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, An
                     "round": None if report.state in ("starting", "running") else report.round,
                     "error": report.error,
                     "present": peer in picture.peers,
+                    "diverged": report.diverged or None,
                 }
                 for peer, report in picture.reports_of(job.id).items()
             },
@@ -125,6 +126,8 @@ def status_lines(fields: dict[str, Any]) -> list[str]:
         for peer, report in job["reports"].items():
             error = f": {' '.join(report['error'].split())}" if report["error"] else ""
             at = ("" if report["present"] else ", gone") if report["round"] is None else f", round {report['round']}"
+            if report["diverged"] is not None:
+                at += f", diverged in round {report['diverged']}"
             lines.append(f"  {peer} {report['state']}{at}{error}")
     members = set() if view is None else set(view["members"])
     lines.append(f"peers: {len(fields['peers'])}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from edgepeer.emulation.observe import observe, question
@@ -43,12 +43,14 @@ async def run_job(
     fabric: str,
     timeout: float,
     detach: bool = False,
+    at_end: Callable[[JobResult], Awaitable[None]] | None = None,
 ) -> JobResult:
     """Publish `progress.job` in the fabric, follow it to its end, and clear it.
 
     Args:
         on_update: called several times a second, on the event loop.
         timeout: seconds without any progress (a peer joining, a round finished) after which to give up.
+        at_end: awaited when the job is done, before it is cleared: its peers still have its state.
         detach: leave the job to its fabric when we are cancelled; otherwise it ends with us.
 
     Raises:
@@ -73,6 +75,8 @@ async def run_job(
         client.publish_retained(client.topics.job, progress.job)
         try:
             result = await follower.finish(timeout=timeout)
+            if at_end is not None:
+                await at_end(result)
         except asyncio.CancelledError:
             if not detach:
                 client.publish_retained(client.topics.job, None)

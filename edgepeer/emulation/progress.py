@@ -6,6 +6,7 @@ Documents may come late, twice, or in any order (MQTT promises at least once): t
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, Literal
@@ -13,7 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from edgepeer.emulation.faults.marks import Marks
-from edgepeer.emulation.result import JobResult
+from edgepeer.emulation.result import JobResult, Quality
 from edgepeer.errors import JobError
 from edgepeer.fabric.documents import PeerReport, Presence, RoundRecord, Telemetry
 from edgepeer.peer.round_log import LoggedRound
@@ -58,6 +59,7 @@ class Progress:
         """How many notes there ever were."""
         self.round = 0
         """The last round that is known to be done."""
+        self._diverged = False
         self.withdrawn = False
         """Whether somebody took the job back, or put another one in its place."""
         self.published = False
@@ -118,6 +120,9 @@ class Progress:
         known = self._ranks.get(record.round)
         if known is not None and known >= rank:
             return False
+        if not math.isfinite(record.loss) and not self._diverged:
+            self._diverged = True
+            self.note(f"the loss of round {record.round} is not finite: the training diverges")
         self._ranks[record.round] = self._share(rank)
         self.records[record.round] = record
         if len(self.records) > KEPT_ROUNDS:
@@ -182,9 +187,9 @@ class Progress:
 
     @property
     def measured(self) -> RoundRecord | None:
-        """The record of the latest round whose test accuracy was measured."""
+        """The record of the latest round in which the model was measured on the test data."""
         rounds = sorted(self.records, reverse=True)
-        return next((self.records[at] for at in rounds if self.records[at].accuracy is not None), None)
+        return next((self.records[at] for at in rounds if Quality.of(self.records[at]) is not None), None)
 
     @property
     def rounds_per_s(self) -> float | None:
@@ -228,7 +233,7 @@ class Progress:
     @property
     def recorded(self) -> bool:
         """Whether no more telemetry is to be expected."""
-        return not self.done or self.job.rounds in self.records
+        return not self.done or max(self.reports[peer].round for peer in self.done) in self.records
 
     def result(self) -> JobResult:
         """How the job ended.
@@ -251,7 +256,8 @@ class Progress:
             },
             thinned=self.thinned,
             missing=self.pending,
-            accuracy=self.measured.accuracy if final.accuracy is None and self.measured else final.accuracy,
+            quality=Quality.of(final) or (Quality.of(self.measured) if self.measured else None),
+            rmse=self.measured.rmse if final.rmse is None and self.measured else final.rmse,
             loss=self.last.loss if final.loss is None and self.last else final.loss,
         )
 

@@ -97,6 +97,10 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How many of them are whole in the sum, each exactly once."""
     error: _Seconds = 0.0
     """The sum's expected squared error, in squared gradients of one chunk; 0 if it is exact."""
+    mae: float | None = None
+    """As `accuracy`, where numbers are learned: the mean absolute error ..."""
+    rmse: float | None = None
+    """... and the root of the mean squared one."""
 
 
 class LinkEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,3 +155,7 @@ class PeerReport(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: _Share | None = None
     loss: float | None = None
     coordinator: bool = False
+    mae: float | None = None
+    rmse: float | None = None
+    diverged: _Count = 0
+    """The first round whose loss was not finite; 0: there was none."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgepeer.coding.speed import Speed, parse_speed
 from edgepeer.errors import JobError, WireError
@@ -25,6 +24,7 @@ from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.peer.watching import Watch
+from edgepeer.peer.worker import Worker
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import unpack
 
@@ -59,11 +59,8 @@ async def run_agent(settings: PeerSettings, *, stop: asyncio.Event) -> None:
     )
     checkpoints = Checkpoints(settings.state_dir, every=settings.checkpoint_every, keep=settings.checkpoint_keep)
     # One thread computes, and writes what is to stay; the loop's thread only moves frames.
-    with (
-        RoundLog(settings.round_log) as round_log,
-        ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer") as worker,
-    ):
-        async with Metrics(settings.metrics_port) as metrics:
+    with RoundLog(settings.round_log) as round_log:
+        async with Worker() as worker, Metrics(settings.metrics_port) as metrics:
             unfinished = await asyncio.get_running_loop().run_in_executor(worker, checkpoints.unfinished)
             agent = _Agent(peer, settings, worker, round_log, checkpoints, metrics, unfinished, speed)
             async with peer:
@@ -81,7 +78,7 @@ class _Agent:
         self,
         peer: Peer,
         settings: PeerSettings,
-        worker: ThreadPoolExecutor,
+        worker: Worker,
         round_log: RoundLog,
         checkpoints: Checkpoints,
         metrics: Metrics,
@@ -206,7 +203,11 @@ class _Agent:
             if job is not None and self._changed.is_set():
                 self._peer.come_back()  # wherever that job had left it
                 mark = functools.partial(self._checkpoints.mark_over, job.id, "withdrawn")
-                await asyncio.get_running_loop().run_in_executor(self._worker, mark)
+                marked = asyncio.get_running_loop().run_in_executor(self._worker, mark)
+                stopping = asyncio.create_task(stop.wait())  # the job's code may be stuck in the worker
+                either: list[asyncio.Future[Any]] = [marked, stopping]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                stopping.cancel()
 
     async def _take_part(self, job: Job) -> None:
         run = JobRun(

@@ -87,7 +87,7 @@ async def test_a_job_from_its_document_to_its_result(broker: BrokerAddress, told
             progress, lambda now: shown.append(now.round), broker=broker, fabric="test", timeout=DEADLINE_S
         )
         assert result.identical
-        assert result.accuracy == 0.97
+        assert result.quality == ("accuracy", 0.97)
         assert [record.round for record in result.records] == list(range(1, 11))
         assert shown[-1] == 10
         await mouth.cleared.wait()

@@ -39,7 +39,7 @@ def test_a_job_from_the_first_peer_to_the_last_report(told: Told, finish: Finish
     assert progress.finished
     result = progress.result()
     assert result.identical
-    assert (result.accuracy, result.loss, result.missing, result.failed) == (0.97, 0.125, (), ())
+    assert (result.quality, result.loss, result.missing, result.failed) == (("accuracy", 0.97), 0.125, (), ())
     assert result.bytes_sent == dict.fromkeys(told.peers, 1_600_000)
     assert [record.round for record in result.records] == [1, 8, 9, 10]
 
