@@ -7,14 +7,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import json
+import math
 import random
 import signal
 import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from arena import PAUSE_S, Arena, ArenaError
@@ -25,18 +28,38 @@ from edgepeer.emulation.network import open_network
 from edgepeer.errors import EdgepeerError
 
 _STANDS_STILL_S = 30.0
+_OUT_S = 90.0
+_EARLIER = 20
+_LOOK_S = 0.5
+_LINGER_S = 3.0
+_PAUSES = 5
 _WARM_UP_ROUNDS = 100
+
+
+@dataclass(slots=True)
+class Fault:
+    """Something that was wrong for a while, by the machine's monotonic clock."""
+
+    kind: str
+    names: tuple[str, ...]
+    began: float
+    ended: float = math.inf
+
+    def __str__(self) -> str:
+        return f"{self.kind} {' '.join(self.names)}"
 
 
 class Soak:
     """The faults, drawn one after another."""
 
-    def __init__(self, arena: Arena, drawn: random.Random) -> None:
+    def __init__(self, arena: Arena, drawn: random.Random, logs: Path | None) -> None:
         self._arena = arena
+        self._logs = logs
+        self._cuts: Counter[tuple[str, str]] = Counter()
         self._random = drawn
         self._down: set[str] = set()
         """Peers that are dead, frozen or cut off: fewer than half, or nobody could go on."""
-        self.happened: Counter[str] = Counter()
+        self.faults: list[Fault] = []
         names = arena.names
         self.mortal = names[: (2 * len(names)) // 3]
         """Who may be killed. The others live all along, and are measured."""
@@ -45,15 +68,56 @@ class Soak:
         """Faults for so long, each within its own task; and until the last of them is over."""
         end = time.monotonic() + seconds
         async with asyncio.TaskGroup() as tasks:
+            watch = tasks.create_task(self._watch())
+            faults = []
             while (left := end - time.monotonic()) > 0:
-                tasks.create_task(self._fault())
-                watch = tasks.create_task(self._goes_on())
+                faults.append(tasks.create_task(self._fault()))
                 await asyncio.sleep(min(self._random.expovariate(1 / every_s), left))
-                if watch.done():
-                    watch.result()
+            await asyncio.gather(*faults)
+            watch.cancel()
 
-    async def _goes_on(self) -> None:
-        await self._arena.over(self._arena.last + 1, _STANDS_STILL_S)
+    async def _watch(self) -> None:
+        """See that rounds go on, and that nobody stays out of them for good.
+
+        Raises:
+            ArenaError: they do not.
+        """
+        arena, began = self._arena, time.monotonic()
+        asked_at = dict.fromkeys(("", *arena.names), began)  # of pauses, and of peers that are out
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            now = time.monotonic()
+            ends = arena.ends
+            pauses = {"": now - max(began, ends[arena.front])}
+            pauses |= {name: now - max(began, self.free_since(name, now)) for name in sorted(arena.alive)}
+            for name, pause_s in pauses.items():
+                limit_s, what = (_OUT_S, f"{name} is out") if name else (_STANDS_STILL_S, "rounds stand still")
+                if pause_s > limit_s:
+                    await self._note(f"{what} for {pause_s:.1f} s")
+                    raise ArenaError(f"{what} for {limit_s:g} s: {arena.where()}")
+                if pause_s > limit_s / _EARLIER and now - pause_s > asked_at[name]:
+                    asked_at[name] = now
+                    await self._note(f"{what} for {pause_s:.1f} s")
+
+    def free_since(self, name: str, now: float) -> float:
+        """When a peer was last in a round, or in none because of a fault of its own."""
+        ended = (min(fault.ended, now) for fault in self.faults if fault.names == (name,))
+        return max(self._arena.last_of.get(name, 0.0), *ended, 0.0)
+
+    def during(self, began: float, ended: float) -> str:
+        """What was wrong in that time."""
+        return ", ".join(str(fault) for fault in self.faults if fault.began < ended and fault.ended > began - _LINGER_S)
+
+    async def _note(self, what: str) -> None:
+        """Have all peers say how they stand."""
+        if self._logs is None:
+            return
+        on = [str(fault) for fault in self.faults if fault.ended == math.inf]
+        entry = {"time": time.time(), "what": what, "faults": on, "where": self._arena.where()}
+        entry["lost"] = self._arena.lost[-20:]
+        entry["peers"] = await self._arena.diagnose(self._arena.names)
+        with (self._logs / "diagnoses.jsonl").open("a") as file:
+            file.write(json.dumps(entry) + "\n")
 
     async def _fault(self) -> None:
         kind = self._random.choice(("cut", "cut", "one way", "kill", "freeze", "isolate"))
@@ -61,7 +125,8 @@ class Soak:
         if kind in ("cut", "one way"):
             one, other = self._random.sample(self._arena.names, 2)
             ways = [(one, other), (other, one)][: 1 if kind == "one way" else 2]
-            await self._cut(ways, lasts_s)
+            with self._on(kind, one, other):
+                await self._cut(ways, lasts_s)
         else:
             up = [n for n in (self.mortal if kind == "kill" else self._arena.names) if n not in self._down]
             if len(self._down) >= (len(self._arena.names) - 1) // 3 or not up:
@@ -69,10 +134,26 @@ class Soak:
             name = self._random.choice(up)
             self._down.add(name)
             try:
-                await self._strike(kind, name, lasts_s)
+                with self._on(kind, name):
+                    await self._strike(kind, name, lasts_s)
+                if kind == "kill":
+                    await self._arena.let_in(name)
             finally:
                 self._down.discard(name)
-        self.happened[kind] += 1
+
+    @contextmanager
+    def _on(self, kind: str, *names: str) -> Iterator[None]:
+        fault = Fault(kind, names, time.monotonic())
+        self.faults.append(fault)
+        self._log(f"begins: {fault}")
+        yield
+        fault.ended = time.monotonic()
+        self._log(f"ends: {fault}")
+
+    def _log(self, line: str) -> None:
+        if self._logs is not None:
+            with (self._logs / "faults.log").open("a") as file:
+                file.write(f"{time.time():.3f} {line}\n")
 
     async def _strike(self, kind: str, name: str, lasts_s: float) -> None:
         arena = self._arena
@@ -90,9 +171,11 @@ class Soak:
 
     async def _cut(self, ways: Iterable[tuple[str, str]], lasts_s: float) -> None:
         ways = list(ways)
+        self._cuts.update(ways)
         await asyncio.gather(*(self._arena.network.cut(*way) for way in ways))
         await asyncio.sleep(lasts_s)
-        await asyncio.gather(*(self._arena.network.heal(*way) for way in ways))
+        self._cuts.subtract(ways)
+        await asyncio.gather(*(self._arena.network.heal(*way) for way in ways if not self._cuts[way]))
 
 
 def main() -> int:
@@ -117,16 +200,18 @@ def main() -> int:
 
 
 async def _measure(arguments: argparse.Namespace) -> dict[str, object]:
+    if arguments.logs is not None:
+        arguments.logs.mkdir(parents=True, exist_ok=True)
     names = [f"p{number:02}" for number in range(arguments.peers)]
     async with open_network(names) as network:
         print(f"network: {network.mode}, {network.description}", file=sys.stderr)
         with ExitStack() as stack:
             broker = stack.enter_context(running_broker(network.broker_address(), network.broker_prefix()))
             options = {"broker": broker, "fabric": "soak", "protocol": "ft-tree", "static_timeout": 0.5}
-            async with Arena.open(network, names, elements=arguments.elements, **options) as arena:
+            async with Arena.open(network, names, arguments.logs, elements=arguments.elements, **options) as arena:
                 arena.begin()
                 await arena.over(_WARM_UP_ROUNDS)
-                soak = Soak(arena, random.Random(arguments.seed))
+                soak = Soak(arena, random.Random(arguments.seed), arguments.logs)
                 clean_s = arena.median(range(_WARM_UP_ROUNDS - 50, _WARM_UP_ROUNDS))
                 await soak.run(60 * arguments.minutes, arguments.every)
                 await arena.calm(clean_s)
@@ -139,14 +224,16 @@ def _row(arena: Arena, soak: Soak) -> dict[str, object]:
     quarter = [told[len(told) // 4] for told in lived]  # by then all kinds of faults have been met once
     last = [told[-1] for told in lived]
     growth = [after[0] / before[0] - 1 for before, after in zip(quarter, last, strict=True)]
-    ends = sorted(max(part.end for part in parts.values()) for _, parts in sorted(arena.rounds.items()))
-    gaps = [after - before for before, after in itertools.pairwise(ends)]
+    ends = sorted(arena.ends.values())
+    gaps = [(after - before - PAUSE_S, before, after) for before, after in itertools.pairwise(ends)]
+    gaps.sort(reverse=True)
+    kinds = Counter(fault.kind for fault in soak.faults)
     return {
-        "faults": sum(soak.happened.values()),
-        "of which": ", ".join(f"{kind} {count}" for kind, count in sorted(soak.happened.items())),
+        "faults": len(soak.faults),
+        "of which": ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())),
         "rounds": len(arena.rounds),
         "views": len(arena.views),
-        "longest_s": round(max(gaps) - PAUSE_S, 2),
+        "longest_pauses": "; ".join(f"{pause_s:.2f} s: {soak.during(*when)}" for pause_s, *when in gaps[:_PAUSES]),
         "memory_growth_median": round(statistics.median(growth), 4),
         "memory_growth_worst": round(max(growth), 4),
         "descriptors_more": max(after[1] - before[1] for before, after in zip(quarter, last, strict=True)),
@@ -161,6 +248,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--every", type=float, default=2.0, help="seconds from one fault to the next, on average")
     parser.add_argument("--elements", type=positive, default=50_000, help="float32 per vector; default: 50000")
     parser.add_argument("--seed", type=int, default=1, help="of the faults; default: 1")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="where peers log, and say how they stand in a pause")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there")
     return parser.parse_args()
 

@@ -52,6 +52,11 @@ class Catchup:
         if peer == self._asked:
             self._asked, self._buffer = None, None
 
+    @property
+    def asked(self) -> PeerId | None:
+        """Whom the state was asked of; None if nobody, or nobody any more."""
+        return self._asked
+
     def ask(self, ahead: Sequence[PeerId], run: str, now: float) -> None:
         """Ask one of the neighbours that are ahead, unless one is being asked and delivers."""
         if not ahead or self._loading or (self._asked is not None and now - self._progress_at < PATIENCE_S):

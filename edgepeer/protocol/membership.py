@@ -238,6 +238,10 @@ class Membership:
     def _barred_until(self, peer: PeerId) -> float:
         return self._penalties.get(peer, (0, float("-inf")))[1]
 
+    def barred(self, now: float) -> dict[PeerId, float]:
+        """Coordinator: who is not to be let in yet, and for how much longer."""
+        return {peer: until - now for peer, (_, until) in sorted(self._penalties.items()) if until > now}
+
     def next_view(
         self, *, first_round: int, boundary: bool, idle: bool, needed: bool, votes: Container[PeerId], now: float
     ) -> View | None:

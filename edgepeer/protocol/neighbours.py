@@ -149,6 +149,16 @@ class Neighbours:
             self._allreduce.fall_behind(max(sync.committed for p in ahead if (sync := self._links[p].sync)))
             self.sync_all()
 
+    def progress(self, now: float) -> dict[str, object]:
+        """How far the state of the run is on its way here, or from here to whom, for people to read."""
+        return {
+            "wanted_run": self.wanted_run,
+            "asked": self._catchup.asked,
+            "ahead": self._gap and (self._gap[0], now - self._gap[1]),
+            "lost": self._lost,
+            "providing": {peer: now - since for peer, since in sorted(self._providing.items())},
+        }
+
     def on_state_request(self, peer: PeerId, run: str, now: float) -> None:
         """A neighbour wants the state."""
         here = run == self._place.run and self._place.committed != UNKNOWN
