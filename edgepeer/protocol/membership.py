@@ -30,6 +30,8 @@ __all__ = ["Membership"]
 
 LOST_S: Final = 1.5
 """How long the word of a loss counts. It is said again every half a second for as long as it is true."""
+_FORGIVEN: Final = 10
+"""Who has been in for so many times as long as it was kept out, or could have been, is not kept out the next time."""
 _PROBED = 8  # how many members of a view that does not admit us are tried at a time
 
 
@@ -59,7 +61,7 @@ class Membership:
         """Whether the owner wants rounds to be coded: then members own slots."""
         self.waits = ""
         """Why this peer can't make the view that it wants; empty if it can, or wants none."""
-        self._penalties: dict[PeerId, tuple[int, float]] = {}  # how often lost, and when it may come back
+        self._penalties: dict[PeerId, tuple[float, float]] = {}  # how long who was lost is kept out, and until when
         self._synced_at: float | None = None
         self._appeared_at = 0.0
         self._banned: dict[PeerId, int] = {}  # lives that are over, of peers that are still present
@@ -236,7 +238,7 @@ class Membership:
         ]
 
     def _barred_until(self, peer: PeerId) -> float:
-        return self._penalties.get(peer, (0, float("-inf")))[1]
+        return self._penalties.get(peer, (0.0, float("-inf")))[1]
 
     def barred(self, now: float) -> dict[PeerId, float]:
         """Coordinator: who is not to be let in yet, and for how much longer."""
@@ -286,12 +288,17 @@ class Membership:
         return following
 
     def _penalise(self, peer: PeerId, now: float) -> None:
-        """A peer that is lost again and again must not hold up the others each time."""
-        times, until = self._penalties.get(peer, (0, now))
-        if now - until > 5 * self._limits.penalty_limit_s:
-            times = 0
-        pause = min(2 ** (times - 1) * self._limits.penalty_s, self._limits.penalty_limit_s) if times else 0.0
-        self._penalties[peer] = times + 1, now + pause
+        """A peer that is lost again and again must not hold up the others each time. One that has been in for long
+        enough since it was let in, for what it had to wait, is forgiven: else it would be out for most of the time."""
+        least, most = self._limits.penalty_s, self._limits.penalty_limit_s
+        self._penalties = {
+            other: (pause, until)
+            for other, (pause, until) in self._penalties.items()
+            if now - until <= _FORGIVEN * max(pause, least)
+        }
+        before = self._penalties.get(peer)
+        pause = 0.0 if before is None else min(max(2 * before[0], least), most)
+        self._penalties[peer] = pause, now + pause
 
     def my_turn(self, lost_at: float, now: float) -> bool:
         """Whether this peer may try to take over, its parent having been lost."""
