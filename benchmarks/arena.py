@@ -65,8 +65,8 @@ class Arena:
         self.rounds: dict[int, dict[str, Part]] = {}
         self.ends: dict[int, float] = {}
         """When a round was first over somewhere, as was told first."""
-        self.last_of: dict[str, float] = {}
-        """When each peer's last round was over."""
+        self.last_of: dict[str, int] = {}
+        """Each peer's last round."""
         self.lost: list[str] = []
         """Rounds that ended without a sum, as peers told."""
         self.alive: set[str] = set()
@@ -207,7 +207,7 @@ class Arena:
                 self._failure = ArenaError(f"{name} and {other} disagree on round {told['round']}")
                 self._news.set()
         parts[name] = part
-        self.last_of[name] = part.end
+        self.last_of[name] = told["round"]
         self.ends.setdefault(told["round"], part.end)
         self.detours += any(path != "direct" for path in told["paths"])
 
@@ -224,16 +224,15 @@ class Arena:
         try:
             async with asyncio.timeout(within_s):
                 while not condition():
-                    if self._failure is not None:
-                        raise self._failure
+                    self.check()
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
             raise ArenaError(f"rounds stand still for {within_s:g} s: {self.where()}\n{self._said()}") from None
 
-    async def diagnose(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """How these peers stand, as they say themselves; who does not answer soon is left out."""
-        asked = [name for name in names if name in self._started & self.alive]
+    async def diagnose(self) -> dict[str, dict[str, Any]]:
+        """How all peers stand, as they say themselves; who does not answer soon is left out."""
+        asked = sorted(self._started & self.alive)
         self._diagnoses.clear()
         for name in asked:
             self.signal(name, signal.SIGUSR1)
@@ -244,10 +243,18 @@ class Arena:
                     await self._news.wait()
         return dict(self._diagnoses)
 
+    def check(self) -> None:
+        """See that no peer has failed.
+
+        Raises:
+            ArenaError: one has.
+        """
+        if self._failure is not None:
+            raise self._failure
+
     def where(self) -> str:
         """Each peer's last round."""
-        last = {name: max((n for n, parts in self.rounds.items() if name in parts), default=0) for name in self.names}
-        return ", ".join(f"{name} {number}" for name, number in last.items())
+        return ", ".join(f"{name} {number}" for name, number in sorted(self.last_of.items()))
 
     # -- rounds ----------------------------------------------------------------------------------------------
 
@@ -265,6 +272,10 @@ class Arena:
     async def over(self, number: int, within_s: float = DEADLINE_S) -> None:
         """Wait until a round is over at all living peers."""
         await self.until(lambda: self.last >= number, within_s)
+
+    def parts_of(self, name: str) -> list[tuple[int, Part]]:
+        """The rounds that a peer took part in, in all its lives."""
+        return [(number, parts[name]) for number, parts in sorted(self.rounds.items()) if name in parts]
 
     def seconds(self, number: int) -> float:
         """How long a round took: from when the last peer was in it until the last one had its result."""

@@ -28,10 +28,12 @@ from edgepeer.emulation.network import open_network
 from edgepeer.errors import EdgepeerError
 
 _STANDS_STILL_S = 30.0
+"""No round is over anywhere for so long: it fails."""
 _OUT_S = 90.0
-_EARLIER = 20
+"""A peer that nothing holds is in no round for so long, which is longer than the longest penalty: the same."""
+_NOTED_EARLIER = 20
+"""Peers say how they stand after so small a part of these times, too."""
 _LOOK_S = 0.5
-_LINGER_S = 3.0
 _PAUSES = 5
 _WARM_UP_ROUNDS = 100
 
@@ -80,44 +82,45 @@ class Soak:
         """See that rounds go on, and that nobody stays out of them for good.
 
         Raises:
-            ArenaError: they do not.
+            ArenaError: they do not, or a peer has failed.
         """
         arena, began = self._arena, time.monotonic()
-        asked_at = dict.fromkeys(("", *arena.names), began)  # of pauses, and of peers that are out
+        noted_at = dict.fromkeys(("", *arena.names), began)
         while True:
             await asyncio.sleep(_LOOK_S)
+            arena.check()
             now = time.monotonic()
-            ends = arena.ends
-            pauses = {"": now - max(began, ends[arena.front])}
-            pauses |= {name: now - max(began, self.free_since(name, now)) for name in sorted(arena.alive)}
-            for name, pause_s in pauses.items():
-                limit_s, what = (_OUT_S, f"{name} is out") if name else (_STANDS_STILL_S, "rounds stand still")
+            since = {"": arena.ends[arena.front]}
+            for name in sorted(arena.alive):
+                if (missed := arena.ends.get(arena.last_of.get(name, 0) + 1)) is not None:
+                    since[name] = max(missed, self.free_since(name, now))
+            for name, start in since.items():
+                pause_s, limit_s = now - max(began, start), _OUT_S if name else _STANDS_STILL_S
+                what = f"{name} is out" if name else "rounds stand still"
                 if pause_s > limit_s:
-                    await self._note(f"{what} for {pause_s:.1f} s")
-                    raise ArenaError(f"{what} for {limit_s:g} s: {arena.where()}")
-                if pause_s > limit_s / _EARLIER and now - pause_s > asked_at[name]:
-                    asked_at[name] = now
+                    told = await self._note(f"{what} for {limit_s:g} s")
+                    raise ArenaError(f"{what} for {limit_s:g} s: {arena.where()}\n{told}")
+                if pause_s > limit_s / _NOTED_EARLIER and noted_at[name] < start:
+                    noted_at[name] = now
                     await self._note(f"{what} for {pause_s:.1f} s")
 
     def free_since(self, name: str, now: float) -> float:
-        """When a peer was last in a round, or in none because of a fault of its own."""
-        ended = (min(fault.ended, now) for fault in self.faults if fault.names == (name,))
-        return max(self._arena.last_of.get(name, 0.0), *ended, 0.0)
+        """When the last fault that kept this peer from taking part was over; `now`: it is not."""
+        return max((min(fault.ended, now) for fault in self.faults if fault.names == (name,)), default=0.0)
 
     def during(self, began: float, ended: float) -> str:
         """What was wrong in that time."""
-        return ", ".join(str(fault) for fault in self.faults if fault.began < ended and fault.ended > began - _LINGER_S)
+        return ", ".join(str(fault) for fault in self.faults if fault.began < ended and fault.ended > began)
 
-    async def _note(self, what: str) -> None:
-        """Have all peers say how they stand."""
-        if self._logs is None:
-            return
+    async def _note(self, what: str) -> str:
+        """Have all peers say how they stand, and keep it with the logs. Returns the same."""
         on = [str(fault) for fault in self.faults if fault.ended == math.inf]
         entry = {"time": time.time(), "what": what, "faults": on, "where": self._arena.where()}
-        entry["lost"] = self._arena.lost[-20:]
-        entry["peers"] = await self._arena.diagnose(self._arena.names)
-        with (self._logs / "diagnoses.jsonl").open("a") as file:
-            file.write(json.dumps(entry) + "\n")
+        told = json.dumps(entry | {"peers": await self._arena.diagnose()})
+        if self._logs is not None:
+            with (self._logs / "diagnoses.jsonl").open("a") as file:
+                file.write(told + "\n")
+        return told
 
     async def _fault(self) -> None:
         kind = self._random.choice(("cut", "cut", "one way", "kill", "freeze", "isolate"))
@@ -192,7 +195,11 @@ def main() -> int:
     except (ArenaError, EdgepeerError) as error:
         print(error, file=sys.stderr)
         return 1
-    lines = [{"what": key.replace("_", " "), "figure": str(value)} for key, value in row.items()]
+    lines = [
+        {"what": key.replace("_", " ") if number == 0 else "", "figure": str(value)}
+        for key, figure in row.items()
+        for number, value in enumerate(figure if isinstance(figure, list) else [figure])
+    ]
     show(f"{arguments.peers} peers, {arguments.minutes:g} minutes", {"what": "", "figure": ""}, lines)
     if arguments.json:
         write_json(arguments.json, [row])
@@ -227,13 +234,22 @@ def _row(arena: Arena, soak: Soak) -> dict[str, object]:
     ends = sorted(arena.ends.values())
     gaps = [(after - before - PAUSE_S, before, after) for before, after in itertools.pairwise(ends)]
     gaps.sort(reverse=True)
+    outs = [
+        (after.end - max(before.end, soak.free_since(name, after.end)), number - last - 1, name)
+        for name in arena.names
+        for (last, before), (number, after) in itertools.pairwise(arena.parts_of(name))
+        if number > last + 1
+    ]
+    outs.sort(reverse=True)
     kinds = Counter(fault.kind for fault in soak.faults)
     return {
         "faults": len(soak.faults),
         "of which": ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())),
         "rounds": len(arena.rounds),
         "views": len(arena.views),
-        "longest_pauses": "; ".join(f"{pause_s:.2f} s: {soak.during(*when)}" for pause_s, *when in gaps[:_PAUSES]),
+        "longest_s": round(gaps[0][0], 2),
+        "longest_pauses": [f"{pause_s:.2f} s: {soak.during(*when)}" for pause_s, *when in gaps[:_PAUSES]],
+        "longest_out": [f"{out_s:.2f} s, {missed} rounds: {name}" for out_s, missed, name in outs[:_PAUSES]],
         "memory_growth_median": round(statistics.median(growth), 4),
         "memory_growth_worst": round(max(growth), 4),
         "descriptors_more": max(after[1] - before[1] for before, after in zip(quarter, last, strict=True)),

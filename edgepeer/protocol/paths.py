@@ -42,6 +42,8 @@ _KNOCK_MIN_S: Final = 0.1
 _KNOCK_MAX_S: Final = 2.0
 _HOPS: Final = 4
 """Through how many neighbours to knock at once."""
+_EXCHANGES: Final = 3
+"""Round trips that a connection takes at most, from the first packet to the Hello of both ends."""
 _CROSSING_S: Final = 0.5
 """Two Knocks within this time have crossed."""
 
@@ -118,8 +120,9 @@ class Paths:
 
     def tick(self, now: float) -> None:
         """Knock where no connection has come up, and again where nobody has answered."""
+        in_time = self._in_time()
         for peer, absent in self._links.all():
-            failed = absent.failed or now - absent.down_since >= self._limits.silence_s / 2
+            failed = absent.failed or now - absent.down_since >= in_time
             if absent.main and not absent.up and failed and peer not in self._attempts:
                 self.seek(peer, now)
         for peer, attempt in list(self._attempts.items()):
@@ -128,6 +131,12 @@ class Paths:
                 del self._attempts[peer]
             elif now >= attempt.again_at:
                 self._knock(peer, attempt, now)
+
+    def _in_time(self) -> float:
+        """How long a connection may take to come up, as far as those that have can tell."""
+        answers = [link.timing.answer_within() for _, link in self._links.connected()]
+        slowest = max((answer for answer in answers if answer is not None), default=self._limits.silence_s)
+        return min(self._limits.dial_back_s + _EXCHANGES * slowest, self._limits.silence_s / 2)
 
     def next_deadline(self) -> float | None:
         return min((attempt.again_at for attempt in self._attempts.values()), default=None)

@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import numpy as np
 import pytest
-from company import Company
+from company import DIAL_TIMEOUT_S, Company
 from hypothesis import given
 from hypothesis import strategies as st
 from transcript import Machine, vector, view, when
@@ -671,15 +671,28 @@ def test_a_link_cut_in_mid_training_costs_less_than_100_ms(cuts: tuple[str, ...]
 
 
 def test_a_connection_that_does_not_come_up_is_not_waited_for() -> None:
-    """As when a new view makes neighbours of two peers that can't reach each other."""
+    """As when a fleet begins, and some of it can't reach each other."""
     company = Company(SEVEN)
     company.sever("bd", "cd", "ed", "cf")
-    company.until(1.0)
+    company.until(2.0)
     assert company.path("d", "b") == "relay"
     assert company.path("f", "c") in ("via b", "via g")
     assert rounds(company) < 0.2
     company.until(10.0)
     assert all(machine.node.view == SEVEN for machine in company.machines.values())
+
+
+def test_a_view_that_makes_neighbours_of_two_who_can_not_reach_each_other_is_at_work_soon() -> None:
+    """How long a connection may take is known by then: that nobody answers would be known after seconds only."""
+    company = Company(SEVEN)
+    company.until(1.0)
+    rounds(company, 3)
+    company.sever("df")
+    following = view(2, "afcdebg")
+    for name in SEVEN.ids:
+        company.hear(name, ev.ViewSeen(following))
+    assert rounds(company) < 0.8 < DIAL_TIMEOUT_S
+    assert company.path("d", "f").startswith("via")
 
 
 def test_without_broker_and_brothers_the_peer_is_gone_after_three_seconds() -> None:
