@@ -14,6 +14,8 @@ that comes up is brought up to date, is the same as over a connection; so nothin
     the tunnel's hop               | the source
     -------------------------------+------------------------------------------------------------------
     has lost the target            | hears NoWay: knocks again
+    carries to a target that does  | the same: what the target takes for a connection does not reach
+    not have the tunnel            | here, or this end would have it, too
     is lost itself                 | knocks again
     drops or repeats a frame       | (the target sees it by the serial number, and knocks)
 
@@ -185,7 +187,15 @@ class Paths:
             self._on_knock(source, hop, via.tunnel, frame, now)
             return None
         tunnel = link.tunnel
-        if tunnel is None or (tunnel.number, tunnel.hop) != (via.tunnel, hop) or via.serial < tunnel.received:
+        mine = tunnel is not None and (tunnel.number, tunnel.hop) == (via.tunnel, hop)
+        if isinstance(frame, NoWay):
+            if mine:
+                self._down(source, True)
+            return None
+        if tunnel is None or not mine:
+            self._answer(source, hop, via.tunnel, NoWay(target=self._me, tunnel=via.tunnel))
+            return None
+        if via.serial < tunnel.received:
             return None
         if via.serial > tunnel.received:
             self._down(source, True)
@@ -228,11 +238,14 @@ class Paths:
         if link.up:
             self._down(source, False)
         link.knocked = number
-        tunnel = Tunnel(number, hop)
-        kind, header = wrap(Knock(incarnation=self.incarnation, answer=True))
+        self._answer(source, hop, number, Knock(incarnation=self.incarnation, answer=True))
+        self._open(source, Tunnel(number, hop), knock.incarnation, now)
+
+    def _answer(self, source: PeerId, hop: PeerId | None, number: int, frame: Frame) -> None:
+        """By the way that something has come."""
+        kind, header = wrap(frame)
         via = Via(source=self._me, target=source, tunnel=number, serial=0, kind=kind, header=header)
         self._emit(fx.Send(hop, via) if hop is not None else fx.Relay(source, via))
-        self._open(source, tunnel, knock.incarnation, now)
 
     def _open(self, peer: PeerId, tunnel: Tunnel, incarnation: int, now: float) -> None:
         self._attempts.pop(peer, None)

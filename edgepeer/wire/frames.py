@@ -289,7 +289,7 @@ class Via(_Header, frozen=True):
 
 
 class NoWay(_Header, frozen=True):
-    """To the source of a Via: the sender can't carry it on."""
+    """To the source of a Via: the sender can't carry it on; inside of a Via: the target has no such tunnel."""
 
     target: _Peer
     tunnel: _Count
