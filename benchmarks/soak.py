@@ -183,6 +183,7 @@ class Soak:
 
 def main() -> int:
     arguments = _arguments()
+    print(f"seed {arguments.seed}", file=sys.stderr)
     warn_if_busy()
     try:
         row = asyncio.run(_measure(arguments))
@@ -200,7 +201,8 @@ def main() -> int:
         for key, figure in row.items()
         for number, value in enumerate(figure if isinstance(figure, list) else [figure])
     ]
-    show(f"{arguments.peers} peers, {arguments.minutes:g} minutes", {"what": "", "figure": ""}, lines)
+    title = f"{arguments.peers} peers, {arguments.minutes:g} minutes, seed {arguments.seed}"
+    show(title, {"what": "", "figure": ""}, lines)
     if arguments.json:
         write_json(arguments.json, [row])
     return 0
@@ -223,10 +225,10 @@ async def _measure(arguments: argparse.Namespace) -> dict[str, object]:
                 await soak.run(60 * arguments.minutes, arguments.every)
                 await arena.calm(clean_s)
                 await arena.over(arena.last + 101)  # everybody has told of its vitals since
-                return _row(arena, soak)
+                return _row(arena, soak, arguments.seed)
 
 
-def _row(arena: Arena, soak: Soak) -> dict[str, object]:
+def _row(arena: Arena, soak: Soak, seed: int) -> dict[str, object]:
     lived = [arena.vitals[name] for name in arena.names if name not in soak.mortal]
     quarter = [told[len(told) // 4] for told in lived]  # by then all kinds of faults have been met once
     last = [told[-1] for told in lived]
@@ -243,6 +245,7 @@ def _row(arena: Arena, soak: Soak) -> dict[str, object]:
     outs.sort(reverse=True)
     kinds = Counter(fault.kind for fault in soak.faults)
     return {
+        "seed": seed,
         "faults": len(soak.faults),
         "of which": ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())),
         "rounds": len(arena.rounds),
@@ -263,7 +266,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10.0, help="default: 10")
     parser.add_argument("--every", type=float, default=2.0, help="seconds from one fault to the next, on average")
     parser.add_argument("--elements", type=positive, default=50_000, help="float32 per vector; default: 50000")
-    parser.add_argument("--seed", type=int, default=1, help="of the faults; default: 1")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6, help="of the faults; default: by the clock")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="where peers log, and say how they stand in a pause")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there")
     return parser.parse_args()

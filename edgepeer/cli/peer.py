@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+
 from edgepeer.cli.signals import run_until_stopped
 from edgepeer.cli.verb import Verb
 from edgepeer.settings import PeerSettings
@@ -12,12 +15,18 @@ __all__ = ["VERB"]
 def run(settings: PeerSettings) -> int:
     from edgepeer.peer.agent import run_agent
 
-    return run_until_stopped(lambda stop: run_agent(settings, stop=stop))
+    async def main(stop: asyncio.Event) -> None:
+        asked = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, asked.set)
+        await run_agent(settings, stop=stop, asked=asked)
+
+    return run_until_stopped(main)
 
 
 VERB = Verb(
     kind=PeerSettings,
-    about="Run one peer: join a fabric and take part in its jobs.\n\nSIGTERM or Ctrl-C makes it leave gracefully.",
+    about="Run one peer: join a fabric and take part in its jobs.\n\nSIGTERM or Ctrl-C makes it leave gracefully; "
+    "at SIGUSR1 it logs how it stands, and whom it waits for.",
     examples=[
         ("a peer on this machine, at a broker on this machine", "edgepeer peer"),
         (
