@@ -15,21 +15,17 @@ what we said last is out of date   | says it anew
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.allreduce import Allreduce
-from edgepeer.protocol.catchup import PATIENCE_S, Catchup
+from edgepeer.protocol.catchup import PATIENCE_S, PROVIDING_S, Catchup
 from edgepeer.protocol.links import Links
 from edgepeer.protocol.place import UNKNOWN
 from edgepeer.wire.frames import State, Sync
 
 __all__ = ["Neighbours"]
-
-PROVIDING_S: Final = 30.0
-"""How long the owner may take to pack a state before it is asked again."""
 
 
 class Neighbours:

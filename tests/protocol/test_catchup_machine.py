@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from transcript import Machine, vector, view, when
 
 from edgepeer.ids import PeerId
@@ -66,8 +67,44 @@ def test_a_neighbour_that_does_not_deliver_is_passed_over() -> None:
     b = Machine("b", limits=Limits(silence_s=60.0)).join(RUN)
     b.level("a", committed=7)
     assert b.level("d", committed=7) == []
-    said = [line for line in b.until(12.0) if "state of r?" in line]
-    assert [line.split(": ")[1] for line in said] == ["d <- state of r?", "a <- state of r?"]
+    said = [line for line in b.until(42.0) if "state of r?" in line]
+    assert [line.split(": ")[1] for line in said] == ["d <- state of r?", "a <- state of r?", "d <- state of r?"]
+    assert [float(line.split(": ")[0]) for line in said] == pytest.approx([5, 35, 40], abs=1)
+
+
+def test_a_neighbour_that_takes_its_time_is_not_asked_in_vain() -> None:
+    """As where the owner computes for longer than others are waited for: each in turn would come too late."""
+    b = Machine("b", limits=Limits(silence_s=60.0)).join(RUN)
+    b.level("a", committed=7)
+    b.level("d", committed=7)
+    assert when(b.until(7.0), "d <- state of r?") < 7
+    assert state(b, "a", b"sta", number=7, total=5) == []
+    assert state(b, "d", b"other", number=7) == []  # one at a time
+    assert state(b, "a", b"te", number=7, offset=3, total=5) == ["state of r after 7: state"]
+
+
+def test_of_two_who_deliver_the_one_that_goes_on_counts() -> None:
+    b = Machine("b", limits=Limits(silence_s=60.0)).join(RUN)
+    b.level("a", committed=7)
+    b.level("d", committed=7)
+    state(b, "a", b"sta", number=7, total=5)
+    assert when(b.until(7.0), "d <- state of r?") < 7
+    assert state(b, "d", b"oth", number=7, total=5) == []
+    assert state(b, "a", b"te", number=7, offset=3, total=5) == []
+    assert state(b, "d", b"er", number=7, offset=3, total=5) == ["state of r after 7: other"]
+
+
+def test_a_piece_that_is_long_on_its_way_counts() -> None:
+    """The first one may take longer than the patience of whoever asked."""
+    b = Machine("b", limits=Limits(silence_s=60.0)).join(RUN)
+    b.level("a", committed=7)
+    piece = fr.State(run="r", round=7, offset=0, total=5)
+    sink = b.node.sink(A, piece, 3)
+    assert sink is not None
+    assert not any("state of r?" in line for line in b.until(8.0))
+    sink[:] = b"sta"
+    assert b.hear(ev.FrameReceived(A, piece, None, 3, True, 8.0)) == []
+    assert state(b, "a", b"te", number=7, offset=3, total=5) == ["state of r after 7: state"]
 
 
 def test_a_lost_neighbour_is_replaced_at_once() -> None:
