@@ -72,6 +72,11 @@ class Ending:
         """The last round that is over here; UNKNOWN while the state of the run is still to come."""
         return self.place.committed
 
+    @property
+    def kept(self) -> int:
+        """The first round whose end can still be told here; 0 without the state of the run."""
+        return self._past.first(self.committed) if self.committed >= 0 else 0
+
     def progress(self, now: float) -> dict[str, object]:
         """How far the round in progress is, for people to read."""
         rd, coded = self._round, self._coded.closed

@@ -144,7 +144,8 @@ class Sending:
                 else:
                     self.hand_over(peer)
             elif peer != source:  # it is ahead and has waited for us, or waits for the state
-                self._emit(fx.Send(peer, Sync(epoch=place.epoch, run=place.run, committed=ended.round)))
+                kept = self._past.first(ended.round)
+                self._emit(fx.Send(peer, Sync(epoch=place.epoch, run=place.run, committed=ended.round, kept=kept)))
 
     def hand_over(self, peer: PeerId) -> None:
         """Give a neighbour that missed it the outcome of past rounds."""

@@ -74,6 +74,9 @@ class Sync(_Header, frozen=True):
     committed: Annotated[int, msgspec.Meta(ge=-2, le=2**53)]
     """The last round of the run that is over at the sender; -1 while it waits for the state of the run and knows
     nobody below it who has it; -2 while it waits and somebody below may have it."""
+    kept: _Count = 0
+    """The first round whose end the sender can still hand over, the next one if it can't even the last: it may have
+    joined after that. 0: it does not say."""
 
 
 class ViewFrame(_Header, frozen=True):

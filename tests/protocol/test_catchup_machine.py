@@ -267,3 +267,53 @@ def test_a_restored_state_of_another_run_is_none_of_this() -> None:
     b.hear(ev.RunWanted("old", 1, have=7))
     b.hear(ev.ViewSeen(RUN))
     assert b.node.allreduce.committed == -1
+
+
+# -- behind, without a run ---------------------------------------------------------------------------------
+
+
+def after(machine: Machine, peer: str, committed: int, kept: int) -> list[str]:
+    assert machine.node.view is not None
+    return machine.frame(peer, fr.Sync(epoch=machine.node.view.epoch, run="", committed=committed, kept=kept))
+
+
+def behind() -> Machine:
+    """It has contributed to round 5, which the others have seen the end of. Its parent came after that."""
+    d = Machine("d", limits=Limits(silence_s=60.0)).join(view(8, "abcdefgh", first_round=5), up="b", committed=4)
+    d.contribute(1)
+    d.hear(ev.ViewSeen(view(9, "axcdefgh", first_round=6)))
+    d.hear(ev.LinkUp(PeerId("x"), 1))
+    d.hear(ev.LinkUp(PeerId("h"), 1))
+    return d
+
+
+def test_where_no_neighbour_can_tell_how_a_round_ended_it_is_given_up_at_once() -> None:
+    d = behind()
+    after(d, "h", 5, kept=6)
+    assert not any("behind" in line for line in d.until(1.0))  # its parent may know
+    after(d, "x", 5, kept=6)
+    assert when(d.until(1.5), "behind: 5") < 1.5
+    assert d.node.allreduce.committed == 5
+    assert d.node.allreduce.kept == 6  # nor can it tell those below
+
+
+def test_who_can_tell_how_a_round_ended_is_waited_for() -> None:
+    d = behind()
+    after(d, "h", 5, kept=6)
+    after(d, "x", 5, kept=5)
+    assert not any("behind" in line for line in d.until(3.0))
+
+
+def test_who_waits_in_vain_gives_up_however_often_views_and_links_change_meanwhile() -> None:
+    d = behind()
+    said = []
+    for second in range(1, 9):
+        after(d, "x", 5, kept=5)
+        said += d.until(second - 0.1)
+        if second == 4:
+            d.hear(ev.ViewSeen(view(10, "axcdefgh", first_round=6)))
+            after(d, "x", 5, kept=5)
+        d.hear(ev.LinkDown(PeerId("x"), "reset"))
+        said += d.until(second)
+        d.hear(ev.LinkUp(PeerId("x"), 1))
+    assert when(said, "behind: 5") < 8
