@@ -243,6 +243,8 @@ class Broker:
         def hear() -> None:
             if client.session is session:
                 client.session = None
+                if not client.owner.alive:
+                    return  # another life of it may be waiting
                 self._waiting[client.owner.id] = client
                 client.owner.receive(ev.ControlLost())
                 self._reconnect(client)
