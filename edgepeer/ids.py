@@ -1,4 +1,4 @@
-"""Names of peers and fabrics: what is allowed, and how a device keeps its own."""
+"""Names of peers, fabrics and generations: what is allowed, and how a device keeps its own."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import os
 import re
 import secrets
 import time
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NewType
+from typing import Annotated, NewType
+
+import msgspec
 
 from edgepeer.errors import ConfigError
 
-__all__ = ["Identity", "PeerId", "check_fabric", "check_peer_id", "load_identity"]
+__all__ = ["Generation", "Identity", "PeerId", "check_fabric", "check_peer_id", "load_identity"]
 
 PeerId = NewType("PeerId", str)
 """Random, kept for the life of a device, never reused. Safe in an MQTT topic and in a file name."""
@@ -28,6 +32,29 @@ class Identity:
     incarnation: int
     """Grows at every start (and, in the low 16 bits, whenever the peer joins again within one), so that a
     message from an earlier life is recognised."""
+
+
+class Generation(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """A beginning. Of two, the later in this order counts: whoever meets one stops what it did in an earlier one.
+
+    More founders count more, so that a fleet that was cut off does not give way to one newcomer who never heard of it.
+    """
+
+    counter: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 1
+    """One more than that of the newest generation that its founder had heard of."""
+    founders: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1
+    """How many were in its first view."""
+    nonce: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] = 0
+    """Tells it from all others: a fingerprint of its founding lives, which begin nothing twice."""
+
+    def __str__(self) -> str:
+        return f"{self.counter}-{self.nonce:08x}"
+
+    @classmethod
+    def after(cls, known: Generation | None, lives: Sequence[tuple[str, int]]) -> Generation:
+        """The one that these lives, as (peer, incarnation), begin, who know of that one."""
+        counter = min(known.counter + 1, 2**31 - 1) if known is not None else 1
+        return cls(counter, len(lives), zlib.crc32(f"{counter};{known};{lives}".encode()))
 
 
 def check_peer_id(text: str) -> PeerId:

@@ -210,6 +210,7 @@ class Collective:
             fx.RoundCommitted(
                 run=self.run,
                 round=self.committed,
+                generation=view.generation,
                 epoch=view.epoch,
                 sum=total,
                 weight=weight,

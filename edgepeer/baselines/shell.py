@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 
 from edgepeer.baselines.collective import Collective
+from edgepeer.baselines.gathering import Gathering
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import LinkState
-from edgepeer.protocol.membership import Membership
 from edgepeer.topology.view import Member, View
 from edgepeer.wire import frames as fr
 
@@ -59,7 +59,7 @@ class Shell:
 
     def __init__(self, me: Member, rounds: Collective, *, fanout: int, limits: Limits, now: float) -> None:
         self.id = PeerId(me.id)
-        self.membership = Membership(me, fanout, limits)
+        self.membership = Gathering(me, fanout, limits)
         self.allreduce = rounds
         self._limits = limits
         self._effects: list[fx.Effect] = []
@@ -88,6 +88,11 @@ class Shell:
         }
 
     # -- the interface -------------------------------------------------------------------------------------
+
+    @property
+    def me(self) -> Member:
+        """This peer in its present life."""
+        return self.membership.me
 
     @property
     def view(self) -> View | None:
@@ -120,7 +125,6 @@ class Shell:
             "peer": self.id,
             "life": self.membership.me.incarnation,
             "view": {"epoch": view.epoch, "members": view.ids, "run": view.run} if view is not None else None,
-            "waits": self.membership.waits,
             "committed": self.allreduce.committed,
             "missing": self.allreduce.missing(),
             "links": {
@@ -253,9 +257,7 @@ class Shell:
             return
         if rounds.begun and self._wanted_run in (None, view.run):
             return
-        following = self.membership.next_view(
-            first_round=rounds.committed + 1, boundary=False, idle=True, needed=False, votes=(), now=self._now
-        )
+        following = self.membership.next_view(first_round=rounds.committed + 1, now=self._now)
         if following is not None:
             self._install(following)
 
@@ -266,12 +268,15 @@ class Shell:
     def _on_view(self, view: View) -> None:
         if self._left:
             return
-        if self.membership.outlive(view):
+        me = self.membership.me
+        if self.id in view and view.member(self.id).incarnation >= me.incarnation and view.member(self.id) != me:
+            # Its identity was lost, and counts anew: begin after that.
+            self.membership.begin_life(self._now, after=view.member(self.id).incarnation)
             self._emit(fx.PublishPresence())
         if not self.membership.accepts(view):
             if self.membership.coordinator and self.view is not None and view.precedes(self.view):
                 self._emit(fx.PublishView(self.view))  # ours is the newer one: MQTT should hold it
-        elif self.membership.contains_me(view):
+        elif self.id in view and view.member(self.id) == self.membership.me:
             self._install(view)
         elif self.view is not None:
             self._exit(view, "another view was made without this peer")
@@ -298,7 +303,7 @@ class Shell:
         if self._left:
             return
         if wanted:
-            self.membership.leave(self._now)
+            self.membership.leaving = True
         self._left = wanted
         if self.membership.coordinator:
             self._emit(fx.PublishView(None))
@@ -316,5 +321,5 @@ class Shell:
         self.membership.leaving = False
         if self._left:
             self._left = False
-            self.membership.rejoin(self._now)
+            self.membership.begin_life(self._now)
             self._emit(fx.PublishPresence())

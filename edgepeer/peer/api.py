@@ -306,7 +306,7 @@ class Peer:
     def come_back(self) -> None:
         """Join, having started aside or after `stand_aside`, as soon as that is through. Who is in stays in."""
         self._left.clear()
-        self.control.join(self._driver.node.membership.me)
+        self.control.join(self._driver.node.me)
         self._driver.dispatch(ev.JoinWanted())
 
     def give_state(self, peer: PeerId, run: str, number: int, state: bytes) -> None:
@@ -341,7 +341,7 @@ class Peer:
     # -- what the driver says (driver.Owner) -------------------------------------------------------------------
 
     def publish_presence(self) -> None:
-        me = self._driver.node.membership.me
+        me = self._driver.node.me
         self.control.publish_presence(me)
         if (switchboard := self._driver.switchboard) is not None:
             switchboard.hello = msgspec.structs.replace(switchboard.hello, incarnation=me.incarnation)

@@ -115,7 +115,7 @@ class Rounds:
 
     @property
     def _me(self) -> PeerId:
-        return PeerId(self._driver.node.membership.me.id)
+        return PeerId(self._driver.node.me.id)
 
     @asynccontextmanager
     async def _call(self, timeout: float) -> AsyncIterator[asyncio.Future[fx.RoundCommitted]]:

@@ -209,6 +209,13 @@ class Allreduce(CodedRounds):
         """Whether a result is here that may count already, somewhere."""
         return self._round.held is not None or self._round.prior is not None
 
+    @property
+    def level(self) -> int:
+        """The last round that is over here, if there is nothing left to decide of the views before; else -1."""
+        view, committed = self.place.view, self.place.committed
+        settled = view is not None and committed >= view.first_round - 1 and not self.holding
+        return committed if settled else -1
+
     def _is_in(self, positions: int) -> bool:
         view = self.place.view
         return view is not None and bool(positions >> view.position(self.place.me) & 1)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol.events import FloatVector
 from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Cause, Frame, Via
 
 __all__ = [
-    "Behind", "CloseLink", "Dial", "Effect", "EncodeWanted", "Note", "Phases", "ProvideState", "PublishPresence",
-    "PublishView", "Relay", "Removed", "RoundAborted", "RoundCommitted", "Send", "StateReceived", "ViewInstalled",
+    "Behind", "ClearPresence", "CloseLink", "Dial", "Effect", "EncodeWanted", "Note", "Phases", "ProvideState",
+    "PublishPresence", "PublishView", "Relay", "Removed", "RoundAborted", "RoundCommitted", "Send",
+    "StateReceived", "ViewInstalled",
 ]  # fmt: skip
 
 
@@ -76,6 +77,13 @@ class PublishPresence:
 
 
 @dataclass(frozen=True, slots=True)
+class ClearPresence:
+    """Coordinator: nobody answers for what MQTT retains of this peer: take it back."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
 class ViewInstalled:
     """This peer now works in `view`. Said again where a run begins with this peer's own state."""
 
@@ -89,6 +97,8 @@ class Removed:
     reason: str
     wanted: bool
     """Whether it had asked to leave."""
+    anew: bool = False
+    """Whether another generation has begun: what this peer has committed since may be given up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,6 +107,8 @@ class RoundCommitted:
 
     run: str
     round: int
+    generation: Generation
+    """Of one generation, a round ends in one way only; what was done in an earlier one may be given up."""
     epoch: int
     """Epoch of the view in which the root decided."""
     sum: FloatVector
@@ -180,6 +192,6 @@ class Note:
 
 
 Effect: TypeAlias = (
-    Send | Relay | Dial | CloseLink | PublishView | PublishPresence | ViewInstalled | Removed | RoundCommitted
-    | EncodeWanted | RoundAborted | ProvideState | StateReceived | Behind | Note
+    Send | Relay | Dial | CloseLink | PublishView | PublishPresence | ClearPresence | ViewInstalled | Removed
+    | RoundCommitted | EncodeWanted | RoundAborted | ProvideState | StateReceived | Behind | Note
 )  # fmt: skip

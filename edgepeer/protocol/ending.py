@@ -112,6 +112,9 @@ class Ending:
         rd, place = self._round, self.place
         if place.view is None or place.committed == UNKNOWN:
             return
+        if place.frozen:
+            self._try_commit()  # what is decided already still counts
+            return
         if rd.prior is not None and place.view.slots:
             self._coded.holds()
         if rd.abort_wanted is not None and self._pass_abort(rd, place.view, *rd.abort_wanted):
@@ -144,16 +147,20 @@ class Ending:
         rd, view = self._round, self.place.view
         if view is None:
             return
-        if rd.held is None:
+        frozen = self.place.frozen
+        if rd.held is None and (not frozen or (rd.commit is not None and rd.commit.final)):
             if rd.result.complete and rd.commit is not None and rd.result.buffer is not None:
                 self._hold(rd, rd.commit, rd.result.buffer, rd.result_from)
+            elif frozen:
+                return
             elif self.place.parent is None and (brought := rd.brought) is not None:
                 rd.decided_in = brought.view
-                rd.commit = msgspec.structs.replace(brought.commit, held_in=view.stamp)
+                forward = msgspec.structs.replace(brought.commit, held_in=view.stamp, generation=view.generation)
+                rd.commit = forward
                 self._hold(rd, rd.commit, brought.total, None)
             elif self.place.parent is None and rd.reduced_all and rd.partial is not None and not rd.anew:
                 self._hold(rd, rd.decide(view, rd.partial, self._origin), rd.partial, None)
-        if rd.held is not None and self._deciding.decided(rd):
+        if rd.held is not None and (rd.decided if frozen else self._deciding.decided(rd)):
             self._commit(rd, rd.held)
 
     def _hold(self, rd: Round, commit: Commit, total: FloatVector, source: PeerId | None) -> None:
@@ -187,6 +194,7 @@ class Ending:
             fx.RoundCommitted(
                 run=self.run,
                 round=number,
+                generation=commit.generation,
                 epoch=decided_in.epoch,
                 sum=total,
                 weight=commit.weight,

@@ -29,6 +29,12 @@ class Limits:
     """The first view is made when no new peer has appeared for this long ..."""
     settle_limit_s: float = 2.0
     """... but not later than this."""
+    found_s: float = 2.0
+    """Who comes later in the order begins a generation so many times this later, if nobody before it has."""
+    anew_s: float = 10.0
+    """A view of which nobody answers for this long is taken to be over ..."""
+    anew_run_s: float = 30.0
+    """... and one that works on the run that is wanted, for this long."""
     join_batch_s: float = 0.2
     """Changes to an idle fleet are collected for this long before a new view is made."""
     takeover_s: float = 0.5

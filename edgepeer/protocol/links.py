@@ -72,9 +72,37 @@ class Link:
     """What is known of one peer's link."""
 
     __slots__ = (
-        "alive_at", "cleared", "closed_at", "dialing", "direct", "down_since", "echo", "echo_at", "every", "failed",
-        "heard", "knocked", "life", "life_at", "member", "orphan", "promised", "reaches", "ready", "redial_at",
-        "redial_s", "refused", "role", "sent", "since", "sync", "timing", "told", "tunnel", "tunnel_timing", "waiting",
+        "alive_at",
+        "cleared",
+        "closed_at",
+        "dialing",
+        "direct",
+        "down_since",
+        "echo",
+        "echo_at",
+        "every",
+        "failed",
+        "heard",
+        "knocked",
+        "level",
+        "life",
+        "life_at",
+        "member",
+        "orphan",
+        "promised",
+        "reaches",
+        "redial_at",
+        "redial_s",
+        "refused",
+        "role",
+        "sent",
+        "since",
+        "sync",
+        "timing",
+        "told",
+        "tunnel",
+        "tunnel_timing",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -107,7 +135,7 @@ class Link:
         self.cleared = False
         """The peer's presence on MQTT is gone."""
         self.life = 0
-        """The newest incarnation that the peer has shown, on MQTT or on connecting ..."""
+        """The newest incarnation in which the peer has spoken, on whatever path ..."""
         self.life_at = now
         """... and since when."""
         self.timing = RoundTrip()
@@ -124,7 +152,8 @@ class Link:
         self.reaches = 0
         """Positions in our view of the members that the peer has a connection with."""
         self.orphan = False
-        self.ready = False
+        self.level = -1
+        """The round after which the peer and all below it stand; -1 if they don't stand level."""
         self.waiting = False
         """The peer's round waits for its children."""
         self.sync: Sync | None = None
@@ -157,7 +186,7 @@ class Link:
 
     def begin(self, now: float) -> None:
         """A new path: nothing that was said on an older one counts."""
-        self.sync, self.told, self.waiting, self.ready = None, None, False, False
+        self.sync, self.told, self.waiting, self.level = None, None, False, -1
         self.heard = self.alive_at = self.sent = self.since = self.echo_at = now
         self.every = self.promised = self.echo = 0.0
         self.failed = self.refused = self.cleared = False
@@ -269,9 +298,14 @@ class Links:
         link.redial_s = min(2 * link.redial_s, self._limits.redial_max_s)
         self._forget_if_idle(peer)
 
-    def on_presence(self, peer: PeerId, incarnation: int, now: float) -> None:
+    def on_presence(self, peer: PeerId) -> None:
+        """A peer is announced on MQTT, which says nothing of whether it lives."""
         if (link := self._links.get(peer)) is not None:
             link.cleared = False
+
+    def on_life(self, peer: PeerId, incarnation: int, now: float) -> None:
+        """A peer has spoken in this life, on whatever path."""
+        if (link := self._links.get(peer)) is not None:
             self._note_life(link, incarnation, now)
 
     def on_gone(self, peer: PeerId) -> None:
@@ -285,7 +319,7 @@ class Links:
             link.clock.sample(now - ping.echo - ping.held)
         link.clock.forgive(now)
         link.echo, link.echo_at, link.every = ping.stamp, now, ping.every
-        link.waiting, link.orphan, link.ready = ping.waiting, ping.orphan, ping.ready
+        link.waiting, link.orphan, link.level = ping.waiting, ping.orphan, ping.level
         link.reaches = int.from_bytes(ping.reaches, "little")
 
     def excuse(self, seconds: float, now: float) -> None:

@@ -11,8 +11,7 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.links import LinkState
-from edgepeer.protocol.membership import Membership
-from edgepeer.topology.view import View
+from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Frame
 from edgepeer.wire.protocols import ProtocolName
 
@@ -42,7 +41,8 @@ class Machine(Protocol):
     """Events in, effects out, one deadline. Never reads a clock, opens a socket or draws random numbers."""
 
     @property
-    def membership(self) -> Membership: ...
+    def me(self) -> Member:
+        """This peer in its present life."""
 
     @property
     def allreduce(self) -> Rounds: ...

@@ -24,7 +24,7 @@ from edgepeer.protocol.allreduce import Allreduce
 from edgepeer.protocol.catchup import PATIENCE_S, PROVIDING_S, Catchup
 from edgepeer.protocol.links import Links
 from edgepeer.protocol.place import UNKNOWN
-from edgepeer.wire.frames import State, Sync
+from edgepeer.wire.frames import State
 
 __all__ = ["Neighbours"]
 
@@ -67,9 +67,8 @@ class Neighbours:
 
     def send_sync(self, peer: PeerId) -> None:
         place = self._place
-        epoch = place.view.stamp if place.view is not None else 0
         standing = self._links[peer].told = place.standing
-        self._emit(fx.Send(peer, Sync(epoch=epoch, run=place.run, committed=standing, kept=self._allreduce.kept)))
+        self._emit(fx.Send(peer, place.sync(standing, self._allreduce.kept)))
 
     def on_sync(self, peer: PeerId, committed: int, now: float) -> None:
         """A neighbour that is level has said where it stands."""

@@ -7,7 +7,7 @@ from typing import Final
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Abort, Decide, Have, Progress, Reduce, Release, Result
+from edgepeer.wire.frames import Abort, Decide, Have, Progress, Reduce, Release, Result, Sync
 
 __all__ = ["HOPING", "UNKNOWN", "Place"]
 
@@ -32,18 +32,21 @@ class Place:
         """The time of what is being handled."""
         self.proven = 0
         """The newest epoch in which a round was committed here: all its members worked in it."""
+        self.frozen = False
+        """Whether this life has promised not to help to decide rounds of the view any more (succession.py)."""
         self.loading = False
         """Whether the state has come and is being put to use."""
         self.at: dict[PeerId, int] = {}
         """Neighbours in this view and run: the last round that is over there."""
 
     def enter(self, view: View) -> None:
-        self.view = view
+        self.view, self.frozen = view, False
         self.parent, self.children = view.parent(self.me), view.children(self.me)
         self.at.clear()
 
     def leave(self) -> None:
         self.view = self.parent = None
+        self.frozen = False
         self.children = ()
         self.run, self.committed = "", 0
         self.at.clear()
@@ -67,6 +70,12 @@ class Place:
             return self.committed
         hope = self.loading or any(self.at.get(child) != UNKNOWN for child in self.children)
         return HOPING if hope else UNKNOWN
+
+    def sync(self, standing: int, kept: int = 0) -> Sync:
+        """What tells neighbours where this peer stands. `kept`: the first round whose end it can still tell."""
+        view = self.view
+        generation, epoch = (view.generation, view.stamp) if view is not None else (None, 0)
+        return Sync(epoch=epoch, run=self.run, committed=standing, generation=generation, kept=kept)
 
     def current(self, frame: Reduce | Result | Abort | Have | Decide | Progress | Release) -> bool:
         """Whether a frame is of this view, and of the round that comes next here."""

@@ -156,6 +156,7 @@ class Round:
         self.commit = Commit(
             decided_in=view.stamp,
             held_in=view.stamp,
+            generation=view.generation,
             contributors=pack_set(self.contributors),
             weight=self.weight_sum,
             exact=origin <= set(view.names(self.contributors)) if recovery is None else recovery.exact,
@@ -178,6 +179,7 @@ class Round:
             digest=digest_of(NOTHING),
             final=False,
             held_in=view.stamp,
+            generation=view.generation,
             dropped=cause,
             reason=reason,
         )

@@ -23,7 +23,7 @@ from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.round import Round
 from edgepeer.protocol.streams import Held, Shape, as_bytes
 from edgepeer.wire.documents import pack
-from edgepeer.wire.frames import Abort, Cause, Decide, Reduce, Result, Sync, ViewFrame, pack_set
+from edgepeer.wire.frames import Abort, Cause, Decide, Reduce, Result, ViewFrame, pack_set
 
 __all__ = ["Sending"]
 
@@ -144,8 +144,7 @@ class Sending:
                 else:
                     self.hand_over(peer)
             elif peer != source:  # it is ahead and has waited for us, or waits for the state
-                kept = self._past.first(ended.round)
-                self._emit(fx.Send(peer, Sync(epoch=place.epoch, run=place.run, committed=ended.round, kept=kept)))
+                self._emit(fx.Send(peer, place.sync(ended.round, self._past.first(ended.round))))
 
     def hand_over(self, peer: PeerId) -> None:
         """Give a neighbour that missed it the outcome of past rounds."""

@@ -6,8 +6,9 @@ stamp, echo, held       | both ends measure round trips (timing.py)
 every                   | the other end knows how long silence may last
 reaches                 | neighbours know who can carry frames around a broken connection (paths.py)
 orphan                  | peers below know that the way to the coordinator is broken (election.py)
-ready, going up         | the root knows when all members work in the view ...
-settled, going down     | ... and then all do (membership.py: quorum)
+level, going up         | the root knows when all members stand after the same round, with nothing left to decide ...
+settled, going down     | ... and then all do: nothing of the views before can be lost any more (View.may_go_on)
+ballot                  | the head knows that somebody is bound to follow another (succession.py)
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from edgepeer.protocol.allreduce import Allreduce
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link, Links, LinkState, Role
 from edgepeer.protocol.membership import Membership
+from edgepeer.protocol.succession import Succession
 from edgepeer.protocol.timing import Pace
 from edgepeer.topology.view import Member, View
-from edgepeer.wire.frames import Ping, Sync, pack_set
+from edgepeer.wire.frames import Ping, pack_set
 
 __all__ = ["Vitals"]
 
@@ -36,6 +38,8 @@ _COARSEST_S: Final = 0.25
 """How late redials, losses and takeovers may be noticed while nothing else happens."""
 _SAY_AFTER_S: Final = 1.0
 _SAY_AGAIN_S: Final = 10.0
+_NEWS: Final = False, -1, False, 0
+"""What nobody has to be told: not an orphan, not level, not settled, no ballot."""
 
 
 class Vitals:
@@ -47,6 +51,7 @@ class Vitals:
         links: Links,
         allreduce: Allreduce,
         membership: Membership,
+        succession: Succession,
         limits: Limits,
         emit: Callable[[fx.Effect], None],
     ) -> None:
@@ -54,11 +59,11 @@ class Vitals:
         self._links = links
         self._allreduce = allreduce
         self._membership = membership
+        self._succession = succession
         self._limits = limits
         self._emit = emit
         self._pace = Pace(limits.heartbeat_min_s, limits.heartbeat_s)
-        self._told: tuple[bool, bool, bool] = False, False, False
-        self._settled = False
+        self._told = _NEWS
         self._say_at = 0.0
 
     def enter(self, view: View, now: float) -> None:
@@ -69,14 +74,13 @@ class Vitals:
         if (parent := view.parent(me)) is not None:
             roles[parent] = "parent"
         for _, link in self._links.connected():
-            link.ready = link.orphan = False
+            link.level, link.orphan = -1, False
         wanted: list[tuple[Member, Role]] = [(view.member(peer), role) for peer, role in roles.items()]
         self._links.want(wanted, now)
         for peer, role in roles.items():
             if role == "backup" and me < peer:
                 self._links.dial_at_once(peer, now)
-        self._settled = False
-        self._told = False, False, False
+        self._told = _NEWS
 
     def round_ended(self, now: float) -> None:
         """Whoever has committed a round knows that all members work in the view that decided it."""
@@ -128,7 +132,7 @@ class Vitals:
 
     def _ping(self, link: Link, every_s: float, now: float, reaches: bytes) -> Ping:
         view = self._membership.view
-        orphan, ready, settled = self._told
+        orphan, level, settled, ballot = self._told
         link.promised = every_s
         return Ping(
             waiting=self._allreduce.waiting,
@@ -139,8 +143,9 @@ class Vitals:
             epoch=view.stamp if view is not None else 0,
             reaches=reaches,
             orphan=orphan,
-            ready=ready,
+            level=level,
             settled=settled,
+            ballot=ballot,
         )
 
     def _reaches(self) -> bytes:
@@ -161,26 +166,31 @@ class Vitals:
             return True
         return link.life > view.member(parent).incarnation or self._allreduce.place.now - link.alive_at >= silence_s
 
-    def _state(self) -> tuple[bool, bool, bool]:
-        view = self._membership.view
+    def _state(self) -> tuple[bool, int, bool, int]:
+        view, settled = self._membership.view, self._membership.settled
         if view is None:
-            return False, False, False
-        links = [self._links.get(child) for child in view.children(self._me)]
-        return self.orphan, all(link is not None and link.up and link.ready for link in links), self._settled
+            return _NEWS
+        level = -1
+        if not settled:
+            links = [self._links.get(child) for child in view.children(self._me)]
+            level = self._allreduce.level
+            if not all(link is not None and link.up and link.level == level for link in links):
+                level = -1
+        return self.orphan, level, settled, self._succession.highest
 
     def _notice(self, now: float) -> None:
-        """Tell the others at once of what has changed; the root's own readiness is everybody's."""
-        orphan, ready, _ = self._state()
-        if ready and self._membership.coordinator:
+        """Tell the others at once of what has changed; that all stand level at the root concerns everybody."""
+        state = self._state()
+        if state[1] >= 0 and self._membership.coordinator:
             self._settle()
-        if (state := (orphan, ready, self._settled)) != self._told:
+            state = self._state()
+        if state != self._told:
             self._told = state
             self.announce(now)
 
     def _settle(self) -> None:
-        if not self._settled and self._membership.view is not None:
-            self._settled = True
-            self._membership.settle()
+        if self._membership.view is not None:
+            self._membership.settled = True
 
     def say_if_waiting(self, now: float) -> None:
         """Let people know why nothing goes on."""
@@ -200,19 +210,20 @@ class Vitals:
 
     def on_ping(self, peer: PeerId, ping: Ping, now: float) -> None:
         link, view = self._links[peer], self._membership.view
-        before = link.orphan, link.ready, self._settled
+        before = link.orphan, link.level, self._membership.settled, self._succession.highest
         self._links.on_ping(peer, ping, now)
         current = view is not None and ping.epoch == view.stamp
         if not current:
-            link.reaches, link.ready, link.orphan = 0, False, False
-        elif view is not None and ping.settled and peer == view.parent(self._me):
-            self._settle()
+            link.reaches, link.level, link.orphan = 0, -1, False
+        elif view is not None:
+            self._succession.highest = max(self._succession.highest, ping.ballot)
+            if ping.settled and peer == view.parent(self._me):
+                self._settle()
         if link.member is None:
             # It wants the link though we don't: let it hear that we live.
-            epoch = view.stamp if view is not None else 0
             place = self._allreduce.place
-            self._emit(fx.Send(peer, Sync(epoch=epoch, run=place.run, committed=place.standing)))
-        if (link.orphan, link.ready, self._settled) != before:
+            self._emit(fx.Send(peer, place.sync(place.standing)))
+        if (link.orphan, link.level, self._membership.settled, self._succession.highest) != before:
             self._notice(now)
 
     def link_states(self) -> tuple[LinkState, ...]:

@@ -16,9 +16,12 @@ from edgepeer.protocol.links import Links, LinkState
 from edgepeer.protocol.membership import Membership
 from edgepeer.protocol.neighbours import Neighbours
 from edgepeer.protocol.paths import Paths
+from edgepeer.protocol.rollcall import RollCall
+from edgepeer.protocol.succession import Succession
 from edgepeer.protocol.vitals import Vitals
-from edgepeer.topology.view import View
+from edgepeer.topology.view import Member, View
 from edgepeer.wire import frames as fr
+from edgepeer.wire.codec import has_document, unwrap
 
 __all__ = ["Wiring"]
 
@@ -29,17 +32,19 @@ RELAY_BYTES_PER_S: Final = 10e6
 class Wiring:
     """The parts of one peer, and the links between it and others."""
 
-    def __init__(self, membership: Membership, limits: Limits, now: float) -> None:
-        self.id = PeerId(membership.me.id)
+    def __init__(self, me: Member, fanout: int, quorum: int, limits: Limits, now: float) -> None:
+        self.id = PeerId(me.id)
         self.limits = limits
         self._effects: list[fx.Effect] = []
         emit = self._emit = self._effects.append
         self._now = now
-        self.membership = membership
+        self.rolls = RollCall(emit)
+        membership = self.membership = Membership(me, fanout, limits, self.rolls, quorum)
+        self.succession = Succession(self.id, emit)
         self.links = Links(limits, emit)
         self.paths = Paths(self.id, self.links, limits, emit, self._on_path_up, self._on_path_down)
         self.allreduce = Allreduce(self.id, limits, emit, self._fail_link, self._paths_in_use)
-        self.vitals = Vitals(self.id, self.links, self.allreduce, membership, limits, emit)
+        self.vitals = Vitals(self.id, self.links, self.allreduce, membership, self.succession, limits, emit)
         self.neighbours = Neighbours(self.links, self.allreduce, Catchup(limits, emit), emit)
         self._on_event: dict[type[Any], Callable[[Any], None]] = {
             ev.FrameReceived: self._on_frame_received,
@@ -69,7 +74,9 @@ class Wiring:
             fr.State: lambda p, f, e: self.neighbours.on_state(p, f, e, self._now),
             fr.Via: lambda p, f, e: self._on_via(p, f, e.payload or b"", e.seconds),
             fr.NoWay: lambda p, f, e: self.paths.on_no_way(p, f),
-            fr.Knock: lambda p, f, e: None,  # only inside of a Via
+            fr.Knock: lambda p, f, e: None,  # only inside of a Via, as are the next two
+            fr.Call: lambda p, f, e: None,
+            fr.Here: lambda p, f, e: None,
             fr.Hello: lambda p, f, e: None,
             fr.Bye: lambda p, f, e: None,
             fr.Meta: lambda p, f, e: None,  # of another protocol
@@ -128,6 +135,9 @@ class Wiring:
     def _on_via(self, hop: PeerId | None, via: fr.Via, payload: memoryview | bytes, seconds: float) -> None:
         """A frame that has not come over a connection with its source: copied once to where it belongs."""
         try:
+            if hop is None and not via.tunnel and via.target == self.id:
+                self._on_letter(PeerId(via.source), unwrap(via, len(payload)), payload)
+                return
             found = self.paths.on_via(hop, via, payload, self._now)
         except WireError as error:
             if hop is not None:
@@ -139,9 +149,13 @@ class Wiring:
         sink = self.sink(source, frame, len(payload))
         if sink is not None and len(payload):
             sink[:] = payload
-        document = payload if isinstance(frame, fr.ViewFrame) else None
+        document = payload if has_document(frame) else None
         event = ev.FrameReceived(source, frame, document, len(payload), sink is not None, seconds)
         self._on_frame[type(frame)](source, frame, event)
+
+    def _on_letter(self, source: PeerId, frame: fr.Frame, payload: memoryview | bytes) -> None:
+        """What another peer has sent to this one through the broker, link or no link."""
+        raise NotImplementedError  # Node's
 
     def _paths_in_use(self) -> tuple[str, ...]:
         view = self.view

@@ -47,13 +47,16 @@ class _Session:
         self.up.destroy()
         self.down.destroy()
 
-    def say(self, event: ev.Event, size: int) -> None:
+    def say(self, event: ev.Event | Callable[[], None], size: int) -> None:
         """What the broker says has come to the client."""
         self.down.arrives(Message(size, lambda: self._hear(event)))
 
-    def _hear(self, event: ev.Event) -> None:
+    def _hear(self, event: ev.Event | Callable[[], None]) -> None:
         if self.client.session is self:
-            self.client.owner.receive(event)
+            if callable(event):
+                event()
+            else:
+                self.client.owner.receive(event)
 
     def _take(self, message: Message) -> bool:
         """The kernel's side at the client."""
@@ -126,6 +129,24 @@ class Broker:
 
         self._publish(client, arrive)
 
+    def clear_presence(self, client: Client, member: Member) -> None:
+        """Retain that peer's presence no more; who lives says it again."""
+        peer = PeerId(member.id)
+
+        def arrive() -> None:
+            if self._presences.get(peer) != member:
+                return
+            del self._presences[peer]
+            self._tell(self._sessions.values(), ev.PresenceGone(peer))
+            if (session := self._sessions.get(peer)) is not None:
+                self._tell([session], lambda: self._say_again(session.client))
+
+        self._publish(client, arrive)
+
+    def _say_again(self, client: Client) -> None:
+        if client.presence is not None:
+            self.present(client, client.presence)
+
     def publish_view(self, client: Client, view: View | None) -> None:
         """Retain the view; None: don't say it again after an outage."""
         client.view = view
@@ -172,7 +193,9 @@ class Broker:
             message.arrive()
         return True
 
-    def _tell(self, sessions: Iterable[_Session], *events: ev.Event, size: int = _DOCUMENT_BYTES) -> None:
+    def _tell(
+        self, sessions: Iterable[_Session], *events: ev.Event | Callable[[], None], size: int = _DOCUMENT_BYTES
+    ) -> None:
         """One after the other: all that the broker sends leaves over one line."""
         to = list(sessions)
         self._free_at = max(self._free_at, self._clock.now + self._network.jitter())

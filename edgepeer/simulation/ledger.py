@@ -1,10 +1,8 @@
 """What must hold of every round of a simulated fleet, checked whenever one ends anywhere.
 
 - A committed sum is the sum over exactly the contributors that it states, with their weights, each once.
-- Of all living peers, frozen and isolated ones included, no two hold different ends of a round: neither other
+- Of one generation, a round ends in one way only, whoever has seen it, and whether they live or not: neither other
   bits nor other contributors, nor a sum against an abort. So there are never two models.
-- What any peer has committed counts for good while a majority of the view that decided it lives: it is on record
-  there. What the only holders took with them into death is nobody's any more.
 
 Of a baseline, less: nobody agrees with anybody on a round that is given up, and ps-async's peers commit sums of
 different portions, of which a round number says nothing.
@@ -13,45 +11,40 @@ different portions, of which a round number says nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
+import xxhash
 
 from edgepeer.errors import ProtocolBug
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.machine import ProtocolName
 
 if TYPE_CHECKING:
     from edgepeer.simulation.peer import SimulatedPeer
-    from edgepeer.topology.view import View
 
-__all__ = ["ABORTED", "Ledger"]
+__all__ = ["END_BYTES", "NO_SUM", "Ledger", "end_of"]
 
-ABORTED: Final = bytes(16)
-"""Stands for the digest of a round that ended without a sum."""
+END_BYTES: Final = 24
+NO_SUM: Final = bytes(END_BYTES)
+"""What a peer keeps of a round that ended without a sum."""
+_End: TypeAlias = tuple[bytes, tuple[PeerId, ...]]
+"""How a round has ended: the sum's bytes, and whose contributions are in it."""
+_DROPPED: Final[_End] = b"", ()
 
 
-class _Entry:
-    """How a round has ended."""
-
-    __slots__ = ("contributors", "digest", "total", "view")
-
-    def __init__(self, digest: bytes, total: bytes, contributors: tuple[PeerId, ...], view: View | None) -> None:
-        self.digest = digest
-        self.total = total
-        self.contributors = contributors
-        self.view = view
-        """In which it was decided, as far as that is known."""
+def end_of(generation: Generation, digest: bytes) -> bytes:
+    """What a peer keeps of a round: in which generation it ended, and how."""
+    return xxhash.xxh3_64_digest(str(generation).encode()) + digest
 
 
 class Ledger:
-    """All rounds of a fleet. `peers`: the newest life of every peer; `contribution`: what one brought to a round."""
+    """All rounds of a fleet. `contribution`: what a peer brought to a round."""
 
     def __init__(
         self,
-        peers: dict[PeerId, SimulatedPeer],
         contribution: Callable[[PeerId, int], tuple[FloatVector, float]],
         protocol: ProtocolName = "ft-tree",
         all_chunks: Callable[[fx.RoundCommitted], FloatVector] | None = None,
@@ -61,9 +54,11 @@ class Ledger:
         """Of coded rounds: the plain sum."""
         self.approximate = 0
         """How many coded rounds were called approximate."""
-        self._peers = peers
         self._contribution = contribution
-        self._entries: dict[int, _Entry] = {}
+        self._ends: dict[tuple[Generation, int], tuple[PeerId, _End]] = {}
+        """How rounds have ended, and at whom first."""
+        self._known: set[tuple[int, bytes]] = set()
+        """Rounds' numbers, and how they ended, as peers keep it."""
         self.checked = 0
         """How many ends of rounds were compared with a plain sum or with another peer's."""
 
@@ -72,50 +67,33 @@ class Ledger:
         self.checked += 1
         if self._protocol == "ps-async":
             return
-        total, entry = outcome.sum.tobytes(), self._entries.get(outcome.round)
-        if entry is not None and (entry.total, entry.contributors) == (total, outcome.contributors):
-            return
-        self._rule_out(peer, outcome.round, "commits other bits or contributors for round {} than {}")
-        self._check_sum(outcome)
-        view = next((view for view in reversed(peer.views) if view.epoch == outcome.epoch), None)
-        self._entries[outcome.round] = _Entry(outcome.digest, total, outcome.contributors, view)
+        self._known.add((outcome.round, end_of(outcome.generation, outcome.digest)))
+        if self._is_new(peer, outcome.generation, outcome.round, (outcome.sum.tobytes(), outcome.contributors)):
+            self._check_sum(outcome)
 
     def aborted(self, peer: SimulatedPeer, outcome: fx.RoundAborted) -> None:
         """A round is over without a sum at a peer: for everybody."""
         self.checked += 1
-        if self._protocol != "ft-tree":
-            return
-        entry = self._entries.get(outcome.round)
-        if entry is None or entry.digest != ABORTED:
-            if entry is not None:
-                self._rule_out(peer, outcome.round, "drops round {}, which {} has committed")
-            self._entries[outcome.round] = _Entry(ABORTED, b"", (), None)
+        view = peer.views[-1] if peer.views else None
+        if self._protocol == "ft-tree" and view is not None:
+            self._is_new(peer, view.generation, outcome.round, _DROPPED)
 
     def adopted(self, peer: SimulatedPeer) -> None:
         """A peer has taken over somebody's state, and with it how all rounds have ended."""
-        for number, digest in peer.digests.items():
-            entry = self._entries.get(number)
-            if entry is not None and entry.digest != digest:
-                self._rule_out(peer, number, "adopts a state with another end of round {} than {} has")
+        for number, end in peer.digests.items():
+            if end != NO_SUM and (number, end) not in self._known:
+                raise ProtocolBug(f"{peer.id} adopts a state with an end of round {number} that nobody has seen")
 
-    def _rule_out(self, peer: SimulatedPeer, number: int, complaint: str) -> None:
-        """Nobody may hold the end of a round that is on record: `peer` has come to another."""
-        entry = self._entries.get(number)
-        if entry is None:
-            return
-        ours = peer.id in entry.contributors
-        for other in self._peers.values():
-            holds = number in other.digests and other.digests[number] == entry.digest
-            if other is not peer and holds and (other.alive or (other.left and ours)):
-                raise ProtocolBug(f"{peer.id} {complaint.format(number, other.id)}")
-        if entry.view is not None and self._lives(entry.view):
-            raise ProtocolBug(f"{peer.id} {complaint.format(number, f'a majority of view {entry.view.epoch}')}")
-
-    def _lives(self, view: View) -> bool:
-        """Whether a majority of a view lives on."""
-        lives = [self._peers[PeerId(member.id)] for member in view.members if PeerId(member.id) in self._peers]
-        alive = sum(peer.alive and peer.incarnation == view.member(peer.id).incarnation for peer in lives)
-        return 2 * alive > view.size
+    def _is_new(self, peer: SimulatedPeer, generation: Generation, number: int, end: _End) -> bool:
+        """Whether nobody has seen the end of this round before. Raises ProtocolBug if somebody has seen another."""
+        first, before = self._ends.setdefault((generation, number), (peer.id, end))
+        if before is end:
+            return True
+        if before != end:
+            kind = "drops" if end is _DROPPED else "commits other bits or contributors for"
+            was = "dropped" if before == _DROPPED else "committed"
+            raise ProtocolBug(f"{peer.id} {kind} round {number} of generation {generation}, which {first} has {was}")
+        return False
 
     def _check_sum(self, outcome: fx.RoundCommitted) -> None:
         """The slow way, in float64."""

@@ -19,7 +19,7 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.simulation.broker import Client
 from edgepeer.simulation.coded_app import CodedApp
-from edgepeer.simulation.ledger import ABORTED
+from edgepeer.simulation.ledger import END_BYTES, NO_SUM, end_of
 from edgepeer.simulation.lines import Lines
 from edgepeer.topology.view import Member, View
 from edgepeer.wire.codec import encode, has_document
@@ -61,7 +61,7 @@ class SimulatedPeer:
         self.lines = Lines(world.network, self)
         self.bytes_sent = 0
         self.digests: dict[int, bytes] = {}
-        """By round: of all rounds of a run, else of those that this peer took part in."""
+        """By round, generation and digest: of all rounds of a run, else of those that this peer took part in."""
         self.over = 0
         """The last round that is over at this peer's application."""
         self.views: list[View] = []
@@ -87,7 +87,8 @@ class SimulatedPeer:
             fx.Dial: lambda e: self.lines.dial(PeerId(e.member.id)),
             fx.CloseLink: lambda e: self.lines.hang_up(e.peer, e.reason, abrupt=e.abrupt),
             fx.PublishView: lambda e: world.broker.publish_view(self.client, e.view),
-            fx.PublishPresence: lambda e: world.broker.present(self.client, self.node.membership.me),
+            fx.PublishPresence: lambda e: world.broker.present(self.client, self.node.me),
+            fx.ClearPresence: lambda e: world.broker.clear_presence(self.client, e.member),
             fx.ViewInstalled: self._do_view,
             fx.Removed: self._do_removed,
             fx.RoundCommitted: self._do_committed,
@@ -103,7 +104,7 @@ class SimulatedPeer:
         self.alive = True
         self._world.network.alive[self.id] = self
         self._world.broker.connect(self.client)
-        self._world.broker.present(self.client, self.node.membership.me)
+        self._world.broker.present(self.client, self.node.me)
         if self._world.coding is not None:
             self.receive(ev.CodeWanted(self._world.coding))
         if self._world.run is not None:
@@ -124,7 +125,7 @@ class SimulatedPeer:
 
     @property
     def incarnation(self) -> int:
-        return self.node.membership.me.incarnation
+        return self.node.me.incarnation
 
     @property
     def powered(self) -> bool:
@@ -254,6 +255,7 @@ class SimulatedPeer:
         if not self.views or self.views[-1].run != effect.view.run:
             self._forget()
         self.views.append(effect.view)
+        self._world.installed(effect.view)
         self.later(0.0, self._next_round)
 
     def _forget(self) -> None:
@@ -310,23 +312,23 @@ class SimulatedPeer:
     def _may_contribute(self) -> bool:
         return self._in_step and not self.node.allreduce.contributed
 
-    def _ended(self, number: int, digest: bytes) -> None:
+    def _ended(self, number: int, end: bytes) -> None:
         if self._world.run_id and number != self.over + 1:
             raise ProtocolBug(f"{self.id}: round {number} ends after round {self.over}")
         if number <= self.over:
             raise ProtocolBug(f"{self.id}: round {number} ends again, after round {self.over}")
         self.over = number
-        self.digests[number] = digest
+        self.digests[number] = end
 
     def _do_committed(self, effect: fx.RoundCommitted) -> None:
-        self._ended(effect.round, effect.digest)
+        self._ended(effect.round, end_of(effect.generation, effect.digest))
         self.outcomes.append(effect)
         self._world.ledger.committed(self, effect)
         self._next_round()
 
     def _do_aborted(self, effect: fx.RoundAborted) -> None:
         if effect.cause in ("mismatch", "timeout") and effect.round > self.over:
-            self._ended(effect.round, ABORTED)
+            self._ended(effect.round, NO_SUM)
             self.aborts.append(effect)
             self._world.ledger.aborted(self, effect)
             self._owed += not effect.mine
@@ -352,7 +354,7 @@ class SimulatedPeer:
             if self.node.allreduce.run != effect.run:
                 return
             blob = bytes(effect.state)
-            pieces = [blob[at : at + 16] for at in range(0, len(blob), 16)] if blob != _NO_STATE else []
+            pieces = [blob[at : at + END_BYTES] for at in range(0, len(blob), END_BYTES)] if blob != _NO_STATE else []
             self.digests = dict(enumerate(pieces, start=1))
             if len(self.digests) != effect.round:
                 raise ProtocolBug(f"state of {len(self.digests)} rounds for round {effect.round}")

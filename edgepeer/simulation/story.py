@@ -20,18 +20,21 @@ from typing import Final
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.node import Node
 from edgepeer.simulation.broker import GRACE_S
 from edgepeer.simulation.network import BROKER, DIAL_TIMEOUT_S, LinkModel
 from edgepeer.simulation.peer import SimulatedPeer
 from edgepeer.simulation.schedule import Fault, Schedule, names
 from edgepeer.simulation.world import Workload, World
 from edgepeer.topology import tree
-from edgepeer.topology.view import View
 
 __all__ = ["SMALL_SEGMENTS", "Story", "recovery_s"]
 
-SMALL_SEGMENTS: Final = Limits(smallest_segment_bytes=256, first_segment_bytes=512, heartbeat_min_s=0.1)
-"""Vectors of a few hundred elements are cut in many segments; few heartbeats, which cost a simulator most."""
+SMALL_SEGMENTS: Final = Limits(
+    smallest_segment_bytes=256, first_segment_bytes=512, heartbeat_min_s=0.1, anew_s=5.0, anew_run_s=10.0
+)
+"""Vectors of a few hundred elements are cut in many segments; few heartbeats, which cost a simulator most; and faults
+that last for so long that others give up on a view are not rare."""
 BEGIN_S: Final = 60.0
 _LOOK_EVERY_S: Final = 1.0
 STORM: Final = 4000
@@ -41,7 +44,9 @@ STORM: Final = 4000
 def recovery_s(schedule: Schedule, limits: Limits) -> float:
     """How long after the end of a fault its consequences may last: every patience that may have to end, once each."""
     fleet = schedule.peers + sum(fault.kind == "join" for fault in schedule.faults)
-    patience = 2 * limits.silence_s + limits.takeover_s * fleet + DIAL_TIMEOUT_S + limits.redial_max_s
+    patience = (
+        limits.anew_run_s + 2 * limits.silence_s + limits.takeover_s * fleet + DIAL_TIMEOUT_S + limits.redial_max_s
+    )
     return GRACE_S + patience + 100 * (schedule.latency_s + schedule.jitter_s) + 40 * schedule.compute_s
 
 
@@ -152,24 +157,22 @@ class Story:
         return not alive or (all(peer.done >= self.world.rounds for peer in alive) and self.world.settled())
 
     def _possible(self) -> bool:
-        """Whether enough are alive for anybody to go on: a majority of the newest view, in the lives that it means, and
-        of the view that it has followed, as long as not all its members are known to have come that far.
-
-        Where everybody who had begun the run is dead, it begins anew, once so many have come as it asks for.
+        """Whether those who are alive are to go on: a quorum of the newest view, in the lives that it means; or those
+        who are left of it, where so many others have started anew that there will be none any more; or, where nobody
+        of it is left, as many as the run asks for.
         """
-        alive = {peer.id: peer for peer in self.world.alive if not peer.leaving}
-        all_of_them = [peer.node.membership for peer in alive.values()]
-        views = [view for each in all_of_them if (view := each.view or each.seen) is not None]
-        if all(view.run != self.world.run_id for view in views):
+        view, alive = self.world.newest, {peer.id: peer for peer in self.world.alive if not peer.leaving}
+        if view is None or not alive:
             return len(alive) >= self.schedule.peers
-        newest = max(views, key=lambda view: (view.epoch, view.size))
-        bases = [each.base or newest for each in all_of_them if each.view == newest]
-
-        def majority(view: View) -> bool:
-            lives = [alive[peer] for peer in view.ids if peer in alive]
-            return 2 * sum(peer.incarnation == view.member(peer.id).incarnation for peer in lives) > view.size
-
-        return majority(newest) and all(majority(base) for base in bases)
+        lives = {p: peer for p, peer in alive.items() if p in view and peer.incarnation == view.member(p).incarnation}
+        nodes = [peer.node for peer in lives.values() if isinstance(peer.node, Node)]
+        settled = any(node.view == view and node.membership.settled for node in nodes)
+        if view.may_go_on(lives, settled=settled):
+            return view.run == self.world.run_id or len(alive) >= self.schedule.peers
+        if not lives:
+            return not self.world.run_id or len(alive) >= self.schedule.peers
+        rest = [p for p in view.ids if p not in alive or p in lives]
+        return not view.may_go_on(rest, settled=settled) and view.run == self.world.run_id
 
     def _compare(self) -> None:
         histories = {tuple(sorted(peer.digests.items())) for peer in self.world.alive}

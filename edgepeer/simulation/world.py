@@ -26,6 +26,7 @@ from edgepeer.simulation.coded_app import chunk_vector
 from edgepeer.simulation.ledger import Ledger
 from edgepeer.simulation.network import BROKER, LinkModel, Network
 from edgepeer.simulation.peer import SimulatedPeer, vector_of
+from edgepeer.topology.view import View
 
 __all__ = ["Workload", "World"]
 
@@ -89,7 +90,9 @@ class World:
             self.coding = Coding(
                 name=f"{code} {wait}", build=self.build_code, enough=policy.enough, deadline_s=policy.deadline_s
             )
-        self.ledger = Ledger(self.network.peers, self.contribution, protocol, self.all_chunks if self.coding else None)
+        self.ledger = Ledger(self.contribution, protocol, self.all_chunks if self.coding else None)
+        self.newest: View | None = None
+        """The newest view that anybody has ever worked in."""
         self._digest = hashlib.blake2b(digest_size=16)
         self.log: list[str] | None = None
         """Set to a list to keep the whole trace."""
@@ -152,6 +155,11 @@ class World:
             peer = self.network.alive.get(target if source == BROKER else source)
             if peer is not None:
                 self.broker.check(peer)
+
+    def installed(self, view: View) -> None:
+        """Somebody works in a view."""
+        if self.newest is None or self.newest.precedes(view):
+            self.newest = view
 
     @property
     def alive(self) -> list[SimulatedPeer]:

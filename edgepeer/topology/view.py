@@ -1,26 +1,40 @@
-"""A view: who is in, in which order, in which tree. Immutable; every frame names its epoch.
+"""A view: who is in, in which order, in which tree. Immutable; every frame names its view's stamp.
 
-The coordinator (position 0, the root) makes views; everyone else receives them over the data plane and,
-retained, over MQTT. Two views of one epoch can arise when two peers take over at once: `precedes` is the
-total order that lets every peer pick the same one.
+Views form chains. The first view of a chain begins a *generation*; each later one is the successor of the one before,
+decided once, by a quorum of the lives in it (protocol/succession.py). So of one generation and epoch there is one view.
+A life is one (peer, incarnation); one that has ended is never counted again, and a quorum never shrinks because of it.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from functools import cached_property
 from typing import Annotated
 
 import msgspec
 
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.topology import tree
 
-__all__ = ["MAX_FANOUT", "MAX_MEMBERS", "Member", "View", "hand_on"]
+__all__ = [
+    "MAX_EPOCH",
+    "MAX_FANOUT",
+    "MAX_GUARDS",
+    "MAX_MEMBERS",
+    "Guard",
+    "Life",
+    "Member",
+    "View",
+    "enough",
+    "hand_on",
+]
 
 MAX_MEMBERS = 4096
 MAX_FANOUT = 64
+MAX_EPOCH = (1 << 31) - 1
+MAX_GUARDS = 8
+"""How many views may follow one that is not settled, before the next has to wait."""
 
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
 _Address = Annotated[str, msgspec.Meta(max_length=128)]
@@ -30,16 +44,42 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One peer as the others know it."""
 
     id: _Id
-    incarnation: Annotated[int, msgspec.Meta(ge=0)]
+    incarnation: Annotated[int, msgspec.Meta(ge=0, le=2**52)]
     """Which life of the peer is meant: a restarted peer is admitted anew."""
     addresses: Annotated[tuple[_Address, ...], msgspec.Meta(max_length=16)] = ()
     """Where it listens, as host:port; the first that answers is used."""
 
 
+class Life(msgspec.Struct, frozen=True, array_like=True):
+    """One life of a peer."""
+
+    id: _Id
+    incarnation: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Guard(msgspec.Struct, frozen=True, array_like=True):
+    """The lives of an earlier view of the chain, whose results may be known to none but its holders."""
+
+    lives: Annotated[tuple[Life, ...], msgspec.Meta(min_length=1, max_length=MAX_MEMBERS)]
+    """In the order of that view."""
+    quorum: Annotated[int, msgspec.Meta(ge=0, le=MAX_MEMBERS)] = 0
+
+
+def enough(order: Sequence[PeerId], there: Container[PeerId], least: int = 0) -> bool:
+    """Whether those who are there are a quorum of `order`: more than half of it, or half with its head in it; and at
+    least `least`. Any two quorums share a member."""
+    count = sum(peer in there for peer in order)
+    if count < min(least, len(order)):
+        return False
+    return 2 * count > len(order) or (2 * count == len(order) and order[0] in there)
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """An agreed membership."""
 
-    epoch: Annotated[int, msgspec.Meta(ge=1, lt=1 << 20)]
+    generation: Generation = Generation()
+    epoch: Annotated[int, msgspec.Meta(ge=1, le=MAX_EPOCH)]
+    """Counts the views of a generation."""
     members: Annotated[tuple[Member, ...], msgspec.Meta(min_length=1, max_length=MAX_MEMBERS)]
     """Position in this tuple is position in the tree; the first is root and coordinator."""
     fanout: Annotated[int, msgspec.Meta(ge=1, le=MAX_FANOUT)] = 2
@@ -48,8 +88,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     first_round: Annotated[int, msgspec.Meta(ge=1)] = 1
     """The next round of the run when the view was made."""
     quorum: Annotated[int, msgspec.Meta(ge=0, le=MAX_MEMBERS)] = 0
-    """How many members must stay together to go on without the others; 0: the majority, see `has_quorum`."""
-
+    """How many members must be together to go on, if that is more than `enough` asks for."""
+    guards: Annotated[tuple[Guard, ...], msgspec.Meta(max_length=MAX_GUARDS)] = ()
+    """The views before, back to the last that was settled: until this one is, see `may_go_on`."""
     slots: Annotated[tuple[_Id, ...], msgspec.Meta(max_length=MAX_MEMBERS)] = ()
     """Where rounds are coded: who computes for which worker of the code; () where they are not."""
 
@@ -114,24 +155,32 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Whom to have a backup link with."""
         return tuple(self.ids[p] for p in tree.backups(self._positions[peer], self.fanout, self.size))
 
-    def has_quorum(self, peers: Container[PeerId], dead: Container[PeerId] = ()) -> bool:
-        """Whether these members may go on without the others, of whom `dead` are known to have ended.
+    def may_go_on(self, peers: Container[PeerId], *, settled: bool) -> bool:
+        """Whether these members may decide what follows this view.
 
-        A majority may, and so may one half if the root is in it: so of two disjoint parts only one can.
+        They must be a quorum of it; and of each view in `guards`, unless this one is known to be settled: what was
+        decided in those may have been told to nobody but their holders, of whom each quorum has one.
         """
-        there = sum(peer in peers for peer in self.ids)
-        rest = sum(peer not in peers and peer not in dead for peer in self.ids)
-        if self.quorum:
-            return there >= min(self.quorum, there + rest)
-        return there > rest or (there == rest and self.coordinator in peers)
+        if not enough(self.ids, peers, self.quorum):
+            return False
+        return settled or all(
+            enough([PeerId(life.id) for life in guard.lives], self._same_lives(guard, peers), guard.quorum)
+            for guard in self.guards
+        )
+
+    def _same_lives(self, guard: Guard, peers: Container[PeerId]) -> set[PeerId]:
+        lives = [(PeerId(life.id), life.incarnation) for life in guard.lives]
+        return {p for p, life in lives if p in peers and p in self and self.member(p).incarnation == life}
+
+    @property
+    def guard(self) -> Guard:
+        """This view as a guard of those that follow."""
+        return Guard(tuple(Life(member.id, member.incarnation) for member in self.members), self.quorum)
 
     @property
     def holders(self) -> int:
-        """A round is decided when the first so many members hold its result: they are a quorum, and each has one."""
-        if not self.quorum:
-            return (self.size + 1) // 2
-        quorum = min(self.quorum, self.size)
-        return max(quorum, self.size - quorum + 1)
+        """A round is decided when the first so many members hold its result: each quorum has one of them."""
+        return (self.size + 1) // 2
 
     @cached_property
     def owned(self) -> dict[PeerId, tuple[int, ...]]:
@@ -147,18 +196,20 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def stamp(self) -> int:
-        """What frames name the view by: two views of one epoch, made by two peers at once, have different stamps.
-
-        The epoch, then the size, then a checksum of the members, in 53 bits.
-        """
+        """What frames name the view by: the epoch, then a checksum of all else that tells it from others."""
         lives = ";".join(f"{member.id}/{member.incarnation}" for member in self.members)
         slots = f";{','.join(self.slots)}" if self.slots else ""
-        checksum = zlib.crc32(f"{lives};{self.run};{self.first_round}{slots}".encode()) & 0xFFFFF
-        return self.epoch << 33 | self.size << 20 | checksum
+        told = f"{self.generation};{lives};{self.run};{self.first_round}{slots}"
+        return self.epoch << 32 | zlib.crc32(told.encode())
+
+    @property
+    def place(self) -> tuple[Generation, int]:
+        """Where it stands among all views."""
+        return self.generation, self.epoch
 
     def precedes(self, other: View) -> bool:
-        """Whether `other` replaces this view: a higher epoch; the same with more members; or as the checksums say."""
-        return self.stamp < other.stamp
+        """Whether `other` comes after this one: in its chain, or in a later generation."""
+        return self.place < other.place
 
     def successor(
         self,
@@ -169,13 +220,15 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         coordinator: PeerId | None = None,
         run: str | None = None,
         coded: bool = False,
+        settled: bool = True,
+        generation: Generation | None = None,
     ) -> View:
-        """The next epoch's view.
+        """The next epoch's view; or, with `generation`, the first of that.
 
         Whoever leaves is replaced by the last of the order, so that few tree links change; whoever joins
-        goes to the end. With `coordinator`, that peer swaps into position 0. Of a run that is coded, and stays so
-        whoever makes its views, each slot stays with its owner; only those of peers that are gone are handed on
-        (`hand_on`).
+        goes to the end. With `coordinator`, that peer swaps into position 0. `settled`: whether nothing of the views
+        before this one can be lost any more. Of a run that is coded, and stays so whoever makes its views, each slot
+        stays with its owner; only those of peers that are gone are handed on (`hand_on`).
         """
         gone = set(without)
         order = list(self.members)
@@ -192,8 +245,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         following = self.run if run is None else run
         ids = tuple(member.id for member in order)
         kept = self.slots if following and following == self.run else ()
+        anew = generation is not None
         return View(
-            epoch=self.epoch + 1,
+            generation=generation or self.generation,
+            epoch=1 if anew else self.epoch + 1,
+            guards=() if anew else (self.guard,) if settled else (*self.guards, self.guard),
             members=tuple(order),
             fanout=self.fanout,
             run=following,

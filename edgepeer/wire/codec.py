@@ -19,10 +19,12 @@ from edgepeer.errors import VersionError, WireError
 from edgepeer.wire.frames import (
     Abort,
     Bye,
+    Call,
     Decide,
     Frame,
     Have,
     Hello,
+    Here,
     Knock,
     Leave,
     Meta,
@@ -30,6 +32,7 @@ from edgepeer.wire.frames import (
     Ping,
     Poll,
     Progress,
+    Propose,
     Reduce,
     Release,
     Result,
@@ -54,7 +57,7 @@ __all__ = [
     "wrap",
 ]
 
-FRAME_VERSION: Final = 1
+FRAME_VERSION: Final = 2
 MAGIC: Final = b"EP"
 PRELUDE: Final = struct.Struct("!2sBBHI")
 MAX_PAYLOAD_BYTES: Final = 1 << 30
@@ -64,11 +67,12 @@ MAX_DOCUMENT_BYTES: Final = 4 << 20
 _KINDS: Final[tuple[type[Frame], ...]] = (
     Hello, Sync, ViewFrame, Ping, Reduce, Result, Abort, Suspect, Leave, StateRequest, State, Bye,
     Have, Decide, Knock, Via, NoWay, Poll, Vote, Meta,
-    Progress, Release,
+    Progress, Release, Propose, Call, Here,
 )  # fmt: skip
 _CODES: Final = {kind: code for code, kind in enumerate(_KINDS, start=1)}
 _WITH_VECTOR: Final = frozenset({Reduce, Result, State})
-_WITH_DOCUMENT: Final = frozenset({ViewFrame, Via})
+_WITH_DOCUMENT: Final = frozenset({ViewFrame, Propose, Vote, Via})
+_DOCUMENTS: Final = _WITH_DOCUMENT - {Via}
 _NEVER_WRAPPED: Final = frozenset({Hello, Via, Bye})
 
 
@@ -136,7 +140,7 @@ def unwrap(via: Via, payload_bytes: int) -> Frame:
     kind = _KINDS[via.kind - 1] if via.kind <= len(_KINDS) else None
     if kind is None or kind in _NEVER_WRAPPED:
         raise WireError(f"Via carries a frame of kind {via.kind}")
-    if payload_bytes and kind not in _WITH_VECTOR and kind is not ViewFrame:
+    if payload_bytes and kind not in _WITH_VECTOR and kind not in _DOCUMENTS:
         raise WireError(f"{kind.__name__} frame in a Via has {payload_bytes} payload bytes")
     return decode_header(kind, via.header, payload_bytes)
 

@@ -7,9 +7,12 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from edgepeer.ids import Generation
+
 __all__ = [
     "Abort",
     "Bye",
+    "Call",
     "Cause",
     "Commit",
     "Decide",
@@ -17,6 +20,7 @@ __all__ = [
     "Frame",
     "Have",
     "Hello",
+    "Here",
     "Knock",
     "Leave",
     "Meta",
@@ -25,6 +29,7 @@ __all__ = [
     "Ping",
     "Poll",
     "Progress",
+    "Propose",
     "Reduce",
     "Release",
     "Result",
@@ -40,6 +45,8 @@ __all__ = [
 ]
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_Stamp = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Ballot = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
 _Peer = Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
 _Set = Annotated[bytes, msgspec.Meta(max_length=512)]
@@ -68,21 +75,23 @@ class Hello(_Header, frozen=True):
 class Sync(_Header, frozen=True):
     """Where the sender stands. Sent when a link comes up and whenever any of it changes off the beat."""
 
-    epoch: _Count
+    epoch: _Stamp
     """Stamp of the sender's view, 0 when it has none. In all frames, `epoch` is a view's stamp."""
     run: _Text
     committed: Annotated[int, msgspec.Meta(ge=-2, le=2**53)]
     """The last round of the run that is over at the sender; -1 while it waits for the state of the run and knows
     nobody below it who has it; -2 while it waits and somebody below may have it."""
+    generation: Generation | None = None
+    """Of the sender's view."""
     kept: _Count = 0
     """The first round whose end the sender can still hand over, the next one if it can't even the last: it may have
     joined after that. 0: it does not say."""
 
 
 class ViewFrame(_Header, frozen=True):
-    """A view, as a document in the payload."""
+    """A view that has been decided, as a document in the payload."""
 
-    epoch: _Count
+    epoch: _Stamp
 
 
 class Ping(_Header, frozen=True):
@@ -98,22 +107,25 @@ class Ping(_Header, frozen=True):
     """... and how long ago that was. So each Ping measures a round trip, and none can be taken for another."""
     every: _Seconds = 0.0
     """The next Ping will be sent within this time; 0: nothing is promised."""
-    epoch: _Count = 0
+    epoch: _Stamp = 0
     """The view that the following fields speak of."""
     reaches: _Set = b""
     """Positions of the members that the sender has a connection with: for these it can carry frames on."""
     orphan: bool = False
     """Whether the sender's way up to the coordinator is broken."""
-    ready: bool = False
-    """Whether the sender and all below it work in the view."""
+    level: Annotated[int, msgspec.Meta(ge=-1, le=2**53)] = -1
+    """The round after which the sender and all below it stand in the view, none of them holding a result that may
+    count; -1 if they don't."""
     settled: bool = False
-    """Whether the sender knows that all members work in the view."""
+    """Whether the sender knows that nothing of the views before can be lost any more."""
+    ballot: _Ballot = 0
+    """The highest ballot for the view's successor that the sender has promised, or heard of from below."""
 
 
 class Reduce(_Header, frozen=True):
     """A segment of a partial aggregate on its way up. Payload: its elements."""
 
-    epoch: _Count
+    epoch: _Stamp
     round: _Count
     offset: _Count
     """Index of the segment's first element."""
@@ -133,7 +145,7 @@ class Reduce(_Header, frozen=True):
 class Commit(_Header, frozen=True):
     """What a round's sum stands for, by the root. Rides on the last Result."""
 
-    decided_in: _Count
+    decided_in: _Stamp
     """Stamp of the view whose root added it up; `contributors` are positions in that view."""
     contributors: _Set
     weight: Annotated[float, msgspec.Meta(ge=0)]
@@ -144,7 +156,7 @@ class Commit(_Header, frozen=True):
     """xxh3_128 of the whole result's bytes."""
     final: bool = True
     """Whether the round is decided. Else it is when a Decide follows."""
-    held_in: _Count = 0
+    held_in: _Stamp = 0
     """Stamp of the newest view whose root put it forward: of two sums for one round, only the newer can count."""
     dropped: Cause | None = None
     """Why the round is to end without a sum. The result is empty then."""
@@ -153,6 +165,8 @@ class Commit(_Header, frozen=True):
     """Of a coded round: bit set of the chunks whose gradients are in the sum, each exactly once."""
     error: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Of a coded round: expected squared error of the sum, in units of one chunk's squared gradient norm."""
+    generation: Generation = Generation()
+    """Of the view `held_in`: the generation that the round is of."""
 
 
 class Result(_Header, frozen=True):
@@ -161,7 +175,7 @@ class Result(_Header, frozen=True):
     Up, it is what is held from an earlier view.
     """
 
-    epoch: _Count
+    epoch: _Stamp
     round: _Count
     offset: _Count
     total: _Count
@@ -177,7 +191,7 @@ class Result(_Header, frozen=True):
 class Abort(_Header, frozen=True):
     """This round can't be completed; or, from whoever knows, it is over without a result."""
 
-    epoch: _Count
+    epoch: _Stamp
     round: _Count
     cause: Cause
     reason: _Text
@@ -188,7 +202,7 @@ class Abort(_Header, frozen=True):
 class Suspect(_Header, frozen=True):
     """To the coordinator, hop by hop: a neighbour of the sender is gone."""
 
-    epoch: _Count
+    epoch: _Stamp
     peer: _Peer
     reason: _Text
 
@@ -227,7 +241,7 @@ class Bye(_Header, frozen=True):
 class Have(_Header, frozen=True):
     """To the parent: the sender, and whoever below it must, holds the whole result and its Commit."""
 
-    epoch: _Count
+    epoch: _Stamp
     round: _Count
     holding: _Set = b""
     """Of a coded round, which does not wait for everybody: the positions, at and below the sender, that hold it."""
@@ -236,14 +250,14 @@ class Have(_Header, frozen=True):
 class Decide(_Header, frozen=True):
     """From the parent: enough peers hold the round's result, so it counts."""
 
-    epoch: _Count
+    epoch: _Stamp
     round: _Count
 
 
 class Progress(_Header, frozen=True):
     """To the parent: how far the sender and those below it are with what they compute for a coded round."""
 
-    epoch: _Count
+    epoch: _Stamp
     round: _Count
     code: _Text
     """The code's name: all must use the same."""
@@ -259,7 +273,7 @@ class Progress(_Header, frozen=True):
 class Release(_Header, frozen=True):
     """From the parent: the root closes a coded round. What is computed counts as it says, and no further."""
 
-    epoch: _Count
+    epoch: _Stamp
     round: _Count
     done: _Done
     """As in Progress, of all slots. From it alone all peers find the coefficients of the code."""
@@ -299,28 +313,73 @@ class NoWay(_Header, frozen=True):
 
 
 class Poll(_Header, frozen=True):
-    """From peer to peer through all links: may the candidate take over? It has lost its way to the coordinator."""
+    """From peer to peer through all links: who is there, and who follows the candidate?"""
 
-    epoch: _Count
-    """The view that the candidate wants to succeed."""
+    epoch: _Stamp
+    """The view whose successor is to be decided."""
     candidate: _Peer
     number: _Count
-    """Counts a candidate's polls."""
+    """Counts what a candidate sends from peer to peer."""
+    ballot: _Ballot = 0
+    """Votes are promises not to take part in a lower one; 0 asks for no promise."""
+
+
+class Propose(_Header, frozen=True):
+    """From peer to peer through all links: the view that the candidate wants to follow. A document in the payload."""
+
+    epoch: _Stamp
+    candidate: _Peer
+    number: _Count
+    ballot: _Ballot
 
 
 class Vote(_Header, frozen=True):
-    """Back the way that the Poll came: the voter has lost the coordinator, too."""
+    """The answer to a Poll or a Propose, back the way that it came."""
 
-    epoch: _Count
+    epoch: _Stamp
     candidate: _Peer
     number: _Count
     voter: _Peer
+    promised: _Ballot = 0
+    """The voter takes part in no lower ballot."""
+    accepted: Annotated[int, msgspec.Meta(ge=-1, le=2**53)] = -1
+    """The ballot of the proposal that it has accepted last, -1: of none. In the answer to a Poll, the payload is that
+    view as a document."""
+    committed: Annotated[int, msgspec.Meta(ge=-1, le=2**53)] = -1
+    """The last round that is over at the voter; -1 while it waits for the state of the run."""
+    holding: bool = False
+    """Whether it holds a result that may count."""
+
+
+class Call(_Header, frozen=True):
+    """Through the broker, to one peer: are you there? It tells as much of the caller as a Here of who answers."""
+
+    incarnation: _Count
+    generation: Generation | None = None
+    """Of the sender's view, None while it is in none ..."""
+    epoch: _Stamp = 0
+    """... and its stamp."""
+    known: Generation | None = None
+    """The newest generation that it has heard of."""
+    view: bool = False
+    """Whether it wants to be sent the addressee's view."""
+
+
+class Here(_Header, frozen=True):
+    """Through the broker, to one peer: I am, in this life. The answer to a Call."""
+
+    incarnation: _Count
+    generation: Generation | None = None
+    epoch: _Stamp = 0
+    known: Generation | None = None
+    aside: bool = False
+    """Whether it wants to be in no view now."""
 
 
 class Meta(_Header, frozen=True):
     """Of the protocol ft-tree-static: a metadata message of the thesis (Padrão 2020, §6.2 and §6.3)."""
 
-    epoch: _Count
+    epoch: _Stamp
     round: _Count
     what: MetaWhat
     about: _Count
@@ -330,7 +389,7 @@ class Meta(_Header, frozen=True):
 Frame: TypeAlias = (
     Hello | Sync | ViewFrame | Ping | Reduce | Result | Abort | Suspect | Leave
     | StateRequest | State | Bye | Have | Decide | Knock | Via | NoWay | Poll | Vote | Meta
-    | Progress | Release
+    | Progress | Release | Propose | Call | Here
 )  # fmt: skip
 
 

@@ -1,0 +1,162 @@
+"""In no view: wait to be let in, or begin a generation.
+
+    heard of                                    | this peer
+    --------------------------------------------+---------------------------------------------------------------
+    somebody who is there, and in a view        | waits to be let in by that view's coordinator
+    others who are there, and outside           | the smallest id begins a generation with all of these; the next
+                                                | does if that does not happen, and so on
+    a view, of which nobody answers             | begins one after it: at once if so many of its lives have ended that
+                                                | it can't go on; if not, its members may be frozen, or cut off: after
+                                                | `anew_s`; after `anew_run_s` if it works on the run that is wanted
+                                                | here, and only if there are enough peers for that
+
+Only those who have spoken in this life are counted on, whatever is retained of others (rollcall.py). Whoever wants to
+begin calls everybody; others call only those before them in the order, more and more of them while none answers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edgepeer.ids import Generation, PeerId
+from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.membership import Membership
+from edgepeer.protocol.rollcall import RollCall
+from edgepeer.topology.view import MAX_MEMBERS, Member, View, enough
+
+__all__ = ["Outside"]
+
+_PROBED: Final = 8
+"""So many members of a view that does not admit us are connected with at a time."""
+_CALLED: Final = 64
+"""And so many called."""
+
+
+class Outside:
+    """One peer while it is in no view."""
+
+    def __init__(self, membership: Membership, rolls: RollCall, limits: Limits) -> None:
+        self._membership = membership
+        self._rolls = rolls
+        self._limits = limits
+        self.hint: View | None = None
+        """The newest view that was heard of, and that this peer is not in. It may be of the dead."""
+        self._synced_at: float | None = None
+        self._quiet_since = 0.0
+        """When somebody in a view was last heard of, or this peer was in one."""
+        self._refused: set[PeerId] = set()
+        self._reach = 1
+        """How many of those before this peer in the order are called."""
+
+    def on_synced(self, now: float) -> None:
+        """All that MQTT retains is known."""
+        self._synced_at = self._quiet_since = now
+
+    def enter(self, view: View | None, now: float) -> None:
+        """This peer has come to be outside, because of that view."""
+        if view is not None:
+            self.on_hint(view)
+        self._quiet_since = self._rolls.appeared_at = now
+        self._refused.clear()
+        self._reach = 1
+
+    def on_hint(self, view: View) -> None:
+        """There is, or was, such a view."""
+        self._rolls.learn(view.generation)
+        if self.hint is None or self.hint.precedes(view):
+            self.hint = view
+            self._refused.clear()
+
+    def on_refused(self, peer: PeerId, *, refused: bool) -> None:
+        """A member of that view has been dialled; `refused`: its machine says that nobody listens there."""
+        (self._refused.add if refused else self._refused.discard)(peer)
+
+    # -- whom to ask -------------------------------------------------------------------------------------------
+
+    def probes(self) -> list[Member]:
+        """Members of the view we are not in, to be connected with: they may be there though the broker is not."""
+        hint = self.hint
+        if hint is None:
+            return []
+        others = [m for m in hint.members if m.id != self._membership.id and not self._over(m)]
+        return [m for m in others if PeerId(m.id) not in self._refused][:_PROBED]
+
+    def _over(self, member: Member) -> bool:
+        """Whether that life of a member is known to have ended."""
+        peer = PeerId(member.id)
+        life = self._membership.me.incarnation if peer == self._membership.id else self._rolls.life(peer)
+        return life > member.incarnation
+
+    def callees(self, now: float) -> list[PeerId]:
+        """Whom to call."""
+        if self._synced_at is None or self._membership.leaving:
+            return []
+        me, hint = self._membership.id, self.hint
+        found = [PeerId(m.id) for m in hint.members if m.id != me and not self._over(m)][:_CALLED] if hint else []
+        before = self._rolls.before(me, self._reach)
+        while all(self._rolls.silent(peer, now) for peer in before):
+            if len(before) < self._reach:
+                return found + self._rolls.order
+            self._reach *= 2
+            before = self._rolls.before(me, self._reach)
+        return found + before
+
+    # -- beginning -------------------------------------------------------------------------------------------
+
+    def first_view(self, now: float) -> View | None:
+        """The first view of a generation, if it is for this peer to make it."""
+        membership, limits, rolls = self._membership, self._limits, self._rolls
+        if membership.view is not None or self._synced_at is None or membership.leaving:
+            return None
+        there = rolls.there(now)
+        if any(word.epoch for peer, word in there if peer != membership.id):
+            self._quiet_since, membership.waits = now, ""
+            return None
+        settled = min(rolls.appeared_at + limits.settle_s, self._synced_at + limits.settle_limit_s)
+        settled = max(settled, self._synced_at + limits.settle_s)
+        if now < settled:
+            return None
+        rank = sum(not rolls.silent(peer, now) for peer in rolls.before(membership.id, MAX_MEMBERS))
+        if now < settled + rank * limits.found_s:
+            return None
+        found = (rolls.joiner(peer, now) for peer, _ in there if peer != membership.id)
+        members = (membership.me, *(m for m in found if m is not None))[:MAX_MEMBERS]
+        if self._may_be_at_work(members, now):
+            return None
+        run = membership.run[0] if membership.run is not None and len(members) >= membership.run[1] else ""
+        return View(
+            generation=Generation.after(rolls.newest, [(m.id, m.incarnation) for m in members]),
+            epoch=1,
+            members=members,
+            fanout=membership.fanout,
+            run=run,
+            quorum=membership.quorum,
+            slots=tuple(member.id for member in members) if membership.coded else (),
+        )
+
+    def _may_be_at_work(self, members: tuple[Member, ...], now: float) -> bool:
+        """Whether to leave it to the members of a view of which nobody answers to come back."""
+        hint, membership, limits = self.hint, self._membership, self._limits
+        membership.waits = ""
+        if hint is None:
+            return False
+        rest = [PeerId(m.id) for m in hint.members if not self._over(m)]
+        if not enough(hint.ids, rest, hint.quorum) or self._refused.issuperset(rest):
+            return False
+        wanted, patience = membership.run, limits.anew_s
+        if wanted is not None and wanted[0] == hint.run:
+            here = {PeerId(m.id) for m in members}
+            patience = limits.anew_s if enough(hint.ids, here, hint.quorum) else limits.anew_run_s
+            if len(members) < wanted[1]:
+                patience = float("inf")
+        if now >= self._quiet_since + patience:
+            return False
+        names = ", ".join(rest[:5]) + (", ..." if len(rest) > 5 else "")
+        membership.waits = f"nobody of the view before answers: {names}"
+        return True
+
+    def next_deadline(self) -> float | None:
+        """When this peer may have to act although nothing happens; the node's tick covers the rest."""
+        if self._membership.view is None and self._synced_at is not None:
+            return self._rolls.appeared_at + self._limits.settle_s
+        return None

@@ -1,0 +1,210 @@
+"""Who is really there: peers that have spoken in this life, and not those of whom something is retained.
+
+What MQTT retains, a presence or a view, may be of the dead. So whoever wants to count on a peer calls it (Call, through
+the broker), and counts on nobody who has not answered (Here), or called, or come over a link.
+
+    a peer                               | so
+    -------------------------------------+------------------------------------------------------------------------
+    is announced, or was a member        | is called, if it matters: at once, then after 0.1 s, doubling up to 10 s
+    says Here, or calls, or comes over a | is there, in that life, in that view or in none, for 3 s; after one it is
+    link                                 | called again
+    is silent for the third call         | does not count as somebody to wait for
+    is announced, but silent for long    | its presence is cleared, by a coordinator to whom the broker brings answers
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from edgepeer.ids import Generation, PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.topology.view import MAX_MEMBERS, Member, View
+from edgepeer.wire.codec import wrap
+from edgepeer.wire.frames import Call, Frame, Here, Via
+
+__all__ = ["RollCall", "Word", "letter"]
+
+FRESH_S: Final = 3.0
+"""How long somebody's word counts."""
+_AGAIN_S: Final = 1.0
+"""Who has answered is called again after this long, where it matters."""
+_PAUSE_S: Final = 0.1
+_PAUSE_LIMIT_S: Final = 10.0
+_SILENT_CALLS: Final = 3
+_STALE_CALLS: Final = 8
+_AT_ONCE: Final = 128
+"""How many are called at a time."""
+_KNOWN: Final = 4 * MAX_MEMBERS
+"""How many peers are kept in mind, announced or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What a peer has said of itself."""
+
+    at: float
+    life: int
+    generation: Generation | None
+    epoch: int
+    """Stamp of its view; 0: it is in none."""
+    aside: bool = False
+
+    @property
+    def outside(self) -> bool:
+        """Whether it wants to be let in."""
+        return not self.epoch and not self.aside
+
+
+class _Entry:
+    """What is known of one peer."""
+
+    __slots__ = ("call_at", "calls", "member", "pause_s", "word")
+
+    def __init__(self, now: float) -> None:
+        self.member: Member | None = None
+        """As it is announced."""
+        self.word: Word | None = None
+        self.call_at = now
+        self.pause_s = _PAUSE_S
+        self.calls = 0
+        """Since it has last spoken."""
+
+
+class RollCall:
+    """What one peer knows of all others."""
+
+    def __init__(self, emit: Callable[[fx.Effect], None]) -> None:
+        self._emit = emit
+        self._entries: dict[PeerId, _Entry] = {}
+        self._order: list[PeerId] = []  # who is announced, sorted
+        self._answered_at = float("-inf")
+        self.appeared_at = 0.0
+        """When somebody was last announced anew."""
+        self.newest: Generation | None = None
+        """The newest generation that anybody has told of."""
+
+    # -- what is heard -----------------------------------------------------------------------------------------
+
+    def on_presence(self, member: Member, now: float) -> bool:
+        """A peer is announced. Returns whether that is news."""
+        entry = self._entry(PeerId(member.id), now)
+        if entry.member is None and len(self._order) >= MAX_MEMBERS:
+            return False
+        before, entry.member = entry.member, member
+        if before is None:
+            insort(self._order, PeerId(member.id))
+            self.appeared_at = now
+        if before is None or before.incarnation != member.incarnation:
+            entry.call_at, entry.pause_s, entry.calls = now, _PAUSE_S, 0
+        return before is None or before != member
+
+    def on_gone(self, peer: PeerId) -> None:
+        """A peer is announced no more."""
+        if (entry := self._entries.pop(peer, None)) is not None and entry.member is not None:
+            del self._order[bisect_left(self._order, peer)]
+
+    def on_word(self, peer: PeerId, word: Word, known: Generation | None = None) -> None:
+        """A peer has spoken."""
+        entry = self._entry(peer, word.at)
+        self.learn(known)
+        self.learn(word.generation)
+        self._answered_at = word.at
+        if entry.word is not None and entry.word.life > word.life:
+            return
+        entry.word = word
+        entry.calls, entry.pause_s, entry.call_at = 0, _PAUSE_S, word.at + _AGAIN_S
+
+    def learn(self, generation: Generation | None) -> None:
+        """There is such a generation."""
+        if generation is not None and (self.newest is None or self.newest < generation):
+            self.newest = generation
+
+    def _entry(self, peer: PeerId, now: float) -> _Entry:
+        entry = self._entries.get(peer)
+        if entry is None:
+            if len(self._entries) >= _KNOWN:
+                self._entries = {p: e for p, e in self._entries.items() if e.member is not None}
+            entry = self._entries[peer] = _Entry(now)
+        return entry
+
+    # -- who is there ------------------------------------------------------------------------------------------
+
+    def announced(self, peer: PeerId) -> Member | None:
+        """A peer as it is announced."""
+        entry = self._entries.get(peer)
+        return entry.member if entry is not None else None
+
+    def before(self, peer: PeerId, most: int) -> list[PeerId]:
+        """The first of those that are announced and come before a peer in the order."""
+        return self._order[: min(bisect_left(self._order, peer), most)]
+
+    @property
+    def order(self) -> list[PeerId]:
+        """All that are announced, in order."""
+        return self._order
+
+    def word(self, peer: PeerId, now: float) -> Word | None:
+        """What a peer has said of itself just now."""
+        entry = self._entries.get(peer)
+        return entry.word if entry is not None and entry.word is not None and now - entry.word.at <= FRESH_S else None
+
+    def life(self, peer: PeerId) -> int:
+        """The newest life in which a peer has ever spoken; -1: none."""
+        entry = self._entries.get(peer)
+        return entry.word.life if entry is not None and entry.word is not None else -1
+
+    def silent(self, peer: PeerId, now: float) -> bool:
+        """Whether a peer has been called often enough in vain."""
+        entry = self._entries.get(peer)
+        return entry is not None and entry.calls >= _SILENT_CALLS and self.word(peer, now) is None
+
+    def there(self, now: float) -> list[tuple[PeerId, Word]]:
+        """Who has spoken just now, in peer order."""
+        return sorted(
+            (p, e.word) for p, e in self._entries.items() if e.word is not None and now - e.word.at <= FRESH_S
+        )
+
+    def joiner(self, peer: PeerId, now: float) -> Member | None:
+        """A peer that is announced, and outside and there in that life."""
+        member, word = self.announced(peer), self.word(peer, now)
+        if member is None or word is None or not word.outside or word.life != member.incarnation:
+            return None
+        return member
+
+    def stale(self, now: float) -> list[Member]:
+        """Who is announced, and has not answered for long, while others do."""
+        if now - self._answered_at > FRESH_S:
+            return []  # it may be the way there that is broken
+        found = (e.member for e in self._entries.values() if e.calls >= _STALE_CALLS and e.member is not None)
+        return sorted(found, key=lambda member: member.id)
+
+    # -- calling ---------------------------------------------------------------------------------------------------
+
+    def call(self, me: PeerId, peers: Iterable[PeerId], frame: Call, now: float) -> None:
+        """Call those of them whose turn it is."""
+        left = _AT_ONCE
+        for peer in peers:
+            entry = self._entry(peer, now)
+            if peer == me or now < entry.call_at:
+                continue
+            entry.calls += 1
+            entry.call_at = now + entry.pause_s
+            entry.pause_s = min(2 * entry.pause_s, _PAUSE_LIMIT_S)
+            self._emit(letter(me, peer, frame))
+            left -= 1
+            if not left:
+                return
+
+
+def letter(me: PeerId, to: PeerId, frame: Call | Here | Frame, document: bytes | None = None) -> fx.Relay:
+    """A frame for one peer, through the broker and without a tunnel."""
+    kind, header = wrap(frame)
+    return fx.Relay(to, Via(source=me, target=to, tunnel=0, serial=0, kind=kind, header=header), document)
+
+
+def in_view(view: View | None) -> tuple[Generation | None, int]:
+    """What a Call or a Here says of a view."""
+    return (view.generation, view.stamp) if view is not None else (None, 0)

@@ -1,0 +1,307 @@
+"""What follows a view: decided once, by a quorum of the lives in it, as a Paxos of its own for each view.
+
+The lives of the view are the acceptors, each with a record: the highest ballot that it has promised, and the last
+proposal that it has accepted. A proposal is a whole view. It is *chosen* when a quorum (`View.may_go_on`) has accepted
+it in one ballot; then it is installed, published, and told to everybody. Ballot 0 is the head's in office, which needs
+no promises for it, and proposes one view in it at most. All others take a higher one, of which each belongs to one
+position, and collect promises first.
+
+    a life of the view gets           | and
+    ----------------------------------+-----------------------------------------------------------------------
+    Poll, ballot 0                    | answers: who is there, and stands where
+    Poll, a higher ballot than any    | promises it, if the way to the head is broken here, or the head itself asks,
+    that was promised                 | or it has promised another one before: it is not bound to the head any more
+    Propose, of no lower ballot than  | accepts it, if the view has this life in it; or if this life wants to leave,
+    any that was promised             | and has nothing that the others might still need
+    anything else                     | answers what it has promised
+    Vote for another                  | passes it back the way that the Poll or Propose has come
+
+    a candidate has                   | does
+    ----------------------------------+-----------------------------------------------------------------------
+    no promises of a quorum           | sends its Poll through all links, again and again
+    promises of a quorum              | proposes the view that was accepted in the highest ballot among them; only
+                                      | if there is none, the view that it wants itself
+    heard of a higher ballot          | takes a higher one still: at once if the other stands behind it in the order,
+                                      | else after a while
+
+Who has promised a ballot above 0, or accepted anything, is *frozen*: of the old view's rounds it takes part in nothing
+that could help to decide one (`Place.frozen`), so what the old head can still decide is held by a life that speaks in
+the decision. Its answers say how far it has come.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.topology.view import MAX_MEMBERS, View
+from edgepeer.wire.documents import pack
+from edgepeer.wire.frames import Poll, Propose, Vote
+
+__all__ = ["Standing", "Succession"]
+
+_REMEMBERED: Final = 256
+_CURRENT: Final = 4
+"""Answers to so many of the last questions say who is there: on slow paths they take longer than the time between."""
+_GIVE_WAY: Final = 8
+"""Who has met a higher ballot of somebody before it in the order lets so many of its own turns pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a life has come in the rounds of its view, when it said so."""
+
+    committed: int
+    holding: bool = False
+
+
+@dataclass(slots=True)
+class _Campaign:
+    """What this peer has heard of the others in the ballot that it leads."""
+
+    ballot: int
+    promises: dict[PeerId, tuple[int, View | None]] = field(default_factory=dict)
+    proposal: View | None = None
+    accepts: set[PeerId] = field(default_factory=set)
+
+
+class Succession:
+    """One life's part in deciding what follows its view, and what of others' passes through it."""
+
+    def __init__(self, me: PeerId, emit: Callable[[fx.Effect], None]) -> None:
+        self._me = me
+        self._emit = emit
+        self._number = 0
+        self._seen: OrderedDict[tuple[str, int, int], PeerId] = OrderedDict()  # what came, and from whom
+        self.enter(None)
+
+    def enter(self, view: View | None) -> None:
+        """Another view, or none: nothing is decided yet."""
+        self._view = view
+        self.promised = 0
+        self.accepted: tuple[int, View] | None = None
+        self.highest = 0
+        """The highest ballot that was heard of."""
+        self._campaign: _Campaign | None = None
+        self.asked = 0
+        """How often this peer has asked the others."""
+        self._again_at = 0.0
+        self._passing = 0
+        self._answers: dict[PeerId, int] = {}
+        self.standings: dict[PeerId, Standing] = {}
+        """Where the others stood when they last said so."""
+
+    @property
+    def frozen(self) -> bool:
+        """Whether this life must not help to decide rounds of the view any more."""
+        return self.promised > 0 or self.accepted is not None
+
+    @property
+    def there(self) -> set[PeerId]:
+        """Who has answered lately, this peer included."""
+        return {self._me} | {peer for peer, number in self._answers.items() if number > self._number - _CURRENT}
+
+    @property
+    def proposed(self) -> bool:
+        """Whether this peer waits for its proposal to be accepted."""
+        return self._campaign is not None and self._campaign.proposal is not None
+
+    # -- as an acceptor ------------------------------------------------------------------------------------------
+
+    def on_poll(self, peer: PeerId, poll: Poll, links: Iterable[PeerId], mine: Standing, *, free: bool) -> None:
+        """Somebody asks. `free`: whether this peer's way to the head is broken."""
+        view = self._view
+        if view is None or not self._is_new(peer, poll):
+            return
+        self._pass_on(peer, poll, None, links)
+        if poll.candidate not in view:
+            return
+        self.highest = max(self.highest, poll.ballot)
+        willing = free or poll.candidate == view.coordinator or self.promised > 0
+        if poll.ballot > self.promised and willing and _belongs(poll.ballot, view, PeerId(poll.candidate)):
+            self.promised = poll.ballot
+        elif poll.ballot and poll.ballot != self.promised and not self.promised:
+            return  # not bound by anything, and content with the head
+        self._answer(peer, poll, mine, document=True)
+
+    def on_propose(
+        self,
+        peer: PeerId,
+        frame: Propose,
+        proposal: View,
+        document: bytes,
+        links: Iterable[PeerId],
+        mine: Standing,
+        *,
+        fits: bool,
+    ) -> None:
+        """Somebody proposes a view, as in `document`. `fits`: whether this life can live with it."""
+        view = self._view
+        if view is None or not self._is_new(peer, frame):
+            return
+        self._pass_on(peer, frame, document, links)
+        candidate = PeerId(frame.candidate)
+        if candidate not in view or not _belongs(frame.ballot, view, candidate) or not _follows(view, proposal):
+            return
+        self.highest = max(self.highest, frame.ballot)
+        if frame.ballot >= self.promised and fits:
+            self.promised, self.accepted = frame.ballot, (frame.ballot, proposal)
+        self._answer(peer, frame, mine, document=False)
+
+    def _answer(self, peer: PeerId, asked: Poll | Propose, mine: Standing, *, document: bool) -> None:
+        ballot, proposal = self.accepted if self.accepted is not None else (-1, None)
+        vote = Vote(
+            epoch=asked.epoch,
+            candidate=asked.candidate,
+            number=asked.number,
+            voter=self._me,
+            promised=self.promised,
+            accepted=ballot,
+            committed=mine.committed,
+            holding=mine.holding,
+        )
+        self._emit(fx.Send(peer, vote, pack(proposal) if document and proposal is not None else None))
+
+    def _is_new(self, peer: PeerId, asked: Poll | Propose) -> bool:
+        key = asked.candidate, asked.epoch, asked.number
+        if asked.candidate == self._me or key in self._seen:
+            return False
+        self._seen[key] = peer
+        while len(self._seen) > _REMEMBERED:
+            self._seen.popitem(last=False)
+        return True
+
+    def _pass_on(self, peer: PeerId, asked: Poll | Propose, document: bytes | None, links: Iterable[PeerId]) -> None:
+        for other in links:
+            if other != peer:
+                self._emit(fx.Send(other, asked, document))
+
+    # -- as a candidate --------------------------------------------------------------------------------------------
+
+    def ask(self, links: Iterable[PeerId], now: float, again_s: float, mine: Standing, *, lead: bool) -> None:
+        """Ask who is there, or, to `lead`, for promises; or propose again what is proposed. At most every `again_s`."""
+        view = self._view
+        if view is None or now < self._again_at:
+            return
+        self._again_at = now + again_s
+        self._number += 1
+        self.asked += 1
+        if lead:
+            self._stand(view)
+        campaign, to = self._campaign, list(links)
+        self.standings[self._me] = mine
+        if campaign is not None and campaign.proposal is not None:
+            self._send_proposal(view, campaign, to)
+            return
+        poll = Poll(
+            epoch=view.stamp,
+            candidate=self._me,
+            number=self._number,
+            ballot=campaign.ballot if campaign is not None else 0,
+        )
+        for peer in to:
+            self._emit(fx.Send(peer, poll))
+
+    def _stand(self, view: View) -> None:
+        """Have a ballot of one's own, and none that somebody else has overtaken."""
+        campaign = self._campaign
+        if campaign is not None and campaign.ballot >= self.highest:
+            return
+        position = view.position(self._me)
+        ahead = self.highest % MAX_MEMBERS < position and self.highest > 0
+        if ahead and self._passing < _GIVE_WAY:
+            self._passing += 1
+            return
+        self._passing = 0
+        self.promised = self.highest = (max(self.highest, self.promised) // MAX_MEMBERS + 1) * MAX_MEMBERS + position
+        self._campaign = _Campaign(self.promised, {self._me: self.accepted or (-1, None)})
+
+    def propose(self, wanted: View, links: Iterable[PeerId], now: float, again_s: float, mine: Standing) -> None:
+        """Propose what this peer wants: in ballot 0, or with the promises of a quorum, whose word counts more."""
+        view, campaign = self._view, self._campaign
+        if view is None:
+            return
+        if campaign is None:
+            if self.promised:
+                return  # to somebody else: ballot 0 is over
+            campaign = self._campaign = _Campaign(0)
+        if campaign.proposal is None:
+            _, before = max(campaign.promises.values(), key=lambda made: made[0], default=(-1, None))
+            campaign.proposal = before if before is not None else wanted
+            if campaign.ballot >= self.promised and _same_life(view, campaign.proposal, self._me):
+                self.accepted = campaign.ballot, campaign.proposal
+                campaign.accepts.add(self._me)
+        self._again_at = now + again_s
+        self._number += 1
+        self.standings[self._me] = mine
+        self._send_proposal(view, campaign, list(links))
+
+    def _send_proposal(self, view: View, campaign: _Campaign, links: list[PeerId]) -> None:
+        assert campaign.proposal is not None
+        frame = Propose(epoch=view.stamp, candidate=self._me, number=self._number, ballot=campaign.ballot)
+        document = pack(campaign.proposal)
+        for peer in links:
+            self._emit(fx.Send(peer, frame, document))
+
+    def on_vote(self, vote: Vote, accepted: View | None, document: bytes | None) -> None:
+        """A Vote, for this peer or to be passed back."""
+        view, voter = self._view, PeerId(vote.voter)
+        if vote.candidate != self._me:
+            back = self._seen.get((vote.candidate, vote.epoch, vote.number))
+            if back is not None:
+                self._emit(fx.Send(back, vote, document))
+            return
+        if view is None or voter not in view or vote.number > self._number:
+            return
+        self._answers[voter] = max(vote.number, self._answers.get(voter, 0))
+        self.standings[voter] = Standing(vote.committed, vote.holding)
+        self.highest = max(self.highest, vote.promised)
+        campaign = self._campaign
+        if campaign is None or vote.promised != campaign.ballot:
+            return
+        if vote.accepted == campaign.ballot and campaign.proposal is not None:
+            campaign.accepts.add(voter)
+        elif campaign.proposal is None and vote.accepted < campaign.ballot:
+            if vote.accepted >= 0 and (accepted is None or not _follows(view, accepted)):
+                return  # its word is not complete
+            campaign.promises[voter] = vote.accepted, accepted
+
+    def leads(self, *, settled: bool) -> bool:
+        """Whether a quorum has promised to follow this peer, so that it may propose."""
+        view, campaign = self._view, self._campaign
+        if view is None or campaign is None or campaign.ballot < self.promised or campaign.ballot == 0:
+            return False
+        return view.may_go_on(campaign.promises.keys(), settled=settled)
+
+    def chosen(self, *, settled: bool) -> View | None:
+        """The view that follows, once a quorum has accepted this peer's proposal.
+
+        Of those who are not in it, only who has committed nothing that nobody else has counts.
+        """
+        view, campaign = self._view, self._campaign
+        if view is None or campaign is None or campaign.proposal is None:
+            return None
+        following = campaign.proposal
+        stay = {p for p in campaign.accepts if _same_life(view, following, p)}
+        most = max((self.standings[p].committed for p in stay), default=-1)
+        leave = {p for p in campaign.accepts - stay if self.standings[p].committed <= most}
+        return following if view.may_go_on(stay | leave, settled=settled) else None
+
+
+def _belongs(ballot: int, view: View, candidate: PeerId) -> bool:
+    """Whether a ballot is that candidate's to lead: the lowest of all is the head's, too."""
+    return ballot % MAX_MEMBERS == view.position(candidate)
+
+
+def _follows(view: View, proposal: View) -> bool:
+    """Whether a view can be the successor of another."""
+    return (proposal.generation, proposal.epoch) == (view.generation, view.epoch + 1)
+
+
+def _same_life(view: View, following: View, peer: PeerId) -> bool:
+    """Whether two views mean the same life of a peer."""
+    return peer in following and following.member(peer).incarnation == view.member(peer).incarnation
