@@ -227,9 +227,8 @@ class Paths:
             if mine is not None and mine.number == number and not link.up:
                 self._open(source, Tunnel(number, hop), knock.incarnation, now)
             return
-        answered = link.heard > link.since or now - link.since < _CROSSING_S
-        if link.knocked == number and link.up and answered:
-            return  # the same Knock by another way; where nothing comes after it, our answer was lost
+        if link.knocked == number and link.up:
+            return  # the same Knock by another way
         if mine is not None and self._me < source and now - mine.began < _CROSSING_S:
             return  # ours counts
         if link.direct and now - link.since < _CROSSING_S:

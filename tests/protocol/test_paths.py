@@ -213,24 +213,6 @@ def test_the_first_knock_counts() -> None:
     assert path(d, "b") == "via e"
 
 
-def test_a_knock_that_is_repeated_after_silence_is_answered_by_its_own_way() -> None:
-    """The first answer was lost, with the hop that had it: the other end knows of no tunnel."""
-    d = around("d")
-    lose(d, "b")
-    d.until(0.6)
-    knock(d, "e", "b")
-    d.until(1.0)
-    assert knock(d, "", "b") == []
-    d.until(1.2)
-    assert knock(d, "", "b")[0] == "relay b <- d>b 77.0: come in"
-    assert path(d, "b") == "relay"
-    d.until(1.25)
-    carried(d, "", "b", fr.Sync(epoch=1, run="", committed=0), tunnel=77, serial=1)
-    d.until(1.8)
-    assert knock(d, "e", "b") == []  # a copy that was long on its way
-    assert path(d, "b") == "relay"
-
-
 def test_a_copy_of_a_knock_that_comes_after_the_connection_is_back_changes_nothing() -> None:
     d = around("d")
     lose(d, "b")
