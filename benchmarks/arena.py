@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -25,6 +26,8 @@ __all__ = ["DEADLINE_S", "PAUSE_S", "Arena", "ArenaError", "Part"]
 DEADLINE_S = 120.0
 PAUSE_S = 0.1
 """What peers compute between two rounds."""
+_LINE_BYTES = 1 << 20
+_ANSWER_S = 5.0
 _WORKER = Path(__file__).with_name("recovery_worker.py")
 
 
@@ -47,12 +50,23 @@ class Part:
 class Arena:
     """The peers `names` of a network, which must have these. Use `open`."""
 
-    def __init__(self, network: EmulatedNetwork, names: Iterable[str], options: dict[str, Any], log: IO[bytes]) -> None:
+    def __init__(
+        self,
+        network: EmulatedNetwork,
+        names: Iterable[str],
+        options: dict[str, Any],
+        log: IO[bytes],
+        logs: Path | None = None,
+    ) -> None:
         self.network = network
         self.names = tuple(names)
         self.view: tuple[str, ...] = ()
         """The last one that any peer told of: who stands where in the tree."""
         self.rounds: dict[int, dict[str, Part]] = {}
+        self.ends: dict[int, float] = {}
+        """When a round was first over somewhere, as was told first."""
+        self.last_of: dict[str, int] = {}
+        """Each peer's last round."""
         self.lost: list[str] = []
         """Rounds that ended without a sum, as peers told."""
         self.alive: set[str] = set()
@@ -64,17 +78,22 @@ class Arena:
         self._options = options
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._readers: dict[str, asyncio.Task[None]] = {}
+        self._started: set[str] = set()
         self._ready: set[str] = set()
         self._news = asyncio.Event()
         self._failure: ArenaError | None = None
         self._log = log
+        self._logs = logs
+        self._diagnoses: dict[str, dict[str, Any]] = {}
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, network: EmulatedNetwork, names: Iterable[str], **options: Any) -> AsyncIterator[Arena]:
-        """The fleet, all in one view. It rests until `begin`."""
+    async def open(
+        cls, network: EmulatedNetwork, names: Iterable[str], logs: Path | None = None, **options: Any
+    ) -> AsyncIterator[Arena]:
+        """The fleet, all in one view. It rests until `begin`. Each peer writes to a file of its own in `logs`."""
         with tempfile.TemporaryFile() as log:
-            arena = cls(network, names, options, log)
+            arena = cls(network, names, options, log, logs)
             try:
                 for name in arena.names:
                     await arena.start(name, len(arena.names))
@@ -92,19 +111,23 @@ class Arena:
             "pause": PAUSE_S,
             "peers": peers,
             "timeout": DEADLINE_S,
+            "log_level": "WARNING" if self._logs is None else "DEBUG",
         }
-        process = await asyncio.create_subprocess_exec(
-            *network.prefix(name),
-            sys.executable,
-            str(_WORKER),
-            json.dumps(options),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=self._log,
-            env=os.environ | SINGLE_THREADED,
-            start_new_session=True,
-            preexec_fn=dies_with_parent(),
-        )
+        with contextlib.ExitStack() as stack:
+            log = self._log if self._logs is None else stack.enter_context((self._logs / f"{name}.log").open("ab"))
+            process = await asyncio.create_subprocess_exec(
+                *network.prefix(name),
+                sys.executable,
+                str(_WORKER),
+                json.dumps(options),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=os.environ | SINGLE_THREADED,
+                start_new_session=True,
+                preexec_fn=dies_with_parent(),
+                limit=_LINE_BYTES,
+            )
         self._processes[name] = process
         self.alive.add(name)
         self._readers[name] = asyncio.create_task(self._read(name, process))
@@ -121,10 +144,15 @@ class Arena:
             self.go(name, rounds)
 
     async def restart(self, name: str) -> None:
-        """Start a killed peer again, and let it begin once it is in."""
+        """Start a killed peer again. Returns once it listens."""
+        self._started.discard(name)
         self._ready.discard(name)
         self.vitals.pop(name, None)
         await self.start(name)
+        await self.until(lambda: name in self._started)
+
+    async def let_in(self, name: str) -> None:
+        """Let a peer that was started again begin once it is in."""
         await self.until(lambda: name in self._ready)
         self.go(name)
 
@@ -152,8 +180,12 @@ class Arena:
             elif "view" in told:
                 self.view = tuple(told["view"])
                 self.views.add(self.view)
+            elif "diagnosis" in told:
+                self._diagnoses[name] = told["diagnosis"]
             elif "lost" in told:
-                self.lost.append(f"{name}: {told['lost']}")
+                self.lost.append(f"{time.time():.3f} {name}: {told['lost']}")
+            elif "started" in told:
+                self._started.add(name)
             else:
                 self._ready.add(name)
             self._news.set()
@@ -175,6 +207,8 @@ class Arena:
                 self._failure = ArenaError(f"{name} and {other} disagree on round {told['round']}")
                 self._news.set()
         parts[name] = part
+        self.last_of[name] = told["round"]
+        self.ends.setdefault(told["round"], part.end)
         self.detours += any(path != "direct" for path in told["paths"])
 
     def _said(self) -> str:
@@ -190,18 +224,44 @@ class Arena:
         try:
             async with asyncio.timeout(within_s):
                 while not condition():
-                    if self._failure is not None:
-                        raise self._failure
+                    self.check()
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            raise ArenaError(f"rounds stand still for {within_s:g} s: {self._where()}\n{self._said()}") from None
+            raise ArenaError(f"rounds stand still for {within_s:g} s: {self.where()}\n{self._said()}") from None
 
-    def _where(self) -> str:
-        last = {name: max((n for n, parts in self.rounds.items() if name in parts), default=0) for name in self.names}
-        return ", ".join(f"{name} {number}" for name, number in last.items())
+    async def diagnose(self) -> dict[str, dict[str, Any]]:
+        """How all peers stand, as they say themselves; who does not answer soon is left out."""
+        asked = sorted(self._started & self.alive)
+        self._diagnoses.clear()
+        for name in asked:
+            self.signal(name, signal.SIGUSR1)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ANSWER_S):
+                while not self._diagnoses.keys() >= set(asked):
+                    self._news.clear()
+                    await self._news.wait()
+        return dict(self._diagnoses)
+
+    def check(self) -> None:
+        """See that no peer has failed.
+
+        Raises:
+            ArenaError: one has.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    def where(self) -> str:
+        """Each peer's last round."""
+        return ", ".join(f"{name} {number}" for name, number in sorted(self.last_of.items()))
 
     # -- rounds ----------------------------------------------------------------------------------------------
+
+    @property
+    def front(self) -> int:
+        """The last round that is over at any peer."""
+        return max(self.rounds, default=0)
 
     @property
     def last(self) -> int:
@@ -212,6 +272,10 @@ class Arena:
     async def over(self, number: int, within_s: float = DEADLINE_S) -> None:
         """Wait until a round is over at all living peers."""
         await self.until(lambda: self.last >= number, within_s)
+
+    def parts_of(self, name: str) -> list[tuple[int, Part]]:
+        """The rounds that a peer took part in, in all its lives."""
+        return [(number, parts[name]) for number, parts in sorted(self.rounds.items()) if name in parts]
 
     def seconds(self, number: int) -> float:
         """How long a round took: from when the last peer was in it until the last one had its result."""

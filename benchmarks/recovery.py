@@ -232,6 +232,7 @@ class Bench:
         number = min(without())
         took = max(part.end for part in arena.rounds[number].values()) - at
         await arena.restart(name)
+        await arena.let_in(name)
         await arena.calm(clean_s)
         return took
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import signal
 
 from edgepeer.cli.signals import run_until_stopped
 from edgepeer.cli.verb import Verb
@@ -16,7 +18,12 @@ def run(settings: PeerSettings) -> int:
     from edgepeer.peer.agent import run_agent
     from edgepeer.peer.worker import still_at_work
 
-    status = run_until_stopped(lambda stop: run_agent(settings, stop=stop))
+    async def main(stop: asyncio.Event) -> None:
+        asked = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, asked.set)
+        await run_agent(settings, stop=stop, asked=asked)
+
+    status = run_until_stopped(main)
     if still_at_work():  # the interpreter can't be taken down under a thread that is deep in a library
         logging.shutdown()
         os._exit(status)
@@ -25,7 +32,8 @@ def run(settings: PeerSettings) -> int:
 
 VERB = Verb(
     kind=PeerSettings,
-    about="Run one peer: join a fabric and take part in its jobs.\n\nSIGTERM or Ctrl-C makes it leave gracefully.",
+    about="Run one peer: join a fabric and take part in its jobs.\n\nSIGTERM or Ctrl-C makes it leave gracefully; "
+    "at SIGUSR1 it logs how it stands, and whom it waits for.",
     examples=[
         ("a peer on this machine, at a broker on this machine", "edgepeer peer"),
         (

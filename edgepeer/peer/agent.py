@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,8 @@ __all__ = ["run_agent"]
 _log = logging.getLogger(__name__)
 
 
-async def run_agent(settings: PeerSettings, *, stop: asyncio.Event) -> None:
-    """Run one peer until `stop` is set, then leave.
+async def run_agent(settings: PeerSettings, *, stop: asyncio.Event, asked: asyncio.Event | None = None) -> None:
+    """Run one peer until `stop` is set, then leave. Whenever `asked` is set, it logs how it stands.
 
     Raises:
         ConfigError: a setting can't be used on this device.
@@ -68,7 +69,7 @@ async def run_agent(settings: PeerSettings, *, stop: asyncio.Event) -> None:
                 metrics.watch(peer, checkpoints)
                 if metrics.url:
                     _log.info("metrics at %s", metrics.url)
-                await agent.run(stop)
+                await agent.run(stop, asked or asyncio.Event())
 
 
 class _Agent:
@@ -181,14 +182,22 @@ class _Agent:
                 assert job is not None
                 _log.warning("job %s, which is over, is announced again and again: ignored", job.id)
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Take part in jobs until `stop` is set."""
+    async def run(self, stop: asyncio.Event, asked: asyncio.Event) -> None:
+        """Take part in jobs until `stop` is set, and log how the peer stands when `asked` is."""
         fabric = self._peer.fabric
         async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(Watch(self._peer).run())
+            aside = [tasks.create_task(Watch(self._peer).run()), tasks.create_task(self._tell(asked))]
             await self._work(stop)
-            watching.cancel()
+            for task in aside:
+                task.cancel()
         fabric.publish_retained(fabric.topics.links(self._peer.id), None)
+
+    async def _tell(self, asked: asyncio.Event) -> None:
+        while True:
+            await asked.wait()
+            asked.clear()
+            standing = self._peer.diagnosis()
+            _log.warning("asked how it stands: %s", json.dumps(standing), extra={"fields": {"standing": standing}})
 
     async def _work(self, stop: asyncio.Event) -> None:
         while not stop.is_set():

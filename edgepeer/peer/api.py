@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -337,6 +337,11 @@ class Peer:
     def committed(self) -> int:
         """The last round that is over at this peer; -1 while it waits for the state of a run."""
         return self._driver.node.allreduce.committed
+
+    def diagnosis(self) -> dict[str, Any]:
+        """Why nothing goes on: all that decides what this peer does next, as JSON has it. For people to read: what is
+        in it changes with the protocol."""
+        return self._driver.node.diagnosis(time.monotonic())
 
     # -- what the driver says (driver.Owner) -------------------------------------------------------------------
 

@@ -32,6 +32,8 @@ __all__ = ["Membership"]
 
 LOST_S: Final = 1.5
 """How long the word of a loss counts. It is said again every half a second for as long as it is true."""
+_FORGIVEN: Final = 10
+"""Who has been in for so many times as long as it was kept out, or could have been, is not kept out the next time."""
 
 
 class Membership:
@@ -58,7 +60,7 @@ class Membership:
         """Why nothing comes of the view that this peer wants; empty if something does, or if it wants none."""
         self.run: tuple[str, int] | None = None
         """The run that is wanted, and how many peers it takes."""
-        self._penalties: dict[PeerId, tuple[int, float]] = {}  # how often lost, and when it may come back
+        self._penalties: dict[PeerId, tuple[float, float]] = {}  # how long who was lost is kept out, and until when
         self._ended: set[PeerId] = set()  # members that have spoken in a later life
         self._lost: dict[PeerId, float] = {}  # until when, unless that is said again
         self._leavers: dict[PeerId, tuple[int, int]] = {}  # incarnation, last round contributed to
@@ -155,7 +157,11 @@ class Membership:
         return [m for m in found if m is not None and not _contains_later(view, m)]
 
     def _barred_until(self, peer: PeerId) -> float:
-        return self._penalties.get(peer, (0, float("-inf")))[1]
+        return self._penalties.get(peer, (0.0, float("-inf")))[1]
+
+    def barred(self, now: float) -> dict[PeerId, float]:
+        """Coordinator: who is not to be let in yet, and for how much longer."""
+        return {peer: until - now for peer, (_, until) in sorted(self._penalties.items()) if until > now}
 
     # -- the next view -----------------------------------------------------------------------------------------
 
@@ -221,14 +227,17 @@ class Membership:
         return not self.waits
 
     def _penalise(self, peer: PeerId, now: float) -> None:
-        """A peer that is lost again and again must not hold up the others each time."""
-        times, until = self._penalties.get(peer, (0, now))
-        if now - until > 5 * self._limits.penalty_limit_s:
-            times = 0
-        pause = min(2 ** (times - 1) * self._limits.penalty_s, self._limits.penalty_limit_s) if times else 0.0
-        self._penalties[peer] = times + 1, now + pause
-        if len(self._penalties) > MAX_MEMBERS:
-            del self._penalties[min(self._penalties, key=lambda each: self._penalties[each][1])]
+        """A peer that is lost again and again must not hold up the others each time. One that has been in for long
+        enough since it was let in, for what it had to wait, is forgiven: else it would be out for most of the time."""
+        least, most = self._limits.penalty_s, self._limits.penalty_limit_s
+        self._penalties = {
+            other: (pause, until)
+            for other, (pause, until) in self._penalties.items()
+            if now - until <= _FORGIVEN * max(pause, least)
+        }
+        before = self._penalties.get(peer)
+        pause = 0.0 if before is None else min(max(2 * before[0], least), most)
+        self._penalties[peer] = pause, now + pause
 
     def my_turn(self, lost_at: float, now: float) -> bool:
         """Whether this peer may stand for the head's place, its parent having been lost."""

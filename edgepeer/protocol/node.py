@@ -7,7 +7,7 @@ costs its sender the link. It raises ProtocolBug only for a state that must not 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -15,6 +15,7 @@ from edgepeer.errors import WireError
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
+from edgepeer.protocol.diagnosis import diagnose
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.outside import Outside
 from edgepeer.protocol.place import UNKNOWN
@@ -143,6 +144,10 @@ class Node(Wiring):
             if other is not None and self._now < other < due:  # what has passed without effect waits for the next tick
                 due = other
         return due
+
+    def diagnosis(self, now: float) -> dict[str, Any]:
+        """All that decides what this peer does next, as JSON has it."""
+        return diagnose(self, now)
 
     # -- neighbours -----------------------------------------------------------------------------------------
 

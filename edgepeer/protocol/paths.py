@@ -14,6 +14,8 @@ that comes up is brought up to date, is the same as over a connection; so nothin
     the tunnel's hop               | the source
     -------------------------------+------------------------------------------------------------------
     has lost the target            | hears NoWay: knocks again
+    carries to a target that does  | the same: what the target takes for a connection does not reach
+    not have the tunnel            | here, or this end would have it, too
     is lost itself                 | knocks again
     drops or repeats a frame       | (the target sees it by the serial number, and knocks)
 
@@ -42,6 +44,8 @@ _KNOCK_MIN_S: Final = 0.1
 _KNOCK_MAX_S: Final = 2.0
 _HOPS: Final = 4
 """Through how many neighbours to knock at once."""
+_EXCHANGES: Final = 3
+"""Round trips that a connection takes at most, from the first packet to the Hello of both ends."""
 _CROSSING_S: Final = 0.5
 """Two Knocks within this time have crossed."""
 
@@ -118,8 +122,9 @@ class Paths:
 
     def tick(self, now: float) -> None:
         """Knock where no connection has come up, and again where nobody has answered."""
+        in_time = self._in_time()
         for peer, absent in self._links.all():
-            failed = absent.failed or now - absent.down_since >= self._limits.silence_s / 2
+            failed = absent.failed or now - absent.down_since >= in_time
             if absent.main and not absent.up and failed and peer not in self._attempts:
                 self.seek(peer, now)
         for peer, attempt in list(self._attempts.items()):
@@ -128,6 +133,12 @@ class Paths:
                 del self._attempts[peer]
             elif now >= attempt.again_at:
                 self._knock(peer, attempt, now)
+
+    def _in_time(self) -> float:
+        """How long a connection may take to come up, as far as those that have can tell."""
+        answers = [link.timing.answer_within() for _, link in self._links.connected()]
+        slowest = max((answer for answer in answers if answer is not None), default=self._limits.silence_s)
+        return min(self._limits.dial_back_s + _EXCHANGES * slowest, self._limits.silence_s / 2)
 
     def next_deadline(self) -> float | None:
         return min(attempt.again_at for attempt in self._attempts.values()) if self._attempts else None
@@ -176,7 +187,15 @@ class Paths:
             self._on_knock(source, hop, via.tunnel, frame, now)
             return None
         tunnel = link.tunnel
-        if tunnel is None or (tunnel.number, tunnel.hop) != (via.tunnel, hop) or via.serial < tunnel.received:
+        mine = tunnel is not None and (tunnel.number, tunnel.hop) == (via.tunnel, hop)
+        if isinstance(frame, NoWay):
+            if mine:
+                self._down(source, True)
+            return None
+        if tunnel is None or not mine:
+            self._answer(source, hop, via.tunnel, NoWay(target=self._me, tunnel=via.tunnel))
+            return None
+        if via.serial < tunnel.received:
             return None
         if via.serial > tunnel.received:
             self._down(source, True)
@@ -219,11 +238,14 @@ class Paths:
         if link.up:
             self._down(source, False)
         link.knocked = number
-        tunnel = Tunnel(number, hop)
-        kind, header = wrap(Knock(incarnation=self.incarnation, answer=True))
+        self._answer(source, hop, number, Knock(incarnation=self.incarnation, answer=True))
+        self._open(source, Tunnel(number, hop), knock.incarnation, now)
+
+    def _answer(self, source: PeerId, hop: PeerId | None, number: int, frame: Frame) -> None:
+        """By the way that something has come."""
+        kind, header = wrap(frame)
         via = Via(source=self._me, target=source, tunnel=number, serial=0, kind=kind, header=header)
         self._emit(fx.Send(hop, via) if hop is not None else fx.Relay(source, via))
-        self._open(source, tunnel, knock.incarnation, now)
 
     def _open(self, peer: PeerId, tunnel: Tunnel, incarnation: int, now: float) -> None:
         self._attempts.pop(peer, None)

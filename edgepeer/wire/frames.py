@@ -83,6 +83,9 @@ class Sync(_Header, frozen=True):
     nobody below it who has it; -2 while it waits and somebody below may have it."""
     generation: Generation | None = None
     """Of the sender's view."""
+    kept: _Count = 0
+    """The first round whose end the sender can still hand over, the next one if it can't even the last: it may have
+    joined after that. 0: it does not say."""
 
 
 class ViewFrame(_Header, frozen=True):
@@ -303,7 +306,7 @@ class Via(_Header, frozen=True):
 
 
 class NoWay(_Header, frozen=True):
-    """To the source of a Via: the sender can't carry it on."""
+    """To the source of a Via: the sender can't carry it on; inside of a Via: the target has no such tunnel."""
 
     target: _Peer
     tunnel: _Count

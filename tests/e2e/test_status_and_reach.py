@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import signal
 from pathlib import Path
 
 import psutil
@@ -151,3 +152,14 @@ async def test_told_to_stop_it_ends_well(verb: str, tmp_path: Path) -> None:
         assert "Traceback" not in program.everything()
         if verb == "peer":
             await field.watch.until(lambda: not field.watch.picture.peers)
+
+
+async def test_a_peer_says_how_it_stands_when_it_is_asked_to(tmp_path: Path) -> None:
+    async with Field(tmp_path) as field:
+        await field.open()
+        await field.add("p0", "p1")
+        await field.watch.until(lambda: set(field.watch.members) == {"p0", "p1"})
+        field.peers["p1"].signal(signal.SIGUSR1)
+        standing = json.loads((await field.peers["p1"].said(r"asked how it stands: (.*)"))[1])
+        assert (standing["peer"], set(standing["view"]["members"])) == ("p1", {"p0", "p1"})
+        assert standing["links"].keys() == {"p0"}

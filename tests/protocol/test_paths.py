@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import numpy as np
 import pytest
-from company import Company
+from company import DIAL_TIMEOUT_S, Company
 from hypothesis import given
 from hypothesis import strategies as st
 from transcript import Machine, vector, view, when
@@ -356,11 +356,12 @@ def test_what_is_repeated_is_dropped() -> None:
 
 
 @pytest.mark.parametrize(("hop", "tunnel"), [("c", 0), ("", 0), ("e", 1), ("e", -1)])
-def test_what_comes_by_another_way_or_through_another_tunnel_is_dropped(hop: str, tunnel: int) -> None:
+def test_what_comes_by_another_way_or_through_another_tunnel_is_sent_back(hop: str, tunnel: int) -> None:
     d = around("d")
     right = tunnelled(d, "b", "e")
     abort = fr.Abort(epoch=1, round=1, cause="timeout", reason="x", over=True)
-    assert carried(d, hop, "b", abort, tunnel=right + tunnel, serial=1) == []
+    back = f"{hop} <-" if hop else "relay b <-"
+    assert carried(d, hop, "b", abort, tunnel=right + tunnel, serial=1) == [f"{back} d>b {1 + tunnel}.0: no way to d"]
     assert path(d, "b") == "via e"
 
 
@@ -391,6 +392,18 @@ def test_no_way_of_anything_else_means_nothing(hop: str, target: str, tunnel: in
     assert path(d, "b") == "via e"
 
 
+def test_whoever_sends_through_a_tunnel_that_the_other_end_has_not_is_told_and_knocks_again() -> None:
+    d = around("d")
+    tunnel = tunnelled(d, "b", "e")
+    gone = fr.NoWay(target="b", tunnel=tunnel)
+    assert carried(d, "c", "b", gone, tunnel=tunnel, serial=0) == []  # by another way: not of this tunnel
+    assert carried(d, "e", "b", gone, tunnel=tunnel - 1, serial=0) == []
+    assert path(d, "b") == "via e"
+    said = carried(d, "e", "b", gone, tunnel=tunnel, serial=0)
+    assert said == ["c <- d>b 2.0: knock", "e <- d>b 2.0: knock"]
+    assert carried(d, "e", "b", gone, tunnel=tunnel, serial=0) == []
+
+
 def test_a_lost_hop_makes_it_knock_again() -> None:
     d = around("d")
     tunnelled(d, "b", "e")
@@ -418,7 +431,7 @@ def test_the_connection_is_used_again_as_soon_as_it_stands() -> None:
     assert d.hear(ev.LinkUp(B, 1)) == ["b <- sync 1 after 0"]
     assert path(d, "b") == "direct"
     late = fr.Abort(epoch=1, round=1, cause="timeout", reason="x", over=True)
-    assert carried(d, "e", "b", late, tunnel=tunnel, serial=1) == []
+    assert carried(d, "e", "b", late, tunnel=tunnel, serial=1) == ["e <- d>b 1.0: no way to d"]
     assert path(d, "b") == "direct"
 
 
@@ -671,15 +684,42 @@ def test_a_link_cut_in_mid_training_costs_less_than_100_ms(cuts: tuple[str, ...]
 
 
 def test_a_connection_that_does_not_come_up_is_not_waited_for() -> None:
-    """As when a new view makes neighbours of two peers that can't reach each other."""
+    """As when a fleet begins, and some of it can't reach each other."""
     company = Company(SEVEN)
     company.sever("bd", "cd", "ed", "cf")
-    company.until(1.0)
+    company.until(2.0)
     assert company.path("d", "b") == "relay"
     assert company.path("f", "c") in ("via b", "via g")
     assert rounds(company) < 0.2
     company.until(10.0)
     assert all(machine.node.view == SEVEN for machine in company.machines.values())
+
+
+def test_a_view_that_makes_neighbours_of_two_who_can_not_reach_each_other_is_at_work_soon() -> None:
+    """How long a connection may take is known by then: that nobody answers would be known after seconds only."""
+    company = Company(SEVEN)
+    company.until(1.0)
+    rounds(company, 3)
+    company.sever("df")
+    following = view(2, "afcdebg")
+    for name in SEVEN.ids:
+        company.hear(name, ev.ViewSeen(following))
+    assert rounds(company) < 0.8 < DIAL_TIMEOUT_S
+    assert company.path("d", "f").startswith("via")
+
+
+def test_a_connection_that_only_one_end_has_does_not_keep_it_from_the_tunnel_of_the_other() -> None:
+    """As when a frozen peer goes on, and accepts a connection whose other end has given it up since."""
+    company = Company(SEVEN)
+    company.until(1.0)
+    rounds(company, 3)
+    company.sever("bd")
+    while company.path("d", "b") in ("direct", "") or company.path("b", "d") == "direct":
+        company.until(company.now + company.latency_s / 4)
+    company.hear("b", ev.LinkUp(PeerId("d"), 1))
+    assert (company.path("b", "d"), company.path("d", "b")[:3]) == ("direct", "via")
+    assert rounds(company) < 0.9
+    assert company.path("d", "b") == company.path("b", "d") != "direct"
 
 
 def test_without_broker_and_brothers_the_peer_is_gone_after_three_seconds() -> None:

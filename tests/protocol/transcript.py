@@ -412,7 +412,8 @@ def describe_frame(frame: fr.Frame, payload: memoryview | bytes | None) -> str:
             return f"poll {number} for {candidate} in {epoch >> 32}{led}"
         case fr.Propose(_, candidate, number, ballot):
             world = unpack(payload or b"", View)
-            return f"propose {number} of {candidate} by ballot {describe_ballot(ballot)}: {world.epoch} {''.join(world.ids)}"
+            led = describe_ballot(ballot)
+            return f"propose {number} of {candidate} by ballot {led}: {world.epoch} {''.join(world.ids)}"
         case fr.Vote(_, candidate, number, voter):
             promise = f", promises {describe_ballot(frame.promised)}" if frame.promised else ""
             accepts = f", accepts {describe_ballot(frame.accepted)}" if frame.accepted >= 0 else ""
