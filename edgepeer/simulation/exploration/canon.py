@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from math import ceil, isfinite
+from math import ceil, inf
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Final, TypeAlias
 
@@ -30,40 +30,45 @@ import numpy as np
 
 from edgepeer.errors import ProtocolBug
 from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.links import Link
 from edgepeer.protocol.round import Round
 from edgepeer.protocol.segments import RateEstimate
 from edgepeer.protocol.streams import Prefix
 from edgepeer.protocol.timing import Pace, RoundTrip
+from edgepeer.protocol.vitals import Vitals
 
-__all__ = ["HORIZON_S", "NOW", "Canon", "Value", "on_grid"]
+__all__ = ["BEAT_S", "HORIZON_S", "NOW", "Canon", "Value"]
 
 Value: TypeAlias = Any
 """Nested tuples of immutable values: hashable, and equal if the states are."""
 
 NOW: Final = float(1 << 20)
 """What every machine's clock shows when something happens to it."""
-HORIZON_S: Final = 8.0
-"""What is longer ago than this is so long ago."""
-_GRID: Final = 64.0
-"""Times are multiples of 1/64 s."""
+HORIZON_S: Final = 5.25
+"""What is longer ago than this is so long ago ..."""
+_LINK_HORIZON_S: Final = 2.0
+"""... and of a link. No limit of a machine that is explored is longer."""
+BEAT_S: Final = 0.25
+"""Times are multiples of this, and what is due in between is due then."""
 _TIMES_FROM: Final = NOW / 2
 
-# With heartbeats of one fixed length, and silence shorter than any measured patience, nothing depends on these.
 _MEASURED: Final = (RoundTrip, RateEstimate)
-_PACES: Final = (Pace,)
-_SCRATCH: Final[dict[tuple[type, str], Callable[[Any], bool]]] = {
-    (Round, "spare"): lambda rd: True,
-    (Round, "partial"): lambda rd: rd.partial is not rd.own and all(s.added < 0 for s in rd.streams.values()),
-    (Prefix, "buffer"): lambda prefix: prefix.received < 0,
+"""With heartbeats of one fixed length, and silence shorter than any measured patience, nothing depends on these."""
+_FORGOTTEN: Final[dict[tuple[type, str], tuple[Any, Callable[[Any], bool]]]] = {
+    (Pace, "_period_s"): (None, lambda pace: True),
+    (Pace, "_ended_at"): (None, lambda pace: True),
+    (Link, "closed_at"): (-inf, lambda link: True),
+    (Link, "echo_at"): (0.0, lambda link: not link.echo),
+    (Vitals, "_say_at"): (inf, lambda vitals: True),
+    (Round, "spare"): (None, lambda rd: True),
+    (Round, "partial"): (None, lambda rd: rd.partial is not rd.own and all(s.added < 0 for s in rd.streams.values())),
+    (Prefix, "buffer"): (None, lambda prefix: prefix.received < 0),
 }
-"""Memory whose content means nothing yet."""
+"""What stands for an attribute, and when: of what is measured as well, of what only people are told, and of memory
+whose content means nothing yet."""
+_Attribute: TypeAlias = tuple[str, tuple[Any, Callable[[Any], bool]] | None]
 _PLAIN: Final = frozenset({type(None), bool, int, str, bytes})
 _CALLABLES: Final = (FunctionType, MethodType, BuiltinFunctionType)
-
-
-def on_grid(seconds: float) -> float:
-    """The same or a little later, as a multiple of the grid."""
-    return ceil(seconds * _GRID - 1e-6) / _GRID
 
 
 class Canon:
@@ -76,7 +81,7 @@ class Canon:
 
     def __init__(self, root: object) -> None:
         self._root = root
-        self._names: dict[type, tuple[tuple[str, Callable[[Any], bool] | None], ...]] = {}
+        self._names: dict[type, tuple[_Attribute, ...]] = {}
         self._fixed: dict[type, object] = {}
         self._bound: set[int] = set()
         self._pool: dict[Value, Value] = {}
@@ -118,12 +123,12 @@ class Canon:
         if self._fixed.setdefault(type(value), value) is not value:
             raise ProtocolBug(f"two of {type(value).__name__} in one machine, which both have callables")
 
-    def _names_of(self, value: object) -> tuple[tuple[str, Callable[[Any], bool] | None], ...]:
+    def _names_of(self, value: object) -> tuple[_Attribute, ...]:
         kind = type(value)
         found = self._names.get(kind)
         if found is None:
             found = self._names[kind] = tuple(
-                (name, next((rule for (of, at), rule in _SCRATCH.items() if at == name and issubclass(kind, of)), None))
+                (name, next((rule for (of, at), rule in _FORGOTTEN.items() if at == name and issubclass(kind, of)), None))
                 for name in _attributes(value)
                 if kind not in self._fixed or not self._is_static(getattr(value, name))
             )
@@ -140,7 +145,7 @@ class Canon:
         """The state at `now`."""
         self._seen.clear()
         self._objects.clear()
-        self._now = now
+        self._now, self._horizon = now, -HORIZON_S
         return self._take(self._root)
 
     def _take(self, value: Any) -> Value:
@@ -148,7 +153,7 @@ class Canon:
         if kind in _PLAIN:
             return value
         if kind is float:
-            return self._time(value) if value >= _TIMES_FROM and isfinite(value) else value
+            return self._time(value) if _TIMES_FROM <= value < inf else value
         if kind is tuple:
             return ("t", *map(self._take, value)) if value else ()
         if kind is dict or kind is OrderedDict:
@@ -162,7 +167,7 @@ class Canon:
         if kind is list:
             return ("l", *map(self._take, value))
         if kind in _MEASURED:
-            return kind
+            return "m", kind
         number = self._seen.get(id(value))
         if number is not None:
             return "=", number
@@ -172,19 +177,23 @@ class Canon:
             return "a", value.dtype.str, value.tobytes(), value.flags.writeable
         if kind is bytearray:
             return "b", bytes(value)
-        if kind in _PACES:
-            return "=", kind
         if not _is_instance(value):
             raise ProtocolBug(f"a machine's state can't hold a {kind.__name__}")
         taken: list[Value] = [kind]
-        for name, is_scratch in self._names_of(value):
+        horizon, self._horizon = self._horizon, -_LINK_HORIZON_S if kind is Link else self._horizon
+        for name, rule in self._names.get(kind) or self._names_of(value):
+            if rule is not None and rule[1](value):
+                taken.append(rule[0])
+                continue
             at = getattr(value, name)
-            taken.append(None if is_scratch is not None and is_scratch(value) else self._take(at))
+            taken.append(at if type(at) in _PLAIN else self._take(at))
+        self._horizon = horizon
         whole = tuple(taken)
         return self._pool.setdefault(whole, whole)
 
     def _time(self, value: float) -> Value:
-        return "@", max(on_grid(value - self._now), -HORIZON_S)
+        beats = ceil((value - self._now) / BEAT_S - 1e-6)
+        return "@", max(beats * BEAT_S, self._horizon)
 
     def _dict(self, value: dict[Any, Any]) -> Value:
         try:
@@ -203,7 +212,7 @@ class Canon:
 
     def _put(self, value: Value) -> Any:
         if type(value) is not tuple:
-            return value() if type(value) is type else value
+            return value
         if not value:
             return ()
         kind = value[0]
@@ -212,11 +221,9 @@ class Canon:
         if kind == "@":
             return NOW + value[1]
         if kind == "=":
-            if type(value[1]) is type:
-                found = value[1](1.0, 1.0)
-                self._objects.append(found)
-                return found
             return self._objects[value[1]]
+        if kind == "m":
+            return value[1]()
         if kind == "a":
             array = np.frombuffer(value[2], dtype=value[1]).copy()
             array.flags.writeable = value[3]
@@ -238,8 +245,9 @@ class Canon:
         fixed = self._fixed.get(kind)
         made: object = fixed if fixed is not None else kind.__new__(kind)
         self._objects.append(made)
+        setattr_ = object.__setattr__
         for (name, _), each in zip(self._names[kind], value[1:], strict=True):
-            object.__setattr__(made, name, self._put(each))
+            setattr_(made, name, self._put(each) if type(each) is tuple else each)
         return made
 
 

@@ -34,6 +34,8 @@ __all__ = ["FAULTS", "Action", "Fleet", "Setting", "State"]
 Action: TypeAlias = tuple[Any, ...]
 FAULTS: Final = ("kill", "power", "isolate", "cut", "oneway", "freeze", "reset")
 _LASTING: Final = ("isolate", "cut", "oneway", "freeze")
+_PATIENCE_BEATS: Final = 80
+"""If nobody does anything for so long, nobody will."""
 _LIFE: Final = 1 << 16
 """Incarnations of two lives are so far apart."""
 
@@ -294,20 +296,30 @@ class Fleet:
             and not self.cut(state, other, peer)
         )
 
-    def _waits(self, state: State) -> float | None:
-        """After how long somebody does something because time passes; None: nobody ever does."""
-        least = float("inf")
-        for peer in range(self.n):
-            if self.idle(state, peer):
-                continue
-            acts_s, says_s, said = self.lives[peer].soon(state.lives[peer], self.around(state, peer))
-            if says_s < min(acts_s, least) and any(self.matters(state, peer, op) for op in said):
-                acts_s = says_s
-            least = min(least, acts_s)
-        return least if least != float("inf") else None
+    def _waits(self, state: State) -> tuple[tuple[Step, ...], ...] | None:
+        """What all do until one of them does something because time passes: their steps, beat by beat. None: nobody
+        ever does anything."""
+        numbers = list(state.lives)
+        awake = [(peer, ("beat", self.around(state, peer))) for peer in range(self.n) if not self.idle(state, peer)]
+        passed = []
+        for _ in range(_PATIENCE_BEATS):
+            steps = tuple(self.lives[peer].step(numbers[peer], event) for peer, event in awake)
+            passed.append(steps)
+            for (peer, _), step in zip(awake, steps, strict=True):
+                if step.broken or step.ends or step.views or any(self._is_news(state, peer, op) for op in step.ops):
+                    return tuple(passed)
+            before = list(numbers)
+            for (peer, _), step in zip(awake, steps, strict=True):
+                numbers[peer] = step.after
+            if numbers == before:
+                break
+        return None
+
+    def _is_news(self, state: State, peer: int, op: Op) -> bool:
+        return op[0] != "send" or not self.frames.is_ping(op[2]) or self.matters(state, peer, op)
 
     def matters(self, state: State, peer: int, ping: Op) -> bool:
-        """Whether a Ping would change anything where it goes."""
+        """Whether a Ping would change anything where it goes. Most say what the one before has said."""
         other = int(ping[1][1:])
         if not (state.open[peer] >> other & 1 and state.open[other] >> peer & 1) or self.idle(state, other):
             return False
@@ -399,7 +411,9 @@ class _Draft:
     # -- a peer handles something ----------------------------------------------------------------------------------
 
     def _event(self, peer: int, event: Op) -> None:
-        step = self.fleet.lives[peer].step(self.lives[peer], event)
+        self._step(peer, self.fleet.lives[peer].step(self.lives[peer], event))
+
+    def _step(self, peer: int, step: Step) -> None:
         if step.broken:
             raise Violation(f"{self.fleet.names[peer]}: {step.broken}")
         self.lives[peer] = step.after
@@ -572,11 +586,13 @@ class _Draft:
         self._event(peer, ("contribute",))
 
     def _wait(self) -> None:
-        state = self._was
-        seconds = self.fleet.waits(state)
-        for peer in range(self.n):
-            if not self.fleet.idle(state, peer):
-                self._event(peer, ("time", seconds, self.fleet.around(state, peer)))
+        awake = [peer for peer in range(self.n) if not self.fleet.idle(self._was, peer)]
+        *quiet, last = self.fleet.waits(self._was) or ((),)
+        for steps in quiet:
+            for peer, step in zip(awake, steps, strict=True):
+                self.lives[peer] = step.after
+        for peer, step in zip(awake, last, strict=True):
+            self._step(peer, step)
 
     # -- faults ------------------------------------------------------------------------------------------------------
 

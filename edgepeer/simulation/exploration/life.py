@@ -22,20 +22,19 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.node import Node
-from edgepeer.simulation.exploration.canon import NOW, Canon, Value, on_grid
+from edgepeer.simulation.exploration.canon import BEAT_S, NOW, Canon, Value
 from edgepeer.topology.view import Member, View
 from edgepeer.wire.codec import has_document, unwrap, wrap
 from edgepeer.wire.frames import Frame, Ping, Via
 
 __all__ = [
-    "BEAT_S", "DROPPED", "LIMITS", "Committed", "Facts", "Frames", "Lives", "Op", "Step", "Table", "contribution",
+    "DROPPED", "LIMITS", "Committed", "Facts", "Frames", "Lives", "Op", "Step", "Table", "contribution",
 ]  # fmt: skip
 
-BEAT_S: Final = 0.25
 LIMITS: Final = Limits(
     heartbeat_min_s=BEAT_S,
     heartbeat_s=BEAT_S,
-    silence_s=1.0,
+    silence_s=0.9,
     refused_s=0.25,
     relay_after_s=0.25,
     settle_s=0.25,
@@ -52,7 +51,6 @@ LIMITS: Final = Limits(
 """All times of one kind, so that few states differ by nothing but a time."""
 DROPPED: Final = b"dropped"
 """Stands for the sum of a round that ended without one."""
-_PATIENCE_TICKS: Final = 64
 _LATE_S: Final = 2.0
 """By how much a frozen process is late."""
 _NO_STATE: Final = b"-"
@@ -189,7 +187,6 @@ class Lives:
         self._states: list[Value] = []
         self.facts: list[Facts] = []
         self._steps: dict[tuple[int, Op], Step] = {}
-        self._soon: dict[tuple[int, tuple[PeerId, ...]], tuple[float, float, tuple[Op, ...]]] = {}
         self.worked_out = 0
         """How many steps the machine itself has made."""
 
@@ -231,7 +228,7 @@ class Lives:
 
     def step(self, state: int, event: Op) -> Step:
         """What happens in that state because of ("frame", peer, frame), ("up", peer, incarnation), ("down", peer),
-        ("failed", peer, refused), ("contribute",), ("late",), ("time", seconds, connected peers that are there), or
+        ("failed", peer, refused), ("contribute",), ("late",), ("beat", connected peers that are there), or
         ("word", word) of the broker: ("seen", member), ("gone", peer), ("view", view), ("synced",), ("relayed", frame).
         """
         known = self._steps.get((state, event))
@@ -250,16 +247,6 @@ class Lives:
             said = " ".join(str(error).split())
             return Step(-1, broken=said if isinstance(error, ProtocolBug) else f"{type(error).__name__}: {said}")
         return Step(after, tuple(table.ops), tuple(table.ends), tuple(table.views))
-
-    def soon(self, state: int, around: tuple[PeerId, ...]) -> tuple[float, float, tuple[Op, ...]]:
-        """After how long a life does something if nothing but time passes; and after how long it says what it has said
-        before, and what that is. Infinite: never. `around`: connected peers that are there."""
-        key = state, around
-        known = self._soon.get(key)
-        if known is None:
-            self._canon.put(self._states[state])
-            known = self._soon[key] = Table(self._life, self._frames).look_ahead(around)
-        return known
 
 
 class Table:
@@ -293,8 +280,12 @@ class Table:
     def happen(self, event: Op) -> float:
         """Let it happen. Returns what the clock shows then."""
         kind = event[0]
-        if kind == "time":
-            self._pass(event[1], event[2])
+        if kind == "beat":
+            self._now = NOW + BEAT_S
+            for peer in event[1]:
+                self._handle(ev.Heard(peer))
+            if self._node.next_deadline() <= self._now:
+                self._do(self._node.tick(self._now))
         elif kind == "late":
             self._now = NOW + _LATE_S
             self._do(self._node.tick(self._now))
@@ -331,47 +322,6 @@ class Table:
                 raise ProtocolBug(f"sink of {len(sink)} bytes for {len(data)}")
             sink[:] = data
         return ev.FrameReceived(peer, frame, None, len(data), sink is not None)
-
-    # -- time ------------------------------------------------------------------------------------------------------
-
-    def _pass(self, seconds: float, around: tuple[PeerId, ...]) -> None:
-        """Time passes, and those who are there are heard of. What is said again and again is said once, at the end."""
-        until, pings = NOW + seconds, dict[PeerId, Op]()
-        while (due := NOW + on_grid(self._node.next_deadline() - NOW)) <= until:
-            if due <= self._now:
-                due = self._now + on_grid(1e-3)
-                if due > until:
-                    break
-            before, self.ops = self.ops, []
-            self._tick(due, around)
-            pings.update((op[1], op) for op in self.ops if self._is_ping(op))
-            self.ops = before + [op for op in self.ops if not self._is_ping(op)]
-        self._now = until
-        self.ops += pings.values()
-
-    def _tick(self, now: float, around: tuple[PeerId, ...]) -> None:
-        self._now = now
-        for peer in around:
-            self._handle(ev.Heard(peer))
-        self._do(self._node.tick(now))
-
-    def _is_ping(self, op: Op) -> bool:
-        return op[0] == "send" and self._frames.is_ping(op[2])
-
-    def look_ahead(self, around: tuple[PeerId, ...]) -> tuple[float, float, tuple[Op, ...]]:
-        said_s, said = float("inf"), tuple[Op, ...]()
-        for _ in range(_PATIENCE_TICKS):
-            due = NOW + on_grid(self._node.next_deadline() - NOW)
-            try:
-                self._tick(due if due > self._now else self._now + on_grid(1e-3), around)
-            except Exception:  # to be found again when it happens
-                return self._now - NOW, said_s, said
-            if self.ends or self.views or not all(map(self._is_ping, self.ops)):
-                return self._now - NOW, said_s, said
-            if self.ops and not said:
-                said_s, said = self._now - NOW, tuple(self.ops)
-            self.ops.clear()
-        return float("inf"), said_s, said
 
     # -- effects ---------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ class Bounds:
     depth: int = 3
     """Surprises on the way to a state, at most; with `any_order` steps."""
     states: int = 1_000_000
-    waits: int = 40
+    waits: int = 16
     """How often time passes after the last surprise, until what comes then is taken for more of the same."""
     any_order: bool = False
     """Whether there is no usual order, and all orders are gone through."""
