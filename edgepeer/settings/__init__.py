@@ -4,6 +4,7 @@ from edgepeer.settings.fields import Setting, settings_of
 from edgepeer.settings.model import (
     BrokerSettings,
     EmulateSettings,
+    ExploreSettings,
     FabricSettings,
     IsolationSettings,
     JobSettings,
@@ -19,6 +20,7 @@ from edgepeer.settings.sources import find_config, load_settings, variable
 __all__ = [
     "BrokerSettings",
     "EmulateSettings",
+    "ExploreSettings",
     "FabricSettings",
     "IsolationSettings",
     "JobSettings",

@@ -7,7 +7,7 @@ flags, their help and the text of a refusal all follow from the fields here.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -19,6 +19,7 @@ __all__ = [
     "VERBS",
     "BrokerSettings",
     "EmulateSettings",
+    "ExploreSettings",
     "FabricSettings",
     "IsolationSettings",
     "JobSettings",
@@ -67,6 +68,8 @@ _Name = Annotated[
         extra={"allowed": "1 to 63 letters, digits, '.', '_' and '-', a letter or digit first"},
     ),
 ]
+_FAULT_KINDS: Final = "kill, power, isolate, cut, oneway, freeze and reset"
+_FaultKind: TypeAlias = Literal["kill", "power", "isolate", "cut", "oneway", "freeze", "reset"]
 _Text = Annotated[str, Meta(min_length=1, max_length=512)]
 
 
@@ -360,6 +363,31 @@ class RunSettings(VerbSettings, frozen=True, kw_only=True):
     ] = ()
 
 
+class ExploreSettings(VerbSettings, frozen=True, kw_only=True):
+    """Settings of `edgepeer simulate explore`."""
+
+    verb: ClassVar[str] = "simulate-explore"
+
+    peers: Annotated[Annotated[int, Meta(ge=2, le=5)], _says("Peers of the fleet.")] = 3
+    faults: Annotated[Annotated[int, Meta(ge=0, le=8)], _says("How many faults there are, at most.")] = 2
+    kinds: Annotated[
+        Annotated[tuple[_FaultKind, ...], Meta(min_length=1, max_length=7)],
+        _says("Which ones.", allowed=f"of {_FAULT_KINDS}, with commas between", metavar="KIND,KIND"),
+    ] = ("kill", "isolate", "cut", "freeze")
+    depth: Annotated[
+        Annotated[int, Meta(ge=0, le=1000)],
+        _says("How many things are not as usual: faults, their ends, what is late. With any-order, how many steps."),
+    ] = 3
+    any_order: Annotated[bool, _says("Go through all orders, and not those first that are nearest to the usual one.")] = (
+        False
+    )
+    rounds: Annotated[Annotated[int, Meta(ge=1, le=10)], _says("How many rounds there are.")] = 3
+    plain: Annotated[bool, _says("Explore allreduce calls without a run.")] = False
+    seconds: Annotated[Annotated[float, Meta(gt=0, le=100_000_000)] | None, _says("How long, at most.")] = None
+    states: Annotated[Annotated[int, Meta(ge=1, le=1_000_000_000)], _says("How many states, at most.")] = 10_000_000
+    jobs: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("How many processes.")] = 1
+
+
 class IsolationSettings(VerbSettings, frozen=True, kw_only=True):
     """Settings of `edgepeer simulate isolation`."""
 
@@ -382,6 +410,7 @@ VERBS: Final[tuple[type[VerbSettings], ...]] = (
     EmulateSettings,
     StatusSettings,
     SoakSettings,
+    ExploreSettings,
     RunSettings,
     IsolationSettings,
 )

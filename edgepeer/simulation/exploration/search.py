@@ -12,13 +12,13 @@ From some of the states it is seen whether the fleet finds together again once a
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from edgepeer.simulation.exploration.checks import Violation, living
 from edgepeer.simulation.exploration.fleet import Action, Fleet, Setting, State
 
-__all__ = ["Bounds", "Find", "Search", "Tally", "explore", "recover"]
+__all__ = ["Bounds", "Find", "Search", "Tally", "recover"]
 
 _RECOVERY_STEPS = 4000
 _ROUNDS_MORE = 2
@@ -59,7 +59,7 @@ class Tally:
     """Ways on that were left after `Bounds.waits`."""
     whole: bool = False
     """Whether all states within the bounds were seen, in all of their depths."""
-    by_depth: tuple[int, ...] = ()
+    by_depth: tuple[int, ...] = (0,)
     """New states in each depth."""
 
 
@@ -92,31 +92,57 @@ class Search:
         self._parents = array("q")
         self._lengths = array("l")
         self._actions: list[Action] = []
+        self._prints: list[bytes] = []
         self._later: list[tuple[State, int, Action]] = []
+        self._new_from = 0
+        self._stopped = False
 
     def run(self) -> Find | None:
         """The first thing that breaks; None if nothing does within the bounds."""
-        tally = self.tally
+        found = self.begin()
+        while found is None and self._later and self.tally.depth < self.bounds.depth and not self._stopped:
+            found = self.deepen()
+        self.tally.whole = found is None and not self._stopped
+        return found
+
+    def begin(self) -> Find | None:
+        """All states without a surprise."""
         try:
             state = self.fleet.formed()
         except Violation as violation:
             return Find(str(violation), ())
-        now: Iterator[tuple[State, int, Action]] = iter(())
-        found = self._follow(state, -1, ("begin",))
-        while found is None and tally.depth < self.bounds.depth:
-            pending, self._later = self._later, []
-            if not pending:
-                break
-            tally.depth += 1
-            tally.by_depth += (0,)
-            now = iter(pending)
-            for before, parent, action in now:
-                if tally.states >= self.bounds.states or not self._go_on(tally):
-                    return None
-                if (found := self._try(before, parent, action)) is not None:
-                    return found
-        tally.whole = found is None and not self._later or tally.depth == self.bounds.depth
-        return found
+        return self._follow(state, -1, ("begin",))
+
+    def deepen(self) -> Find | None:
+        """All states with one surprise more."""
+        tally, self._new_from = self.tally, len(self._prints)
+        tally.depth += 1
+        tally.by_depth += (0,)
+        pending, self._later = self._later, []
+        for before, parent, action in pending:
+            if tally.states >= self.bounds.states or not self._go_on(tally):
+                self._stopped = True
+                return None
+            if (found := self._try(before, parent, action)) is not None:
+                return found
+        return None
+
+    # -- for several that share the work -------------------------------------------------------------------------
+
+    def keep(self, mine: Callable[[int], bool]) -> None:
+        """Leave the other surprises of the next depth to others."""
+        self._later = [each for number, each in enumerate(self._later) if mine(number)]
+
+    def fresh(self) -> set[bytes]:
+        """Fingerprints of the states of this depth."""
+        return set(self._prints[self._new_from :])
+
+    def forget(self, taken: set[bytes], seen: set[bytes]) -> None:
+        """Others go on from the states in `taken`, and have seen those in `seen`."""
+        self._later = [each for each in self._later if self._prints[each[1]] not in taken]
+        self._seen |= seen
+
+    # -- states --------------------------------------------------------------------------------------------------
 
     def _try(self, before: State, parent: int, action: Action) -> Find | None:
         self.tally.transitions += 1
@@ -129,14 +155,13 @@ class Search:
     def _follow(self, state: State, parent: int, action: Action, before: State | None = None) -> Find | None:
         """Go the usual way on, as long as it is new."""
         tally, fleet, bounds = self.tally, self.fleet, self.bounds
-        if not tally.by_depth:
-            tally.by_depth = (0,)
         waits = 0
         while True:
             fingerprint = fleet.fingerprint(state)
             if fingerprint in self._seen:
                 return None
             self._seen.add(fingerprint)
+            self._prints.append(fingerprint)
             parent = self._note(parent, action)
             if before is not None and state.history is not before.history:
                 tally.committed += state.history.ends != before.history.ends
@@ -191,7 +216,7 @@ def recover(fleet: Fleet, state: State) -> str | None:
     Nothing is asked of a fleet that has a view of which too few lives are left: it has to wait for them.
     """
     facts = [fleet.facts(state, peer) for peer in range(fleet.n)]
-    if any(not _can_go_on(view.ids[0], living(view, facts), view.size, facts) for view in state.history.views):
+    if any(2 * living(view, facts) <= view.size for view in state.history.views):
         return None
     try:
         for fault in state.active:
@@ -208,10 +233,6 @@ def recover(fleet: Fleet, state: State) -> str | None:
     except Violation as violation:
         return str(violation)
     return "the fleet does not find together again: " + "; ".join(_standing(fleet, state))
-
-
-def _can_go_on(head: str, lives: int, size: int, facts: list[object]) -> bool:
-    return 2 * lives > size
 
 
 def _together(fleet: Fleet, state: State) -> bool:
@@ -234,9 +255,3 @@ def _standing(fleet: Fleet, state: State) -> list[str]:
         said.append(f"{each.peer} is in {view}, after round {each.over}")
     return said
 
-
-def explore(setting: Setting, bounds: Bounds, go_on: Callable[[Tally], bool]) -> tuple[Tally, Find | None]:
-    """Go through everything within the bounds, or until something breaks."""
-    search = Search(setting, bounds, go_on)
-    found = search.run()
-    return search.tally, found
