@@ -68,8 +68,8 @@ _Name = Annotated[
         extra={"allowed": "1 to 63 letters, digits, '.', '_' and '-', a letter or digit first"},
     ),
 ]
-_FAULT_KINDS: Final = "kill, power, isolate, cut, oneway, freeze and reset"
-_FaultKind: TypeAlias = Literal["kill", "power", "isolate", "cut", "oneway", "freeze", "reset"]
+_FAULT_KINDS: Final = "kill, power, isolate, cut, oneway, freeze, reset and damage"
+_FaultKind: TypeAlias = Literal["kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage"]
 _Text = Annotated[str, Meta(min_length=1, max_length=512)]
 
 
@@ -371,7 +371,7 @@ class ExploreSettings(VerbSettings, frozen=True, kw_only=True):
     peers: Annotated[Annotated[int, Meta(ge=2, le=5)], _says("Peers of the fleet.")] = 3
     faults: Annotated[Annotated[int, Meta(ge=0, le=8)], _says("How many faults there are, at most.")] = 2
     kinds: Annotated[
-        Annotated[tuple[_FaultKind, ...], Meta(min_length=1, max_length=7)],
+        Annotated[tuple[_FaultKind, ...], Meta(min_length=1, max_length=8)],
         _says("Which ones.", allowed=f"of {_FAULT_KINDS}, with commas between", metavar="KIND,KIND"),
     ] = ("kill", "isolate", "cut", "freeze")
     depth: Annotated[

@@ -28,11 +28,12 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from edgepeer.ids import PeerId
 from edgepeer.simulation.exploration.checks import NOTHING_YET, History, Violation, look_at
 from edgepeer.simulation.exploration.life import Facts, Frames, Lives, Op, Step
+from edgepeer.wire.frames import Result
 
 __all__ = ["FAULTS", "Action", "Fleet", "Setting", "State"]
 
 Action: TypeAlias = tuple[Any, ...]
-FAULTS: Final = ("kill", "power", "isolate", "cut", "oneway", "freeze", "reset")
+FAULTS: Final = ("kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage")
 _LASTING: Final = ("isolate", "cut", "oneway", "freeze")
 _PATIENCE_BEATS: Final = 80
 """If nobody does anything for so long, nobody will."""
@@ -56,8 +57,6 @@ class Setting:
     fanout: int = 2
     one_successor: bool = False
     """Whether it is checked that a view never has two successors."""
-    corrupt: bool = False
-    """Whether vectors are damaged on their way from the second peer to the first, and on every way down."""
 
 
 class State(NamedTuple):
@@ -271,15 +270,24 @@ class Fleet:
                 yield "restart", peer
         if state.faults < self.setting.faults:
             for fault in self._faults:
-                if fault not in state.active and all(state.lives[p] >= 0 for p in fault[1:]):
-                    if fault[0] != "reset" or state.open[fault[1]] >> fault[2] & 1:
-                        yield fault
+                if fault not in state.active and self._can_befall(state, *fault):
+                    yield fault
+
+    def _can_befall(self, state: State, kind: str, *peers: int) -> bool:
+        if any(state.lives[peer] < 0 for peer in peers):
+            return False
+        if kind == "damage":
+            channel = state.channels[peers[0] * self.n + peers[1]]
+            return bool(channel) and isinstance(self.frames[channel[0]][0], Result)
+        return kind != "reset" or bool(state.open[peers[0]] >> peers[1] & 1)
 
     def _all_faults(self) -> Iterator[Action]:
         for kind in FAULTS:
             for a in range(self.n):
-                if kind in ("cut", "oneway", "reset"):
-                    yield from ((kind, a, b) for b in range(self.n) if (b > a if kind != "oneway" else b != a))
+                if kind in ("cut", "reset"):
+                    yield from ((kind, a, b) for b in range(a + 1, self.n))
+                elif kind in ("oneway", "damage"):
+                    yield from ((kind, a, b) for b in range(self.n) if b != a)
                 else:
                     yield kind, a
 
@@ -505,12 +513,7 @@ class _Draft:
         elif thing[0] == "up":
             self._comes_up(b, a, thing[1])
         elif self.open[b] >> a & 1:
-            self._event(b, ("frame", name, self._damaged(number, b) if self.fleet.setting.corrupt else number))
-
-    def _damaged(self, number: int, receiver: int) -> int:
-        frame, data = self.frames[number]
-        down = type(frame).__name__ == "Result" and receiver == self.n - 1
-        return self.frames.number((frame, bytes([data[0] ^ 1]) + data[1:])) if down and data else number
+            self._event(b, ("frame", name, number))
 
     def _comes_up(self, peer: int, other: int, incarnation: int) -> None:
         self.dials[peer] &= ~(1 << other)
@@ -637,6 +640,13 @@ class _Draft:
     def _reset(self, a: int, b: int) -> None:
         for one, other in ((a, b), (b, a)):
             self.channels[one * self.n + other] = self._there(other, one, one * self.n + other)
+
+    def _damage(self, a: int, b: int) -> None:
+        """A bit of the result that is under way turns."""
+        at = a * self.n + b
+        number, *rest = self.channels[at]
+        frame, data = self.frames[number]
+        self.channels[at] = (self.frames.number((frame, bytes([data[0] ^ 1]) + data[1:])), *rest)
 
     def _heal(self, fault: Action) -> None:
         self.active = tuple(each for each in self.active if each != fault)
