@@ -61,7 +61,7 @@ _FORGOTTEN: Final[dict[tuple[type, str], tuple[Any, Callable[[Any], bool]]]] = {
     (Link, "echo_at"): (0.0, lambda link: not link.echo),
     (Vitals, "_say_at"): (inf, lambda vitals: True),
     (Round, "spare"): (None, lambda rd: True),
-    (Round, "partial"): (None, lambda rd: rd.partial is not rd.own and all(s.added < 0 for s in rd.streams.values())),
+    (Round, "partial"): (None, lambda rd: rd.reduced < 0 and all(s.added < 0 for s in rd.streams.values())),
     (Prefix, "buffer"): (None, lambda prefix: prefix.received < 0),
 }
 """What stands for an attribute, and when: of what is measured as well, of what only people are told, and of memory

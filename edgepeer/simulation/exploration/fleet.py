@@ -448,7 +448,7 @@ class _Draft:
             other = int(op[1][1:])
             both = self.sessions >> peer & self.sessions >> other & 1
             if both and not self.fleet.cut(self._now(), peer, self.n):
-                self.words[other] += (self.frames.number(("relayed", op[2])),)
+                self.words[other] += (self.frames.number(("relayed", *self.frames[op[2]])),)
         else:
             presence, view = self.says[peer]
             if kind == "present":

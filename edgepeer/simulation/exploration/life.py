@@ -229,7 +229,7 @@ class Lives:
     def step(self, state: int, event: Op) -> Step:
         """What happens in that state because of ("frame", peer, frame), ("up", peer, incarnation), ("down", peer),
         ("failed", peer, refused), ("contribute",), ("late",), ("beat", connected peers that are there), or
-        ("word", word) of the broker: ("seen", member), ("gone", peer), ("view", view), ("synced",), ("relayed", frame).
+        ("word", word) of the broker: ("seen", member), ("gone", peer), ("view", view), ("synced",), ("relayed", frame, payload).
         """
         known = self._steps.get((state, event))
         if known is None:
@@ -301,7 +301,7 @@ class Table:
         if kind == "frame":
             return self._received(event[1], *self._frames[event[2]])
         if kind == "relayed":
-            return ev.Relayed(*self._frames[event[1]])
+            return ev.Relayed(event[1], event[2])
         make: dict[str, Callable[..., ev.Event]] = {
             "up": ev.LinkUp,
             "down": lambda peer: ev.LinkDown(peer, "closed"),

@@ -91,7 +91,7 @@ def _thing(fleet: Fleet, number: int) -> str:
         return _frame(*thing)
     kind = thing[0]
     if kind == "relayed":
-        return f"relayed: {_frame(*fleet.frames[thing[1]])}"
+        return f"relayed: {_frame(*thing[1:])}"
     if kind == "view":
         return _view(thing[1])
     if kind == "seen":
