@@ -1,4 +1,4 @@
-"""`edgepeer simulate`: fleets in virtual time. Schedules of faults, random ones, all of them; isolation by failed links."""
+"""`edgepeer simulate`: fleets in virtual time. Schedules of faults, random ones, all; isolation by failed links."""
 
 from __future__ import annotations
 
@@ -138,9 +138,9 @@ def _progress() -> Iterator[Callable[[float, float, str], None]]:
 
 
 def explore(settings: ExploreSettings) -> int:
-    from edgepeer.simulation.exploration.fleet import Setting
     from edgepeer.simulation.exploration.search import Bounds
     from edgepeer.simulation.exploration.shared import explore as go_through
+    from edgepeer.simulation.exploration.state import Setting
     from edgepeer.simulation.exploration.telling import lines
 
     setting = Setting(
@@ -163,7 +163,9 @@ def explore(settings: ExploreSettings) -> int:
         tally, find = go_through(setting, bounds, go_on, jobs=settings.jobs)
     _print_explored(tally, settings, time.monotonic() - began)
     if find is None:
-        print("all states within these bounds: nothing broke" if tally.whole else "not all states: nothing broke so far")
+        print(
+            "all states within these bounds: nothing broke" if tally.whole else "not all states: nothing broke so far"
+        )
         return 0
     print(f"broken: {find.complaint}\n", flush=True)
     print("\n".join(lines(setting, find)))
@@ -250,11 +252,14 @@ SOAK = Verb(
 EXPLORE = Verb(
     kind=ExploreSettings,
     about="Go through everything that can become of a small fleet.\n\n"
-    "Each state of two to five peers, their links and the broker is gone through once, those with the fewest faults and "
-    "delays first. At the first thing that must not be, prints how it comes to that, an action a line, and ends with "
-    "exit code 1. docs/simulator.md says what is checked, and what is left out.",
+    "Each state of two to five peers, their links and the broker is gone through once, those with the fewest faults "
+    "and delays first. At the first thing that must not be, prints how it comes to that, an action a line, and ends "
+    "with exit code 1. docs/simulator.md says what is checked, and what is left out.",
     examples=[
-        ("three peers, two faults, as far as it gets in ten minutes", "edgepeer simulate explore --seconds 600 --jobs 2"),
+        (
+            "three peers, two faults, as far as it gets in ten minutes",
+            "edgepeer simulate explore --seconds 600 --jobs 2",
+        ),
         ("two peers, all orders of the next 14 steps", "edgepeer simulate explore --peers 2 --any-order --depth 14"),
     ],
     run=explore,

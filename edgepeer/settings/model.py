@@ -7,7 +7,7 @@ flags, their help and the text of a refusal all follow from the fields here.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct
 
@@ -16,16 +16,11 @@ from edgepeer.wire.protocols import STATIC_TIMEOUT_S, ProtocolName
 
 __all__ = [
     "COMMON",
-    "VERBS",
     "BrokerSettings",
     "EmulateSettings",
-    "ExploreSettings",
     "FabricSettings",
-    "IsolationSettings",
     "JobSettings",
     "PeerSettings",
-    "RunSettings",
-    "SoakSettings",
     "StatusSettings",
     "TrainSettings",
     "VerbSettings",
@@ -68,8 +63,6 @@ _Name = Annotated[
         extra={"allowed": "1 to 63 letters, digits, '.', '_' and '-', a letter or digit first"},
     ),
 ]
-_FAULT_KINDS: Final = "kill, power, isolate, cut, oneway, freeze, reset and damage"
-_FaultKind: TypeAlias = Literal["kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage"]
 _Text = Annotated[str, Meta(min_length=1, max_length=512)]
 
 
@@ -328,89 +321,3 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
     pause: Annotated[_Faults, _says("Freeze a peer, PEER@8..12.", **_FAULTS)] = ()
     slow: Annotated[_Faults, _says("Let a peer compute so many times slower, PEERx4@8..12.", **_FAULTS)] = ()
     broker_down: Annotated[_Faults, _says("Stop the broker, 10..30, and start it again, empty.", **_FAULTS)] = ()
-
-
-class SoakSettings(VerbSettings, frozen=True, kw_only=True):
-    """Settings of `edgepeer simulate soak`."""
-
-    verb: ClassVar[str] = "simulate-soak"
-
-    hours: Annotated[
-        Annotated[float, Meta(gt=0, le=10_000)] | None,
-        _says("How long; an hour if neither this nor seconds nor schedules are given."),
-    ] = None
-    seconds: Annotated[Annotated[float, Meta(gt=0, le=100_000_000)] | None, _says("The same in seconds.")] = None
-    schedules: Annotated[
-        Annotated[int, Meta(ge=1, le=1_000_000_000)] | None,
-        _says("How many schedules, at most; time may be up before."),
-    ] = None
-    seed: Annotated[Annotated[int, Meta(ge=0, le=2**53)], _says("Seed of the first schedule.")] = 0
-    peers: Annotated[Annotated[int, Meta(ge=1, le=100)], _says("Peers of a fleet, at most.")] = 15
-
-    def __post_init__(self) -> None:
-        if self.hours is not None and self.seconds is not None:
-            raise ConfigError(f"seconds = {self.seconds:g}: hours say how long already; give one of them")
-
-
-class RunSettings(VerbSettings, frozen=True, kw_only=True):
-    """Settings of `edgepeer simulate run`."""
-
-    verb: ClassVar[str] = "simulate-run"
-
-    files: Annotated[
-        Annotated[tuple[Path, ...], Meta(max_length=100_000)],
-        _says("The schedules.", allowed="paths", metavar="FILE..."),
-    ] = ()
-
-
-class ExploreSettings(VerbSettings, frozen=True, kw_only=True):
-    """Settings of `edgepeer simulate explore`."""
-
-    verb: ClassVar[str] = "simulate-explore"
-
-    peers: Annotated[Annotated[int, Meta(ge=2, le=5)], _says("Peers of the fleet.")] = 3
-    faults: Annotated[Annotated[int, Meta(ge=0, le=8)], _says("How many faults there are, at most.")] = 2
-    kinds: Annotated[
-        Annotated[tuple[_FaultKind, ...], Meta(min_length=1, max_length=8)],
-        _says("Which ones.", allowed=f"of {_FAULT_KINDS}, with commas between", metavar="KIND,KIND"),
-    ] = ("kill", "isolate", "cut", "freeze")
-    depth: Annotated[
-        Annotated[int, Meta(ge=0, le=1000)],
-        _says("How many things are not as usual: faults, their ends, what is late. With any-order, how many steps."),
-    ] = 3
-    any_order: Annotated[bool, _says("Go through all orders, and not those first that are nearest to the usual one.")] = (
-        False
-    )
-    rounds: Annotated[Annotated[int, Meta(ge=1, le=10)], _says("How many rounds there are.")] = 3
-    plain: Annotated[bool, _says("Explore allreduce calls without a run.")] = False
-    seconds: Annotated[Annotated[float, Meta(gt=0, le=100_000_000)] | None, _says("How long, at most.")] = None
-    states: Annotated[Annotated[int, Meta(ge=1, le=1_000_000_000)], _says("How many states, at most.")] = 10_000_000
-    jobs: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("How many processes.")] = 1
-
-
-class IsolationSettings(VerbSettings, frozen=True, kw_only=True):
-    """Settings of `edgepeer simulate isolation`."""
-
-    verb: ClassVar[str] = "simulate-isolation"
-
-    peers: Annotated[
-        Annotated[tuple[Annotated[int, Meta(ge=2, le=255)], ...], Meta(min_length=1, max_length=16)],
-        _says("Sizes of the trees.", allowed="integers from 2 to 255, with commas between", metavar="N,N"),
-    ] = (7, 15, 31, 63)
-    trials: Annotated[Annotated[int, Meta(ge=1, le=1_000_000)], _says("Random orders of failures of each tree.")] = 2000
-    seed: Annotated[Annotated[int, Meta(ge=0, le=2**53)], _says("Seed of the random orders.")] = 0
-    json: Annotated[Path | None, _says("Write the numbers to this file.", metavar="FILE")] = None
-    plot: Annotated[Path | None, _says("Write a picture to this PNG file.", metavar="FILE")] = None
-
-
-VERBS: Final[tuple[type[VerbSettings], ...]] = (
-    BrokerSettings,
-    PeerSettings,
-    TrainSettings,
-    EmulateSettings,
-    StatusSettings,
-    SoakSettings,
-    ExploreSettings,
-    RunSettings,
-    IsolationSettings,
-)

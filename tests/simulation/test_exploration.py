@@ -16,10 +16,11 @@ from edgepeer.protocol.node import Node
 from edgepeer.protocol.round import Round
 from edgepeer.simulation.exploration.canon import NOW, Canon
 from edgepeer.simulation.exploration.checks import Violation
-from edgepeer.simulation.exploration.fleet import Fleet, Setting, State
+from edgepeer.simulation.exploration.fleet import Fleet
 from edgepeer.simulation.exploration.life import LIMITS
 from edgepeer.simulation.exploration.search import Bounds, Find, Search, recover
 from edgepeer.simulation.exploration.shared import explore
+from edgepeer.simulation.exploration.state import Setting, State
 from edgepeer.simulation.exploration.telling import lines, replay
 from edgepeer.topology.view import Member, View
 
@@ -108,7 +109,9 @@ def test_the_others_go_on_without_whoever_is_gone_and_take_it_in_again(fault: st
     assert len(state.history.views) > 1
     back = ("restart", 0) if fault in ("kill", "power") else ("heal", (fault, 0))
     state = fleet.after(state, back)
-    state = usually(fleet, state, lambda s: all((f := fleet.facts(s, p)) and f.view and f.view.size == 3 for p in range(3)))
+    state = usually(
+        fleet, state, lambda s: all((f := fleet.facts(s, p)) and f.view and f.view.size == 3 for p in range(3))
+    )
     assert recover(fleet, state) is None
 
 

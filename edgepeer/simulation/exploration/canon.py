@@ -13,8 +13,8 @@ structs. So a new field of the protocol is part of the state without a word here
     what is met a second time   | a reference to the first
     callables                   | nothing: they belong to the machine and stay
 
-Times are told from other numbers by their size: each machine has a clock of its own, which stands at NOW whenever an event
-comes. A machine that is put back is really in that state: what is rounded is rounded for it, too.
+Times are told from other numbers by their size: each machine has a clock of its own, which stands at NOW whenever an
+event comes. A machine that is put back is really in that state: what is rounded is rounded for it, too.
 """
 
 from __future__ import annotations
@@ -128,7 +128,10 @@ class Canon:
         found = self._names.get(kind)
         if found is None:
             found = self._names[kind] = tuple(
-                (name, next((rule for (of, at), rule in _FORGOTTEN.items() if at == name and issubclass(kind, of)), None))
+                (
+                    name,
+                    next((rule for (of, at), rule in _FORGOTTEN.items() if at == name and issubclass(kind, of)), None),
+                )
                 for name in _attributes(value)
                 if kind not in self._fixed or not self._is_static(getattr(value, name))
             )
@@ -243,7 +246,7 @@ class Canon:
 
     def _object(self, kind: type, value: Value) -> object:
         fixed = self._fixed.get(kind)
-        made: object = fixed if fixed is not None else kind.__new__(kind)
+        made: object = fixed if fixed is not None else object.__new__(kind)
         self._objects.append(made)
         setattr_ = object.__setattr__
         for (name, _), each in zip(self._names[kind], value[1:], strict=True):

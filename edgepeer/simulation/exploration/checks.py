@@ -20,7 +20,7 @@ from edgepeer.ids import PeerId
 from edgepeer.simulation.exploration.life import Committed, Facts, Step
 from edgepeer.topology.view import View
 
-__all__ = ["NOTHING_YET", "History", "Violation", "look_at"]
+__all__ = ["NOTHING_YET", "History", "Violation", "living", "look_at"]
 
 
 class Violation(ProtocolBug):
@@ -50,9 +50,7 @@ class History:
 NOTHING_YET: Final = History()
 
 
-def look_at(
-    history: History, peer: int, step: Step, facts: Sequence[Facts | None], *, one_successor: bool
-) -> History:
+def look_at(history: History, peer: int, step: Step, facts: Sequence[Facts | None], *, one_successor: bool) -> History:
     """The history after a step of a peer. `facts`: of all that live, after it.
 
     Raises:

@@ -1,7 +1,7 @@
 """One life of a peer as a table of states: what it does in each of them about each thing that can happen to it.
 
-What a peer does depends on its own state and on the event alone. So each pair is worked out once, by the real machine, and
-looked up from then on, whatever goes on elsewhere.
+What a peer does depends on its own state and on the event alone. So each pair is worked out once, by the real machine,
+and looked up from then on, whatever goes on elsewhere.
 
 The machine's application contributes when the explorer says so, and hands over and takes up states of the run at once.
 """
@@ -229,7 +229,8 @@ class Lives:
     def step(self, state: int, event: Op) -> Step:
         """What happens in that state because of ("frame", peer, frame), ("up", peer, incarnation), ("down", peer),
         ("failed", peer, refused), ("contribute",), ("late",), ("beat", connected peers that are there), or
-        ("word", word) of the broker: ("seen", member), ("gone", peer), ("view", view), ("synced",), ("relayed", frame, payload).
+        ("word", word) of the broker, by number: ("seen", member), ("gone", peer), ("view", view), ("synced",), or
+        ("relayed", frame, payload).
         """
         known = self._steps.get((state, event))
         if known is None:

@@ -1,10 +1,10 @@
 """Everything that can become of a small fleet, within bounds: each state once, those with the fewest surprises first.
 
-From every state there is one usual way on: what was sent first arrives first, and time passes when nothing else is
-left to do. Everything else is a *surprise*: a fault, its end, something that is late, time that passes before something
-arrives. All states with no surprise on the way come first, then all with one, and so on; so what is found to break
-has as few as possible. (Emmi, Qadeer, Rakamaric: Delay-bounded scheduling, POPL 2011.) With `any_order` every step counts,
-and the first that breaks is the shortest.
+From every state there is one usual way on: what is under way arrives, in a fixed order, and time passes when nothing
+else is left to do. Everything else is a *surprise*: a fault, its end, something that is late, time that passes before
+something arrives. All states with no surprise on the way come first, then all with one, and so on; so what is found to
+break has as few as possible. (Emmi, Qadeer, Rakamarić: Delay-bounded scheduling, POPL 2011.) With `any_order` every
+step is one, and the first that breaks is the shortest.
 
 From some of the states it is seen whether the fleet finds together again once all is well.
 """
@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edgepeer.simulation.exploration.checks import Violation, living
-from edgepeer.simulation.exploration.fleet import Action, Fleet, Setting, State
+from edgepeer.simulation.exploration.fleet import Fleet
+from edgepeer.simulation.exploration.state import Action, Setting, State
 
 __all__ = ["Bounds", "Find", "Search", "Tally", "recover"]
 
@@ -254,4 +255,3 @@ def _standing(fleet: Fleet, state: State) -> list[str]:
         view = f"view {each.view.epoch} of {', '.join(each.view.ids)}" if each.view is not None else "no view"
         said.append(f"{each.peer} is in {view}, after round {each.over}")
     return said
-

@@ -1,8 +1,8 @@
 """One exploration by several processes.
 
-Each goes through a part of the surprises of the first depth, and everything that comes of them, by itself. At the end of a
-depth they exchange the fingerprints of what they have seen; what several have come to goes on in the first of them only.
-So every state counts once, and is gone through again at most within one depth.
+Each goes through a part of the surprises of the first depth, and everything that comes of them, by itself. At the end
+of a depth they exchange the fingerprints of what they have seen; what several have come to goes on in the first of them
+only. So every state counts once, and is gone through again at most within one depth.
 
     the parent                            | a process
     --------------------------------------+-------------------------------------------------
@@ -23,8 +23,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 from edgepeer.errors import ProtocolBug
-from edgepeer.simulation.exploration.fleet import Setting
 from edgepeer.simulation.exploration.search import Bounds, Find, Search, Tally
+from edgepeer.simulation.exploration.state import Setting
 
 __all__ = ["explore"]
 

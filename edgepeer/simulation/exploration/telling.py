@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from edgepeer.errors import WireError
 from edgepeer.simulation.exploration.checks import Violation
-from edgepeer.simulation.exploration.fleet import Action, Fleet, Setting, State
+from edgepeer.simulation.exploration.fleet import Fleet
 from edgepeer.simulation.exploration.search import Find
+from edgepeer.simulation.exploration.state import Action, Setting, State
 from edgepeer.topology.view import View
 from edgepeer.wire.codec import has_document, unwrap
 from edgepeer.wire.documents import unpack

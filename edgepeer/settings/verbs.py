@@ -1,0 +1,29 @@
+"""All verbs that have settings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edgepeer.settings.model import (
+    BrokerSettings,
+    EmulateSettings,
+    PeerSettings,
+    StatusSettings,
+    TrainSettings,
+    VerbSettings,
+)
+from edgepeer.settings.simulating import ExploreSettings, IsolationSettings, RunSettings, SoakSettings
+
+__all__ = ["VERBS"]
+
+VERBS: Final[tuple[type[VerbSettings], ...]] = (
+    BrokerSettings,
+    PeerSettings,
+    TrainSettings,
+    EmulateSettings,
+    StatusSettings,
+    SoakSettings,
+    ExploreSettings,
+    RunSettings,
+    IsolationSettings,
+)
