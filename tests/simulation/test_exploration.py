@@ -202,9 +202,9 @@ def test_several_processes_stop_when_they_are_told() -> None:
     [
         (TRIO, ONE_SURPRISE),
         (Setting(peers=3, faults=1, run=""), ONE_SURPRISE),
-        (Setting(peers=2, faults=2), Bounds(depth=2, states=15_000)),
-        (Setting(peers=3, faults=2, kinds=("damage", "reset", "oneway")), Bounds(depth=2, states=15_000)),
-        (Setting(peers=4, faults=1, kinds=("kill", "isolate")), ONE_SURPRISE),
+        (Setting(peers=2, faults=2), Bounds(depth=2, states=6000)),
+        (Setting(peers=3, faults=2, kinds=("damage", "reset", "oneway")), Bounds(depth=2, states=6000)),
+        (Setting(peers=4, faults=1, kinds=("kill", "isolate")), Bounds(depth=1, states=6000)),
     ],
     ids=["run", "plain", "pair", "links", "four"],
 )
@@ -252,6 +252,16 @@ def test_a_digest_that_is_not_checked_is_found(monkeypatch: pytest.MonkeyPatch) 
     assert find is not None
     assert find.complaint.endswith("round 2 is not the sum over p0, p1, p2")
     assert [action[0] for action in find.actions if action[0] not in ("bring", "contribute")] == ["damage"]
+
+
+@pytest.mark.slow
+def test_two_peers_that_both_take_over_are_found() -> None:
+    """As the protocol is: two views of one epoch may be made, and the one that precedes gives way."""
+    setting = Setting(peers=3, faults=1, kinds=("kill",), one_successor=True)
+    find, _ = found(setting, Bounds(depth=2))
+    assert find is not None
+    assert find.complaint == "two views of epoch 2: p1/1, p2/1; p2/1, p1/1"
+    assert [line for line in lines(setting, find) if line.startswith(" ! ")] == [" ! kill p0", " ! restart p0"]
 
 
 @pytest.mark.slow
