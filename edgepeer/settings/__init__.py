@@ -6,20 +6,19 @@ from edgepeer.settings.model import (
     EmulateSettings,
     ExportSettings,
     FabricSettings,
-    IsolationSettings,
     JobSettings,
     PeerSettings,
-    RunSettings,
-    SoakSettings,
     StatusSettings,
     TrainSettings,
     VerbSettings,
 )
+from edgepeer.settings.simulating import ExploreSettings, IsolationSettings, RunSettings, SoakSettings
 from edgepeer.settings.sources import find_config, load_settings, variable
 
 __all__ = [
     "BrokerSettings",
     "EmulateSettings",
+    "ExploreSettings",
     "ExportSettings",
     "FabricSettings",
     "IsolationSettings",

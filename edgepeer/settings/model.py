@@ -32,16 +32,12 @@ from edgepeer.wire.protocols import STATIC_TIMEOUT_S, ProtocolName
 __all__ = [
     "COMMON",
     "MAX_MEMORY",
-    "VERBS",
     "BrokerSettings",
     "EmulateSettings",
     "ExportSettings",
     "FabricSettings",
-    "IsolationSettings",
     "JobSettings",
     "PeerSettings",
-    "RunSettings",
-    "SoakSettings",
     "StatusSettings",
     "TrainSettings",
     "VerbSettings",
@@ -320,69 +316,3 @@ class ExportSettings(VerbSettings, frozen=True, kw_only=True):
     checkpoint: Annotated[Path | None, _says("A checkpoint, or a directory of some.", metavar="FILE")] = None
     out: Annotated[Path | None, _says("The file to write: .keras or .npz.", metavar="FILE")] = None
     models: _Models = ()
-
-
-class SoakSettings(VerbSettings, frozen=True, kw_only=True):
-    """Settings of `edgepeer simulate soak`."""
-
-    verb: ClassVar[str] = "simulate-soak"
-
-    hours: Annotated[
-        Annotated[float, Meta(gt=0, le=10_000)] | None,
-        _says("How long; an hour if neither this nor seconds nor schedules are given."),
-    ] = None
-    seconds: Annotated[Annotated[float, Meta(gt=0, le=100_000_000)] | None, _says("The same in seconds.")] = None
-    schedules: Annotated[
-        Annotated[int, Meta(ge=1, le=1_000_000_000)] | None,
-        _says("How many schedules, at most; time may be up before."),
-    ] = None
-    seed: Annotated[
-        Annotated[int, Meta(ge=0, le=2**53)] | None,
-        _says("Seed of the first schedule; taken from the clock if not given."),
-    ] = None
-    peers: Annotated[Annotated[int, Meta(ge=1, le=100)], _says("Peers of a fleet, at most.")] = 21
-    jobs: Annotated[Annotated[int, Meta(ge=1, le=256)], _says("Processes that go through schedules at once.")] = 1
-
-    def __post_init__(self) -> None:
-        if self.hours is not None and self.seconds is not None:
-            raise ConfigError(f"seconds = {self.seconds:g}: hours say how long already; give one of them")
-
-
-class RunSettings(VerbSettings, frozen=True, kw_only=True):
-    """Settings of `edgepeer simulate run`."""
-
-    verb: ClassVar[str] = "simulate-run"
-
-    files: Annotated[
-        Annotated[tuple[Path, ...], Meta(max_length=100_000)],
-        _says("The schedules.", allowed="paths", metavar="FILE..."),
-    ] = ()
-    tell: Annotated[bool, _says("Tell what happens in each, briefly.")] = False
-
-
-class IsolationSettings(VerbSettings, frozen=True, kw_only=True):
-    """Settings of `edgepeer simulate isolation`."""
-
-    verb: ClassVar[str] = "simulate-isolation"
-
-    peers: Annotated[
-        Annotated[tuple[Annotated[int, Meta(ge=2, le=255)], ...], Meta(min_length=1, max_length=16)],
-        _says("Sizes of the trees.", allowed="integers from 2 to 255, with commas between", metavar="N,N"),
-    ] = (7, 15, 31, 63)
-    trials: Annotated[Annotated[int, Meta(ge=1, le=1_000_000)], _says("Random orders of failures of each tree.")] = 2000
-    seed: Annotated[Annotated[int, Meta(ge=0, le=2**53)], _says("Seed of the random orders.")] = 0
-    json: Annotated[Path | None, _says("Write the numbers to this file.", metavar="FILE")] = None
-    plot: Annotated[Path | None, _says("Write a picture to this PNG file.", metavar="FILE")] = None
-
-
-VERBS: Final[tuple[type[VerbSettings], ...]] = (
-    BrokerSettings,
-    PeerSettings,
-    TrainSettings,
-    EmulateSettings,
-    StatusSettings,
-    ExportSettings,
-    SoakSettings,
-    RunSettings,
-    IsolationSettings,
-)

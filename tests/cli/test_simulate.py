@@ -19,6 +19,7 @@ from edgepeer.settings import SoakSettings, settings_of
 from edgepeer.simulation.schedule import Schedule
 from edgepeer.simulation.story import Story
 from edgepeer.simulation.world import World
+from edgepeer.topology.view import View
 
 KILL = "peers 3\nrounds 5\n\n0.5 kill p2\n"
 ALONE = "peers 2\nrounds 5\n\n0.5 power p0\n0.5 kill p1\n"
@@ -75,7 +76,7 @@ def edgepeer_simulate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 def test_the_list_of_verbs_says_in_whole_sentences_what_each_does(edgepeer_simulate: Run) -> None:
     code, text, _ = edgepeer_simulate("--help")
     assert code == 0
-    for name in ("run", "soak", "isolation"):
+    for name in ("run", "soak", "explore", "isolation"):
         assert re.search(rf"^  {name} +\w.*\w\.$", text, re.MULTILINE)
     assert edgepeer_simulate()[0] == 2
 
@@ -112,6 +113,8 @@ def test_help_names_every_setting_and_teaches_by_example(verb: Verb[SoakSettings
         (["soak", "--seed", "-1"], "seed = -1 (from --seed): must be an integer from 0 to "),
         (["soak", "--jobs", "0"], "jobs = 0 (from --jobs): must be an integer from 1 to 256"),
         (["soak", "--hours", "1", "--seconds", "2"], "seconds = 2: hours say how long already; give one of them"),
+        (["explore", "--peers", "6"], "peers = 6 (from --peers): must be an integer from 2 to 5"),
+        (["explore", "--kinds", "kill,eat"], "kinds = kill,eat (from --kinds): must be of kill, power, isolate, cut, "),
         (["isolation", "--peers", "7,1"], "peers = 7,1 (from --peers): must be integers from 2 to 255, with commas "),
         (["isolation", "--peers", ","], "peers = , (from --peers): must be integers from 2 to 255, with commas "),
         (["isolation", "--trials", "0"], "trials = 0 (from --trials): must be an integer from 1 to 1000000"),
@@ -236,6 +239,39 @@ def test_a_soak_prints_the_smallest_schedule_that_breaks_something(edgepeer_simu
     assert "broken by seed" in edgepeer_simulate(*found[2].split())[1]
     assert text.startswith("# it broke\npeers ")
     assert len(Schedule.parse(text).faults) == 1
+
+
+# -- explore -----------------------------------------------------------------------------------------------------
+
+
+def test_an_exploration_prints_what_it_has_gone_through(edgepeer_simulate: Run) -> None:
+    arguments = ("explore", "--peers", "2", "--faults", "1", "--kinds", "reset,damage", "--depth", "1")
+    code, out, error = edgepeer_simulate(*arguments)
+    assert (code, error) == (0, "")
+    told = re.search(r"^(\d+) states, (\d+) transitions, the longest way \d+ steps, in ", out, re.MULTILINE)
+    assert told is not None
+    assert int(told[1]) == sum(int(found) for found in re.findall(r"^│ +\d+ │ +(\d+) │$", out, re.MULTILINE)) > 50
+    assert "checked: " in out
+    assert out.endswith("all states within these bounds: nothing broke\n")
+
+
+def test_an_exploration_ends_after_so_many_states(edgepeer_simulate: Run) -> None:
+    code, out, _ = edgepeer_simulate("explore", "--states", "30")
+    assert code == 0
+    assert out.endswith("not all states: nothing broke so far\n")
+
+
+def test_an_exploration_prints_how_it_comes_to_what_breaks(
+    edgepeer_simulate: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(View, "has_quorum", lambda self, peers, dead=(): True)
+    code, out, error = edgepeer_simulate("explore", "--peers", "2", "--faults", "1", "--depth", "1")
+    assert (code, error) == (1, "")
+    assert "\nbroken: p1 ends round 2 with the sum over p1, but p0 with the sum over p0\n" in out
+    lines = out.partition("broken: ")[2].splitlines()[2:]
+    assert lines[0] == "   2 peers work in one view, round 1 is over"
+    assert [line for line in lines if line.startswith(" ! ")] == [" ! isolate p0"]
+    assert any(line.startswith("   p0 contributes") for line in lines)
 
 
 # -- isolation ---------------------------------------------------------------------------------------------------
