@@ -1,6 +1,7 @@
 """Which peers to be connected to, over what, and which of them are gone.
 
     the connection is     | heard something | nothing sent for a beat | silent too long    | broke
+                          |                 | no Ping for four beats  |                    |
     ----------------------+-----------------+-------------------------+--------------------+------------------------
     up                    | up              | Ping                    | reset: down        | down
     down, wanted          | -               | dial again, with        | -                  | -
@@ -35,6 +36,8 @@ __all__ = ["Link", "LinkState", "Links", "Role", "Tunnel"]
 Role = Literal["parent", "child", "backup", "other"]
 _ALARM_S: Final = 0.2
 _SOON_S: Final = 0.005
+_BEATS: Final = 4
+"""However much else is sent, there is a Ping in so many beats: it alone says the pace, and measures a round trip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,9 @@ class Link:
 
     __slots__ = (
         "alive_at", "cleared", "closed_at", "dialing", "direct", "down_since", "echo", "echo_at", "every", "failed",
-        "heard", "knocked", "life", "life_at", "member", "orphan", "promised", "reaches", "ready", "redial_at",
-        "redial_s", "refused", "role", "sent", "since", "sync", "timing", "told", "tunnel", "tunnel_timing", "waiting",
+        "heard", "knocked", "life", "life_at", "member", "orphan", "pinged", "promised", "reaches", "ready",
+        "redial_at", "redial_s", "refused", "role", "sent", "since", "sync", "timing", "told", "tunnel",
+        "tunnel_timing", "waiting",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -114,9 +118,11 @@ class Link:
         """Of the connection."""
         self.tunnel_timing = RoundTrip()
         self.promised = 0.0
-        """The peer was promised a Ping within this time; 0: it was not."""
+        """The peer was promised a sign of life within this time of the one before; 0: it was not."""
+        self.pinged = now
+        """When it was last told so."""
         self.every = 0.0
-        """The peer has promised a Ping within this time; 0: it has not."""
+        """The peer has promised a sign of life within this time of the one before; 0: it has not."""
         self.echo = 0.0
         """The peer's clock in its last Ping ..."""
         self.echo_at = now
@@ -158,7 +164,7 @@ class Link:
     def begin(self, now: float) -> None:
         """A new path: nothing that was said on an older one counts."""
         self.sync, self.told, self.waiting, self.ready = None, None, False, False
-        self.heard = self.alive_at = self.sent = self.since = self.echo_at = now
+        self.heard = self.alive_at = self.sent = self.pinged = self.since = self.echo_at = now
         self.every = self.promised = self.echo = 0.0
         self.failed = self.refused = self.cleared = False
 
@@ -323,8 +329,10 @@ class Links:
         return silent
 
     def _ping_at(self, link: Link, every_s: dict[Role, float]) -> float:
-        """When a Ping is due: what was promised holds until the other end has heard of a slower pace."""
-        return link.sent + min(every_s[link.role], link.promised or every_s[link.role])
+        """When a Ping is due: at rest as soon as something was promised to come, which holds until the other end has
+        heard of a slower pace; and where traffic never rests, often enough for it to hear of a faster one."""
+        every = every_s[link.role]
+        return min(link.sent + min(every, link.promised or every), link.pinged + _BEATS * every)
 
     def next_due(self, every_s: dict[Role, float]) -> float:
         """When the next Ping is due, the next connection to be tried again, or the next link silent for too long."""

@@ -129,7 +129,7 @@ class Vitals:
     def _ping(self, link: Link, every_s: float, now: float, reaches: bytes) -> Ping:
         view = self._membership.view
         orphan, ready, settled = self._told
-        link.promised = every_s
+        link.promised, link.pinged = every_s, now
         return Ping(
             waiting=self._allreduce.waiting,
             stamp=now,

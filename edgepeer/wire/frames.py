@@ -94,7 +94,7 @@ class Ping(_Header, frozen=True):
     held: _Seconds = 0.0
     """... and how long ago that was. So each Ping measures a round trip, and none can be taken for another."""
     every: _Seconds = 0.0
-    """The next Ping will be sent within this time; 0: nothing is promised."""
+    """Until the next Ping, nothing is ever sent for no longer than this; 0: nothing is promised."""
     epoch: _Count = 0
     """The view that the following fields speak of."""
     reaches: _Set = b""

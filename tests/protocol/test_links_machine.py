@@ -83,6 +83,23 @@ def test_a_ping_says_whom_the_round_waits_for() -> None:
     assert a.until(0.04) == ["0.04: b <- ping waiting"]
 
 
+def test_where_traffic_never_rests_the_pace_is_said_all_the_same() -> None:
+    """A Ping goes out in four beats. Or the other end would go by what was promised before the rounds began."""
+    a = root_of("ab", hidden=())
+    a.level("b")
+    a.until(1.5)
+    said: list[tuple[float, float]] = []
+    for number in range(1, 51):
+        at = 1.5 + number / 100
+        a.contribute(1)
+        a.until(at)
+        a.reduce("b", vector(1), "b", number=number)
+        assert a.node.links[B].sent == at
+        said += [(a.now, a.node.links[B].promised)] if a.node.links[B].pinged > 1.5 + (number - 1) / 100 else []
+    assert [round(at, 2) for at, _ in said] == [1.54, 1.7, 1.86]
+    assert {every for _, every in said} == {0.04}
+
+
 def test_when_the_rounds_are_over_the_old_pace_is_kept_until_the_new_one_is_said() -> None:
     """Or the other end would take us for gone: it was promised a Ping every 40 ms."""
     a = root_of("ab", hidden=())

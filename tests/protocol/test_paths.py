@@ -614,8 +614,11 @@ def test_a_document_is_not_cut() -> None:
 # -- all of it ---------------------------------------------------------------------------------------------
 
 
-def rounds(company: Company, count: int = 1) -> float:
-    """All contribute, so many times; all must commit the same, with everybody in it. Returns the longest it took."""
+def rounds(company: Company, count: int = 1, look_s: float = 0.05) -> float:
+    """All contribute, so many times; all must commit the same, with everybody in it. Returns the longest it took.
+
+    Whether they have is looked at every `look_s`: then the next round begins.
+    """
     longest = 0.0
     for _ in range(count):
         began, names = company.now, list(company.machines)
@@ -623,7 +626,7 @@ def rounds(company: Company, count: int = 1) -> float:
             company.hear(name, ev.Contribute(vector(1 << position, 0.1), 1.0))
         ends: list[tuple[float, str, fx.Effect]] = []
         while len(ends) < len(names) and company.now < began + 1.0:
-            company.until(company.now + 0.05)
+            company.until(company.now + look_s)
             ends = company.effects(fx.RoundCommitted, since=began)
         assert sorted(who for _, who, _ in ends) == sorted(names)
         for at, _, end in ends:
@@ -668,6 +671,17 @@ def test_a_link_cut_in_mid_training_costs_less_than_100_ms(cuts: tuple[str, ...]
     clean = max(rounds(company, 1) for _ in range(6))
     company.sever(*cuts)
     assert rounds(company) < clean + 0.1
+
+
+@pytest.mark.parametrize("cuts", ["bd", "b>d", "d>b", "ab", "a>b", "b>a"])
+def test_nor_does_one_between_rounds_that_leave_the_link_no_rest(cuts: str) -> None:
+    """Before the run the ends promised each other a sign of life a second; rounds of 10 ms carry many, and no Ping is
+    ever due for want of them."""
+    company = Company(SEVEN)
+    company.until(1.0)
+    clean = rounds(company, 20, look_s=0.01)
+    company.sever(cuts)
+    assert rounds(company, look_s=0.01) < clean + 0.1
 
 
 def test_a_connection_that_does_not_come_up_is_not_waited_for() -> None:
