@@ -86,13 +86,16 @@ class Arena:
     async def start(self, name: str, peers: int = 1) -> None:
         """Start a peer's process; it rests until `go`. It is ready when so many are in its view."""
         network = self.network
-        options = self._options | {
-            "name": name,
-            "address": network.address(name),
-            "pause": PAUSE_S,
-            "peers": peers,
-            "timeout": DEADLINE_S,
-        }
+        options = (
+            {"pause": PAUSE_S}
+            | self._options
+            | {
+                "name": name,
+                "address": network.address(name),
+                "peers": peers,
+                "timeout": DEADLINE_S,
+            }
+        )
         process = await asyncio.create_subprocess_exec(
             *network.prefix(name),
             sys.executable,
