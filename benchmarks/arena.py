@@ -42,6 +42,8 @@ class Part:
     bytes_sent: int
     """By this peer, from its beginning until then."""
     digest: str
+    direct: bool
+    """Whether all of its links ran over connections of their own at the end."""
 
 
 class Arena:
@@ -171,6 +173,7 @@ class Arena:
             contributors=tuple(told["in"]),
             bytes_sent=told["bytes"],
             digest=told["digest"],
+            direct=all(path == "direct" for path in told["paths"]),
         )
         parts = self.rounds.setdefault(told["round"], {})
         for other, theirs in parts.items():
@@ -178,7 +181,7 @@ class Arena:
                 self._failure = ArenaError(f"{name} and {other} disagree on round {told['round']}")
                 self._news.set()
         parts[name] = part
-        self.detours += any(path != "direct" for path in told["paths"])
+        self.detours += not part.direct
 
     def _said(self) -> str:
         self._log.seek(0)
@@ -221,6 +224,18 @@ class Arena:
         parts = self.rounds[number].values()
         return max(part.end for part in parts) - max(part.start for part in parts)
 
+    def ended(self, number: int) -> float:
+        """When the last peer had its result."""
+        return max(part.end for part in self.rounds[number].values())
+
+    def begun_since(self, at: float) -> list[int]:
+        """The rounds that are over and that nobody began before `at`."""
+        return [
+            number
+            for number, parts in self.rounds.items()
+            if parts.keys() >= self.alive and min(part.start for part in parts.values()) >= at
+        ]
+
     def median(self, numbers: Iterable[int]) -> float:
         return statistics.median(self.seconds(number) for number in numbers)
 
@@ -238,14 +253,15 @@ class Arena:
         return sum(len(next(iter(self.rounds[number].values())).contributors) < len(self.names) for number in numbers)
 
     async def calm(self, clean_s: float, within_s: float = 60.0) -> None:
-        """Wait for three rounds in a row that are as long as without faults, with everybody in."""
+        """Wait for three rounds in a row that are as long as without faults, with everybody in, and no detours."""
         await asyncio.sleep(0)
         begin = self.last + 1
 
         def settled() -> bool:
             lately = range(max(begin, self.last - 2), self.last + 1)
             fast = all(self.seconds(number) <= max(2 * clean_s, clean_s + 0.02) for number in lately)
-            return len(lately) == 3 and fast and not self.incomplete(lately)
+            direct = all(part.direct for number in lately for part in self.rounds[number].values())
+            return len(lately) == 3 and fast and direct and not self.incomplete(lately)
 
         await self.until(settled, within_s)
 

@@ -124,7 +124,7 @@ class Link:
         self.every = 0.0
         """The peer has promised a sign of life within this time of the one before; 0: it has not."""
         self.echo = 0.0
-        """The peer's clock in its last Ping ..."""
+        """The peer's clock when it last said so on this path ..."""
         self.echo_at = now
         """... and when that came."""
         self.reaches = 0
@@ -243,12 +243,13 @@ class Links:
         self._note_life(link, incarnation, now)
         return link
 
-    def on_tunnel(self, peer: PeerId, tunnel: Tunnel, incarnation: int, now: float) -> None:
-        """There is a way around."""
+    def on_tunnel(self, peer: PeerId, tunnel: Tunnel, incarnation: int, stamp: float, now: float) -> None:
+        """There is a way around. `stamp`: the peer's clock when it said so."""
         link = self._links[peer]
         link.tunnel = tunnel
         link.tunnel_timing = RoundTrip()
         link.begin(now)
+        link.echo = stamp
         self._note_life(link, incarnation, now)
 
     def _note_life(self, link: Link, incarnation: int, now: float) -> None:

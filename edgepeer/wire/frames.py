@@ -272,6 +272,11 @@ class Knock(_Header, frozen=True):
     """The sender's."""
     answer: bool
     """Whether this agrees to the other end's Knock of the same number."""
+    stamp: _Seconds = 0.0
+    """The sender's clock, as in a Ping ..."""
+    lost: _Seconds = 0.0
+    """... and what it was when the sender lost its path; 0: not said. Where the addressee has had later news over the
+    path that it uses, the Knock is out of date."""
 
 
 class Via(_Header, frozen=True):
