@@ -155,11 +155,13 @@ class Link:
         """The timing of the path in use."""
         return self.tunnel_timing if self.tunnel is not None and not self.direct else self.timing
 
-    def hear(self, now: float) -> None:
+    def hear(self, at: float) -> None:
         """Something has come over the path in use."""
+        if at <= self.heard:
+            return
         if self.every:
-            self.clock.gap(now - self.heard, self.every)
-        self.heard = self.alive_at = now
+            self.clock.gap(at - self.heard, self.every)
+        self.heard, self.alive_at = at, max(at, self.alive_at)
 
     def begin(self, now: float) -> None:
         """A new path: nothing that was said on an older one counts."""

@@ -71,7 +71,7 @@ class RoundTrip:
         answer = self.answer_within()
         if answer is None:
             answer = _FIRST_S
-        return min((promised_s + answer + 2 * self.late) * self._backoff, limit_s)
+        return min((promised_s + answer + self.late) * self._backoff, limit_s)
 
     def false_alarm(self, now: float) -> None:
         """The peer was there all the time."""

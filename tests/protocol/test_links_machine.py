@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from transcript import QUIET, Machine, member, vector, view, when
 
 from edgepeer.ids import PeerId
@@ -145,8 +146,19 @@ def test_a_part_of_a_frame_is_a_sign_of_life() -> None:
     a.hear(ev.LinkUp(B, 1), 1.0)
     alive(a, "b", stamp=1.0, every=0.1)
     for tenth in range(10, 60):
-        a.hear(ev.Heard(B), tenth / 10)
+        a.hear(ev.Heard(B, tenth / 10), tenth / 10)
         assert not any("close" in line for line in a.until(tenth / 10 + 0.05))
+
+
+def test_and_counts_from_when_it_came() -> None:
+    """The machine is told at its next tick only: a cut in the middle of a vector must not seem later than it was."""
+    a = root_of("ab")
+    a.hear(ev.LinkUp(B, 1), 1.0)
+    alive(a, "b", stamp=1.0, every=0.1)
+    a.until(1.5)
+    a.hear(ev.Heard(B, 1.2))
+    a.hear(ev.Heard(B, 1.1))
+    assert when(a.until(3.0), "expected within 1.200 s") == pytest.approx(2.4, abs=0.01)
 
 
 def test_who_was_not_listening_itself_blames_nobody() -> None:
