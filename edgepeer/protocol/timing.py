@@ -21,7 +21,7 @@ _GRANULARITY_S: Final = 0.02
 """No deadline is finer than this: what a scheduler on a busy device may take."""
 _FIRST_S: Final = 1.0
 """RFC 6298's timeout before the first sample."""
-_LATE_DECAY: Final = 0.98
+_LATE_DECAY: Final = 0.95
 """What is left of a lateness after each beat, whatever was sent in it."""
 _BACKOFF_LIMIT: Final = 16.0
 _FORGIVEN_S: Final = 10.0
