@@ -218,9 +218,9 @@ class Bench:
             dropped *= 2
         if not all(there + back for there, back in zip(dropped[::2], dropped[1::2], strict=True)):
             raise ArenaError(f"the cuts {ways} have dropped {dropped} packets: they took no effect")
-        first = min(n for n in range(number, next_one + 1) if arena.ended(n) > began)
-        if when == "pause" and first < next_one:
+        if when == "pause" and next_one > number + 1:
             return None
+        first = min(n for n in range(number, next_one + 1) if arena.ended(n) > began)
         worst = max(arena.seconds(n) for n in range(first, next_one + 1))
         rest = range(next_one + 1, next_one + 1 + later)
         return worst, arena.median(rest), arena.incomplete(range(first, next_one + later))
