@@ -335,6 +335,8 @@ class Links:
         """When a Ping is due: at rest as soon as something was promised to come, which holds until the other end has
         heard of a slower pace; and where traffic never rests, often enough for it to hear of a faster one."""
         every = every_s[link.role]
+        if link.promised > _BEATS * every:
+            return link.pinged  # rounds have begun: the other end must not go on waiting as if there were none
         return min(link.sent + min(every, link.promised or every), link.pinged + _BEATS * every)
 
     def next_due(self, every_s: dict[Role, float]) -> float:

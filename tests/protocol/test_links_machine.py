@@ -101,6 +101,17 @@ def test_where_traffic_never_rests_the_pace_is_said_all_the_same() -> None:
     assert {every for _, every in said} == {0.04}
 
 
+def test_when_rounds_begin_the_pace_is_said_however_short_ago_the_last_ping_is() -> None:
+    a = root_of("ab", hidden=())
+    a.level("b")
+    assert a.until(1.01) == ["1: b <- ping"]
+    a.contribute(1)
+    a.until(1.04)
+    a.frame("b", fr.Sync(epoch=0, run="", committed=0))  # is answered
+    assert a.node.links[B].sent == 1.04
+    assert a.until(1.06) == ["1.05: b <- ping waiting"]
+
+
 def test_when_the_rounds_are_over_the_old_pace_is_kept_until_the_new_one_is_said() -> None:
     """Or the other end would take us for gone: it was promised a Ping every 40 ms."""
     a = root_of("ab", hidden=())
