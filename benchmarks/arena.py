@@ -45,6 +45,8 @@ class Part:
     bytes_sent: int
     """By this peer, from its beginning until then."""
     digest: str
+    direct: bool
+    """Whether all of its links ran over connections of their own at the end."""
 
 
 class Arena:
@@ -105,14 +107,17 @@ class Arena:
     async def start(self, name: str, peers: int = 1) -> None:
         """Start a peer's process; it rests until `go`. It is ready when so many are in its view."""
         network = self.network
-        options = self._options | {
-            "name": name,
-            "address": network.address(name),
-            "pause": PAUSE_S,
-            "peers": peers,
-            "timeout": DEADLINE_S,
-            "log_level": "WARNING" if self._logs is None else "DEBUG",
-        }
+        options = (
+            {"pause": PAUSE_S}
+            | self._options
+            | {
+                "name": name,
+                "address": network.address(name),
+                "peers": peers,
+                "timeout": DEADLINE_S,
+                "log_level": "WARNING" if self._logs is None else "DEBUG",
+            }
+        )
         with contextlib.ExitStack() as stack:
             log = self._log if self._logs is None else stack.enter_context((self._logs / f"{name}.log").open("ab"))
             process = await asyncio.create_subprocess_exec(
@@ -200,6 +205,7 @@ class Arena:
             contributors=tuple(told["in"]),
             bytes_sent=told["bytes"],
             digest=told["digest"],
+            direct=all(path == "direct" for path in told["paths"]),
         )
         parts = self.rounds.setdefault(told["round"], {})
         for other, theirs in parts.items():
@@ -209,7 +215,7 @@ class Arena:
         parts[name] = part
         self.last_of[name] = told["round"]
         self.ends.setdefault(told["round"], part.end)
-        self.detours += any(path != "direct" for path in told["paths"])
+        self.detours += not part.direct
 
     def _said(self) -> str:
         self._log.seek(0)
@@ -282,6 +288,18 @@ class Arena:
         parts = self.rounds[number].values()
         return max(part.end for part in parts) - max(part.start for part in parts)
 
+    def ended(self, number: int) -> float:
+        """When the last peer had its result."""
+        return max(part.end for part in self.rounds[number].values())
+
+    def begun_since(self, at: float) -> list[int]:
+        """The rounds that are over and that nobody began before `at`."""
+        return [
+            number
+            for number, parts in self.rounds.items()
+            if parts.keys() >= self.alive and min(part.start for part in parts.values()) >= at
+        ]
+
     def median(self, numbers: Iterable[int]) -> float:
         return statistics.median(self.seconds(number) for number in numbers)
 
@@ -299,14 +317,15 @@ class Arena:
         return sum(len(next(iter(self.rounds[number].values())).contributors) < len(self.names) for number in numbers)
 
     async def calm(self, clean_s: float, within_s: float = 60.0) -> None:
-        """Wait for three rounds in a row that are as long as without faults, with everybody in."""
+        """Wait for three rounds in a row that are as long as without faults, with everybody in, and no detours."""
         await asyncio.sleep(0)
         begin = self.last + 1
 
         def settled() -> bool:
             lately = range(max(begin, self.last - 2), self.last + 1)
             fast = all(self.seconds(number) <= max(2 * clean_s, clean_s + 0.02) for number in lately)
-            return len(lately) == 3 and fast and not self.incomplete(lately)
+            direct = all(part.direct for number in lately for part in self.rounds[number].values())
+            return len(lately) == 3 and fast and direct and not self.incomplete(lately)
 
         await self.until(settled, within_s)
 

@@ -133,8 +133,8 @@ class Driver:
         now = max(time.monotonic(), self._timer_at)
         self._timer_at = float("inf")
         try:
-            for peer in self._lines.receiving():
-                self._do(self.node.handle(ev.Heard(peer), now))
+            for peer, at in self._lines.receiving():
+                self._do(self.node.handle(ev.Heard(peer, at), now))
             self._do(self.node.tick(now))
             if self._timer_at == float("inf"):
                 self._arm()

@@ -63,9 +63,10 @@ class Switchboard:
         if session is not None:
             session.channel.send(frame, payload)
 
-    def receiving(self) -> list[PeerId]:
-        """The peers of whom a part of a frame has come since this was last asked."""
-        return [peer for peer, session in self._sessions.items() if session.channel.progressed()]
+    def receiving(self) -> list[tuple[PeerId, float]]:
+        """The peers of whom a part of a frame has come since this was last asked, and when."""
+        found = ((peer, session.channel.progressed()) for peer, session in self._sessions.items())
+        return [(peer, at) for peer, at in found if at is not None]
 
     def hang_up(self, peer: PeerId, reason: str, *, abrupt: bool = False) -> None:
         """Close the connection to a peer, if there is one; `link_down` is not called. `abrupt`: drop what is queued."""

@@ -1,6 +1,7 @@
 """Which peers to be connected to, over what, and which of them are gone.
 
     the connection is     | heard something | nothing sent for a beat | silent too long    | broke
+                          |                 | no Ping for four beats  |                    |
     ----------------------+-----------------+-------------------------+--------------------+------------------------
     up                    | up              | Ping                    | reset: down        | down
     down, wanted          | -               | dial again, with        | -                  | -
@@ -35,6 +36,8 @@ __all__ = ["Link", "LinkState", "Links", "Role", "Tunnel"]
 Role = Literal["parent", "child", "backup", "other"]
 _ALARM_S: Final = 0.2
 _SOON_S: Final = 0.005
+_BEATS: Final = 4
+"""However much else is sent, there is a Ping in so many beats: it alone says the pace, and measures a round trip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,37 +75,10 @@ class Link:
     """What is known of one peer's link."""
 
     __slots__ = (
-        "alive_at",
-        "cleared",
-        "closed_at",
-        "dialing",
-        "direct",
-        "down_since",
-        "echo",
-        "echo_at",
-        "every",
-        "failed",
-        "heard",
-        "knocked",
-        "level",
-        "life",
-        "life_at",
-        "member",
-        "orphan",
-        "promised",
-        "reaches",
-        "redial_at",
-        "redial_s",
-        "refused",
-        "role",
-        "sent",
-        "since",
-        "sync",
-        "timing",
-        "told",
-        "tunnel",
-        "tunnel_timing",
-        "waiting",
+        "alive_at", "cleared", "closed_at", "dialing", "direct", "down_since", "echo", "echo_at", "every", "failed",
+        "heard", "knocked", "level", "life", "life_at", "member", "orphan", "pinged", "promised", "reaches",
+        "redial_at", "redial_s", "refused", "role", "sent", "since", "sync", "timing", "told", "tunnel",
+        "tunnel_timing", "waiting",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -142,11 +118,13 @@ class Link:
         """Of the connection."""
         self.tunnel_timing = RoundTrip()
         self.promised = 0.0
-        """The peer was promised a Ping within this time; 0: it was not."""
+        """The peer was promised a sign of life within this time of the one before; 0: it was not."""
+        self.pinged = now
+        """When it was last told so."""
         self.every = 0.0
-        """The peer has promised a Ping within this time; 0: it has not."""
+        """The peer has promised a sign of life within this time of the one before; 0: it has not."""
         self.echo = 0.0
-        """The peer's clock in its last Ping ..."""
+        """The peer's clock when it last said so on this path ..."""
         self.echo_at = now
         """... and when that came."""
         self.reaches = 0
@@ -178,16 +156,18 @@ class Link:
         """The timing of the path in use."""
         return self.tunnel_timing if self.tunnel is not None and not self.direct else self.timing
 
-    def hear(self, now: float) -> None:
+    def hear(self, at: float) -> None:
         """Something has come over the path in use."""
+        if at <= self.heard:
+            return
         if self.every:
-            self.clock.gap(now - self.heard, self.every)
-        self.heard = self.alive_at = now
+            self.clock.gap(at - self.heard, self.every)
+        self.heard, self.alive_at = at, max(at, self.alive_at)
 
     def begin(self, now: float) -> None:
         """A new path: nothing that was said on an older one counts."""
         self.sync, self.told, self.waiting, self.level = None, None, False, -1
-        self.heard = self.alive_at = self.sent = self.since = self.echo_at = now
+        self.heard = self.alive_at = self.sent = self.pinged = self.since = self.echo_at = now
         self.every = self.promised = self.echo = 0.0
         self.failed = self.refused = self.cleared = False
 
@@ -274,12 +254,13 @@ class Links:
         self._note_life(link, incarnation, now)
         return link
 
-    def on_tunnel(self, peer: PeerId, tunnel: Tunnel, incarnation: int, now: float) -> None:
-        """There is a way around."""
+    def on_tunnel(self, peer: PeerId, tunnel: Tunnel, incarnation: int, stamp: float, now: float) -> None:
+        """There is a way around. `stamp`: the peer's clock when it said so."""
         link = self._links[peer]
         link.tunnel = tunnel
         link.tunnel_timing = RoundTrip()
         link.begin(now)
+        link.echo = stamp
         self._note_life(link, incarnation, now)
 
     def _note_life(self, link: Link, incarnation: int, now: float) -> None:
@@ -372,8 +353,12 @@ class Links:
         return min(link.every or self._limits.silence_s, self._limits.silence_s)
 
     def _ping_at(self, link: Link, every_s: dict[Role, float]) -> float:
-        """When a Ping is due: what was promised holds until the other end has heard of a slower pace."""
-        return link.sent + min(every_s[link.role], link.promised or every_s[link.role])
+        """When a Ping is due: at rest as soon as something was promised to come, which holds until the other end has
+        heard of a slower pace; and where traffic never rests, often enough for it to hear of a faster one."""
+        every = every_s[link.role]
+        if link.promised > _BEATS * every:
+            return link.pinged  # rounds have begun: the other end must not go on waiting as if there were none
+        return min(link.sent + min(every, link.promised or every), link.pinged + _BEATS * every)
 
     def next_due(self, every_s: dict[Role, float]) -> float:
         """When the next Ping is due, the next connection to be tried again, or the next link silent for too long."""

@@ -134,7 +134,7 @@ class Vitals:
     def _ping(self, link: Link, every_s: float, now: float, reaches: bytes) -> Ping:
         view = self._membership.view
         orphan, level, settled, ballot = self._told
-        link.promised = every_s
+        link.promised, link.pinged = every_s, now
         return Ping(
             waiting=self._allreduce.waiting,
             stamp=now,
@@ -204,10 +204,10 @@ class Vitals:
 
     # -- what the others say -----------------------------------------------------------------------------------
 
-    def heard(self, peer: PeerId, now: float) -> None:
-        """Something is under way."""
+    def heard(self, peer: PeerId, at: float) -> None:
+        """Something is under way, of which a part came at that time."""
         if (link := self._links.get(peer)) is not None and link.direct:
-            link.hear(now)
+            link.hear(at)
 
     def on_ping(self, peer: PeerId, ping: Ping, now: float) -> None:
         link, view = self._links[peer], self._membership.view

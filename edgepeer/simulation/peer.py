@@ -214,7 +214,7 @@ class SimulatedPeer:
                 self._timer = float("inf")
                 if self.alive:
                     for peer in self.lines.receiving():
-                        self.receive(ev.Heard(peer))
+                        self.receive(ev.Heard(peer, self._world.clock.now))
                     self._do(self.node.tick(self._world.clock.now))
 
         self._world.clock.at(deadline, lambda: self.soon(fire))

@@ -40,8 +40,8 @@ class _MemoryChannel:
         other._queue.append((head, data))
         other._schedule()
 
-    def progressed(self) -> bool:
-        return False  # frames arrive whole
+    def progressed(self) -> float | None:
+        return None  # frames arrive whole
 
     def close(self, reason: str) -> None:
         if self._closing:

@@ -60,7 +60,7 @@ class _TcpChannel(asyncio.BufferedProtocol):
         self._target: memoryview | None = None
         self._waste: memoryview | None = None
         self._since = 0.0
-        self._progress = False
+        self._progress: float | None = None
 
     # -- asyncio's side ------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class _TcpChannel(asyncio.BufferedProtocol):
         self._traffic.bytes_received += nbytes
         if self._frame is not None:
             self._missing -= nbytes
-            self._progress = True
+            self._progress = time.monotonic()
             if self._network is not None:
                 self._windows.received(self._network, nbytes)
             if self._missing == 0:
@@ -170,8 +170,8 @@ class _TcpChannel(asyncio.BufferedProtocol):
             time.monotonic() - self._since,
         )
 
-    def progressed(self) -> bool:
-        progress, self._progress = self._progress, False
+    def progressed(self) -> float | None:
+        progress, self._progress = self._progress, None
         return progress
 
     # -- writing -------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ class Ping(_Header, frozen=True):
     held: _Seconds = 0.0
     """... and how long ago that was. So each Ping measures a round trip, and none can be taken for another."""
     every: _Seconds = 0.0
-    """The next Ping will be sent within this time; 0: nothing is promised."""
+    """Until the next Ping, nothing is ever sent for no longer than this; 0: nothing is promised."""
     epoch: _Stamp = 0
     """The view that the following fields speak of."""
     reaches: _Set = b""
@@ -289,6 +289,11 @@ class Knock(_Header, frozen=True):
     """The sender's."""
     answer: bool
     """Whether this agrees to the other end's Knock of the same number."""
+    stamp: _Seconds = 0.0
+    """The sender's clock, as in a Ping ..."""
+    lost: _Seconds = 0.0
+    """... and what it was when the sender lost its path; 0: not said. Where the addressee has had later news over the
+    path that it uses, the Knock is out of date."""
 
 
 class Via(_Header, frozen=True):

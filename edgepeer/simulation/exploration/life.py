@@ -283,7 +283,7 @@ class Table:
         if kind == "beat":
             self._now = NOW + BEAT_S
             for peer in event[1]:
-                self._handle(ev.Heard(peer))
+                self._handle(ev.Heard(peer, self._now))
             if self._node.next_deadline() <= self._now:
                 self._do(self._node.tick(self._now))
         elif kind == "late":
