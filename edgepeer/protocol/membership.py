@@ -62,6 +62,7 @@ class Membership:
         """The run that is wanted, and how many peers it takes."""
         self._penalties: dict[PeerId, tuple[float, float]] = {}  # how long who was lost is kept out, and until when
         self._ended: set[PeerId] = set()  # members that have spoken in a later life
+        self._refused: dict[PeerId, float] = {}  # members where nobody listens, and since when
         self._lost: dict[PeerId, float] = {}  # until when, unless that is said again
         self._leavers: dict[PeerId, tuple[int, int]] = {}  # incarnation, last round contributed to
         self._changed_at: float | None = None
@@ -79,6 +80,7 @@ class Membership:
         self.coordinator = view.coordinator == self.id
         self._entered_at = now
         self._lost = {peer: until for peer, until in self._lost.items() if peer in view}
+        self._refused = {peer: since for peer, since in self._refused.items() if peer in view}
         self._ended = {PeerId(m.id) for m in view.members if self._rolls.life(PeerId(m.id)) > m.incarnation}
         self.cleared &= set(view.ids)
         self._leavers = {peer: life for peer, life in self._leavers.items() if peer in view}
@@ -102,6 +104,13 @@ class Membership:
         if view is not None and peer in view and view.member(peer).incarnation < incarnation:
             self._ended.add(peer)
             self.note_change(now)
+
+    def on_refused(self, peer: PeerId, now: float, *, refused: bool) -> None:
+        """Whether a member's machine says that nobody listens there."""
+        if refused:
+            self._refused.setdefault(peer, now)
+        else:
+            self._refused.pop(peer, None)
 
     def on_gone(self, peer: PeerId) -> None:
         """A peer's presence has been cleared."""
@@ -244,9 +253,14 @@ class Membership:
         since = max(lost_at, self._entered_at)
         return self.view is not None and now >= since + (self.view.position(self.id) - 1) * self._limits.takeover_s
 
-    def over_for_good(self, view: View) -> bool:
-        """Whether so many of the view's lives have ended that no quorum of it can be there any more."""
-        return not view.may_go_on([peer for peer in view.ids if peer not in self._ended], settled=self.settled)
+    def over_for_good(self, view: View, now: float) -> bool:
+        """Whether so many of the view's lives have ended that no quorum of it can be there any more.
+
+        A life has ended when its peer has spoken in a later one, or nobody has listened on its machine for `anew_s`.
+        """
+        gone = {peer for peer, since in self._refused.items() if now >= since + self._limits.anew_s}
+        rest = [peer for peer in view.ids if peer not in self._ended and peer not in gone]
+        return not view.may_go_on(rest, settled=self.settled)
 
     def anew(self, survivors: Iterable[PeerId], first_round: int, now: float) -> View | None:
         """The first view of a new generation, of a view that is over for good: of those who are left of it, and all

@@ -165,6 +165,8 @@ class Node(Wiring):
         for peer in self.vitals.tick(self._now):
             self._on_path_down(peer)
         view = self.view
+        for member, end in self.links.all():
+            self.membership.on_refused(member, self._now, refused=end.refused and not end.up)
         for peer, reason, since in list(self.links.lost(self._now, others=view is None)):
             self.membership.on_life(peer, self.links[peer].life, self._now)
             if view is None:
@@ -407,7 +409,7 @@ class Node(Wiring):
 
     def _begin_anew(self, view: View) -> bool:
         """Go on in a new generation where no quorum of the view can ever be there again, and all have been asked."""
-        if self.succession.asked < ASKED_BEFORE_ANEW or not self.membership.over_for_good(view):
+        if self.succession.asked < ASKED_BEFORE_ANEW or not self.membership.over_for_good(view, self._now):
             return False
         first = self.membership.anew(self.succession.there, self._first_round(), self._now)
         if first is None:

@@ -255,7 +255,6 @@ class SimulatedPeer:
         if not self.views or self.views[-1].run != effect.view.run:
             self._forget()
         self.views.append(effect.view)
-        self._world.installed(effect.view)
         self.later(0.0, self._next_round)
 
     def _forget(self) -> None:

@@ -166,22 +166,23 @@ class Story:
         return not self.world.network.alive or (self._all_done(lambda peer: peer.done >= last) and self.world.settled())
 
     def _possible(self) -> bool:
-        """Whether those who are alive are to go on: a quorum of the newest view, in the lives that it means; or those
-        who are left of it, where so many others have started anew that there will be none any more; or, where nobody
-        of it is left, as many as the run asks for.
+        """Whether those who are alive are to go on: a quorum of the newest view that any of them is in, in the lives
+        that it means; or those who are left of it, where so many others have ended, and their machines say so or they
+        have started anew, that there will be none any more; or, where nobody is in a view, as many as the run asks for.
         """
-        view, alive = self.world.newest, {peer.id: peer for peer in self.world.alive if not peer.leaving}
-        if view is None or not alive:
-            return len(alive) >= self.schedule.peers
+        alive = {peer.id: peer for peer in self.world.alive if not peer.leaving}
+        views = [view for peer in alive.values() if (view := peer.node.view) is not None]
+        if not views:
+            return len(alive) >= (self.schedule.peers if self.world.run_id else 1)
+        view = max(views, key=lambda each: each.place)
         lives = {p: peer for p, peer in alive.items() if p in view and peer.incarnation == view.member(p).incarnation}
         nodes = [peer.node for peer in lives.values() if isinstance(peer.node, Node)]
         settled = any(node.view == view and node.membership.settled for node in nodes)
-        if view.may_go_on(lives, settled=settled):
-            return view.run == self.world.run_id or len(alive) >= self.schedule.peers
-        if not lives:
-            return not self.world.run_id or len(alive) >= self.schedule.peers
-        rest = [p for p in view.ids if p not in alive or p in lives]
-        return not view.may_go_on(rest, settled=settled) and view.run == self.world.run_id
+        off = self.world.network.off
+        rest = [p for p in view.ids if p in lives or p in off]
+        if not (view.may_go_on(lives, settled=settled) or not view.may_go_on(rest, settled=settled)):
+            return False
+        return view.run == self.world.run_id or len(alive) >= self.schedule.peers
 
     def _compare(self) -> None:
         histories = {tuple(sorted(peer.digests.items())) for peer in self.world.alive}

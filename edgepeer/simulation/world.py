@@ -26,7 +26,6 @@ from edgepeer.simulation.coded_app import chunk_vector
 from edgepeer.simulation.ledger import Ledger
 from edgepeer.simulation.network import BROKER, LinkModel, Network
 from edgepeer.simulation.peer import SimulatedPeer, vector_of
-from edgepeer.topology.view import View
 
 __all__ = ["Everybody", "Workload", "World"]
 
@@ -107,8 +106,6 @@ class World:
                 name=f"{code} {wait}", build=self.build_code, enough=policy.enough, deadline_s=policy.deadline_s
             )
         self.ledger = Ledger(self.contribution, protocol, self.all_chunks if self.coding else None)
-        self.newest: View | None = None
-        """The newest view that anybody has ever worked in."""
         self._agreed = Everybody(self.network.alive)
         self._digest = hashlib.blake2b(digest_size=16)
         self.on_effect: Callable[[float, PeerId, fx.Effect], None] | None = None
@@ -174,11 +171,6 @@ class World:
             peer = self.network.alive.get(target if source == BROKER else source)
             if peer is not None:
                 self.broker.check(peer)
-
-    def installed(self, view: View) -> None:
-        """Somebody works in a view."""
-        if self.newest is None or self.newest.precedes(view):
-            self.newest = view
 
     @property
     def alive(self) -> list[SimulatedPeer]:
