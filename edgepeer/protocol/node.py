@@ -436,9 +436,8 @@ class Node(Wiring):
         if (proposal := self._received(peer, event)) is None:
             return
         allreduce = self.allreduce
-        spare = self.membership.leaving and not allreduce.holding and (
-            allreduce.committed < proposal.first_round or proposal.run != view.run
-        )  # fmt: skip
+        over = allreduce.committed < proposal.first_round or proposal.run != view.run
+        spare = over and not allreduce.holding
         self.succession.on_propose(
             peer,
             frame,
