@@ -211,7 +211,7 @@ def test_a_backup_that_can_not_be_reached_is_not_gone() -> None:
 def test_a_presence_that_was_cleared_before_the_view_counts_too() -> None:
     a = root_of("a")
     a.hear(ev.PresenceSeen(member("d")), 0.1)
-    a.hear(ev.ViewSeen(view(2, "ad")), 0.2)
+    a.learn(view(2, "ad"), 0.2)
     a.hear(ev.PresenceGone(PeerId("d")), 0.3)
     assert when(a.until(1.0), "view 3 a") < 1.0
 

@@ -157,7 +157,7 @@ def test_knocking_ends_when_the_link_is_back_or_not_wanted_any_more() -> None:
     b.level("d")
     assert not any("knock" in line for line in b.until(0.9))
     lose(b, "d")
-    b.hear(ev.ViewSeen(view(2, "abce")))
+    b.learn(view(2, "abce"))
     assert not any("knock" in line for line in b.until(2.0))
 
 

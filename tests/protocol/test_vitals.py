@@ -152,7 +152,7 @@ def test_when_all_are_ready_the_root_says_that_it_is_settled() -> None:
 
 def test_only_the_parents_word_that_it_is_settled_counts() -> None:
     b = full("b")
-    b.hear(ev.ViewSeen(view(2, "abcdef")))
+    b.learn(view(2, "abcdef"))
     says(b, "c", settled=True, epoch=2)
     says(b, "a", settled=True)  # of the view before
     assert b.node.membership.base == SEVEN
@@ -163,7 +163,7 @@ def test_only_the_parents_word_that_it_is_settled_counts() -> None:
 
 def test_a_round_that_counts_shows_that_all_work_in_the_view_that_decided_it() -> None:
     b = full("b")
-    b.hear(ev.ViewSeen(view(2, "abcdef")))
+    b.learn(view(2, "abcdef"))
     for peer in "ade":
         b.sync(peer, 0)
     b.contribute(1)
@@ -173,7 +173,7 @@ def test_a_round_that_counts_shows_that_all_work_in_the_view_that_decided_it() -
 
 def test_a_round_that_was_decided_in_the_view_before_does_not() -> None:
     b = full("b")
-    b.hear(ev.ViewSeen(view(2, "abcdef")))
+    b.learn(view(2, "abcdef"))
     for peer in "ade":
         b.sync(peer, 0)
     b.view_frame("a", SEVEN)
@@ -186,7 +186,7 @@ def test_with_a_new_view_it_begins_anew() -> None:
     a = full("a")
     for peer in "bc":
         says(a, peer, ready=True)
-    a.hear(ev.ViewSeen(view(2, "abcdef")))
+    a.learn(view(2, "abcdef"))
     assert not a.node.vitals._state()[1]
     assert a.node.membership.base == SEVEN
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
@@ -81,7 +81,11 @@ def to_digits(done: bytes) -> str:
 
 
 class Machine:
-    """A node and what it has said. `hidden`: kinds of frames that get no line, sent by whatever path."""
+    """A node and what it has said. `hidden`: kinds of frames that get no line, sent by whatever path.
+
+    `others` are there, and for it: they answer Calls in the life that was announced last, and promise, and accept,
+    whatever it asks for, at once and by way of any of its neighbours. The rest is up to the test.
+    """
 
     def __init__(
         self,
@@ -97,13 +101,18 @@ class Machine:
         self.hidden = hidden
         self.effects: list[fx.Effect] = []
         self.now = 0.0
-        self.polled = 0
-        """Number of the last Poll that this machine has sent out for itself."""
+        self.others = ""
+        self.asked: fr.Poll | fr.Propose | None = None
+        """What this machine has asked the members of its view last."""
+        self._lives: dict[str, int] = {}
+        self._answered = 0
 
     # -- events --------------------------------------------------------------------------------------------
 
     def hear(self, event: ev.Event, at: float | None = None) -> list[str]:
         self.now = self.now if at is None else at
+        if isinstance(event, ev.PresenceSeen):
+            self._lives[event.member.id] = event.member.incarnation
         self.effects = self.node.handle(event, self.now)
         return self._heard_out()
 
@@ -113,10 +122,33 @@ class Machine:
         return self._heard_out()
 
     def _heard_out(self) -> list[str]:
-        for effect in self.effects:
-            if isinstance(effect, fx.Send) and isinstance(effect.frame, fr.Poll):
-                self.polled = effect.frame.number if effect.frame.candidate == self.node.id else self.polled
+        """Let the others answer what it has said."""
+        at = 0
+        while at < len(self.effects):  # answers add to them
+            effect = self.effects[at]
+            at += 1
+            match effect:
+                case fx.Send(_, fr.Poll(_, candidate) | fr.Propose(_, candidate) as asked):
+                    if candidate == self.node.id:
+                        self.asked = asked
+                case fx.Relay(peer, via) if peer in self.others and codec.unwrap(via, 0) == self.node._call():
+                    self.effects += self.node.handle(letter_to(self.node.id, peer, self._here(peer)), self.now)
+            if at == len(self.effects) and self.asked is not None and self.asked.number != self._answered:
+                self._answered = self.asked.number
+                for voter in self.others if self.asked.epoch == self._stamp_now else "":
+                    self.effects += self._vote(voter)
         return self.said
+
+    @property
+    def _stamp_now(self) -> int:
+        return self.node.view.stamp if self.node.view is not None else 0
+
+    def _here(self, peer: str) -> fr.Here:
+        world, life = self.node.view, self._lives.get(peer, 1)
+        inside = world is not None and member(peer, life).id in world and world.member(PeerId(peer)).incarnation == life
+        if world is None or not inside:
+            return fr.Here(incarnation=life)
+        return fr.Here(incarnation=life, generation=world.generation, epoch=world.stamp)
 
     def until(self, at: float) -> list[str]:
         """Tick whenever the machine wants to, up to a time."""
@@ -131,6 +163,8 @@ class Machine:
         changes: dict[str, Any] = {}
         if 0 < (epoch := getattr(frame, "epoch", 0)) < 1 << 20:
             changes["epoch"] = self.stamp(epoch)
+        if isinstance(frame, fr.Sync) and frame.epoch:
+            changes["generation"] = Generation()
         if isinstance(frame, fr.Result) and frame.commit is not None:
             commit = frame.commit
             stamps = {name: getattr(commit, name) for name in ("decided_in", "held_in")}
@@ -156,17 +190,15 @@ class Machine:
             sink[:] = raw
         return self.hear(ev.FrameReceived(PeerId(peer), frame, None, len(raw), sink is not None, 1e-3))
 
-    def learn(self, world: View) -> list[str]:
+    def learn(self, world: View, at: float | None = None) -> list[str]:
         """A member of a view that has been decided says so, through the broker."""
         source = next((m for m in world.members if m.id != self.node.id), member("x"))
         here = fr.Here(incarnation=source.incarnation, generation=world.generation, epoch=world.stamp)
-        self.hear(letter_to(self.node.id, source.id, here))
+        self.hear(letter_to(self.node.id, source.id, here), at)
         return self.hear(letter_to(self.node.id, source.id, fr.ViewFrame(epoch=world.stamp), pack(world)))
 
     def join(self, world: View, *, up: str = "", committed: int = 0) -> Machine:
         """Install a view, with level links to the neighbours named in `up`, and want its run."""
-        if world.run:
-            self.hear(ev.RunWanted(world.run))
         self.hear(ev.RunWanted(world.run or None))
         self.learn(world)
         for name in up:
@@ -286,15 +318,28 @@ class Machine:
         frame = fr.Release(epoch=self._world.epoch, round=number, done=from_digits(done), anew=anew)
         return self.frame(parent, frame)
 
-    def votes(self, *voters: str) -> list[str]:
-        """These members are for this machine: so they answer to its last Poll, by way of its neighbours."""
-        assert self.node.view is not None
-        said = []
-        for voter in voters:
-            by_way_of = next(peer for peer, _ in self.node.links.connected())
-            vote = fr.Vote(epoch=self.node.view.epoch, candidate=self.node.id, number=self.polled, voter=voter)
-            said += self.frame(str(by_way_of), vote)
-        return said
+    def votes(self, voters: str, **said: Any) -> list[str]:
+        """These members are for this machine: so they answer what it has asked last."""
+        self.effects = [effect for voter in voters for effect in self._vote(voter, **said)]
+        return self._heard_out()
+
+    def agree(self, voters: str, **said: Any) -> list[str]:
+        """These members promise, and accept, whatever it asks for now."""
+        lines: list[str] = []
+        before = None
+        while self.asked is not None and self.asked.epoch == self._stamp_now and self.asked != before:
+            before = self.asked
+            lines += self.votes(voters, **said)
+        return lines
+
+    def _vote(self, voter: str, **said: Any) -> list[fx.Effect]:
+        asked, by_way_of = self.asked, next((peer for peer, _ in self.node.links.connected()), None)
+        if asked is None or by_way_of is None or self._stamp_now != asked.epoch:
+            return []
+        accepted = asked.ballot if isinstance(asked, fr.Propose) else -1
+        answer = {"promised": asked.ballot, "accepted": accepted, "committed": 0} | said
+        vote = fr.Vote(epoch=asked.epoch, candidate=asked.candidate, number=asked.number, voter=voter, **answer)
+        return self.node.handle(ev.FrameReceived(by_way_of, vote), self.now)
 
     def decide(self, parent: str, *, number: int = 1) -> list[str]:
         assert self.node.view is not None
@@ -412,7 +457,8 @@ def describe_frame(frame: fr.Frame, payload: memoryview | bytes | None) -> str:
             return f"poll {number} for {candidate} in {epoch >> 32}{led}"
         case fr.Propose(_, candidate, number, ballot):
             world = unpack(payload or b"", View)
-            return f"propose {number} of {candidate} by ballot {describe_ballot(ballot)}: {world.epoch} {''.join(world.ids)}"
+            led = f" by ballot {describe_ballot(ballot)}" if ballot else ""
+            return f"propose {number} for {candidate}{led}: {world.epoch} {''.join(world.ids)}"
         case fr.Vote(_, candidate, number, voter):
             promise = f", promises {describe_ballot(frame.promised)}" if frame.promised else ""
             accepts = f", accepts {describe_ballot(frame.accepted)}" if frame.accepted >= 0 else ""
