@@ -407,7 +407,7 @@ def test_what_was_held_is_kept_through_a_view_in_which_nothing_happened() -> Non
 def test_the_root_that_holds_it_puts_it_forward_again_too() -> None:
     a = summed_up()
     a.frame("b", fr.Suspect(epoch=1, peer="e", reason="gone"))
-    said = a.votes("b", "c")
+    said = a.agree("bcd")
     assert "view 2 abcd" in said
     assert ended(said) == []
     for peer in "bc":
