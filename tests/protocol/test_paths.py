@@ -305,6 +305,7 @@ def test_a_knock_shows_that_somebody_lives() -> None:
 
 def test_a_knock_of_a_new_life_says_that_the_old_one_is_over() -> None:
     a = around("a")
+    a.others = "cdefg"
     a.until(0.6)
     knock(a, "c", "b", life=2)
     assert when(a.until(1.1), "publish view 2 agcdef") < 0.9

@@ -36,9 +36,11 @@ def view(
     first_round: int = 1,
     quorum: int = 0,
     slots: str = "",
+    after: View | None = None,
     **lives: int,
 ) -> View:
-    """A view of one-letter peers, like view(3, "abc"); `b=2` gives b its second life, slots="abb" slots 1 and 2."""
+    """A view of one-letter peers, like view(3, "abc"); `b=2` gives b its second life, slots="abb" slots 1 and 2;
+    `after` is a view before it of which something may still be open."""
     members = tuple(member(name, lives.get(name, 1)) for name in names)
     VIEWS[epoch] = View(
         epoch=epoch,
@@ -48,6 +50,7 @@ def view(
         first_round=first_round,
         quorum=quorum,
         slots=tuple(slots),
+        guards=(after.guard,) if after is not None else (),
     )
     return VIEWS[epoch]
 
@@ -333,7 +336,7 @@ class Machine:
         return lines
 
     def _vote(self, voter: str, **said: Any) -> list[fx.Effect]:
-        asked, by_way_of = self.asked, next((peer for peer, _ in self.node.links.connected()), None)
+        asked, by_way_of = self.asked, next((p for p, link in self.node.links.connected() if link.direct), None)
         if asked is None or by_way_of is None or self._stamp_now != asked.epoch:
             return []
         accepted = asked.ballot if isinstance(asked, fr.Propose) else -1
