@@ -249,7 +249,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return View(
             generation=generation or self.generation,
             epoch=1 if anew else self.epoch + 1,
-            guards=() if anew else (self.guard,) if settled else (*self.guards, self.guard),
+            guards=() if anew else (self.guard,) if settled else tuple(dict.fromkeys((*self.guards, self.guard))),
             members=tuple(order),
             fanout=self.fanout,
             run=following,
