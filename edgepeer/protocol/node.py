@@ -358,9 +358,9 @@ class Node(Wiring):
             return
         succession = self.succession
         self._ask(lead=succession.highest > 0 or not self.membership.coordinator)
-        self.membership.may_succeed(view, succession.there)
+        possible = self.membership.may_succeed(view, succession.there)
         if not succession.proposed and succession.leads(settled=self.membership.settled):
-            self._propose(self._wanted(view))
+            self._propose(self._wanted(view) if possible else None)
         self._conclude()
 
     def _wanted(self, view: View) -> View:
@@ -382,7 +382,7 @@ class Node(Wiring):
         self.succession.ask(members, self._now, again_s, self._standing(), lead=lead)
         self._freeze()
 
-    def _propose(self, wanted: View) -> None:
+    def _propose(self, wanted: View | None) -> None:
         members, again_s = self.vitals.members(), self.limits.poll_s
         self.succession.propose(wanted, members, self._now, again_s, self._standing())
         self._freeze()

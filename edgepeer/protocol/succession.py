@@ -220,8 +220,9 @@ class Succession:
         self.promised = self.highest = (max(self.highest, self.promised) // MAX_MEMBERS + 1) * MAX_MEMBERS + position
         self._campaign = _Campaign(self.promised, {self._me: self.accepted or (-1, None)})
 
-    def propose(self, wanted: View, links: Iterable[PeerId], now: float, again_s: float, mine: Standing) -> None:
-        """Propose what this peer wants: in ballot 0, or with the promises of a quorum, whose word counts more."""
+    def propose(self, wanted: View | None, links: Iterable[PeerId], now: float, again_s: float, mine: Standing) -> None:
+        """Propose what this peer wants, if anything: in ballot 0, or with the promises of a quorum, whose word counts
+        more."""
         view, campaign = self._view, self._campaign
         if view is None:
             return
@@ -232,6 +233,8 @@ class Succession:
         if campaign.proposal is None:
             _, before = max(campaign.promises.values(), key=lambda made: made[0], default=(-1, None))
             campaign.proposal = before if before is not None else wanted
+            if campaign.proposal is None:
+                return
             if campaign.ballot >= self.promised and _same_life(view, campaign.proposal, self._me):
                 self.accepted = campaign.ballot, campaign.proposal
                 campaign.accepts.add(self._me)
