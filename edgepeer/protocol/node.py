@@ -217,7 +217,7 @@ class Node(Wiring):
         """Call whoever matters and has not spoken for a while."""
         view, hint = self.view, self.outside.hint
         callees = self.outside.callees(self._now) if view is None else []
-        if view is not None and (self.membership.coordinator or self.succession.highest):
+        if view is not None and (self.membership.coordinator or self.succession.asked):
             callees = self.membership.callees()
         if view is not None and hint is not None:
             if self._doubt(hint, view):

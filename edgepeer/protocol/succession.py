@@ -18,7 +18,8 @@ position, and collect promises first.
 
     a candidate has                   | does
     ----------------------------------+-----------------------------------------------------------------------
-    no promises of a quorum           | sends its Poll through all links, again and again
+    no promises of a quorum           | sends its Poll through all links, again and again; and promises, too, as soon as
+                                      | another has
     promises of a quorum              | proposes the view that was accepted in the highest ballot among them; only
                                       | if there is none, the view that it wants itself
     heard of a higher ballot          | takes a higher one still: at once if the other stands behind it in the order,
@@ -120,12 +121,12 @@ class Succession:
         self._pass_on(peer, poll, None, links)
         if poll.candidate not in view:
             return
-        self.highest = max(self.highest, poll.ballot)
         willing = free or poll.candidate == view.coordinator or self.promised > 0
         if poll.ballot > self.promised and willing and _belongs(poll.ballot, view, PeerId(poll.candidate)):
             self.promised = poll.ballot
         elif poll.ballot and poll.ballot != self.promised and not self.promised:
             return  # not bound by anything, and content with the head
+        self.highest = max(self.highest, poll.ballot)
         self._answer(peer, poll, mine, document=True)
 
     def on_propose(
@@ -217,8 +218,16 @@ class Succession:
             self._passing += 1
             return
         self._passing = 0
-        self.promised = self.highest = (max(self.highest, self.promised) // MAX_MEMBERS + 1) * MAX_MEMBERS + position
-        self._campaign = _Campaign(self.promised, {self._me: self.accepted or (-1, None)})
+        self._campaign = _Campaign((max(self.highest, self.promised) // MAX_MEMBERS + 1) * MAX_MEMBERS + position)
+        if not position:
+            self._promise_myself(self._campaign)
+
+    def _promise_myself(self, campaign: _Campaign) -> None:
+        """Be bound to one's own ballot: the head at once, others not before somebody is ready to follow them. So who
+        has lost only its own way disturbs nobody."""
+        if campaign.ballot > self.promised:
+            self.promised = self.highest = campaign.ballot
+            campaign.promises[self._me] = self.accepted or (-1, None)
 
     def propose(self, wanted: View | None, links: Iterable[PeerId], now: float, again_s: float, mine: Standing) -> None:
         """Propose what this peer wants, if anything: in ballot 0, or with the promises of a quorum, whose word counts
@@ -271,6 +280,7 @@ class Succession:
         elif campaign.proposal is None and vote.accepted < campaign.ballot:
             if vote.accepted >= 0 and (accepted is None or not _follows(view, accepted)):
                 return  # its word is not complete
+            self._promise_myself(campaign)
             campaign.promises[voter] = vote.accepted, accepted
 
     def leads(self, *, settled: bool) -> bool:
