@@ -139,7 +139,7 @@ class Machine:
             if at == len(self.effects) and self.asked is not None and self.asked.number != self._answered:
                 self._answered = self.asked.number
                 for voter in self.others if self.asked.epoch == self._stamp_now else "":
-                    self.effects += self._vote(voter)
+                    self.effects += self._vote(voter, self.asked)
         return self.said
 
     @property
@@ -185,13 +185,17 @@ class Machine:
     def frame(self, peer: str, frame: fr.Frame, data: ev.FloatVector | bytes | None = None) -> list[str]:
         """A frame arrives, its payload by way of the sink."""
         frame = self.stamped(frame)
-        if isinstance(data, bytes) and isinstance(frame, fr.ViewFrame):
-            return self.hear(ev.FrameReceived(PeerId(peer), frame, data, len(data)))
+        if isinstance(data, bytes) and codec.has_document(frame):
+            return self.document(peer, frame, data)
         raw = data if isinstance(data, bytes) else data.tobytes() if data is not None else b""
         sink = self.node.sink(PeerId(peer), frame, len(raw))
         if sink is not None:
             sink[:] = raw
         return self.hear(ev.FrameReceived(PeerId(peer), frame, None, len(raw), sink is not None, 1e-3))
+
+    def document(self, peer: str, frame: fr.Frame, data: bytes) -> list[str]:
+        """A frame arrives with a document."""
+        return self.hear(ev.FrameReceived(PeerId(peer), frame, data, len(data)))
 
     def learn(self, world: View, at: float | None = None) -> list[str]:
         """A member of a view that has been decided says so, through the broker."""
@@ -322,8 +326,10 @@ class Machine:
         return self.frame(parent, frame)
 
     def votes(self, voters: str, **said: Any) -> list[str]:
-        """These members are for this machine: so they answer what it has asked last."""
-        self.effects = [effect for voter in voters for effect in self._vote(voter, **said)]
+        """These members are for this machine: so they answer what it has asked last. `said`: what else is in their
+        votes than this; `proposal` is the view that comes along."""
+        asked = self.asked
+        self.effects = [effect for voter in voters for effect in self._vote(voter, asked, **said)]
         return self._heard_out()
 
     def agree(self, voters: str, **said: Any) -> list[str]:
@@ -335,14 +341,16 @@ class Machine:
             lines += self.votes(voters, **said)
         return lines
 
-    def _vote(self, voter: str, **said: Any) -> list[fx.Effect]:
-        asked, by_way_of = self.asked, next((p for p, link in self.node.links.connected() if link.direct), None)
+    def _vote(self, voter: str, asked: fr.Poll | fr.Propose | None, **said: Any) -> list[fx.Effect]:
+        by_way_of = next((p for p, link in self.node.links.connected() if link.direct), None)
         if asked is None or by_way_of is None or self._stamp_now != asked.epoch:
             return []
         accepted = asked.ballot if isinstance(asked, fr.Propose) else -1
+        proposal = said.pop("proposal", None)
+        document = pack(proposal) if proposal is not None else b""
         answer = {"promised": asked.ballot, "accepted": accepted, "committed": 0} | said
         vote = fr.Vote(epoch=asked.epoch, candidate=asked.candidate, number=asked.number, voter=voter, **answer)
-        return self.node.handle(ev.FrameReceived(by_way_of, vote), self.now)
+        return self.node.handle(ev.FrameReceived(by_way_of, vote, document or None, len(document)), self.now)
 
     def decide(self, parent: str, *, number: int = 1) -> list[str]:
         assert self.node.view is not None
