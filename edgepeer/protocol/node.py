@@ -496,6 +496,7 @@ class Node(Wiring):
         self.membership.enter(view, self._now)
         self.succession.enter(view)
         self.rolls.learn(view.generation)
+        self.rolls.admitted(view)
         self.outside.hint = None
         self._suspect_again.clear()
         self.paths.view, self.paths.incarnation = view, self.membership.me.incarnation
