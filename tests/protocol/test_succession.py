@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator
-from copy import deepcopy
 
 import pytest
 from company import Company
 from council import Council, Message
 from hypothesis import given
 from hypothesis import strategies as st
-from transcript import Machine, describe_ballot, letter_to, member, vector, view, when
+from transcript import Machine, describe_ballot, member, vector, view, when
 
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
-from edgepeer.protocol.succession import Standing
 from edgepeer.topology.view import MAX_MEMBERS, View
 from edgepeer.wire import frames as fr
 from edgepeer.wire.documents import pack

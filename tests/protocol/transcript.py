@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -104,7 +105,7 @@ class Machine:
         self.hidden = hidden
         self.effects: list[fx.Effect] = []
         self.now = 0.0
-        self.others = ""
+        self.others: Collection[str] = ""
         self.asked: fr.Poll | fr.Propose | None = None
         """What this machine has asked the members of its view last."""
         self._lives: dict[str, int] = {}
@@ -138,8 +139,9 @@ class Machine:
                     self.effects += self.node.handle(letter_to(self.node.id, peer, self._here(peer)), self.now)
             if at == len(self.effects) and self.asked is not None and self.asked.number != self._answered:
                 self._answered = self.asked.number
-                for voter in self.others if self.asked.epoch == self._stamp_now else "":
-                    self.effects += self._vote(voter, self.asked)
+                for voter in sorted(self.others):
+                    if self._here(voter).epoch == self.asked.epoch:
+                        self.effects += self._vote(voter, self.asked)
         return self.said
 
     @property
@@ -148,8 +150,7 @@ class Machine:
 
     def _here(self, peer: str) -> fr.Here:
         world, life = self.node.view, self._lives.get(peer, 1)
-        inside = world is not None and member(peer, life).id in world and world.member(PeerId(peer)).incarnation == life
-        if world is None or not inside:
+        if world is None or peer not in world or world.member(PeerId(peer)).incarnation != life:
             return fr.Here(incarnation=life)
         return fr.Here(incarnation=life, generation=world.generation, epoch=world.stamp)
 
