@@ -229,7 +229,7 @@ class Membership:
         if not view.may_go_on(there, settled=self.settled):
             count = sum(peer in there for peer in view.ids)
             self.waits = f"{count} of {view.size} peers are in reach, too few to go on without the others"
-        elif view.epoch == MAX_EPOCH or (not self.settled and len(view.guards) >= MAX_GUARDS):
+        elif view.epoch == MAX_EPOCH or (not self.settled and len(view.all_guards) > MAX_GUARDS):
             self.waits = "some peers have not heard of the last views yet"
         else:
             self.waits = ""

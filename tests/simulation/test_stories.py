@@ -110,7 +110,7 @@ def test_soon_after_a_change_all_know_that_all_have_made_it() -> None:
     for name in ("p0", "p5"):
         world.kill(peer(world, name))
         assert world.run_until(world.settled, 5)
-        assert world.run_until(lambda: all(p.node.membership.base == p.node.view for p in world.alive), 1.0)
+        assert world.run_until(lambda: all(p.node.membership.settled for p in world.alive), 1.0)
 
 
 def test_a_leaver_does_not_hold_up_the_round() -> None:
