@@ -236,6 +236,8 @@ class Node(Wiring):
         callees = self.outside.callees(self._now) if view is None else []
         if view is not None and (self.membership.coordinator or self.succession.asked):
             callees = self.membership.callees()
+            if callees and self.membership.coordinator:  # members answer, if the broker brings answers at all
+                callees = [*view.ids[1:CALLED_OF_HINT], *callees]
         if view is not None and hint is not None:
             if self._doubt(hint, view):
                 return
