@@ -184,9 +184,10 @@ class Membership:
         view = self.view
         if view is None or (self.leaving and view.size == 1):
             return None
+        # Not before the view is settled: till then each of its lives may be needed to decide what follows.
         leavers = {
             p: until for p, (life, until) in self._leavers.items() if p in view and view.member(p).incarnation <= life
-        }
+        } if self.settled else {}  # fmt: skip
         lost = self.lost(now)
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
         # The round in progress can't end without somebody who will not contribute to it, and needs nothing of it.
