@@ -45,7 +45,7 @@ from edgepeer.wire.frames import Poll, Propose, Vote
 __all__ = ["Standing", "Succession"]
 
 _REMEMBERED: Final = 256
-_CURRENT: Final = 4
+CURRENT: Final = 4
 """Answers to so many of the last questions say who is there: on slow paths they take longer than the time between."""
 _GIVE_WAY: Final = 8
 """Who has met a higher ballot of somebody before it in the order lets so many of its own turns pass."""
@@ -103,7 +103,7 @@ class Succession:
     @property
     def there(self) -> set[PeerId]:
         """Who has answered lately, this peer included."""
-        return {self._me} | {peer for peer, number in self._answers.items() if number > self._number - _CURRENT}
+        return {self._me} | {peer for peer, number in self._answers.items() if number > self._number - CURRENT}
 
     @property
     def proposed(self) -> bool:
