@@ -75,8 +75,8 @@ class Succession:
     def __init__(self, me: PeerId, emit: Callable[[fx.Effect], None]) -> None:
         self._me = me
         self._emit = emit
-        self._number = 0
-        self._seen: OrderedDict[tuple[str, int, int], PeerId] = OrderedDict()  # what came, and from whom
+        self.number = 0
+        self.seen: OrderedDict[tuple[str, int, int], PeerId] = OrderedDict()  # what came, and from whom
         self.enter(None)
 
     def enter(self, view: View | None) -> None:
@@ -91,7 +91,7 @@ class Succession:
         """How often this peer has asked the others."""
         self._again_at = 0.0
         self._passing = 0
-        self._answers: dict[PeerId, int] = {}
+        self.answers: dict[PeerId, int] = {}
         self.standings: dict[PeerId, Standing] = {}
         """Where the others stood when they last said so."""
 
@@ -103,7 +103,7 @@ class Succession:
     @property
     def there(self) -> set[PeerId]:
         """Who has answered lately, this peer included."""
-        return {self._me} | {peer for peer, number in self._answers.items() if number > self._number - CURRENT}
+        return {self._me} | {peer for peer, number in self.answers.items() if number > self.number - CURRENT}
 
     @property
     def proposed(self) -> bool:
@@ -168,11 +168,11 @@ class Succession:
 
     def _is_new(self, peer: PeerId, asked: Poll | Propose) -> bool:
         key = asked.candidate, asked.epoch, asked.number
-        if asked.candidate == self._me or key in self._seen:
+        if asked.candidate == self._me or key in self.seen:
             return False
-        self._seen[key] = peer
-        while len(self._seen) > _REMEMBERED:
-            self._seen.popitem(last=False)
+        self.seen[key] = peer
+        while len(self.seen) > _REMEMBERED:
+            self.seen.popitem(last=False)
         return True
 
     def _pass_on(self, peer: PeerId, asked: Poll | Propose, document: bytes | None, links: Iterable[PeerId]) -> None:
@@ -188,7 +188,7 @@ class Succession:
         if view is None or now < self._again_at:
             return
         self._again_at = now + again_s
-        self._number += 1
+        self.number += 1
         self.asked += 1
         if lead:
             self._stand(view)
@@ -200,7 +200,7 @@ class Succession:
         poll = Poll(
             epoch=view.stamp,
             candidate=self._me,
-            number=self._number,
+            number=self.number,
             ballot=campaign.ballot if campaign is not None else 0,
         )
         for peer in to:
@@ -236,13 +236,13 @@ class Succession:
                 self.accepted = campaign.ballot, campaign.proposal
                 campaign.accepts.add(self._me)
         self._again_at = now + again_s
-        self._number += 1
+        self.number += 1
         self.standings[self._me] = mine
         self._send_proposal(view, campaign, list(links))
 
     def _send_proposal(self, view: View, campaign: _Campaign, links: list[PeerId]) -> None:
         assert campaign.proposal is not None
-        frame = Propose(epoch=view.stamp, candidate=self._me, number=self._number, ballot=campaign.ballot)
+        frame = Propose(epoch=view.stamp, candidate=self._me, number=self.number, ballot=campaign.ballot)
         document = pack(campaign.proposal)
         for peer in links:
             self._emit(fx.Send(peer, frame, document))
@@ -251,13 +251,13 @@ class Succession:
         """A Vote, for this peer or to be passed back."""
         view, voter = self._view, PeerId(vote.voter)
         if vote.candidate != self._me:
-            back = self._seen.get((vote.candidate, vote.epoch, vote.number))
+            back = self.seen.get((vote.candidate, vote.epoch, vote.number))
             if back is not None:
                 self._emit(fx.Send(back, vote, document))
             return
-        if view is None or voter not in view or vote.number > self._number:
+        if view is None or voter not in view or vote.number > self.number:
             return
-        self._answers[voter] = max(vote.number, self._answers.get(voter, 0))
+        self.answers[voter] = max(vote.number, self.answers.get(voter, 0))
         self.standings[voter] = Standing(vote.committed, vote.holding)
         self.highest = max(self.highest, vote.promised)
         campaign = self._campaign

@@ -138,8 +138,8 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Entry, "pause_s"): lambda of, value, now, inside: min(value, _CALL_PAUSE_S),
     (Succession, "asked"): lambda of, value, now, inside: min(value, ASKED_BEFORE_ANEW),
     (Succession, "_again_at"): _due,
-    (Succession, "_answers"): lambda of, value, now, inside: {
-        peer: number for peer, number in value.items() if number > of._number - CURRENT
+    (Succession, "answers"): lambda of, value, now, inside: {
+        peer: number for peer, number in value.items() if number > of.number - CURRENT
     },
 }
 """How states are made equal that differ in nothing that matters. Numbers that go from peer to peer, of Polls and of
