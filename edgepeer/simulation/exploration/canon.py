@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from math import ceil, inf
+from operator import itemgetter
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -144,8 +145,10 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
 }
 """How states are made equal that differ in nothing that matters. Numbers that go from peer to peer, of Polls and of
 what runs through tunnels, are set back by the fleet as a whole (draft.py)."""
-_Attribute: TypeAlias = tuple[str, _Rule | None]
+_Plan: TypeAlias = tuple[Callable[[Any, float, bool], Value], Callable[[Any, Value], None]]
 _PLAIN: Final = frozenset({type(None), bool, int, str, bytes})
+_TIMES: Final = {beats: ("@", max(beats * BEAT_S, -HORIZON_S)) for beats in range(-40, 41)}
+_key: Final = itemgetter(0)
 _CALLABLES: Final = (FunctionType, MethodType, BuiltinFunctionType)
 
 
@@ -164,7 +167,7 @@ class Canon:
 
     def __init__(self, root: _Holder) -> None:
         self._root = root
-        self._names: dict[type, tuple[_Attribute, ...]] = {}
+        self._plans: dict[type, _Plan] = {}
         self._fixed: dict[type, object] = {}
         self._bound: set[int] = set()
         self._pool: dict[Value, Value] = {}
@@ -206,16 +209,26 @@ class Canon:
         if self._fixed.setdefault(type(value), value) is not value:
             raise ProtocolBug(f"two of {type(value).__name__} in one machine, which both have callables")
 
-    def _names_of(self, value: object) -> tuple[_Attribute, ...]:
+    def _plan_of(self, value: object) -> _Plan:
+        """How to take, and to put back, what is of its class: written out, since most of the time goes there."""
         kind = type(value)
-        found = self._names.get(kind)
-        if found is None:
-            found = self._names[kind] = tuple(
-                (name, next((rule for (of, at), rule in _RULES.items() if at == name and issubclass(kind, of)), None))
-                for name in _attributes(value)
-                if kind not in self._fixed or not self._is_static(getattr(value, name))
-            )
-        return found
+        names = [name for name in _attributes(value) if kind not in self._fixed or not self._is_static(getattr(value, name))]
+        known: dict[str, Any] = {"plain": _PLAIN, "kind": kind, "set_": object.__setattr__, "put": self._put,
+                                 "take": self._take}  # fmt: skip
+        taking, putting = ["def taking(of, now, inside):", " return ("], ["def putting(made, value):", " pass"]
+        taking.append("  kind,")
+        frozen = getattr(kind, "__dataclass_params__", None) is not None and kind.__dataclass_params__.frozen
+        for number, name in enumerate(names, start=1):
+            rule = next((rule for (of, at), rule in _RULES.items() if at == name and issubclass(kind, of)), None)
+            known[f"rule{number}"] = rule
+            found = f"of.{name}" if rule is None else f"rule{number}(of, of.{name}, now, inside)"
+            taking.append(f"  v if type(v := {found}) in plain else take(v),")
+            given = f"v if type(v := value[{number}]) is not tuple else put(v)"
+            putting.append(f" set_(made, {name!r}, {given})" if frozen else f" made.{name} = {given}")
+        taking.append(" )")
+        exec("\n".join((*taking, *putting)), known)  # noqa: S102  # of names of attributes only
+        plan = self._plans[kind] = known["taking"], known["putting"]
+        return plan
 
     def _is_static(self, value: object) -> bool:
         if isinstance(value, dict) and value:
@@ -260,29 +273,31 @@ class Canon:
             return "a", value.dtype.str, value.tobytes(), value.flags.writeable
         if kind is bytearray:
             return "b", bytes(value)
-        if not _is_instance(value):
-            raise ProtocolBug(f"a machine's state can't hold a {kind.__name__}")
-        taken: list[Value] = [kind]
-        now, inside = self._now, self._inside
-        for name, rule in self._names.get(kind) or self._names_of(value):
-            at = getattr(value, name)
-            if rule is not None:
-                at = rule(value, at, now, inside)
-            taken.append(at if type(at) in _PLAIN else self._take(at))
-        whole = tuple(taken)
+        plan = self._plans.get(kind)
+        if plan is None:
+            if not _is_instance(value):
+                raise ProtocolBug(f"a machine's state can't hold a {kind.__name__}")
+            plan = self._plan_of(value)
+        whole = plan[0](value, self._now, self._inside)
         return self._pool.setdefault(whole, whole)
 
     def _time(self, value: float) -> Value:
         beats = ceil((value - self._now) / BEAT_S - 1e-6)
-        return "@", max(beats * BEAT_S, -HORIZON_S)
+        return _TIMES.get(beats) or ("@", max(beats * BEAT_S, -HORIZON_S))
 
     def _dict(self, value: dict[Any, Any]) -> Value:
-        try:
-            items: Iterable[tuple[Any, Any]] = sorted(value.items(), key=lambda item: item[0])
-        except TypeError:
-            items = value.items()
         kind = "d" if type(value) is dict else "o"
-        return (kind, *((self._take(key), self._take(each)) for key, each in items))
+        if not value:
+            return (kind,)
+        take = self._take
+        if len(value) == 1:
+            items: Iterable[tuple[Any, Any]] = value.items()
+        else:
+            try:
+                items = sorted(value.items(), key=_key)
+            except TypeError:
+                items = value.items()
+        return (kind, *[(key if type(key) is str else take(key), take(each)) for key, each in items])
 
     # -- putting back --------------------------------------------------------------------------------------------
 
@@ -317,7 +332,9 @@ class Canon:
         if kind == "q":
             return deque(map(self._put, value[2:]), maxlen=value[1])
         if kind in "do":
-            items = [(self._put(key), self._put(each)) for key, each in value[1:]]
+            put = self._put
+            items = [(put(key) if type(key) is tuple else key, put(each) if type(each) is tuple else each)
+                     for key, each in value[1:]]  # fmt: skip
             return dict(items) if kind == "d" else OrderedDict(items)
         make = {"t": tuple, "l": list, "s": set, "f": frozenset}[kind]
         return make(map(self._put, value[1:]))
@@ -326,9 +343,7 @@ class Canon:
         fixed = self._fixed.get(kind)
         made: object = fixed if fixed is not None else object.__new__(kind)
         self._objects.append(made)
-        setattr_ = object.__setattr__
-        for (name, _), each in zip(self._names[kind], value[1:], strict=True):
-            setattr_(made, name, self._put(each) if type(each) is tuple else each)
+        self._plans[kind][1](made, value)
         return made
 
 
