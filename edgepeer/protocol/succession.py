@@ -23,6 +23,9 @@ position, and collect promises first.
                                       | if there is none, the view that it wants itself
     heard of a higher ballot          | takes a higher one still: at once if the other stands behind it in the order,
                                       | else after a while
+    proposed the same often enough    | takes a higher one, too: those who are there may be others by now
+    promised a higher ballot          | gives its own up: it alone counts the votes of that, so nothing can be chosen in
+                                      | it, and what it has accepted in it itself is as if it had not been
 
 Who has promised a ballot above 0, or accepted anything, is *frozen*: of the old view's rounds it takes part in nothing
 that could help to decide one (`Place.frozen`), so what the old head can still decide is held by a life that speaks in
@@ -49,6 +52,9 @@ CURRENT: Final = 4
 """Answers to so many of the last questions say who is there: on slow paths they take longer than the time between."""
 _GIVE_WAY: Final = 8
 """Who has met a higher ballot of somebody before it in the order lets so many of its own turns pass."""
+_REPEATED: Final = 8
+"""Who has proposed the same so often in vain takes a higher ballot: somebody who is in the proposal may have died, and
+somebody may be back who is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,10 @@ class _Campaign:
     ballot: int
     promises: dict[PeerId, tuple[int, View | None]] = field(default_factory=dict)
     proposal: View | None = None
+    before: tuple[int, View] | None = None
+    """What this peer had accepted before it accepted its own proposal."""
+    repeated: int = 0
+    """How often it has been proposed again."""
     accepts: set[PeerId] = field(default_factory=set)
 
 
@@ -106,6 +116,11 @@ class Succession:
         return {self._me} | {peer for peer, number in self.answers.items() if number > self.number - CURRENT}
 
     @property
+    def leading(self) -> int:
+        """The ballot that this peer leads; -1: none."""
+        return self._campaign.ballot if self._campaign is not None else -1
+
+    @property
     def proposed(self) -> bool:
         """Whether this peer waits for its proposal to be accepted."""
         return self._campaign is not None and self._campaign.proposal is not None
@@ -123,6 +138,7 @@ class Succession:
         self.highest = max(self.highest, poll.ballot)
         willing = free or poll.candidate == view.coordinator or self.promised > 0
         if poll.ballot > self.promised and willing and _belongs(poll.ballot, view, PeerId(poll.candidate)):
+            self._give_up()
             self.promised = poll.ballot
         elif poll.ballot and poll.ballot != self.promised and not self.promised:
             return  # not bound by anything, and content with the head
@@ -149,6 +165,7 @@ class Succession:
             return
         self.highest = max(self.highest, frame.ballot)
         if frame.ballot >= self.promised and fits:
+            self._give_up()
             self.promised, self.accepted = frame.ballot, (frame.ballot, proposal)
         self._answer(peer, frame, mine, document=False)
 
@@ -190,11 +207,15 @@ class Succession:
         self._again_at = now + again_s
         self.number += 1
         self.asked += 1
+        if self._campaign is not None and self._campaign.repeated >= _REPEATED:
+            self._give_up()
+            lead = True
         if lead:
             self._stand(view)
         campaign, to = self._campaign, list(links)
         self.standings[self._me] = mine
         if campaign is not None and campaign.proposal is not None:
+            campaign.repeated += 1
             self._send_proposal(view, campaign, to)
             return
         poll = Poll(
@@ -217,8 +238,15 @@ class Succession:
             self._passing += 1
             return
         self._passing = 0
+        self._give_up()
         self.promised = self.highest = (max(self.highest, self.promised) // MAX_MEMBERS + 1) * MAX_MEMBERS + position
         self._campaign = _Campaign(self.promised, {self._me: self.accepted or (-1, None)})
+
+    def _give_up(self) -> None:
+        """Lead no ballot any more. Nobody else counts its votes, so what this peer itself has accepted in it is void."""
+        campaign, self._campaign = self._campaign, None
+        if campaign is not None and self.accepted is not None and self.accepted[0] == campaign.ballot:
+            self.accepted = campaign.before
 
     def propose(self, wanted: View, links: Iterable[PeerId], now: float, again_s: float, mine: Standing) -> None:
         """Propose what this peer wants: in ballot 0, or with the promises of a quorum, whose word counts more."""
@@ -233,6 +261,7 @@ class Succession:
             _, before = max(campaign.promises.values(), key=lambda made: made[0], default=(-1, None))
             campaign.proposal = before if before is not None else wanted
             if campaign.ballot >= self.promised and _same_life(view, campaign.proposal, self._me):
+                campaign.before = self.accepted
                 self.accepted = campaign.ballot, campaign.proposal
                 campaign.accepts.add(self._me)
         self._again_at = now + again_s
