@@ -53,7 +53,8 @@ class History:
     views: tuple[tuple[tuple[Generation, int], View], ...] = ()
     """All that were ever installed, by generation and epoch."""
     votes: tuple[tuple[tuple[View, int, View], frozenset[PeerId]], ...] = ()
-    """Of views that anybody works in: in which ballot which proposal was accepted, and by whom."""
+    """Of views that anybody works in: in which ballot which proposal was accepted, and by whom; by nobody: the ballot is
+    void."""
     past: tuple[tuple[Life, int], ...] = ()
     """Lives that have ended, and up to which round they knew, or held, how all have ended."""
     fingerprint: bytes = field(default=b"", compare=False)
@@ -75,6 +76,8 @@ def look_at(history: History, peer: int, before: Facts | None, step: Step, facts
         history = ended(history, before)
     history = _views(history, step, facts)
     history, news = _ends(history, mine, step)
+    if before is not None and before.view == mine.view and before.leading not in (-1, mine.leading):
+        history = _void(history, mine, before.leading)
     if mine.accepted is not None and (before is None or before.accepted != mine.accepted):
         history = _accepted(history, mine, facts)
     for each in facts:
@@ -181,6 +184,8 @@ def _accepted(history: History, mine: Facts, facts: Sequence[Facts | None]) -> H
         return history
     ballot, proposal = mine.accepted
     key = view, ballot, proposal
+    if votes.get(key) == frozenset():
+        return history
     votes[key] = votes.get(key, frozenset()) | {mine.peer}
     settled = any(each is not None and each.view == view and each.settled for each in facts)
     chosen = {to for (before, _, to), who in votes.items() if before == view and view.may_go_on(who, settled=settled)}
@@ -189,6 +194,12 @@ def _accepted(history: History, mine: Facts, facts: Sequence[Facts | None]) -> H
         raise Violation(f"view {view.epoch} has two successors: {_members(one)}; {_members(other)}")
     order = sorted(votes.items(), key=lambda item: (item[0][0].stamp, item[0][1], item[0][2].stamp))
     return _printed(replace(history, votes=tuple(order)))
+
+
+def _void(history: History, mine: Facts, ballot: int) -> History:
+    """A life has given up the ballot that it led: nobody else counts the votes of that."""
+    votes = tuple((key, frozenset() if key[:2] == (mine.view, ballot) else who) for key, who in history.votes)
+    return _printed(replace(history, votes=votes)) if votes != history.votes else history
 
 
 def _members(view: View) -> str:

@@ -365,4 +365,4 @@ class Draft:
 
 def _stands(facts: Facts) -> tuple[object, ...]:
     """What else must be looked at when it changes."""
-    return facts.me.incarnation, facts.accepted, facts.settled
+    return facts.me.incarnation, facts.accepted, facts.leading, facts.settled

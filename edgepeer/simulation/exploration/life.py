@@ -110,6 +110,8 @@ class Facts:
     """Whether it has promised not to help to decide rounds of its view any more."""
     accepted: tuple[int, View] | None
     """The ballot and the proposal that it has accepted last."""
+    leading: int
+    """The ballot that it leads, -1: none. One that it has given up is void: it alone would count the votes."""
     asked: int
     """The number of its last Poll or Propose."""
     heard: frozenset[PeerId]
@@ -296,6 +298,7 @@ class Lives:
                     settled=node.membership.settled,
                     frozen=node.succession.frozen,
                     accepted=node.succession.accepted,
+                    leading=node.succession.leading,
                     asked=numbers.asked,
                     heard=numbers.heard,
                     tunnels=numbers.tunnels,
