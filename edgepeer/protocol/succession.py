@@ -243,7 +243,7 @@ class Succession:
         self._campaign = _Campaign(self.promised, {self._me: self.accepted or (-1, None)})
 
     def _give_up(self) -> None:
-        """Lead no ballot any more. Nobody else counts its votes, so what this peer itself has accepted in it is void."""
+        """Lead no ballot any more. Nobody else counts its votes, so what this peer has accepted in it is void."""
         campaign, self._campaign = self._campaign, None
         if campaign is not None and self.accepted is not None and self.accepted[0] == campaign.ballot:
             self.accepted = campaign.before

@@ -107,8 +107,9 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Round, "held_at"): _always(0.0),
     # memory whose content means nothing yet
     (Round, "spare"): _always(None),
-    (Round, "partial"): _unless(lambda rd: rd.reduced < 0 and all(s.added < 0 for s in rd.streams.values()),
-                                _as_it_is, None),
+    (Round, "partial"): _unless(
+        lambda rd: rd.reduced < 0 and all(s.added < 0 for s in rd.streams.values()), _as_it_is, None
+    ),
     (Prefix, "buffer"): _unless(lambda prefix: prefix.received < 0, _as_it_is, None),
     # times that nobody asks for, and deadlines that have passed
     (Link, "heard"): _unless(lambda link: not link.up, _ago(_LINK_S)),
@@ -212,12 +213,14 @@ class Canon:
     def _plan_of(self, value: object) -> _Plan:
         """How to take, and to put back, what is of its class: written out, since most of the time goes there."""
         kind = type(value)
-        names = [name for name in _attributes(value) if kind not in self._fixed or not self._is_static(getattr(value, name))]
+        names = [
+            name for name in _attributes(value) if kind not in self._fixed or not self._is_static(getattr(value, name))
+        ]
         known: dict[str, Any] = {"plain": _PLAIN, "kind": kind, "set_": object.__setattr__, "put": self._put,
                                  "take": self._take}  # fmt: skip
         taking, putting = ["def taking(of, now, inside):", " return ("], ["def putting(made, value):", " pass"]
         taking.append("  kind,")
-        frozen = getattr(kind, "__dataclass_params__", None) is not None and kind.__dataclass_params__.frozen
+        frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
         for number, name in enumerate(names, start=1):
             rule = next((rule for (of, at), rule in _RULES.items() if at == name and issubclass(kind, of)), None)
             known[f"rule{number}"] = rule
@@ -226,7 +229,7 @@ class Canon:
             given = f"v if type(v := value[{number}]) is not tuple else put(v)"
             putting.append(f" set_(made, {name!r}, {given})" if frozen else f" made.{name} = {given}")
         taking.append(" )")
-        exec("\n".join((*taking, *putting)), known)  # noqa: S102  # of names of attributes only
+        exec("\n".join((*taking, *putting)), known)  # of names of attributes only
         plan = self._plans[kind] = known["taking"], known["putting"]
         return plan
 

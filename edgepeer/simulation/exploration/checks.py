@@ -22,7 +22,8 @@ from edgepeer.errors import ProtocolBug
 from edgepeer.ids import Generation, PeerId
 from edgepeer.simulation.exploration.life import Committed, Facts, Frames, Step
 from edgepeer.topology.view import Life, View
-from edgepeer.wire.frames import Have, Reduce, Result
+from edgepeer.wire.codec import unwrap
+from edgepeer.wire.frames import Have, Reduce, Result, Via
 
 __all__ = ["NOTHING_YET", "History", "Violation", "check_sent", "ended", "look_at"]
 
@@ -53,8 +54,8 @@ class History:
     views: tuple[tuple[tuple[Generation, int], View], ...] = ()
     """All that were ever installed, by generation and epoch."""
     votes: tuple[tuple[tuple[View, int, View], frozenset[PeerId]], ...] = ()
-    """Of views that anybody works in: in which ballot which proposal was accepted, and by whom; by nobody: the ballot is
-    void."""
+    """Of views that anybody works in: in which ballot which proposal was accepted, and by whom. By nobody: the ballot
+    is void."""
     past: tuple[tuple[Life, int], ...] = ()
     """Lives that have ended, and up to which round they knew, or held, how all have ended."""
     fingerprint: bytes = field(default=b"", compare=False)
@@ -89,7 +90,8 @@ def look_at(history: History, peer: int, before: Facts | None, step: Step, facts
 def ended(history: History, life: Facts) -> History:
     """The history after the end of a life."""
     of = Life(life.me.id, life.me.incarnation), life.over + life.holding
-    return _printed(replace(history, past=tuple(sorted((*history.past, of), key=lambda item: (item[0].id, item[0].incarnation)))))
+    past = sorted((*history.past, of), key=lambda item: (item[0].id, item[0].incarnation))
+    return _printed(replace(history, past=tuple(past)))
 
 
 def check_sent(frames: Frames, number: int, sender: Facts) -> None:
@@ -98,10 +100,12 @@ def check_sent(frames: Frames, number: int, sender: Facts) -> None:
     Raises:
         Violation: it has.
     """
-    frame = frames[number][0]
-    if isinstance(frame, Reduce | Have) or (isinstance(frame, Result) and frame.up):
-        if sender.view is not None and frame.epoch == sender.view.stamp:
-            raise Violation(f"{sender.peer} is frozen, and sends {type(frame).__name__} of round {frame.round}")
+    frame, data = frames[number]
+    if isinstance(frame, Via) and frame.source == sender.peer:
+        frame = unwrap(frame, len(data))
+    helps = isinstance(frame, Reduce | Have) or (isinstance(frame, Result) and frame.up)
+    if helps and sender.view is not None and frame.epoch == sender.view.stamp:
+        raise Violation(f"{sender.peer} is frozen, and sends {type(frame).__name__} of round {frame.round}")
 
 
 def _printed(history: History) -> History:
