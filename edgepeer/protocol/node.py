@@ -454,6 +454,8 @@ class Node(Wiring):
             return
         if (proposal := self._received(peer, event)) is None:
             return
+        # Who is left out by a candidate that is free to do otherwise lets it know that this peer is there.
+        wanted = frame.again or self.membership.leaving
         self.succession.on_propose(
             peer,
             frame,
@@ -461,7 +463,7 @@ class Node(Wiring):
             bytes(event.payload or b""),
             self.vitals.members(),
             self._standing(),
-            fits=self.membership.contains_me(proposal) or self._is_spare(proposal),
+            fits=self.membership.contains_me(proposal) or (wanted and self._is_spare(proposal)),
         )
         self._freeze()
 

@@ -49,12 +49,12 @@ _HOPS: Final = 4
 """Through how many neighbours to knock at once."""
 _EXCHANGES: Final = 3
 """Round trips that a connection takes at most, from the first packet to the Hello of both ends."""
-_CROSSING_S: Final = 0.5
+CROSSING_S: Final = 0.5
 """A Knock within this time of our own, or of a new path, may have crossed it."""
 
 
 @dataclass(slots=True)
-class _Attempt:
+class Attempt:
     """To open a tunnel."""
 
     number: int
@@ -87,7 +87,7 @@ class Paths:
         self._emit = emit
         self._up = up
         self._down = down
-        self._attempts: dict[PeerId, _Attempt] = {}
+        self._attempts: dict[PeerId, Attempt] = {}
         self._count = 0
         self.incarnation = 0
         self.view: View | None = None
@@ -99,10 +99,10 @@ class Paths:
         self._count += 1
         # Another life of this peer must not use the numbers of this one.
         number = (self.incarnation & 0xFFFFFFFF) << 20 | self._count & 0xFFFFF
-        attempt = self._attempts[peer] = _Attempt(number, now, now)
+        attempt = self._attempts[peer] = Attempt(number, now, now)
         self._knock(peer, attempt, now)
 
-    def _knock(self, peer: PeerId, attempt: _Attempt, now: float) -> None:
+    def _knock(self, peer: PeerId, attempt: Attempt, now: float) -> None:
         relay_at = attempt.began + self._limits.relay_after_s
         attempt.again_at = now + attempt.pause_s if now >= relay_at else min(now + attempt.pause_s, relay_at)
         attempt.pause_s = min(2 * attempt.pause_s, _KNOCK_MAX_S)
@@ -236,7 +236,7 @@ class Paths:
             if tunnel is not None and (tunnel.number, tunnel.hop) == (number, hop):
                 self._agree(source, hop, number, now)  # the first one may have been lost
             return  # else it is the same Knock by another way
-        if mine is not None and self._me < source and now - mine.began < _CROSSING_S:
+        if mine is not None and self._me < source and now - mine.began < CROSSING_S:
             return  # ours counts
         if link.up and not _is_news(link, knock, now):
             return
@@ -272,7 +272,7 @@ def _is_news(link: Link, knock: Knock, now: float) -> bool:
     """
     if knock.lost and link.echo:
         return knock.lost > link.echo
-    return now - link.since >= _CROSSING_S
+    return now - link.since >= CROSSING_S
 
 
 def _pieces(

@@ -58,7 +58,7 @@ class Word:
         return not self.epoch and not self.aside
 
 
-class _Entry:
+class Entry:
     """What is known of one peer."""
 
     __slots__ = ("call_at", "calls", "member", "pause_s", "word")
@@ -78,7 +78,7 @@ class RollCall:
 
     def __init__(self, emit: Callable[[fx.Effect], None]) -> None:
         self._emit = emit
-        self._entries: dict[PeerId, _Entry] = {}
+        self._entries: dict[PeerId, Entry] = {}
         self._order: list[PeerId] = []  # who is announced, sorted
         self._answered_at = float("-inf")
         self.appeared_at = 0.0
@@ -129,12 +129,12 @@ class RollCall:
         if generation is not None and (self.newest is None or self.newest < generation):
             self.newest = generation
 
-    def _entry(self, peer: PeerId, now: float) -> _Entry:
+    def _entry(self, peer: PeerId, now: float) -> Entry:
         entry = self._entries.get(peer)
         if entry is None:
             if len(self._entries) >= _KNOWN:
                 self._entries = {p: e for p, e in self._entries.items() if e.member is not None}
-            entry = self._entries[peer] = _Entry(now)
+            entry = self._entries[peer] = Entry(now)
         return entry
 
     # -- who is there ------------------------------------------------------------------------------------------

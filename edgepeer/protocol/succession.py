@@ -24,6 +24,9 @@ position, and collect promises first.
                                       | if there is none, the view that it wants itself
     heard of a higher ballot          | takes a higher one still: at once if the other stands behind it in the order,
                                       | else after a while
+    proposed the same often enough    | takes a higher one, too: those who are there may be others by now
+    promised a higher ballot          | gives its own up: it alone counts the votes of that, so nothing can be chosen in
+                                      | it, and what it has accepted in it itself is as if it had not been
 
 Who has promised a ballot above 0, or accepted anything, is *frozen*: of the old view's rounds it takes part in nothing
 that could help to decide one (`Place.frozen`), so what the old head can still decide is held by a life that speaks in
@@ -46,10 +49,13 @@ from edgepeer.wire.frames import Poll, Propose, Vote
 __all__ = ["Standing", "Succession"]
 
 _REMEMBERED: Final = 256
-_CURRENT: Final = 4
+CURRENT: Final = 4
 """Answers to so many of the last questions say who is there: on slow paths they take longer than the time between."""
 _GIVE_WAY: Final = 8
 """Who has met a higher ballot of somebody before it in the order lets so many of its own turns pass."""
+_REPEATED: Final = 8
+"""Who has proposed the same so often in vain takes a higher ballot: somebody who is in the proposal may have died, and
+somebody may be back who is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,12 @@ class _Campaign:
     ballot: int
     promises: dict[PeerId, tuple[int, View | None]] = field(default_factory=dict)
     proposal: View | None = None
+    before: tuple[int, View] | None = None
+    """What this peer had accepted before it accepted its own proposal."""
+    repeated: int = 0
+    """How often it has been proposed again."""
+    again: bool = False
+    """Whether it had been accepted in an earlier ballot, and so may not be changed."""
     accepts: set[PeerId] = field(default_factory=set)
 
 
@@ -76,8 +88,8 @@ class Succession:
     def __init__(self, me: PeerId, emit: Callable[[fx.Effect], None]) -> None:
         self._me = me
         self._emit = emit
-        self._number = 0
-        self._seen: OrderedDict[tuple[str, int, int], PeerId] = OrderedDict()  # what came, and from whom
+        self.number = 0
+        self.seen: OrderedDict[tuple[str, int, int], PeerId] = OrderedDict()  # what came, and from whom
         self.enter(None)
 
     def enter(self, view: View | None) -> None:
@@ -92,7 +104,7 @@ class Succession:
         """How often this peer has asked the others."""
         self._again_at = 0.0
         self._passing = 0
-        self._answers: dict[PeerId, int] = {}
+        self.answers: dict[PeerId, int] = {}
         self.standings: dict[PeerId, Standing] = {}
         """Where the others stood when they last said so."""
 
@@ -104,7 +116,12 @@ class Succession:
     @property
     def there(self) -> set[PeerId]:
         """Who has answered lately, this peer included."""
-        return {self._me} | {peer for peer, number in self._answers.items() if number > self._number - _CURRENT}
+        return {self._me} | {peer for peer, number in self.answers.items() if number > self.number - CURRENT}
+
+    @property
+    def leading(self) -> int:
+        """The ballot that this peer leads; -1: none."""
+        return self._campaign.ballot if self._campaign is not None else -1
 
     @property
     def proposed(self) -> bool:
@@ -128,6 +145,7 @@ class Succession:
             return
         willing = free or poll.candidate == view.coordinator or self.promised > 0
         if poll.ballot > self.promised and willing and _belongs(poll.ballot, view, PeerId(poll.candidate)):
+            self._give_up()
             self.promised = poll.ballot
         elif poll.ballot and poll.ballot != self.promised and not self.promised:
             return  # not bound by anything, and content with the head
@@ -155,6 +173,7 @@ class Succession:
             return
         self.highest = max(self.highest, frame.ballot)
         if frame.ballot >= self.promised and fits:
+            self._give_up()
             self.promised, self.accepted = frame.ballot, (frame.ballot, proposal)
         self._answer(peer, frame, mine, document=False)
 
@@ -174,11 +193,11 @@ class Succession:
 
     def _is_new(self, peer: PeerId, asked: Poll | Propose) -> bool:
         key = asked.candidate, asked.epoch, asked.number
-        if asked.candidate == self._me or key in self._seen:
+        if asked.candidate == self._me or key in self.seen:
             return False
-        self._seen[key] = peer
-        while len(self._seen) > _REMEMBERED:
-            self._seen.popitem(last=False)
+        self.seen[key] = peer
+        while len(self.seen) > _REMEMBERED:
+            self.seen.popitem(last=False)
         return True
 
     def _pass_on(self, peer: PeerId, asked: Poll | Propose, document: bytes | None, links: Iterable[PeerId]) -> None:
@@ -194,19 +213,23 @@ class Succession:
         if view is None or now < self._again_at:
             return
         self._again_at = now + again_s
-        self._number += 1
+        self.number += 1
         self.asked += 1
+        if self._campaign is not None and self._campaign.repeated >= _REPEATED:
+            self._give_up()
+            lead = True
         if lead:
             self._stand(view)
         campaign, to = self._campaign, list(links)
         self.standings[self._me] = mine
         if campaign is not None and campaign.proposal is not None:
+            campaign.repeated += 1
             self._send_proposal(view, campaign, to)
             return
         poll = Poll(
             epoch=view.stamp,
             candidate=self._me,
-            number=self._number,
+            number=self.number,
             ballot=campaign.ballot if campaign is not None else 0,
         )
         for peer in to:
@@ -223,9 +246,16 @@ class Succession:
             self._passing += 1
             return
         self._passing = 0
+        self._give_up()
         self._campaign = _Campaign((max(self.highest, self.promised) // MAX_MEMBERS + 1) * MAX_MEMBERS + position)
         if not position:
             self._promise_myself(self._campaign)
+
+    def _give_up(self) -> None:
+        """Lead no ballot any more. Nobody else counts its votes, so what this peer has accepted in it is void."""
+        campaign, self._campaign = self._campaign, None
+        if campaign is not None and self.accepted is not None and self.accepted[0] == campaign.ballot:
+            self.accepted = campaign.before
 
     def _promise_myself(self, campaign: _Campaign) -> None:
         """Be bound to one's own ballot: the head at once, others not before somebody is ready to follow them. So who
@@ -255,22 +285,29 @@ class Succession:
             campaign = self._campaign = _Campaign(0)
         if campaign.proposal is None:
             _, before = max(campaign.promises.values(), key=lambda made: made[0], default=(-1, None))
+            campaign.again = before is not None
             campaign.proposal = before if before is not None else wanted
             if campaign.proposal is None:
                 return
-        if campaign.ballot >= self.promised and (
-            _same_life(view, campaign.proposal, self._me) or is_spare(campaign.proposal)
-        ):
+        mine_too = _same_life(view, campaign.proposal, self._me) or (campaign.again and is_spare(campaign.proposal))
+        if campaign.ballot >= self.promised and mine_too and self._me not in campaign.accepts:
+            campaign.before = self.accepted
             self.promised, self.accepted = campaign.ballot, (campaign.ballot, campaign.proposal)
             campaign.accepts.add(self._me)
         self._again_at = now + again_s
-        self._number += 1
+        self.number += 1
         self.standings[self._me] = mine
         self._send_proposal(view, campaign, list(links))
 
     def _send_proposal(self, view: View, campaign: _Campaign, links: list[PeerId]) -> None:
         assert campaign.proposal is not None
-        frame = Propose(epoch=view.stamp, candidate=self._me, number=self._number, ballot=campaign.ballot)
+        frame = Propose(
+            epoch=view.stamp,
+            candidate=self._me,
+            number=self.number,
+            ballot=campaign.ballot,
+            again=campaign.again,
+        )
         document = pack(campaign.proposal)
         for peer in links:
             self._emit(fx.Send(peer, frame, document))
@@ -279,13 +316,13 @@ class Succession:
         """A Vote, for this peer or to be passed back."""
         view, voter = self._view, PeerId(vote.voter)
         if vote.candidate != self._me:
-            back = self._seen.get((vote.candidate, vote.epoch, vote.number))
+            back = self.seen.get((vote.candidate, vote.epoch, vote.number))
             if back is not None:
                 self._emit(fx.Send(back, vote, document))
             return
-        if view is None or voter not in view or vote.number > self._number:
+        if view is None or voter not in view or vote.number > self.number:
             return
-        self._answers[voter] = max(vote.number, self._answers.get(voter, 0))
+        self.answers[voter] = max(vote.number, self.answers.get(voter, 0))
         self.standings[voter] = Standing(vote.committed, vote.holding)
         self.highest = max(self.highest, vote.promised)
         campaign = self._campaign

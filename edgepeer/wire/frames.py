@@ -336,6 +336,8 @@ class Propose(_Header, frozen=True):
     candidate: _Peer
     number: _Count
     ballot: _Ballot
+    again: bool = False
+    """Whether it had been accepted in an earlier ballot, so that the candidate is bound to it."""
 
 
 class Vote(_Header, frozen=True):

@@ -87,10 +87,12 @@ class Council:
             led, campaign, accepted = life._campaign, None, None
             if led is not None:
                 promises = frozenset((p, at, v.stamp if v else 0) for p, (at, v) in led.promises.items())
-                campaign = led.ballot, promises, led.proposal.stamp if led.proposal else 0, frozenset(led.accepts)
+                before = (led.before[0], led.before[1].stamp) if led.before is not None else None
+                proposed = led.proposal.stamp if led.proposal else 0
+                campaign = led.ballot, promises, proposed, frozenset(led.accepts), led.again, led.repeated, before
             if life.accepted is not None:
                 accepted = life.accepted[0], life.accepted[1].stamp
-            states.append((name, life.promised, accepted, life.highest, life._number, frozenset(life._seen), campaign))
+            states.append((name, life.promised, accepted, life.highest, life.number, frozenset(life._seen), campaign))
         return tuple(states)
 
     def __getitem__(self, name: str) -> Succession:

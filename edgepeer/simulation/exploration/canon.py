@@ -6,10 +6,9 @@ structs. So a new field of the protocol is part of the state without a word here
     what is found               | its value
     ----------------------------+--------------------------------------------------------------------------------
     a time                      | how far from now it is, on a grid, and no further back than HORIZON_S
+    what a rule stands for      | what the rule says (_RULES)
     a dict or a set with keys   | in the order of the keys
     that can be ordered         |
-    memory that is not written  | nothing: it is allocated anew
-    yet                         |
     what is met a second time   | a reference to the first
     callables                   | nothing: they belong to the machine and stay
 
@@ -22,8 +21,9 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from math import ceil, inf
+from operator import itemgetter
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
@@ -31,9 +31,15 @@ import numpy as np
 from edgepeer.errors import ProtocolBug
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link
+from edgepeer.protocol.membership import Membership
+from edgepeer.protocol.node import ASKED_BEFORE_ANEW, Node
+from edgepeer.protocol.outside import Outside
+from edgepeer.protocol.paths import CROSSING_S, Attempt
+from edgepeer.protocol.rollcall import FRESH_S, Entry, RollCall, Word
 from edgepeer.protocol.round import Round
 from edgepeer.protocol.segments import RateEstimate
 from edgepeer.protocol.streams import Prefix
+from edgepeer.protocol.succession import CURRENT, Succession
 from edgepeer.protocol.timing import Pace, RoundTrip
 from edgepeer.protocol.vitals import Vitals
 
@@ -45,30 +51,111 @@ Value: TypeAlias = Any
 NOW: Final = float(1 << 20)
 """What every machine's clock shows when something happens to it."""
 HORIZON_S: Final = 5.25
-"""What is longer ago than this is so long ago ..."""
-_LINK_HORIZON_S: Final = 2.0
-"""... and of a link. No limit of a machine that is explored is longer."""
+"""What is longer ago than this is so long ago. No limit of a machine that is explored is longer."""
 BEAT_S: Final = 0.25
 """Times are multiples of this, and what is due in between is due then."""
 _TIMES_FROM: Final = NOW / 2
+_FRESH_S: Final = FRESH_S + BEAT_S
+_LINK_S: Final = 2.0
+_CALLS: Final = 8
+_CALL_PAUSE_S: Final = 0.8
 
 _MEASURED: Final = (RoundTrip, RateEstimate)
 """With heartbeats of one fixed length, and silence shorter than any measured patience, nothing depends on these."""
-_FORGOTTEN: Final[dict[tuple[type, str], tuple[Any, Callable[[Any], bool]]]] = {
-    (Pace, "_period_s"): (None, lambda pace: True),
-    (Pace, "_ended_at"): (None, lambda pace: True),
-    (Link, "closed_at"): (-inf, lambda link: True),
-    (Link, "echo_at"): (0.0, lambda link: not link.echo),
-    (Vitals, "_say_at"): (inf, lambda vitals: True),
-    (Round, "spare"): (None, lambda rd: True),
-    (Round, "partial"): (None, lambda rd: rd.reduced < 0 and all(s.added < 0 for s in rd.streams.values())),
-    (Prefix, "buffer"): (None, lambda prefix: prefix.received < 0),
+
+_Rule: TypeAlias = Callable[[Any, Any, float, bool], Any]
+"""What stands for an attribute: by its owner, its value, the time, and whether the machine is in a view."""
+
+
+def _always(it: Any) -> _Rule:
+    return lambda of, value, now, inside: it
+
+
+def _due(of: Any, value: float, now: float, inside: bool) -> float:
+    """What is due is due, however long already."""
+    return value if value > now else now
+
+
+def _ago(most_s: float) -> _Rule:
+    return lambda of, value, now, inside: max(value, now - most_s) if value is not None else None
+
+
+def _if_outside(rule: _Rule, else_: Any = 0.0) -> _Rule:
+    return lambda of, value, now, inside: else_ if inside else rule(of, value, now, inside)
+
+
+def _unless(idle: Callable[[Any], bool], rule: _Rule, else_: Any = 0.0) -> _Rule:
+    return lambda of, value, now, inside: else_ if idle(of) else rule(of, value, now, inside)
+
+
+def _to_come(of: Any, value: dict[Any, float], now: float, inside: bool) -> dict[Any, float]:
+    return {key: at for key, at in value.items() if at > now} if value else value
+
+
+def _as_it_is(of: Any, value: Any, now: float, inside: bool) -> Any:
+    return value
+
+
+_RULES: Final[dict[tuple[type, str], _Rule]] = {
+    # what is measured, and what only people are told
+    (Pace, "_period_s"): _always(None),
+    (Pace, "_ended_at"): _always(None),
+    (Link, "closed_at"): _always(-inf),
+    (Vitals, "_say_at"): _always(inf),
+    (Round, "since"): _always(0.0),
+    (Round, "reduced_at"): _always(0.0),
+    (Round, "held_at"): _always(0.0),
+    # memory whose content means nothing yet
+    (Round, "spare"): _always(None),
+    (Round, "partial"): _unless(
+        lambda rd: rd.reduced < 0 and all(s.added < 0 for s in rd.streams.values()), _as_it_is, None
+    ),
+    (Prefix, "buffer"): _unless(lambda prefix: prefix.received < 0, _as_it_is, None),
+    # times that nobody asks for, and deadlines that have passed
+    (Link, "heard"): _unless(lambda link: not link.up, _ago(_LINK_S)),
+    (Link, "alive_at"): _ago(_LINK_S),
+    (Link, "echo_at"): _unless(lambda link: not link.echo, _as_it_is),
+    (Link, "since"): _unless(lambda link: not link.up, _ago(CROSSING_S)),
+    (Link, "down_since"): _unless(lambda link: link.up, _ago(_LINK_S)),
+    (Link, "life_at"): _unless(lambda link: link.member is None or link.life <= link.member.incarnation, _ago(_LINK_S)),
+    (Link, "redial_at"): _unless(lambda link: link.direct or link.dialing or link.member is None, _due),
+    (Attempt, "began"): _ago(CROSSING_S),
+    (Attempt, "again_at"): _due,
+    (Node, "_tick_at"): _due,
+    (Node, "_call_at"): _due,
+    (Node, "_hint_at"): _unless(lambda node: node.outside.hint is None or node.view is None, _ago(_FRESH_S)),
+    (Node, "_suspect_again"): _to_come,
+    (Membership, "_lost"): _to_come,
+    (Membership, "_entered_at"): _ago(_LINK_S),
+    (Membership, "_changed_at"): _ago(BEAT_S),
+    (Outside, "_quiet_since"): _if_outside(_ago(HORIZON_S)),
+    (Outside, "_synced_at"): _ago(_FRESH_S),
+    (Outside, "_refused"): lambda of, value, now, inside: set() if inside else value,
+    (RollCall, "appeared_at"): _if_outside(_ago(_FRESH_S)),
+    (RollCall, "_answered_at"): _ago(_FRESH_S),
+    (Word, "at"): _ago(_FRESH_S),
+    (Entry, "call_at"): lambda of, value, now, inside: min(max(value, now), now + 1.0),
+    # counts, up to the last of which something depends
+    (Entry, "calls"): lambda of, value, now, inside: min(value, _CALLS),
+    (Entry, "pause_s"): lambda of, value, now, inside: min(value, _CALL_PAUSE_S),
+    (Succession, "asked"): lambda of, value, now, inside: min(value, ASKED_BEFORE_ANEW),
+    (Succession, "_again_at"): _due,
+    (Succession, "answers"): lambda of, value, now, inside: {
+        peer: number for peer, number in value.items() if number > of.number - CURRENT
+    },
 }
-"""What stands for an attribute, and when: of what is measured as well, of what only people are told, and of memory
-whose content means nothing yet."""
-_Attribute: TypeAlias = tuple[str, tuple[Any, Callable[[Any], bool]] | None]
+"""How states are made equal that differ in nothing that matters. Numbers that go from peer to peer, of Polls and of
+what runs through tunnels, are set back by the fleet as a whole (draft.py)."""
+_Plan: TypeAlias = tuple[Callable[[Any, float, bool], Value], Callable[[Any, Value], None]]
 _PLAIN: Final = frozenset({type(None), bool, int, str, bytes})
+_TIMES: Final = {beats: ("@", max(beats * BEAT_S, -HORIZON_S)) for beats in range(-40, 41)}
+_key: Final = itemgetter(0)
 _CALLABLES: Final = (FunctionType, MethodType, BuiltinFunctionType)
+
+
+class _Holder(Protocol):
+    @property
+    def node(self) -> Node: ...
 
 
 class Canon:
@@ -79,9 +166,9 @@ class Canon:
             all states.
     """
 
-    def __init__(self, root: object) -> None:
+    def __init__(self, root: _Holder) -> None:
         self._root = root
-        self._names: dict[type, tuple[_Attribute, ...]] = {}
+        self._plans: dict[type, _Plan] = {}
         self._fixed: dict[type, object] = {}
         self._bound: set[int] = set()
         self._pool: dict[Value, Value] = {}
@@ -123,19 +210,28 @@ class Canon:
         if self._fixed.setdefault(type(value), value) is not value:
             raise ProtocolBug(f"two of {type(value).__name__} in one machine, which both have callables")
 
-    def _names_of(self, value: object) -> tuple[_Attribute, ...]:
+    def _plan_of(self, value: object) -> _Plan:
+        """How to take, and to put back, what is of its class: written out, since most of the time goes there."""
         kind = type(value)
-        found = self._names.get(kind)
-        if found is None:
-            found = self._names[kind] = tuple(
-                (
-                    name,
-                    next((rule for (of, at), rule in _FORGOTTEN.items() if at == name and issubclass(kind, of)), None),
-                )
-                for name in _attributes(value)
-                if kind not in self._fixed or not self._is_static(getattr(value, name))
-            )
-        return found
+        names = [
+            name for name in _attributes(value) if kind not in self._fixed or not self._is_static(getattr(value, name))
+        ]
+        known: dict[str, Any] = {"plain": _PLAIN, "kind": kind, "set_": object.__setattr__, "put": self._put,
+                                 "take": self._take}  # fmt: skip
+        taking, putting = ["def taking(of, now, inside):", " return ("], ["def putting(made, value):", " pass"]
+        taking.append("  kind,")
+        frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
+        for number, name in enumerate(names, start=1):
+            rule = next((rule for (of, at), rule in _RULES.items() if at == name and issubclass(kind, of)), None)
+            known[f"rule{number}"] = rule
+            found = f"of.{name}" if rule is None else f"rule{number}(of, of.{name}, now, inside)"
+            taking.append(f"  v if type(v := {found}) in plain else take(v),")
+            given = f"v if type(v := value[{number}]) is not tuple else put(v)"
+            putting.append(f" set_(made, {name!r}, {given})" if frozen else f" made.{name} = {given}")
+        taking.append(" )")
+        exec("\n".join((*taking, *putting)), known)  # of names of attributes only
+        plan = self._plans[kind] = known["taking"], known["putting"]
+        return plan
 
     def _is_static(self, value: object) -> bool:
         if isinstance(value, dict) and value:
@@ -148,7 +244,7 @@ class Canon:
         """The state at `now`."""
         self._seen.clear()
         self._objects.clear()
-        self._now, self._horizon = now, -HORIZON_S
+        self._now, self._inside = now, self._root.node.view is not None
         return self._take(self._root)
 
     def _take(self, value: Any) -> Value:
@@ -180,31 +276,31 @@ class Canon:
             return "a", value.dtype.str, value.tobytes(), value.flags.writeable
         if kind is bytearray:
             return "b", bytes(value)
-        if not _is_instance(value):
-            raise ProtocolBug(f"a machine's state can't hold a {kind.__name__}")
-        taken: list[Value] = [kind]
-        horizon, self._horizon = self._horizon, -_LINK_HORIZON_S if kind is Link else self._horizon
-        for name, rule in self._names.get(kind) or self._names_of(value):
-            if rule is not None and rule[1](value):
-                taken.append(rule[0])
-                continue
-            at = getattr(value, name)
-            taken.append(at if type(at) in _PLAIN else self._take(at))
-        self._horizon = horizon
-        whole = tuple(taken)
+        plan = self._plans.get(kind)
+        if plan is None:
+            if not _is_instance(value):
+                raise ProtocolBug(f"a machine's state can't hold a {kind.__name__}")
+            plan = self._plan_of(value)
+        whole = plan[0](value, self._now, self._inside)
         return self._pool.setdefault(whole, whole)
 
     def _time(self, value: float) -> Value:
         beats = ceil((value - self._now) / BEAT_S - 1e-6)
-        return "@", max(beats * BEAT_S, self._horizon)
+        return _TIMES.get(beats) or ("@", max(beats * BEAT_S, -HORIZON_S))
 
     def _dict(self, value: dict[Any, Any]) -> Value:
-        try:
-            items: Iterable[tuple[Any, Any]] = sorted(value.items(), key=lambda item: item[0])
-        except TypeError:
-            items = value.items()
         kind = "d" if type(value) is dict else "o"
-        return (kind, *((self._take(key), self._take(each)) for key, each in items))
+        if not value:
+            return (kind,)
+        take = self._take
+        if len(value) == 1:
+            items: Iterable[tuple[Any, Any]] = value.items()
+        else:
+            try:
+                items = sorted(value.items(), key=_key)
+            except TypeError:
+                items = value.items()
+        return (kind, *[(key if type(key) is str else take(key), take(each)) for key, each in items])
 
     # -- putting back --------------------------------------------------------------------------------------------
 
@@ -239,7 +335,9 @@ class Canon:
         if kind == "q":
             return deque(map(self._put, value[2:]), maxlen=value[1])
         if kind in "do":
-            items = [(self._put(key), self._put(each)) for key, each in value[1:]]
+            put = self._put
+            items = [(put(key) if type(key) is tuple else key, put(each) if type(each) is tuple else each)
+                     for key, each in value[1:]]  # fmt: skip
             return dict(items) if kind == "d" else OrderedDict(items)
         make = {"t": tuple, "l": list, "s": set, "f": frozenset}[kind]
         return make(map(self._put, value[1:]))
@@ -248,9 +346,7 @@ class Canon:
         fixed = self._fixed.get(kind)
         made: object = fixed if fixed is not None else object.__new__(kind)
         self._objects.append(made)
-        setattr_ = object.__setattr__
-        for (name, _), each in zip(self._names[kind], value[1:], strict=True):
-            setattr_(made, name, self._put(each) if type(each) is tuple else each)
+        self._plans[kind][1](made, value)
         return made
 
 

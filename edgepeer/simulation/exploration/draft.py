@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from edgepeer.simulation.exploration.checks import Violation, look_at
-from edgepeer.simulation.exploration.life import Op, Step
+from edgepeer.protocol.succession import CURRENT
+from edgepeer.simulation.exploration.checks import Violation, check_sent, ended, look_at
+from edgepeer.simulation.exploration.life import Facts, Op, Step
 from edgepeer.simulation.exploration.state import FAULTS, Action, State, is_cut
+from edgepeer.topology.view import Member
 
 if TYPE_CHECKING:
     from edgepeer.simulation.exploration.fleet import Fleet
@@ -78,15 +80,50 @@ class Draft:
     def _step(self, peer: int, step: Step) -> None:
         if step.broken:
             raise Violation(f"{self.fleet.names[peer]}: {step.broken}")
+        states = self.fleet.lives[peer].facts
+        before = states[self.lives[peer]] if self.lives[peer] >= 0 else None
+        after = states[step.after]
         self.lives[peer] = step.after
         for op in step.ops:
+            if after.frozen and op[0] == "send":
+                check_sent(self.frames, op[2], after)
             self._op(peer, op)
-        if step.ends or step.views:
-            self._check(peer, step)
+        if step.ends or step.views or (before is not None and _stands(before) != _stands(after)):
+            facts = [of.facts[at] if at >= 0 else None for of, at in zip(self.fleet.lives, self.lives, strict=True)]
+            self.history = look_at(self.history, peer, before, step, facts)
 
-    def _check(self, peer: int, step: Step) -> None:
-        facts = [lives.facts[at] if at >= 0 else None for lives, at in zip(self.fleet.lives, self.lives, strict=True)]
-        self.history = look_at(self.history, peer, step, facts, one_successor=self.fleet.setting.one_successor)
+    # -- numbers ---------------------------------------------------------------------------------------------------
+
+    def renew(self) -> None:
+        """Of what is counted without end begin again, if nothing of it is under way: so states come back."""
+        facts = [of.facts[at] if at >= 0 else None for of, at in zip(self.fleet.lives, self.lives, strict=True)]
+        names = self.fleet.names
+        counting = [a for a, each in enumerate(facts) if each is not None and (each.asked != CURRENT or each.tunnels)]
+        heard = {peer for each in facts if each is not None for peer in each.heard}
+        if not counting and not heard:
+            return
+        under_way = {number for channel in (*self.channels, *self.words) for number in channel}
+        asking = {self.frames.asked_by(number) for number in under_way}
+        for a, name in enumerate(names):
+            mine = facts[a]
+            if name in asking:
+                continue
+            if mine is not None and mine.asked != CURRENT:
+                self._event(a, ("renew", "asked", name))
+            for b, other in enumerate(facts):
+                if b != a and other is not None and name in other.heard:
+                    self._event(b, ("renew", "asked", name))
+        ways = {self.frames.through(number) for number in under_way}
+        for a, mine in enumerate(facts):
+            for peer, number, sent, received in mine.tunnels if mine is not None else ():
+                b = names.index(peer)
+                theirs = (number, received, sent)
+                if (sent, received) == (1, 1) or not b > a or (names[a], peer) in ways or (peer, names[a]) in ways:
+                    continue
+                there = facts[b]
+                if there is not None and (names[a], *theirs) in there.tunnels:
+                    self._event(a, ("renew", "tunnel", peer))
+                    self._event(b, ("renew", "tunnel", names[a]))
 
     def _op(self, peer: int, op: Op) -> None:
         kind = op[0]
@@ -99,8 +136,12 @@ class Draft:
         elif kind == "relay":
             other = int(op[1][1:])
             both = self.sessions >> peer & self.sessions >> other & 1
-            if both and not self.fleet.cut(self._now(), peer, self.n):
-                self.words[other] += (self.frames.number(("relayed", *self.frames[op[2]])),)
+            number = self.frames.number(("relayed", *self.frames[op[2]]))
+            repeated = self.frames.is_call(op[2]) and number in self.words[other]
+            if both and not repeated and not self.fleet.cut(self._now(), peer, self.n):
+                self.words[other] += (number,)
+        elif kind == "clear":
+            self._clear(peer, op[1])
         else:
             presence, view = self.says[peer]
             if kind == "present":
@@ -212,6 +253,18 @@ class Draft:
             self.view = view
             self._tell(view)
 
+    def _clear(self, peer: int, member: Member) -> None:
+        """A peer has a presence retained no more; whoever lives says it again."""
+        other = int(member.id[1:])
+        number = self.frames.number(("seen", member))
+        if self.presences[other] != number or not self.sessions >> peer & 1 or is_cut(self.active, peer, self.n):
+            return
+        self.presences[other] = -1
+        self._tell(self.frames.number(("gone", self.fleet.names[other])))
+        if self.lives[other] >= 0:
+            self.unsaid |= 1 << other
+            self._publish(other, "present")
+
     def _tell(self, number: int) -> None:
         for peer in range(self.n):
             if self.sessions >> peer & 1 and self.lives[peer] >= 0:
@@ -260,6 +313,7 @@ class Draft:
         self._enter(peer)
 
     def _die(self, peer: int) -> None:
+        self.history = ended(self.history, self.fleet.lives[peer].facts[self.lives[peer]])
         self.lives[peer] = -1
         self.open[peer] = self.dials[peer] = 0
         self.words[peer] = ()
@@ -307,3 +361,8 @@ class Draft:
         for peer in range(self.n):
             if self.unsaid >> peer & 1:
                 self._publish(peer, "present", "view")
+
+
+def _stands(facts: Facts) -> tuple[object, ...]:
+    """What else must be looked at when it changes."""
+    return facts.me.incarnation, facts.accepted, facts.leading, facts.settled

@@ -294,4 +294,5 @@ class Fleet:
         """
         draft = Draft(self, state)
         draft.act(action)
+        draft.renew()
         return draft.done()

@@ -17,15 +17,16 @@ import msgspec
 import numpy as np
 
 from edgepeer.errors import ProtocolBug
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.node import Node
+from edgepeer.protocol.succession import CURRENT
 from edgepeer.simulation.exploration.canon import BEAT_S, NOW, Canon, Value
 from edgepeer.topology.view import Member, View
 from edgepeer.wire.codec import has_document, unwrap, wrap
-from edgepeer.wire.frames import Frame, Ping, Via
+from edgepeer.wire.frames import Call, Frame, Knock, Ping, Poll, Propose, Via, Vote
 
 __all__ = [
     "DROPPED", "LIMITS", "Committed", "Facts", "Frames", "Lives", "Op", "Step", "Table", "contribution",
@@ -43,7 +44,10 @@ LIMITS: Final = Limits(
     takeover_s=0.25,
     poll_s=0.25,
     penalty_s=0.5,
-    penalty_limit_s=1.0,
+    found_s=0.5,
+    anew_s=1.5,
+    anew_run_s=2.5,
+    penalty_limit_s=0.5,
     redial_min_s=0.5,
     redial_max_s=1.0,
     dial_back_s=0.5,
@@ -57,14 +61,14 @@ _NO_STATE: Final = b"-"
 
 Op: TypeAlias = tuple[Any, ...]
 """What is wanted of the network or the broker: ("send", peer, frame), ("relay", peer, frame), ("dial", peer),
-("close", peer, abrupt), ("view", view), ("present", member)."""
+("close", peer, abrupt), ("view", view), ("present", member), ("clear", member)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
     """What an application was told of the end of a round, in hashable form."""
 
-    generation: int
+    generation: Generation
     round: int
     epoch: int
     total: bytes
@@ -100,6 +104,20 @@ class Facts:
     """Whether a result is here that is not decided yet."""
     ready: bool
     """Whether the application may contribute to round `over` + 1."""
+    settled: bool
+    """Whether it takes its view to be settled."""
+    frozen: bool
+    """Whether it has promised not to help to decide rounds of its view any more."""
+    accepted: tuple[int, View] | None
+    """The ballot and the proposal that it has accepted last."""
+    leading: int
+    """The ballot that it leads, -1: none. One that it has given up is void: it alone would count the votes."""
+    asked: int
+    """The number of its last Poll or Propose."""
+    heard: frozenset[PeerId]
+    """Of whose Polls and Proposes it remembers some, its own answers included."""
+    tunnels: tuple[tuple[PeerId, int, int, int], ...]
+    """To whom, the number, and how much has gone and come through it."""
     fingerprint: bytes
 
 
@@ -110,6 +128,9 @@ class Frames:
         self._numbers: dict[Any, int] = {}
         self._things: list[Any] = []
         self.fingerprints: list[bytes] = []
+        self._kinds: list[type] = []
+        self._askers: list[str] = []
+        self._ways: list[tuple[str, str] | None] = []
 
     def number(self, thing: Any) -> int:
         found = self._numbers.get(thing)
@@ -117,6 +138,14 @@ class Frames:
             found = self._numbers[thing] = len(self._things)
             self._things.append(thing)
             self.fingerprints.append(blake2b(repr(thing).encode(), digest_size=8).digest())
+            carried = thing[1] if thing[0] == "relayed" else thing[0]
+            way = None
+            if isinstance(carried, Via):
+                way = (carried.source, carried.target) if carried.tunnel else None
+                carried = unwrap(carried, len(thing[-1]))
+            self._kinds.append(type(carried) if way is None else Via)
+            self._askers.append(carried.candidate if isinstance(carried, Poll | Propose | Vote) else "")
+            self._ways.append(way)
         return found
 
     def __getitem__(self, number: int) -> Any:
@@ -131,12 +160,24 @@ class Frames:
         return self.number((_timeless(frame), data))
 
     def is_ping(self, number: int) -> bool:
-        thing = self._things[number]
-        return type(thing) is tuple and type(thing[0]) is Ping
+        return self._kinds[number] is Ping
+
+    def is_call(self, number: int) -> bool:
+        return self._kinds[number] is Call
+
+    def asked_by(self, number: int) -> str:
+        """Whose Poll or Propose it is, or is an answer to, carried by somebody or not; "": none."""
+        return self._askers[number]
+
+    def through(self, number: int) -> tuple[str, str] | None:
+        """What goes through a tunnel: from whom to whom."""
+        return self._ways[number]
 
 
 def _timeless(frame: Frame) -> Frame:
-    return msgspec.structs.replace(frame, stamp=0.0, echo=0.0, held=0.0) if isinstance(frame, Ping) else frame
+    if isinstance(frame, Ping):
+        return msgspec.structs.replace(frame, stamp=0.0, echo=0.0, held=0.0)
+    return msgspec.structs.replace(frame, stamp=0.0, lost=0.0) if isinstance(frame, Knock) else frame
 
 
 def contribution(peer: PeerId, number: int) -> ev.FloatVector:
@@ -164,6 +205,41 @@ class _Life:
     @property
     def next_round(self) -> int:
         return max(self.over, 0 if self.run else self.node.allreduce.committed) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What counts without end in a machine. Where nothing of it is under way, it may begin again from the same."""
+
+    asked: int
+    heard: frozenset[PeerId]
+    tunnels: tuple[tuple[PeerId, int, int, int], ...]
+
+    @classmethod
+    def of(cls, node: Node) -> Numbers:
+        """As they are."""
+        links = ((peer, link.tunnel) for peer, link in node.links.all())
+        return cls(
+            node.succession.number,
+            frozenset(PeerId(candidate) for candidate, _, _ in node.succession.seen),
+            tuple((peer, at.number, at.sent, at.received) for peer, at in links if at is not None),
+        )
+
+    @staticmethod
+    def renew(node: Node, what: str, peer: PeerId) -> None:
+        """Begin again: "asked", what `peer` has asked, "tunnel", what goes to and comes from it."""
+        succession = node.succession
+        if what == "tunnel":
+            tunnel = node.links[peer].tunnel
+            assert tunnel is not None
+            tunnel.sent = tunnel.received = 1
+        elif peer == node.id:
+            older = succession.number - CURRENT
+            succession.answers = {voter: at - older for voter, at in succession.answers.items()}
+            succession.number = CURRENT
+        else:
+            for key in [key for key in succession.seen if key[0] == peer]:
+                del succession.seen[key]
 
 
 class Lives:
@@ -208,6 +284,7 @@ class Lives:
             found = self._numbers[state] = len(self._states)
             self._states.append(state)
             life, node = self._life, self._life.node
+            numbers = Numbers.of(node)
             fingerprint = blake2b(repr(state).encode(), digest_size=8).digest()
             self.facts.append(
                 Facts(
@@ -218,6 +295,13 @@ class Lives:
                     over=life.next_round - 1,
                     holding=node.allreduce.holding,
                     ready=life.ready,
+                    settled=node.membership.settled,
+                    frozen=node.succession.frozen,
+                    accepted=node.succession.accepted,
+                    leading=node.succession.leading,
+                    asked=numbers.asked,
+                    heard=numbers.heard,
+                    tunnels=numbers.tunnels,
                     fingerprint=fingerprint,
                 )
             )
@@ -227,8 +311,8 @@ class Lives:
 
     def step(self, state: int, event: Op) -> Step:
         """What happens in that state because of ("frame", peer, frame), ("up", peer, incarnation), ("down", peer),
-        ("failed", peer, refused), ("contribute",), ("late",), ("beat", connected peers that are there), or
-        ("word", word) of the broker, by number: ("seen", member), ("gone", peer), ("view", view), ("synced",), or
+        ("failed", peer, refused), ("contribute",), ("late",), ("renew", numbers of what,
+        peer), ("beat", connected peers that are there), or ("word", word) of the broker, by number: ("seen", member), ("gone", peer), ("view", view), ("synced",), or
         ("relayed", frame, payload).
         """
         known = self._steps.get((state, event))
@@ -266,6 +350,7 @@ class Table:
             fx.Dial: lambda e: self.ops.append(("dial", PeerId(e.member.id))),
             fx.CloseLink: lambda e: self.ops.append(("close", e.peer, e.abrupt)),
             fx.PublishView: lambda e: self.ops.append(("view", e.view)),
+            fx.ClearPresence: lambda e: self.ops.append(("clear", e.member)),
             fx.PublishPresence: lambda e: self.ops.append(("present", self._node.membership.me)),
             fx.ViewInstalled: self._on_view,
             fx.Removed: lambda e: self._forget(),
@@ -291,6 +376,8 @@ class Table:
             self._do(self._node.tick(self._now))
         elif kind == "contribute":
             self._contribute()
+        elif kind == "renew":
+            Numbers.renew(self._node, event[1], event[2])
         else:
             self._handle(self._event(event))
         return self._now
@@ -361,14 +448,15 @@ class Table:
         if len(set(effect.contributors)) != len(effect.contributors) or not np.array_equal(effect.sum, plain):
             raise ProtocolBug(f"round {effect.round} is not the sum over {', '.join(effect.contributors)}")
         self._over(effect.round, total)
-        generation = getattr(effect, "generation", 0)
-        self.ends.append(Committed(generation, effect.round, effect.epoch, total, effect.contributors))
+        self.ends.append(Committed(effect.generation, effect.round, effect.epoch, total, effect.contributors))
 
     def _on_aborted(self, effect: fx.RoundAborted) -> None:
         life = self._life
         if effect.cause in ("mismatch", "timeout") and effect.round > life.over:
             self._over(effect.round, DROPPED)
-            self.ends.append(Committed(0, effect.round, 0, DROPPED, ()))
+            view = self._node.view
+            if view is not None:
+                self.ends.append(Committed(view.generation, effect.round, view.stamp, DROPPED, ()))
             life.owed += not effect.mine
         elif effect.mine and life.owed:
             life.owed -= 1

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edgepeer.simulation.exploration.checks import Violation, living
+from edgepeer.simulation.exploration.checks import Violation
 from edgepeer.simulation.exploration.fleet import Fleet
 from edgepeer.simulation.exploration.state import Action, Setting, State
 
@@ -214,15 +214,13 @@ class Search:
 def recover(fleet: Fleet, state: State) -> str | None:
     """What is wrong with a fleet once all is well: everything is healed, and the usual takes its course.
 
-    Nothing is asked of a fleet that has a view of which too few lives are left: it has to wait for them.
+    Nothing is asked of those who have to wait for others to come back.
     """
-    facts = [fleet.facts(state, peer) for peer in range(fleet.n)]
-    if any(2 * living(view, facts) <= view.size for view in state.history.views):
-        return None
     try:
         for fault in state.active:
             state = fleet.after(state, ("heal", fault))
-        newest = max(each.over for each in facts if each is not None)
+        facts = [fleet.facts(state, peer) for peer in range(fleet.n)]
+        newest = max((each.over for each in facts if each is not None), default=0)
         state = state._replace(held=0, rounds=newest + _ROUNDS_MORE)
         for _ in range(_RECOVERY_STEPS):
             if _together(fleet, state):
@@ -233,7 +231,28 @@ def recover(fleet: Fleet, state: State) -> str | None:
             state = fleet.after(state, action)
     except Violation as violation:
         return str(violation)
+    if not _possible(fleet, state):
+        return None
     return "the fleet does not find together again: " + "; ".join(_standing(fleet, state))
+
+
+def _possible(fleet: Fleet, state: State) -> bool:
+    """Whether those who live are to go on: a quorum of the newest view, in the lives that it means; or those who are
+    left of it, where so many others have started anew that there will be none any more; or, where nobody of it is left,
+    as many as the run asks for."""
+    alive = {each.peer: each for peer in range(fleet.n) if (each := fleet.facts(state, peer)) is not None}
+    enough, run = len(alive) >= fleet.n, fleet.setting.run
+    if not state.history.views or not alive:
+        return enough
+    view = state.history.views[-1][1]
+    lives = {p for p, each in alive.items() if p in view and each.me.incarnation == view.member(p).incarnation}
+    settled = any(alive[p].view == view and alive[p].settled for p in lives)
+    if view.may_go_on(lives, settled=settled):
+        return view.run == run or enough
+    if not lives:
+        return not run or enough
+    rest = [p for p in view.ids if p not in alive or p in lives]
+    return not view.may_go_on(rest, settled=settled) and view.run == run
 
 
 def _together(fleet: Fleet, state: State) -> bool:

@@ -28,8 +28,6 @@ class Setting:
     run: str = "run"
     """What the applications work on; "": plain allreduce calls."""
     fanout: int = 2
-    one_successor: bool = False
-    """Whether it is checked that a view never has two successors."""
 
 
 class State(NamedTuple):

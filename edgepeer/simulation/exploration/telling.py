@@ -17,7 +17,7 @@ from edgepeer.wire.frames import Commit, Frame, Via
 __all__ = ["lines", "replay"]
 
 _SHOWN: dict[str, tuple[str, ...]] = {
-    "Ping": ("orphan", "ready", "settled"),
+    "Ping": ("orphan", "level", "settled", "ballot"),
     "Reduce": ("round",),
     "Result": ("round", "commit", "up"),
     "Have": ("round",),
@@ -25,8 +25,11 @@ _SHOWN: dict[str, tuple[str, ...]] = {
     "Sync": ("committed",),
     "Abort": ("round", "cause", "over"),
     "Suspect": ("peer",),
-    "Poll": ("candidate", "number"),
-    "Vote": ("candidate", "voter"),
+    "Poll": ("candidate", "number", "ballot"),
+    "Propose": ("candidate", "ballot"),
+    "Vote": ("candidate", "voter", "promised", "accepted", "committed", "holding"),
+    "Call": ("view",),
+    "Here": ("aside",),
 }
 
 
