@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -25,6 +26,8 @@ __all__ = ["DEADLINE_S", "PAUSE_S", "Arena", "ArenaError", "Part"]
 DEADLINE_S = 120.0
 PAUSE_S = 0.1
 """What peers compute between two rounds."""
+_LINE_BYTES = 1 << 20
+_ANSWER_S = 5.0
 _WORKER = Path(__file__).with_name("recovery_worker.py")
 
 
@@ -42,17 +45,30 @@ class Part:
     bytes_sent: int
     """By this peer, from its beginning until then."""
     digest: str
+    direct: bool
+    """Whether all of its links ran over connections of their own at the end."""
 
 
 class Arena:
     """The peers `names` of a network, which must have these. Use `open`."""
 
-    def __init__(self, network: EmulatedNetwork, names: Iterable[str], options: dict[str, Any], log: IO[bytes]) -> None:
+    def __init__(
+        self,
+        network: EmulatedNetwork,
+        names: Iterable[str],
+        options: dict[str, Any],
+        log: IO[bytes],
+        logs: Path | None = None,
+    ) -> None:
         self.network = network
         self.names = tuple(names)
         self.view: tuple[str, ...] = ()
         """The last one that any peer told of: who stands where in the tree."""
         self.rounds: dict[int, dict[str, Part]] = {}
+        self.ends: dict[int, float] = {}
+        """When a round was first over somewhere, as was told first."""
+        self.last_of: dict[str, int] = {}
+        """Each peer's last round."""
         self.lost: list[str] = []
         """Rounds that ended without a sum, as peers told."""
         self.alive: set[str] = set()
@@ -64,17 +80,22 @@ class Arena:
         self._options = options
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._readers: dict[str, asyncio.Task[None]] = {}
+        self._started: set[str] = set()
         self._ready: set[str] = set()
         self._news = asyncio.Event()
         self._failure: ArenaError | None = None
         self._log = log
+        self._logs = logs
+        self._diagnoses: dict[str, dict[str, Any]] = {}
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, network: EmulatedNetwork, names: Iterable[str], **options: Any) -> AsyncIterator[Arena]:
-        """The fleet, all in one view. It rests until `begin`."""
+    async def open(
+        cls, network: EmulatedNetwork, names: Iterable[str], logs: Path | None = None, **options: Any
+    ) -> AsyncIterator[Arena]:
+        """The fleet, all in one view. It rests until `begin`. Each peer writes to a file of its own in `logs`."""
         with tempfile.TemporaryFile() as log:
-            arena = cls(network, names, options, log)
+            arena = cls(network, names, options, log, logs)
             try:
                 for name in arena.names:
                     await arena.start(name, len(arena.names))
@@ -86,25 +107,32 @@ class Arena:
     async def start(self, name: str, peers: int = 1) -> None:
         """Start a peer's process; it rests until `go`. It is ready when so many are in its view."""
         network = self.network
-        options = self._options | {
-            "name": name,
-            "address": network.address(name),
-            "pause": PAUSE_S,
-            "peers": peers,
-            "timeout": DEADLINE_S,
-        }
-        process = await asyncio.create_subprocess_exec(
-            *network.prefix(name),
-            sys.executable,
-            str(_WORKER),
-            json.dumps(options),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=self._log,
-            env=os.environ | SINGLE_THREADED,
-            start_new_session=True,
-            preexec_fn=dies_with_parent(),
+        options = (
+            {"pause": PAUSE_S}
+            | self._options
+            | {
+                "name": name,
+                "address": network.address(name),
+                "peers": peers,
+                "timeout": DEADLINE_S,
+                "log_level": "WARNING" if self._logs is None else "DEBUG",
+            }
         )
+        with contextlib.ExitStack() as stack:
+            log = self._log if self._logs is None else stack.enter_context((self._logs / f"{name}.log").open("ab"))
+            process = await asyncio.create_subprocess_exec(
+                *network.prefix(name),
+                sys.executable,
+                str(_WORKER),
+                json.dumps(options),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=os.environ | SINGLE_THREADED,
+                start_new_session=True,
+                preexec_fn=dies_with_parent(),
+                limit=_LINE_BYTES,
+            )
         self._processes[name] = process
         self.alive.add(name)
         self._readers[name] = asyncio.create_task(self._read(name, process))
@@ -121,10 +149,15 @@ class Arena:
             self.go(name, rounds)
 
     async def restart(self, name: str) -> None:
-        """Start a killed peer again, and let it begin once it is in."""
+        """Start a killed peer again. Returns once it listens."""
+        self._started.discard(name)
         self._ready.discard(name)
         self.vitals.pop(name, None)
         await self.start(name)
+        await self.until(lambda: name in self._started)
+
+    async def let_in(self, name: str) -> None:
+        """Let a peer that was started again begin once it is in."""
         await self.until(lambda: name in self._ready)
         self.go(name)
 
@@ -152,8 +185,12 @@ class Arena:
             elif "view" in told:
                 self.view = tuple(told["view"])
                 self.views.add(self.view)
+            elif "diagnosis" in told:
+                self._diagnoses[name] = told["diagnosis"]
             elif "lost" in told:
-                self.lost.append(f"{name}: {told['lost']}")
+                self.lost.append(f"{time.time():.3f} {name}: {told['lost']}")
+            elif "started" in told:
+                self._started.add(name)
             else:
                 self._ready.add(name)
             self._news.set()
@@ -168,6 +205,7 @@ class Arena:
             contributors=tuple(told["in"]),
             bytes_sent=told["bytes"],
             digest=told["digest"],
+            direct=all(path == "direct" for path in told["paths"]),
         )
         parts = self.rounds.setdefault(told["round"], {})
         for other, theirs in parts.items():
@@ -175,7 +213,9 @@ class Arena:
                 self._failure = ArenaError(f"{name} and {other} disagree on round {told['round']}")
                 self._news.set()
         parts[name] = part
-        self.detours += any(path != "direct" for path in told["paths"])
+        self.last_of[name] = told["round"]
+        self.ends.setdefault(told["round"], part.end)
+        self.detours += not part.direct
 
     def _said(self) -> str:
         self._log.seek(0)
@@ -190,18 +230,44 @@ class Arena:
         try:
             async with asyncio.timeout(within_s):
                 while not condition():
-                    if self._failure is not None:
-                        raise self._failure
+                    self.check()
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            raise ArenaError(f"rounds stand still for {within_s:g} s: {self._where()}\n{self._said()}") from None
+            raise ArenaError(f"rounds stand still for {within_s:g} s: {self.where()}\n{self._said()}") from None
 
-    def _where(self) -> str:
-        last = {name: max((n for n, parts in self.rounds.items() if name in parts), default=0) for name in self.names}
-        return ", ".join(f"{name} {number}" for name, number in last.items())
+    async def diagnose(self) -> dict[str, dict[str, Any]]:
+        """How all peers stand, as they say themselves; who does not answer soon is left out."""
+        asked = sorted(self._started & self.alive)
+        self._diagnoses.clear()
+        for name in asked:
+            self.signal(name, signal.SIGUSR1)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ANSWER_S):
+                while not self._diagnoses.keys() >= set(asked):
+                    self._news.clear()
+                    await self._news.wait()
+        return dict(self._diagnoses)
+
+    def check(self) -> None:
+        """See that no peer has failed.
+
+        Raises:
+            ArenaError: one has.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    def where(self) -> str:
+        """Each peer's last round."""
+        return ", ".join(f"{name} {number}" for name, number in sorted(self.last_of.items()))
 
     # -- rounds ----------------------------------------------------------------------------------------------
+
+    @property
+    def front(self) -> int:
+        """The last round that is over at any peer."""
+        return max(self.rounds, default=0)
 
     @property
     def last(self) -> int:
@@ -213,10 +279,26 @@ class Arena:
         """Wait until a round is over at all living peers."""
         await self.until(lambda: self.last >= number, within_s)
 
+    def parts_of(self, name: str) -> list[tuple[int, Part]]:
+        """The rounds that a peer took part in, in all its lives."""
+        return [(number, parts[name]) for number, parts in sorted(self.rounds.items()) if name in parts]
+
     def seconds(self, number: int) -> float:
         """How long a round took: from when the last peer was in it until the last one had its result."""
         parts = self.rounds[number].values()
         return max(part.end for part in parts) - max(part.start for part in parts)
+
+    def ended(self, number: int) -> float:
+        """When the last peer had its result."""
+        return max(part.end for part in self.rounds[number].values())
+
+    def begun_since(self, at: float) -> list[int]:
+        """The rounds that are over and that nobody began before `at`."""
+        return [
+            number
+            for number, parts in self.rounds.items()
+            if parts.keys() >= self.alive and min(part.start for part in parts.values()) >= at
+        ]
 
     def median(self, numbers: Iterable[int]) -> float:
         return statistics.median(self.seconds(number) for number in numbers)
@@ -235,14 +317,15 @@ class Arena:
         return sum(len(next(iter(self.rounds[number].values())).contributors) < len(self.names) for number in numbers)
 
     async def calm(self, clean_s: float, within_s: float = 60.0) -> None:
-        """Wait for three rounds in a row that are as long as without faults, with everybody in."""
+        """Wait for three rounds in a row that are as long as without faults, with everybody in, and no detours."""
         await asyncio.sleep(0)
         begin = self.last + 1
 
         def settled() -> bool:
             lately = range(max(begin, self.last - 2), self.last + 1)
             fast = all(self.seconds(number) <= max(2 * clean_s, clean_s + 0.02) for number in lately)
-            return len(lately) == 3 and fast and not self.incomplete(lately)
+            direct = all(part.direct for number in lately for part in self.rounds[number].values())
+            return len(lately) == 3 and fast and direct and not self.incomplete(lately)
 
         await self.until(settled, within_s)
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
-from arena import Arena, ArenaError
+from arena import PAUSE_S, Arena, ArenaError
 from broker import running_broker
 from common import positive, show, warn_if_busy, write_json
 
@@ -89,7 +89,7 @@ async def _measure(arguments: argparse.Namespace) -> list[dict[str, object]]:
 
 
 async def _case(network: EmulatedNetwork, broker: str, case: str, arguments: argparse.Namespace) -> dict[str, object]:
-    options = {"broker": broker, "fabric": case, "protocol": "ft-tree", "static_timeout": 0.5}
+    options = {"broker": broker, "fabric": case, "protocol": "ft-tree", "static_timeout": 0.5, "pause": arguments.pause}
     async with AsyncExitStack() as stack:
         names = _names(arguments)
         arena = await stack.enter_async_context(Arena.open(network, names, elements=arguments.elements, **options))
@@ -129,6 +129,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--cases", type=_cases, default=list(_CASES), help="default: jitter,busy")
     parser.add_argument("--jitter", type=float, default=0.1, help="seconds; default: 0.1")
     parser.add_argument("--busy", type=positive, default=4, help="processes; default: 4")
+    parser.add_argument("--pause", type=float, default=PAUSE_S, help="seconds between two rounds; default: 0.1")
     parser.add_argument("--elements", type=positive, default=50_000, help="float32 per vector; default: 50000")
     parser.add_argument("--seed", type=int, default=1, help="of the jitter; default: 1")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there")

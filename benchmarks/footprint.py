@@ -72,7 +72,7 @@ def _used_trainer() -> Any:
 
     from edgepeer.training.numpy_trainer import NumpyTrainer
 
-    trainer = NumpyTrainer(features=784, classes=10)
+    trainer = NumpyTrainer(features=784, outputs=10)
     gradient = np.empty(trainer.size, np.float32)
     trainer.gradient(np.zeros((100, 784), np.float32), np.zeros(100, np.int64), gradient, seed=0)
     trainer.apply(gradient)

@@ -1,5 +1,6 @@
 """What a failed link, and a killed peer, cost a round: the thesis' Tables 1 and 2 (Padrão 2020, §7.2) for the static
-protocol at both of its timeouts, and the same for ft-tree; and what tolerance costs where nothing fails. Real
+protocol at both of its timeouts, and the same for ft-tree, also where rounds follow each other without a pause, with
+short vectors, and where a link fails in one direction; and what tolerance costs where nothing fails. Real
 processes, a network namespace each, and links cut by firewall rules, each of which is confirmed by its drop counter."""
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,17 @@ from edgepeer.topology import tree
 
 _WARM_UP = 5
 _FAULTS = ("1 fault", "2 parallel", "2 serial")
+_ONE_WAY = "1 one-way"
 _MOMENTS = ("pause", "mid-round")
+_NO_PAUSE = "no pause"
+"""Rounds follow each other at once: no link ever rests, and a cut hits any moment of them."""
 _VICTIMS = ("leaf", "inner", "root")
 _THESIS = {  # by timeout and peers: without faults, with one, two parallel, two serial
     0.5: {7: (0.033, 1.449, 1.495, 2.822), 15: (0.062, 1.510, 1.513, 2.890), 31: (0.091, 1.497, 1.494, 2.880)},
     1.0: {7: (0.034, 2.441, 2.473, 4.839), 15: (0.065, 2.541, 2.498, 4.860), 31: (0.093, 2.509, 2.541, 4.911)},
 }
 _HEADINGS = {"protocol": "protocol", "timeout_s": "timeout", "peers": "peers", "none": "no faults"} | {
-    faults: faults for faults in _FAULTS
+    faults: faults for faults in (*_FAULTS, _ONE_WAY)
 }
 
 Row = dict[str, Any]
@@ -50,7 +54,15 @@ class Bench:
         self._random = random.Random(arguments.seed)
         self._fabrics = itertools.count(1)
 
-    def _arena(self, peers: int, protocol: str, timeout_s: float | None) -> Any:
+    def _arena(
+        self,
+        peers: int,
+        protocol: str,
+        timeout_s: float | None,
+        *,
+        pause_s: float = PAUSE_S,
+        elements: int | None = None,
+    ) -> Any:
         return Arena.open(
             self._network,
             [_name(number) for number in range(peers)],
@@ -58,7 +70,8 @@ class Bench:
             fabric=f"recovery-{next(self._fabrics)}",
             protocol=protocol,
             static_timeout=timeout_s or 0.5,
-            elements=self._arguments.elements,
+            elements=elements or self._arguments.elements,
+            pause=pause_s,
         )
 
     # -- nothing fails -----------------------------------------------------------------------------------------
@@ -99,35 +112,57 @@ class Bench:
     # -- links fail --------------------------------------------------------------------------------------------
 
     async def cuts(self, peers: int, protocol: str, timeout_s: float | None) -> list[Row]:
-        """Links fail, stay so for some rounds, and heal; one row for each kind of fault and moment."""
-        rows = []
+        """Links fail after a pause or in mid-round, stay so for some rounds, and heal."""
+        ours = protocol == "ft-tree"
+        repeats = self._arguments.trials if ours else min(2, self._arguments.trials)
+        kinds = [(faults, when) for faults in ((*_FAULTS, _ONE_WAY) if ours else _FAULTS) for when in _MOMENTS]
         async with self._arena(peers, protocol, timeout_s) as arena:
-            arena.begin()
-            clean_s = await self._clean_s(arena)
-            ours = protocol == "ft-tree"
-            later, repeats = (8, self._arguments.trials) if ours else (2, min(2, self._arguments.trials))
-            for faults, when in itertools.product(_FAULTS, _MOMENTS):
-                trials: list[tuple[float, float, int]] = []
-                while len(trials) < repeats:
-                    if (trial := await self._cut(arena, self._links(peers, faults), when, clean_s, later)) is not None:
-                        trials.append(trial)
-                    await arena.calm(clean_s)
-                first, rest, incomplete = zip(*trials, strict=True)
-                rows.append(
-                    _row(
-                        protocol,
-                        timeout_s,
-                        peers,
-                        faults,
-                        when=when,
-                        clean_s=clean_s,
-                        first_faulty_s=statistics.median(first),
-                        first_faulty_worst_s=max(first),
-                        later_faulty_s=statistics.median(rest),
-                        incomplete=sum(incomplete),
-                    )
+            return await self._cut_each(arena, peers, protocol, timeout_s, kinds, repeats, self._arguments.elements)
+
+    async def cuts_without_pause(self, peers: int, elements: int) -> list[Row]:
+        """The same while rounds follow each other at once."""
+        kinds = [(faults, _NO_PAUSE) for faults in (*_FAULTS, _ONE_WAY)]
+        async with self._arena(peers, "ft-tree", None, pause_s=0.0, elements=elements) as arena:
+            return await self._cut_each(arena, peers, "ft-tree", None, kinds, self._arguments.trials, elements)
+
+    async def _cut_each(
+        self,
+        arena: Arena,
+        peers: int,
+        protocol: str,
+        timeout_s: float | None,
+        kinds: Iterable[tuple[str, str]],
+        repeats: int,
+        elements: int,
+    ) -> list[Row]:
+        """One row for each kind of fault and moment."""
+        rows = []
+        arena.begin()
+        clean_s = await self._clean_s(arena)
+        for faults, when in kinds:
+            trials: list[tuple[float, float, int]] = []
+            while len(trials) < repeats:
+                later = 8 if protocol == "ft-tree" else 2
+                trial = await self._cut(arena, self._links(peers, faults), faults, when, clean_s, later)
+                trials += [trial] if trial is not None else []
+                await arena.calm(clean_s)
+            first, rest, incomplete = zip(*trials, strict=True)
+            rows.append(
+                _row(
+                    protocol,
+                    timeout_s,
+                    peers,
+                    faults,
+                    when=when,
+                    elements=elements,
+                    clean_s=clean_s,
+                    first_faulty_s=statistics.median(first),
+                    first_faulty_worst_s=max(first),
+                    later_faulty_s=statistics.median(rest),
+                    incomplete=sum(incomplete),
                 )
-                _tell(rows[-1])
+            )
+            _tell(rows[-1])
         return rows
 
     async def _clean_s(self, arena: Arena) -> float:
@@ -138,7 +173,7 @@ class Bench:
     def _links(self, peers: int, faults: str) -> list[Link]:
         """Positions (child, parent) of the links to cut (figure 12)."""
         links = [(child, (child - 1) // 2) for child in range(1, peers)]
-        if faults == "1 fault":
+        if faults in ("1 fault", _ONE_WAY):
             return [self._random.choice(links)]
         if faults == "2 serial":
             child, parent = self._random.choice([link for link in links if link[1] > 0])
@@ -152,35 +187,43 @@ class Bench:
         return self._random.choice(pairs)
 
     async def _cut(
-        self, arena: Arena, links: list[Link], when: str, clean_s: float, later: int
+        self, arena: Arena, links: list[Link], faults: str, when: str, clean_s: float, later: int
     ) -> tuple[float, float, int] | None:
-        """Seconds of the first round with the fault, the median of later ones, and how many lack somebody.
+        """Seconds of the slowest round that can have met the fault at first, the median of `later` ones, and how many
+        lack somebody.
 
         None if the cut was to come in the pause and came too late for it.
         """
         names = [(arena.view[child], arena.view[parent]) for child, parent in links]
         ways = [way for child, parent in names for way in ((child, parent), (parent, child))]
+        if faults == _ONE_WAY:
+            ways = [self._random.choice(ways)]
         number = arena.last + 1
         await arena.over(number)
-        began = min(part.end for part in arena.rounds[number].values()) + PAUSE_S  # the next round
+        ended = min(part.end for part in arena.rounds[number].values())
         if when == "pause":
             await asyncio.sleep(self._random.uniform(0, 0.4) * PAUSE_S)
         else:
-            await asyncio.sleep(max(0.0, began - time.monotonic() + self._random.uniform(0, clean_s)))
+            pause_s = PAUSE_S if when == "mid-round" else 0.0
+            await asyncio.sleep(max(0.0, ended + pause_s - time.monotonic() + self._random.uniform(0, clean_s)))
+        began = time.monotonic()
         await asyncio.gather(*(arena.network.cut(*way) for way in ways))
         cut_at = time.monotonic()
-        first = number + 1
-        begin_later = first + (1 if when == "pause" else 2)
-        await arena.over(begin_later + later)
+        await arena.until(lambda: bool(arena.begun_since(cut_at)))
+        next_one = min(arena.begun_since(cut_at))
+        await arena.over(next_one + later)
         dropped = [await arena.network.dropped(*way) for way in ways]
         await asyncio.gather(*(arena.network.heal(*way) for way in ways))
+        if faults == _ONE_WAY:
+            dropped *= 2
         if not all(there + back for there, back in zip(dropped[::2], dropped[1::2], strict=True)):
             raise ArenaError(f"the cuts {ways} have dropped {dropped} packets: they took no effect")
-        if when == "pause" and cut_at > min(part.start for part in arena.rounds[first].values()):
+        if when == "pause" and next_one > number + 1:
             return None
-        worst = max(arena.seconds(n) for n in range(first, begin_later))
-        rest = range(begin_later, begin_later + later)
-        return worst, arena.median(rest), arena.incomplete(range(first, begin_later + later))
+        first = min(n for n in range(number, next_one + 1) if arena.ended(n) > began)
+        worst = max(arena.seconds(n) for n in range(first, next_one + 1))
+        rest = range(next_one + 1, next_one + 1 + later)
+        return worst, arena.median(rest), arena.incomplete(range(first, next_one + later))
 
     # -- peers are killed --------------------------------------------------------------------------------------
 
@@ -232,6 +275,7 @@ class Bench:
         number = min(without())
         took = max(part.end for part in arena.rounds[number].values()) - at
         await arena.restart(name)
+        await arena.let_in(name)
         await arena.calm(clean_s)
         return took
 
@@ -264,6 +308,8 @@ async def _measure(arguments: argparse.Namespace) -> list[Row]:
                 rows += await bench.clean(peers)
                 for protocol, timeout_s in [("ft-tree", None), *static]:
                     rows += await bench.cuts(peers, protocol, timeout_s)
+                for elements in (arguments.elements, arguments.short):
+                    rows += await bench.cuts_without_pause(peers, elements)
                 rows += await bench.kills(peers)
     return rows
 
@@ -271,7 +317,11 @@ async def _measure(arguments: argparse.Namespace) -> list[Row]:
 def _show(rows: list[Row], elements: int) -> None:
     """The thesis' tables, and more like them."""
     kinds = sorted({(row["peers"], row["protocol"], row["timeout_s"] or 0.0) for row in rows})
-    cells = {(r["peers"], r["protocol"], r["timeout_s"] or 0.0, r["faults"], r.get("when")): r for r in rows}
+    cells = {
+        (r["peers"], r["protocol"], r["timeout_s"] or 0.0, r["faults"], r.get("when")): r
+        for r in rows
+        if r.get("when") != _NO_PAUSE
+    }
     print(f"Allreduce of {elements:,} float32 after a pause of 100 ms, in seconds (the worst in brackets)")
     for title, when, key, worst in (
         ("links are cut in the pause: the next round", "pause", "first_faulty_s", "first_faulty_worst_s"),
@@ -283,28 +333,40 @@ def _show(rows: list[Row], elements: int) -> None:
             clean = cells[*kind, "none", None]
             head = {"protocol": kind[1], "timeout_s": clean["timeout_s"], "peers": kind[0]}
             line = head | {"none": _short(clean["clean_s"])}
-            for faults in _FAULTS:
+            for faults in (*_FAULTS, _ONE_WAY):
                 cell = cells.get((*kind, faults, when), {})
                 line[faults] = _short(cell.get(key)) + (f" ({_short(cell[worst])})" if worst in cell else "")
             lines.append(line)
         if when == "pause" and worst:
             lines += [_of_thesis(*of) for of in itertools.product(sorted({k[0] for k in kinds}), _THESIS)]
         show(title, _HEADINGS, lines)
+    lines = []
+    without_pause = [row for row in rows if row.get("when") == _NO_PAUSE]
+    for peers, size in sorted({(row["peers"], row["elements"]) for row in without_pause}):
+        of = {row["faults"]: row for row in without_pause if (row["peers"], row["elements"]) == (peers, size)}
+        line = {"peers": peers, "elements": f"{size:,}", "none": _short(of["1 fault"]["clean_s"])}
+        lines.append(line | {faults: _with_worst(row, "first_faulty") for faults, row in of.items()})
+    headings = {"peers": "peers", "elements": "float32", "none": "no faults"}
+    faults = {faults: faults for faults in (*_FAULTS, _ONE_WAY)}
+    show("ft-tree: links are cut while rounds follow each other without a pause", headings | faults, lines)
     killed = {"peers": "peers", **{victim: f"{victim} killed" for victim in _VICTIMS}}
     lines = []
     for peers in sorted({kind[0] for kind in kinds}):
         of = {victim: cells[peers, "ft-tree", 0.0, f"killed {victim}", None] for victim in _VICTIMS}
-        times = {v: f"{_short(r['recovered_s'])} ({_short(r['recovered_worst_s'])})" for v, r in of.items()}
-        lines.append({"peers": peers} | times)
+        lines.append({"peers": peers} | {victim: _with_worst(row, "recovered") for victim, row in of.items()})
     show("ft-tree: a peer is killed; from then until all others have a round without it", killed, lines)
     for text in _comparisons(rows):
         print(text)
 
 
+def _with_worst(row: Row, key: str) -> str:
+    return f"{_short(row[f'{key}_s'])} ({_short(row[f'{key}_worst_s'])})"
+
+
 def _of_thesis(peers: int, timeout_s: float) -> Row:
     seconds = _THESIS[timeout_s].get(peers, (None,) * 4)
     head = {"protocol": "(the thesis)", "timeout_s": timeout_s, "peers": peers}
-    return head | {faults: _short(s) for faults, s in zip(("none", *_FAULTS), seconds, strict=True)}
+    return head | {faults: _short(s) for faults, s in zip(("none", *_FAULTS), seconds, strict=True)} | {_ONE_WAY: ""}
 
 
 def _comparisons(rows: list[Row]) -> Iterator[str]:
@@ -362,6 +424,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--peers", type=counts, default=[7, 15, 31], help="default: 7,15,31")
     parser.add_argument("--timeouts", type=_seconds, default=[0.5, 1.0], help="of ft-tree-static; default: 0.5,1")
     parser.add_argument("--elements", type=positive, default=407_050, help="float32 per vector; default: 407050")
+    parser.add_argument("--short", type=positive, default=250, help="float32 per short vector; default: 250")
     parser.add_argument("--rounds", type=positive, default=20, help="timed clean rounds of a fleet; default: 20")
     parser.add_argument("--blocks", type=positive, default=6, help="turns of each protocol without faults; default: 6")
     parser.add_argument("--trials", type=positive, default=5, help="of every fault, static ones 2; default: 5")

@@ -1,17 +1,20 @@
 """One peer that pauses and allreduces on and on: `python recovery_worker.py OPTIONS`, a JSON object.
 
-It says what happens as JSON lines on its standard output: `{"ready": 1}` once all are there. Then it rests until its
-standard input has a line with the number of rounds to do, 0 for ever; and rests again. It tells `{"view": [ids]}` of
-every view, and `{"round", "start", "end", "in", "bytes"}` of each of its rounds: times by the machine's monotonic
-clock, the contributors, the sum's digest, and all bytes that it has sent so far; with every hundredth one
-`{"vitals": [MiB of memory, open descriptors, tasks]}`. `{"lost": reason}` stands for a round without a sum.
+It says what happens as JSON lines on its standard output: `{"started": 1}` once it listens, `{"ready": 1}` once all
+are there. Then it rests until its standard input has a line with the number of rounds to do, 0 for ever; and rests
+again. It tells `{"view": [ids]}` of every view, and `{"round", "start", "end", "in", "bytes"}` of each of its rounds:
+times by the machine's monotonic clock, the contributors, the sum's digest, and all bytes that it has sent so far; with
+every hundredth one `{"vitals": [MiB of memory, open descriptors, tasks]}`. `{"lost": reason}` stands for a round
+without a sum. At SIGUSR1 it tells `{"diagnosis": ...}`: how it stands.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -40,6 +43,8 @@ async def main(options: dict[str, Any]) -> None:
     )
     vector = np.full(options["elements"], worth(options["name"]), dtype=np.float32)
     async with peer:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lambda: say(diagnosis=peer.diagnosis()))
+        say(started=1)
         await peer.ready(options["peers"])
         say(ready=1)
         view, left = None, 0
@@ -86,4 +91,6 @@ def worth(name: str) -> float:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(format="%(created).3f %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("edgepeer").setLevel(json.loads(sys.argv[1]).get("log_level", "WARNING"))
     uvloop.run(main(json.loads(sys.argv[1])))

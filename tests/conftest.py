@@ -1,7 +1,7 @@
 """Settings of all tests: Hypothesis draws the same examples everywhere, and says how to repeat a failure.
 
 Commands that run in the tests' own process set up logging: the next test finds it as it was. Many tests run side by
-side: NumPy's threads would only wait for each other.
+side: NumPy's threads would only wait for each other. `--rewrite-transcripts` writes what tests compare with anew.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ settings.register_profile(
 # To look for new failures: HYPOTHESIS_PROFILE=search pytest tests/simulation
 settings.register_profile("search", deadline=None, print_blob=True, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite-transcripts", action="store_true", help="write the transcripts of tests/scenarios anew, for a review"
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -118,6 +118,21 @@ class Shell:
             if (link := self._links.get(peer)) is not None
         )
 
+    def diagnosis(self, now: float) -> dict[str, Any]:
+        """All that decides what this peer does next, as JSON has it."""
+        view = self.view
+        return {
+            "peer": self.id,
+            "life": self.membership.me.incarnation,
+            "view": {"epoch": view.epoch, "members": view.ids, "run": view.run} if view is not None else None,
+            "committed": self.allreduce.committed,
+            "missing": self.allreduce.missing(),
+            "links": {
+                peer: {"dialled": link.member is not None, "up": link.up, "level": view and link.stamp == view.stamp}
+                for peer, link in sorted(self._links.items())
+            },
+        }
+
     def handle(self, event: ev.Event, now: float) -> list[fx.Effect]:
         """What to do about `event`, which happened at `now`. Events that mean nothing to a baseline do nothing."""
         self._at(now)

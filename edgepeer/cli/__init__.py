@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from edgepeer.cli import broker, emulate, peer, simulate, status, train, version
+from edgepeer.cli import broker, emulate, export, peer, simulate, status, train, version
 
 __all__ = ["application", "main"]
 
@@ -33,7 +33,7 @@ def application() -> click.Group:
     verbs = (broker.VERB, peer.VERB, train.VERB, emulate.VERB, status.VERB)
     return click.Group(
         name="edgepeer",
-        commands=[*(verb.command() for verb in verbs), simulate.command(), version.command],
+        commands=[*(verb.command() for verb in verbs), export.command(), simulate.command(), version.command],
         help=_ABOUT,
         epilog=_EPILOG,
         no_args_is_help=True,

@@ -16,12 +16,14 @@ def run(settings: EmulateSettings) -> int:
     from edgepeer.emulation.display import open_display
     from edgepeer.emulation.launcher import emulate
     from edgepeer.emulation.report import prepare_report
+    from edgepeer.emulation.saving import ModelSaver
 
+    saver = ModelSaver(settings)
     if settings.report is not None:
         prepare_report(settings.report)
     with open_display() as display:
-        result = run_async(emulate(settings, display.update))
-    return conclude(result, display, report=settings.report)
+        result = run_async(emulate(settings, display.update, saver))
+    return conclude(result, display, report=settings.report, saver=saver)
 
 
 def _list_scenarios() -> int:
@@ -47,6 +49,11 @@ VERB = Verb(
         (
             "real MNIST from files, with a report and a plot",
             "edgepeer emulate --dataset mnist --data-dir ~/mnist --report out",
+        ),
+        (
+            "numbers instead of classes, and the trained model in a file",
+            "edgepeer emulate --dataset npz:readings.npz --loss huber --optimizer sgd:momentum=0.9 \\\n"
+            "      --schedule cosine --save model.keras",
         ),
         ("over mosquitto, or a broker that runs already", "edgepeer emulate --broker mosquitto"),
         (

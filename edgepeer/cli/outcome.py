@@ -9,20 +9,24 @@ from edgepeer.cli.verb import FAILED
 from edgepeer.emulation.display import Display
 from edgepeer.emulation.report import write_report
 from edgepeer.emulation.result import JobResult
+from edgepeer.emulation.saving import ModelSaver
 
 __all__ = ["conclude"]
 
 
-def conclude(result: JobResult, display: Display, *, report: Path | None) -> int:
+def conclude(result: JobResult, display: Display, *, report: Path | None, saver: ModelSaver) -> int:
     """Show how the job ended, write the report; returns the exit code.
 
-    A job counts as failed when its peers hold different parameters, or when so many of them could not do it that
-    fewer finished than it asked for. That peers left or were lost on the way is what edgepeer is made for.
+    A job counts as failed when its loss was not finite, when its peers hold different parameters, when its model could
+    not be saved, or when so many of them could not do it that fewer finished than it asked for. That peers left or
+    were lost on the way is what edgepeer is made for.
     """
     display.summarise(result)
     if report is not None:
         for path in write_report(report, result):
             print(f"wrote {path}")
+    if saver.saved is not None:
+        print(f"wrote {saver.saved}")
     short = bool(result.failed) and len(result.done) < result.job.wait_for
     if short:
         first = result.failed[0]
@@ -32,4 +36,13 @@ def conclude(result: JobResult, display: Display, *, report: Path | None) -> int
             f"{first}: {error}",
             file=sys.stderr,
         )
-    return FAILED if short or not result.identical else 0
+    if result.diverged is not None:
+        print(
+            f"edgepeer: job {result.job.id}: diverged: the loss is not finite from round {result.diverged} on; try a "
+            f"smaller --learning-rate than {result.job.learning_rate:g}, or look at the data",
+            file=sys.stderr,
+        )
+    if saver.error:
+        print(f"edgepeer: job {result.job.id}: {saver.error}", file=sys.stderr)
+    good = not short and result.identical and result.diverged is None and not saver.error
+    return 0 if good else FAILED

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+import signal
+
 from edgepeer.cli.signals import run_until_stopped
 from edgepeer.cli.verb import Verb
 from edgepeer.settings import PeerSettings
@@ -11,13 +16,24 @@ __all__ = ["VERB"]
 
 def run(settings: PeerSettings) -> int:
     from edgepeer.peer.agent import run_agent
+    from edgepeer.peer.worker import still_at_work
 
-    return run_until_stopped(lambda stop: run_agent(settings, stop=stop))
+    async def main(stop: asyncio.Event) -> None:
+        asked = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, asked.set)
+        await run_agent(settings, stop=stop, asked=asked)
+
+    status = run_until_stopped(main)
+    if still_at_work():  # the interpreter can't be taken down under a thread that is deep in a library
+        logging.shutdown()
+        os._exit(status)
+    return status
 
 
 VERB = Verb(
     kind=PeerSettings,
-    about="Run one peer: join a fabric and take part in its jobs.\n\nSIGTERM or Ctrl-C makes it leave gracefully.",
+    about="Run one peer: join a fabric and take part in its jobs.\n\nSIGTERM or Ctrl-C makes it leave gracefully; "
+    "at SIGUSR1 it logs how it stands, and whom it waits for.",
     examples=[
         ("a peer on this machine, at a broker on this machine", "edgepeer peer"),
         (
@@ -27,6 +43,7 @@ VERB = Verb(
         ),
         ("a small device without TensorFlow", "edgepeer peer --trainer numpy --data-dir ~/mnist"),
         ("pretend to be a device that takes 0.2 s for a batch", "edgepeer peer --device-speed constant:0.2"),
+        ("let jobs name functions of a package of yours", "edgepeer peer --models mymodels"),
         ("a device that trains on data of its own", "edgepeer peer --dataset local:/home/pi/readings.npz"),
     ],
     run=run,

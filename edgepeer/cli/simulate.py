@@ -1,4 +1,4 @@
-"""`edgepeer simulate`: fleets in virtual time. Schedules of faults, random ones, isolation by failed links."""
+"""`edgepeer simulate`: fleets in virtual time. Schedules of faults, random ones, all; isolation by failed links."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from edgepeer.cli.crew import crew
 from edgepeer.cli.verb import FAILED, Verb
 from edgepeer.errors import ConfigError
-from edgepeer.settings import IsolationSettings, RunSettings, SoakSettings
+from edgepeer.settings import ExploreSettings, IsolationSettings, RunSettings, SoakSettings
 
 if TYPE_CHECKING:
+    from edgepeer.simulation.exploration.search import Tally as Explored
     from edgepeer.simulation.schedule import Schedule
     from edgepeer.simulation.soak import Tally
 
@@ -29,6 +31,7 @@ _REDRAW_EVERY_S: Final = 0.2
 
 
 def run(settings: RunSettings) -> int:
+    from edgepeer.simulation.account import Account
     from edgepeer.simulation.soak import Tally, broken
 
     if not settings.files:
@@ -36,8 +39,9 @@ def run(settings: RunSettings) -> int:
     schedules = [_read(path) for path in settings.files]  # all of them, before anything happens
     complaints = 0
     for path, schedule in zip(settings.files, schedules, strict=True):
-        tally = Tally()
-        complaint = broken(schedule, tally)
+        tally, account = Tally(), Account() if settings.tell else None
+        complaint = broken(schedule, tally, account)
+        print(account or "", end="")
         if complaint is not None:
             complaints += 1
             print(f"{path}: broken: {complaint}", flush=True)
@@ -63,12 +67,15 @@ def _read(path: Path) -> Schedule:
 
 
 def soak(settings: SoakSettings) -> int:
-    from edgepeer.simulation.soak import Tally, broken, smallest
+    from edgepeer.simulation.soak import Tally, drawn_from, smallest
     from edgepeer.simulation.soak import soak as go_through
 
     limit_s, limit, began = _seconds(settings), settings.schedules or float("inf"), time.monotonic()
+    # Microseconds: no soak takes a seed in less, so two of them never draw the same.
+    seed = settings.seed if settings.seed is not None else time.time_ns() // 1000
+    print(f"seeds from {seed}", flush=True)
     last = Tally()
-    with _progress() as show:
+    with crew(settings.jobs) as over, _progress() as show:
 
         def go_on(tally: Tally) -> bool:
             nonlocal last
@@ -77,13 +84,15 @@ def soak(settings: SoakSettings) -> int:
             show(elapsed, done, _told(tally))
             return done < 1
 
-        found = go_through(go_on, seed=settings.seed, peers=settings.peers)
+        found = go_through(go_on, seed=seed, peers=settings.peers, limit=settings.schedules, over=over)
     print(_told(last), flush=True)
     if found is None:
         print("nothing broke")
         return 0
-    print(f"broken: {broken(found)}\nmaking the schedule smaller ...\n", flush=True)
-    print(smallest(found), end="")
+    again = f"edgepeer simulate soak --schedules 1 --seed {found.seed} --peers {settings.peers}"
+    print(f"broken by seed {found.seed} (again: {again}): {found.complaint}", flush=True)
+    print("making the schedule smaller ...\n", flush=True)
+    print(smallest(drawn_from(found.seed, settings.peers)), end="")
     return FAILED
 
 
@@ -133,6 +142,62 @@ def _progress() -> Iterator[Callable[[float, float, str], None]]:
         yield draw
 
 
+# -- explore ---------------------------------------------------------------------------------------------------
+
+
+def explore(settings: ExploreSettings) -> int:
+    from edgepeer.simulation.exploration.search import Bounds
+    from edgepeer.simulation.exploration.shared import explore as go_through
+    from edgepeer.simulation.exploration.state import Setting
+    from edgepeer.simulation.exploration.telling import lines
+
+    setting = Setting(
+        peers=settings.peers,
+        faults=settings.faults,
+        kinds=settings.kinds,
+        rounds=settings.rounds,
+        run="" if settings.plain else "run",
+    )
+    bounds = Bounds(depth=settings.depth, states=settings.states, any_order=settings.any_order)
+    limit_s, began = settings.seconds or float("inf"), time.monotonic()
+    with _progress() as show:
+
+        def go_on(tally: Explored) -> bool:
+            elapsed = time.monotonic() - began
+            done = max(elapsed / limit_s, tally.states / settings.states)
+            show(elapsed, done, f"{tally.states} states, depth {tally.depth}, {tally.states / elapsed:.0f} a second")
+            return done < 1
+
+        tally, find = go_through(setting, bounds, go_on, jobs=settings.jobs)
+    _print_explored(tally, settings, time.monotonic() - began)
+    if find is None:
+        print(
+            "all states within these bounds: nothing broke" if tally.whole else "not all states: nothing broke so far"
+        )
+        return 0
+    print(f"broken: {find.complaint}\n", flush=True)
+    print("\n".join(lines(setting, find)))
+    return FAILED
+
+
+def _print_explored(tally: Explored, settings: ExploreSettings, elapsed: float) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{settings.peers} peers, {settings.faults} faults", title_justify="left")
+    for name in ("depth", "new states"):
+        table.add_column(name, justify="right")
+    for depth, states in enumerate(tally.by_depth):
+        table.add_row(str(depth), str(states))
+    Console(highlight=False, width=None if sys.stdout.isatty() else 100).print(table)
+    print(
+        f"{tally.states} states, {tally.transitions} transitions, the longest way {tally.longest} steps, in "
+        f"{elapsed:.1f} s ({tally.states / elapsed:.0f} a second)\n"
+        f"checked: {tally.committed} states in which a round ends, {tally.views} in which a view begins, "
+        f"{tally.probes} from which the fleet recovers; {tally.cut_short} ways on that only repeat were left"
+    )
+
+
 # -- isolation -------------------------------------------------------------------------------------------------
 
 
@@ -177,6 +242,7 @@ RUN = Verb(
     "live are one fleet in the end. Where anything breaks, the exit code is 1. docs/simulator.md has the format.",
     examples=[
         ("what has once been broken", "edgepeer simulate run tests/scenarios/*.txt"),
+        ("and what happens in one of them", "edgepeer simulate run --tell tests/scenarios/partitioned_root.txt"),
     ],
     run=run,
 )
@@ -185,12 +251,27 @@ SOAK = Verb(
     about="Let random faults happen until something breaks.\n\n"
     "Random fleets with random faults, one after the other, and every round of every peer is checked. At the first "
     "thing that must not be, prints the smallest schedule that shows it, as text for `edgepeer simulate run`, and "
-    "ends with exit code 1. The same seed gives the same schedules.",
+    "ends with exit code 1. The same seed gives the same schedules; without one, they are others each time.",
     examples=[
-        ("over night, other fleets than last night", "edgepeer simulate soak --hours 8 --seed 1000000"),
-        ("a few", "edgepeer simulate soak --schedules 500"),
+        ("over night, on four cores", "edgepeer simulate soak --hours 8 --jobs 4"),
+        ("a few, the same each time", "edgepeer simulate soak --schedules 500 --seed 1"),
     ],
     run=soak,
+)
+EXPLORE = Verb(
+    kind=ExploreSettings,
+    about="Go through everything that can become of a small fleet.\n\n"
+    "Each state of two to five peers, their links and the broker is gone through once, those with the fewest faults "
+    "and delays first. At the first thing that must not be, prints how it comes to that, an action a line, and ends "
+    "with exit code 1. docs/simulator.md says what is checked, and what is left out.",
+    examples=[
+        (
+            "three peers, two faults, as far as it gets in ten minutes",
+            "edgepeer simulate explore --seconds 600 --jobs 2",
+        ),
+        ("two peers, all orders of the next 14 steps", "edgepeer simulate explore --peers 2 --any-order --depth 14"),
+    ],
+    run=explore,
 )
 ISOLATION = Verb(
     kind=IsolationSettings,
@@ -204,11 +285,11 @@ ISOLATION = Verb(
     ],
     run=isolation,
 )
-VERBS = (RUN, SOAK, ISOLATION)
+VERBS = (RUN, SOAK, EXPLORE, ISOLATION)
 
 
 def command() -> click.Group:
-    """`edgepeer simulate` with its three verbs."""
+    """`edgepeer simulate` with its four verbs."""
     group = click.Group(name="simulate", help="Simulate fleets and faults in virtual time.", no_args_is_help=True)
     for verb in VERBS:
         one = verb.command()
@@ -221,6 +302,7 @@ def _shaped(parameter: click.Parameter) -> click.Parameter:
     """Files are arguments; several sizes are one value, with commas between."""
     if parameter.name == "files":
         return click.Argument(["files"], metavar="FILE...", nargs=-1)
-    if isinstance(parameter, click.Option) and parameter.name == "peers" and parameter.multiple:
-        return click.Option(["peers", "--peers"], metavar=parameter.metavar, default=None, help=parameter.help)
+    if isinstance(parameter, click.Option) and parameter.name in ("peers", "kinds") and parameter.multiple:
+        name = parameter.name
+        return click.Option([name, f"--{name}"], metavar=parameter.metavar, default=None, help=parameter.help)
     return parameter

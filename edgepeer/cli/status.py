@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from edgepeer.settings import StatusSettings
 if TYPE_CHECKING:
     from edgepeer.emulation.picture import Picture
     from edgepeer.fabric.address import BrokerAddress
+    from edgepeer.fabric.events import FabricEvent
     from edgepeer.topology.view import View
 
 __all__ = ["VERB", "plain_tree", "status_fields", "status_lines"]
@@ -32,18 +34,25 @@ def run(settings: StatusSettings) -> int:
     elif sys.stdout.isatty():
         _print_pretty(picture, fields)
     else:
-        print("\n".join([*status_lines(fields), *(plain_tree(picture.view) if picture.view else ())]))
+        print(
+            "\n".join([*status_lines(fields), *(plain_tree(picture.view) if fields["view"] and picture.view else ())])
+        )
     return 0
 
 
 async def _look(settings: StatusSettings, broker: BrokerAddress) -> Picture:
-    from edgepeer.emulation.observe import observe
+    from edgepeer.emulation.observe import observe, question
     from edgepeer.emulation.picture import Picture
     from edgepeer.fabric.topics import Group
 
-    picture = Picture()
-    interests = Group.PEERS | Group.VIEW | Group.JOB | Group.REPORTS | Group.LINKS
-    async with observe(broker, settings.fabric, picture.take, interests=interests, timeout=settings.timeout):
+    picture, news = Picture(), asyncio.Event()
+
+    def take(event: FabricEvent) -> None:
+        picture.take(event)
+        news.set()
+
+    async with observe(broker, settings.fabric, take, interests=Group.KEPT, timeout=settings.timeout) as client:
+        await question(client, picture, news)
         return picture
 
 
@@ -64,8 +73,9 @@ def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, An
             }
             for _, peer in sorted(picture.peers.items())
         ],
+        "silent": {peer: presence.addresses for peer, presence in sorted(picture.silent.items())},
         "view": None
-        if view is None
+        if view is None or picture.deserted
         else {
             "epoch": view.epoch,
             "coordinator": view.coordinator,
@@ -82,6 +92,8 @@ def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, An
                     "state": report.state,
                     "round": None if report.state in ("starting", "running") else report.round,
                     "error": report.error,
+                    "present": peer in picture.peers,
+                    "diverged": report.diverged or None,
                 }
                 for peer, report in picture.reports_of(job.id).items()
             },
@@ -113,7 +125,9 @@ def status_lines(fields: dict[str, Any]) -> list[str]:
         lines.append(f"job {job['id']}: {job['model']} on {job['dataset']}, {job['trainer']}, {job['rounds']} rounds")
         for peer, report in job["reports"].items():
             error = f": {' '.join(report['error'].split())}" if report["error"] else ""
-            at = "" if report["round"] is None else f", round {report['round']}"
+            at = ("" if report["present"] else ", gone") if report["round"] is None else f", round {report['round']}"
+            if report["diverged"] is not None:
+                at += f", diverged in round {report['diverged']}"
             lines.append(f"  {peer} {report['state']}{at}{error}")
     members = set() if view is None else set(view["members"])
     lines.append(f"peers: {len(fields['peers'])}")
@@ -122,8 +136,10 @@ def status_lines(fields: dict[str, Any]) -> list[str]:
         lines.append(f"  {peer['id']} at {where}{'' if peer['id'] in members else ', not in the view'}")
         if peer["links"]:
             lines.append(f"    links: {'; '.join(map(_link_words, peer['links']))}")
+    for peer, addresses in fields["silent"].items():
+        lines.append(f"announced, but silent: {peer} at {', '.join(addresses) or 'no address'}")
     if view is None:
-        lines.append("view: none yet")
+        lines.append("view: none")
     else:
         count = len(view["members"])
         lines.append(f"view: epoch {view['epoch']}, fan-out {view['fanout']}, {count} member{'s' * (count != 1)}")
@@ -156,7 +172,7 @@ def _print_pretty(picture: Picture, fields: dict[str, Any]) -> None:
     console = Console(highlight=False)
     for line in status_lines(fields):
         console.print(line, markup=False, style="" if line.startswith(" ") else "bold", soft_wrap=True)
-    if picture.view is not None:
+    if picture.view is not None and fields["view"]:
         console.print(Padding(peer_tree(picture.view, label), (0, 0, 0, 2)))
 
 

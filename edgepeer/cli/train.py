@@ -7,11 +7,16 @@ The job belongs to the fabric, not to this process: Ctrl-C ends the following, a
 from __future__ import annotations
 
 import sys
+from functools import partial
+from typing import TYPE_CHECKING
 
 from edgepeer.cli.signals import run as run_async
 from edgepeer.cli.verb import Verb
 from edgepeer.emulation.jobs import make_job
 from edgepeer.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from edgepeer.emulation.result import JobResult
 
 __all__ = ["VERB"]
 
@@ -25,11 +30,18 @@ def run(settings: TrainSettings) -> int:
     from edgepeer.emulation.follow import run_job
     from edgepeer.emulation.progress import Progress
     from edgepeer.emulation.report import prepare_report
+    from edgepeer.emulation.saving import ModelSaver, state_from_fleet
     from edgepeer.fabric.address import BrokerAddress
 
     broker = BrokerAddress.parse(settings.broker)
     if settings.report is not None:
         prepare_report(settings.report)
+    saver = ModelSaver(settings)
+
+    async def save(result: JobResult) -> None:
+        fetch = partial(state_from_fleet, settings.broker, settings.fabric, timeout=settings.timeout)
+        await saver.save(result, fetch)
+
     progress = Progress(make_job(settings, wait_for=settings.peers), broker=str(broker))
     try:
         with open_display() as display:
@@ -41,6 +53,7 @@ def run(settings: TrainSettings) -> int:
                     fabric=settings.fabric,
                     timeout=settings.timeout,
                     detach=True,
+                    at_end=save,
                 )
             )
     except KeyboardInterrupt:
@@ -51,7 +64,7 @@ def run(settings: TrainSettings) -> int:
                 file=sys.stderr,
             )
         raise
-    return conclude(result, display, report=settings.report)
+    return conclude(result, display, report=settings.report, saver=saver)
 
 
 async def _withdraw(settings: TrainSettings) -> int:
@@ -97,6 +110,10 @@ VERB = Verb(
         (
             "don't wait for more than 0.3 s a round: what is there by then counts, and the report says what that is",
             "edgepeer train --peers 7 --code partial:l=1,replication=3 --wait deadline:0.3",
+        ),
+        (
+            "get the trained model: the fleet hands it over at the end",
+            "edgepeer train --peers 7 --stop-on-nan --save model.keras",
         ),
         ("end the job that the fabric has", "edgepeer train --withdraw"),
     ],

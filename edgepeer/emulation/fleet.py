@@ -21,9 +21,12 @@ from edgepeer.errors import JobError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.processes import dies_with_parent
 from edgepeer.settings import EmulateSettings
+from edgepeer.settings.model import MAX_MEMORY
+from edgepeer.training.sizes import available_memory
 
 __all__ = ["Fleet", "peer_names"]
 
+_SELDOM: Final = 100_000
 LEAVE_S: Final = 8.0
 """How long peers may take to leave before they are killed."""
 _ONE_THREAD_EACH: Final = {
@@ -59,6 +62,8 @@ class Fleet:
     def __init__(self, settings: EmulateSettings, network: EmulatedNetwork, broker: BrokerAddress) -> None:
         self.names = peer_names(settings.peers)
         self._settings = settings
+        self._memory = min(max(1, (available_memory() >> 20) // settings.peers), MAX_MEMORY)
+        """What each may take of this machine, in MiB: none of them knows of the others."""
         self._network = network
         self._broker = broker
         self._stack = contextlib.AsyncExitStack()
@@ -128,9 +133,14 @@ class Fleet:
         arguments += ["--protocol", settings.protocol, "--static-timeout", str(settings.static_timeout)]
         arguments += ["--device-speed", _absolute(settings.device_speed)]
         arguments += ["--quorum", str(settings.quorum)]
-        arguments += ["--checkpoint-every", str(settings.checkpoint_every)]
+        # The last round's state is kept with any number of rounds from one to the next.
+        every = settings.checkpoint_every or (_SELDOM if settings.save is not None else 0)
+        arguments += ["--checkpoint-every", str(every)]
+        arguments += ["--memory", str(self._memory)]
         arguments += ["--checkpoint-keep", str(settings.checkpoint_keep)]
         arguments += ["--config", os.devnull]  # what the user has configured is meant for peers of his own
+        if ":" in settings.model:
+            arguments += ["--models", settings.model.partition(":")[0].partition(".")[0]]
         if settings.data_dir is not None:
             arguments += ["--data-dir", str(settings.data_dir.absolute())]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("EDGEPEER_")}

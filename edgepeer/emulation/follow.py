@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-from edgepeer.emulation.observe import observe
+from edgepeer.emulation.observe import observe, question
 from edgepeer.emulation.picture import Picture
 from edgepeer.emulation.progress import Progress
 from edgepeer.emulation.result import JobResult
@@ -42,26 +43,31 @@ async def run_job(
     fabric: str,
     timeout: float,
     detach: bool = False,
+    at_end: Callable[[JobResult], Awaitable[None]] | None = None,
 ) -> JobResult:
     """Publish `progress.job` in the fabric, follow it to its end, and clear it.
 
     Args:
         on_update: called several times a second, on the event loop.
         timeout: seconds without any progress (a peer joining, a round finished) after which to give up.
+        at_end: awaited when the job is done, before it is cleared: its peers still have its state.
         detach: leave the job to its fabric when we are cancelled; otherwise it ends with us.
 
     Raises:
         FabricError: the broker can't be reached.
         JobError: the fabric is busy, all peers failed, the job was withdrawn, or nothing moved for too long.
     """
-    picture = Picture()
+    picture, news = Picture(), asyncio.Event()
     follower = Follower(progress, on_update)
 
     def take(event: FabricEvent) -> None:
         picture.take(event)
         follower.take(event)
+        news.set()
 
     async with observe(broker, fabric, take) as client:
+        if picture.busy:
+            await question(client, picture, news)  # whoever works on it may be dead
         if picture.busy:
             raise JobError(f"fabric {fabric!r}: {picture.busy}; wait, or end it with edgepeer train --withdraw")
         for job, peer in picture.reports:
@@ -69,6 +75,8 @@ async def run_job(
         client.publish_retained(client.topics.job, progress.job)
         try:
             result = await follower.finish(timeout=timeout)
+            if at_end is not None:
+                await at_end(result)
         except asyncio.CancelledError:
             if not detach:
                 client.publish_retained(client.topics.job, None)
@@ -149,15 +157,11 @@ class Follower:
                 return progress.see_report(report)
             case TelemetrySeen(telemetry):
                 return progress.see_telemetry(telemetry)
-            case JobSeen(payload):
-                progress.see_job(_job_id(payload))
+            case JobSeen(None):
+                progress.see_job(None)
+            case JobSeen(payload) if payload is not None:
+                with contextlib.suppress(WireError):  # the peers don't take up what can't be read either
+                    progress.see_job(unpack(payload, Job).id)
             case Disconnected(reason) if reason != "left":
                 progress.note(f"lost the broker, trying again; the job goes on meanwhile: {reason}")
         return False
-
-
-def _job_id(payload: bytes | None) -> str | None:
-    try:
-        return None if payload is None else unpack(payload, Job).id
-    except WireError:
-        return ""  # a job, and not ours

@@ -31,6 +31,8 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
             or the data set, or the data of an emulation can't be read.
     """
     from edgepeer.training.job import new_job
+    from edgepeer.training.optimizers import parse_optimizer
+    from edgepeer.training.schedules import parse_schedule
 
     config = ""
     if settings.model_config is not None:
@@ -39,6 +41,7 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "is not text"
             raise ConfigError(f"model_config = {settings.model_config}: can't read it: {reason}") from None
+    _check_model(settings)
     code = _code(settings, wait_for)
     job = new_job(
         model=settings.model,
@@ -47,7 +50,10 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
         dataset=settings.dataset,
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
-        optimizer=settings.optimizer,
+        optimizer=str(parse_optimizer(settings.optimizer, trainer=settings.trainer)),
+        schedule=str(parse_schedule(settings.schedule, rounds=settings.rounds).named),
+        loss=settings.loss,
+        stop_on_nan=settings.stop_on_nan,
         rounds=settings.rounds,
         wait_for=wait_for,
         seed=settings.seed,
@@ -55,7 +61,6 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
         code=code,
         wait=settings.wait,
     )
-    _check_model(settings)
     _check_dataset(settings)
     if isinstance(settings, EmulateSettings):
         _check_speed(settings)
@@ -120,6 +125,10 @@ def _check_model(settings: JobSettings) -> None:
         )
     if config is not None:
         return
+    if ":" in model and not all(
+        part.isidentifier() for part in [*model.partition(":")[0].split("."), model.partition(":")[2]]
+    ):
+        raise ConfigError(f"model = {model}: must name a function of a module, as in package.module:function")
     if ":" not in model and model not in builtin_names():
         raise ConfigError(f"model = {model}: unknown, must be one of {', '.join(builtin_names())}, or package:function")
     if settings.trainer == "numpy" and model not in DENSE_NETWORKS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from edgepeer.emulation.faults.injector import Injector
 from edgepeer.emulation.faults.plan import plan_of, possible
@@ -16,6 +17,7 @@ from edgepeer.emulation.network import Link, open_network
 from edgepeer.emulation.progress import Progress
 from edgepeer.emulation.result import JobResult
 from edgepeer.emulation.round_feed import RoundFeed
+from edgepeer.emulation.saving import ModelSaver, state_from_files
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.mosquitto import Mosquitto
@@ -36,8 +38,8 @@ class OpenBroker:
     """Stops and starts it; None for one that is not ours."""
 
 
-async def emulate(settings: EmulateSettings, on_update: Callable[[Progress], None]) -> JobResult:
-    """Run broker, network, peers and job, and end them all.
+async def emulate(settings: EmulateSettings, on_update: Callable[[Progress], None], saver: ModelSaver) -> JobResult:
+    """Run broker, network, peers and job, let the model be saved, and end them all.
 
     Raises:
         ConfigError: a setting can't be used; nothing was left running.
@@ -66,8 +68,18 @@ async def emulate(settings: EmulateSettings, on_update: Callable[[Progress], Non
             )
             with RoundFeed(fleet.home(name) / "rounds.jsonl" for name in names) as feed:
                 injector = Injector(faults, scene, progress, refresh=lambda: progress.see_logged(feed.read()))
+
+                async def save(result: JobResult) -> None:
+                    homes = [fleet.home(name) / "state" for name in result.done]
+                    await saver.save(result, partial(state_from_files, homes))
+
                 job_run = run_job(
-                    progress, on_update, broker=broker.address, fabric=settings.fabric, timeout=settings.timeout
+                    progress,
+                    on_update,
+                    broker=broker.address,
+                    fabric=settings.fabric,
+                    timeout=settings.timeout,
+                    at_end=save,
                 )
                 return await fleet.watched(injector.accompany(job_run), progress)
 

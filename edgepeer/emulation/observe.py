@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from typing import Final
 
+from edgepeer.emulation.picture import Picture
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.events import FabricEvent, Synced
 from edgepeer.fabric.topics import Group
 
-__all__ = ["observe"]
+__all__ = ["ANSWER_WITHIN_S", "observe", "question"]
+
+ANSWER_WITHIN_S: Final = 2.0
+"""A peer that lives answers within this time."""
 
 
 @asynccontextmanager
@@ -54,6 +59,21 @@ async def observe(
         yield client
     finally:
         await _leave(client, running)
+
+
+async def question(client: FabricClient, picture: Picture, news: asyncio.Event) -> None:
+    """Ask all peers in the picture whether they live, and doubt those that don't answer.
+
+    Args:
+        news: set whenever the picture has taken an event.
+    """
+    client.ask()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            while picture.unheard:
+                news.clear()
+                await news.wait()
+    picture.doubt()
 
 
 async def _leave(client: FabricClient, running: asyncio.Task[None]) -> None:

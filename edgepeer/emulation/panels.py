@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from edgepeer.emulation.progress import PeerState, Progress
-from edgepeer.emulation.result import JobResult
-from edgepeer.emulation.texts import duration, headline, quality, summary, waiting_line
+from edgepeer.emulation.result import JobResult, Quality
+from edgepeer.emulation.texts import duration, figure, headline, quality, summary, waiting_line
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
 
@@ -95,7 +95,7 @@ def summary_panel(result: JobResult, *, width: int = _SIDE_BY_SIDE_COLUMNS) -> R
         if what:
             table.add_row(Text(what, style="bold"))
         table.add_row(Padding(shown, (0, 0, 0, 2)))
-    good = result.identical and not result.failed and not result.missing
+    good = result.identical and not result.failed and not result.missing and result.diverged is None
     return Panel(
         table,
         title=f"[bold]job {escape(result.job.id)} is done[/]",
@@ -156,12 +156,13 @@ def _numbers(progress: Progress, elapsed: float) -> RenderableType:
     table.add_column(overflow="ellipsis", no_wrap=True)
     last = progress.last
     speed = progress.rounds_per_s
-    table.add_row("loss", "-" if last is None else f"[bold]{last.loss:.4f}[/]  [blue]{_spark(progress)}[/]")
+    table.add_row("loss", "-" if last is None else f"[bold]{figure(last.loss)}[/]  [blue]{_spark(progress)}[/]")
     measured = progress.measured
-    accuracy = "-"
-    if measured is not None:
-        accuracy = f"[bold]{measured.accuracy:.4f}[/]  [dim]round {measured.round}[/]"
-    table.add_row("test accuracy", accuracy)
+    found = Quality.of(measured) if measured is not None else None
+    if measured is None or found is None:
+        table.add_row("test accuracy", "-")
+    else:
+        table.add_row(f"test {found.name}", f"[bold]{found}[/]  [dim]round {measured.round}[/]")
     table.add_row("rounds/s", "-" if speed is None else f"[bold]{speed:.3g}[/]")
     if last is None:
         table.add_row("contributors", "-")

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from edgepeer.errors import WireError
 from edgepeer.fabric.documents import LinkReport, PeerReport, Presence
-from edgepeer.fabric.events import FabricEvent, JobSeen, LinksSeen, PresenceGone, PresenceSeen, ReportSeen, ViewSeen
+from edgepeer.fabric.events import (
+    Answered,
+    FabricEvent,
+    JobSeen,
+    LinksSeen,
+    PresenceGone,
+    PresenceSeen,
+    ReportSeen,
+    ViewSeen,
+)
 from edgepeer.topology.view import View
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import unpack
@@ -17,6 +26,9 @@ class Picture:
 
     def __init__(self) -> None:
         self.peers: dict[str, Presence] = {}
+        self.silent: dict[str, Presence] = {}
+        """Peers that are announced, and did not answer when they were asked."""
+        self._answered: set[str] = set()
         self.view: View | None = None
         self.job: Job | None = None
         self.unreadable = ""
@@ -33,6 +45,8 @@ class Picture:
                 self.peers[presence.id] = presence
             case PresenceGone(peer_id):
                 self.peers.pop(peer_id, None)
+            case Answered(peer_id):
+                self._answered.add(peer_id)
             case ViewSeen(view):
                 self.view = view
             case ReportSeen(said):
@@ -46,6 +60,21 @@ class Picture:
                         self.job = unpack(payload, Job)
                     except WireError as error:
                         self.unreadable = str(error)
+
+    @property
+    def unheard(self) -> frozenset[str]:
+        """Peers that are announced and have not answered: a broker may not know that they are dead."""
+        return frozenset(self.peers) - self._answered
+
+    def doubt(self) -> None:
+        """All have been asked, and had time enough: who has not answered is not there."""
+        for peer in sorted(self.unheard):
+            self.silent[peer] = self.peers.pop(peer)
+
+    @property
+    def deserted(self) -> bool:
+        """Whether the view is one of peers who are all gone."""
+        return self.view is not None and self.peers.keys().isdisjoint(self.view.ids)
 
     def reports_of(self, job: str) -> dict[str, PeerReport]:
         """The reports of one job by peer, sorted."""

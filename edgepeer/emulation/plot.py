@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import math
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from edgepeer.emulation.result import Quality
 
 if TYPE_CHECKING:
     from edgepeer.emulation.result import JobResult
@@ -22,7 +25,7 @@ _FAULTS = (_ORANGE, "#8e44ad", _GREEN, _RED, "#16a2b8", "#b7950b")
 def plot_png(result: JobResult) -> bytes:
     """The picture as a PNG. Draws on its own canvas: needs no display and touches no global state."""
     figure = _figure(9)
-    loss, accuracy, time = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2.4))
+    loss, quality, time = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2.4))
     job = result.job
     figure.suptitle(
         f"{'Keras model' if job.model_config else job.model} on {job.dataset}: {len(result.reports)} peers, "
@@ -32,12 +35,12 @@ def plot_png(result: JobResult) -> bytes:
         parse_math=False,  # a path may hold a dollar sign
     )
     rounds = [record.round for record in result.records]
-    for axes in (loss, accuracy, time):
+    for axes in (loss, quality, time):
         _mark_views(axes, result)
     _loss(loss, result, rounds)
-    _accuracy(accuracy, result)
+    _quality(quality, result)
     _time(time, result, rounds)
-    for axes in (loss, accuracy, time):
+    for axes in (loss, quality, time):
         _plain(axes)
         axes.set_xlim(0, 1.01 * job.rounds)
     time.set_xlabel("round")
@@ -128,20 +131,24 @@ def _loss(axes: Any, result: JobResult, rounds: list[int]) -> None:
     axes.set_ylabel("training loss")
 
 
-def _accuracy(axes: Any, result: JobResult) -> None:
-    points = [(record.round, record.accuracy) for record in result.records if record.accuracy is not None]
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
-    axes.set_ylabel("test accuracy")
-    if result.accuracy is not None and (not points or points[-1][0] < result.job.rounds):
-        points.append((result.job.rounds, result.accuracy))
+def _quality(axes: Any, result: JobResult) -> None:
+    found = [(record.round, quality) for record in result.records if (quality := Quality.of(record)) is not None]
+    if result.quality is not None and (not found or found[-1][0] < result.rounds):
+        found.append((result.rounds, result.quality))
+    name = found[-1][1].name if found else "accuracy"
+    points = [(at, quality.value) for at, quality in found if math.isfinite(quality.value)]
+    axes.set_ylabel(f"test {name}")
+    if name == "accuracy":
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
     if not points:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=_GREY)
         return
     axes.plot(*zip(*points, strict=True), color=_GREEN, linewidth=1.6, marker="o", markersize=3.5)
     last_round, last = points[-1]
-    axes.set_ylim(max(0.0, min(value for _, value in points) - 0.05), 1.02)
+    if name == "accuracy":
+        axes.set_ylim(max(0.0, min(value for _, value in points) - 0.05), 1.02)
     axes.annotate(
-        f"{last:.1%}",
+        f"{last:.1%}" if name == "accuracy" else f"{last:.4g}",
         (last_round, last),
         xytext=(-4, -16),
         textcoords="offset points",

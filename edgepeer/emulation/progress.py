@@ -5,25 +5,32 @@ Documents may come late, twice, or in any order (MQTT promises at least once): t
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import deque
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+import msgspec
 
 from edgepeer.emulation.faults.marks import Marks
-from edgepeer.emulation.result import JobResult
+from edgepeer.emulation.result import JobResult, Quality
 from edgepeer.errors import JobError
 from edgepeer.fabric.documents import PeerReport, Presence, RoundRecord, Telemetry
 from edgepeer.peer.round_log import LoggedRound
 from edgepeer.topology.view import View
 from edgepeer.training.job import Job
 
-__all__ = ["PeerState", "Progress"]
+__all__ = ["KEPT_ROUNDS", "PeerState", "Progress"]
 
 PeerState = Literal["gone", "joined", "starting", "running", "done", "failed"]
 
 _NOTES: Final = 200
 _RECENT: Final = 20
 """Over how many rounds the speed is taken."""
+KEPT_ROUNDS: Final = 20_000
+"""Of a job with more, all of the latest half are kept, and of the earlier ones every second, fourth, eighth ..."""
+_SHARED: Final = 4096
 
 
 class Progress:
@@ -39,7 +46,11 @@ class Progress:
         self.records: dict[int, RoundRecord] = {}
         """By round; of two records of one round the one of the later view counts, and its coordinator's."""
         self._ranks: dict[int, tuple[int, bool]] = {}
-        self._paths: dict[int, dict[str, set[str]]] = {}
+        self._paths: dict[int, frozenset[tuple[str, str]]] = {}
+        self._stride = 2
+        self._shared: dict[Any, Any] = {}
+        self.thinned = 0
+        """How many rounds had a record that is not kept."""
         self.marks = Marks()
         """What is broken on purpose."""
         self.notes: deque[str] = deque(maxlen=_NOTES)
@@ -48,6 +59,7 @@ class Progress:
         """How many notes there ever were."""
         self.round = 0
         """The last round that is known to be done."""
+        self._diverged = False
         self.withdrawn = False
         """Whether somebody took the job back, or put another one in its place."""
         self.published = False
@@ -99,16 +111,41 @@ class Progress:
     def _take(self, record: RoundRecord, peer: str, *, coordinator: bool) -> bool:
         if record.round > self.job.rounds:
             return False
-        for path in record.paths:
-            self._paths.setdefault(record.round, {}).setdefault(path, set()).add(peer)
+        record = msgspec.structs.replace(
+            record, contributors=self._share(record.contributors), paths=self._share(record.paths)
+        )
+        used = self._paths.get(record.round, frozenset()) | {(path, peer) for path in record.paths}
+        self._paths[record.round] = self._share(used)
         rank = (record.epoch, coordinator)
         known = self._ranks.get(record.round)
         if known is not None and known >= rank:
             return False
-        self._ranks[record.round] = rank
+        if not math.isfinite(record.loss) and not self._diverged:
+            self._diverged = True
+            self.note(f"the loss of round {record.round} is not finite: the training diverges")
+        self._ranks[record.round] = self._share(rank)
         self.records[record.round] = record
+        if len(self.records) > KEPT_ROUNDS:
+            self._thin_out()
         self.round = max(self.round, record.round)
         return known is None
+
+    def _share(self, value: Any) -> Any:
+        """The same value, once: most rounds have the same contributors and paths."""
+        if len(self._shared) >= _SHARED:
+            self._shared.clear()
+        return self._shared.setdefault(value, value)
+
+    def _thin_out(self) -> None:
+        measured = self.measured
+        while True:
+            for number in sorted(self.records)[: -KEPT_ROUNDS // 2]:
+                if number % self._stride and self.records[number] is not measured:
+                    del self.records[number], self._ranks[number], self._paths[number]
+                    self.thinned += 1
+            if len(self.records) <= KEPT_ROUNDS * 3 // 4:
+                break
+            self._stride *= 2
 
     def see_job(self, job: str | None) -> None:
         """The fabric's current job is the one of this id, or none."""
@@ -150,14 +187,14 @@ class Progress:
 
     @property
     def measured(self) -> RoundRecord | None:
-        """The record of the latest round whose test accuracy was measured."""
+        """The record of the latest round in which the model was measured on the test data."""
         rounds = sorted(self.records, reverse=True)
-        return next((self.records[at] for at in rounds if self.records[at].accuracy is not None), None)
+        return next((self.records[at] for at in rounds if Quality.of(self.records[at]) is not None), None)
 
     @property
     def rounds_per_s(self) -> float | None:
         """Speed over the latest rounds."""
-        latest = sorted(self.records)[-_RECENT:]
+        latest = heapq.nlargest(_RECENT, self.records)
         seconds = sum(self.records[number].seconds for number in latest)
         return len(latest) / seconds if seconds > 0 else None
 
@@ -196,7 +233,7 @@ class Progress:
     @property
     def recorded(self) -> bool:
         """Whether no more telemetry is to be expected."""
-        return not self.done or self.job.rounds in self.records
+        return not self.done or max(self.reports[peer].round for peer in self.done) in self.records
 
     def result(self) -> JobResult:
         """How the job ended.
@@ -214,11 +251,13 @@ class Progress:
             reports={peer: self.reports[peer] for peer in self._ordered()},
             records=tuple(self.records[number] for number in sorted(self.records)),
             paths={
-                number: {path: tuple(sorted(peers)) for path, peers in sorted(used.items())}
+                number: {path: tuple(sorted(peer for at, peer in used if at == path)) for path, _ in sorted(used)}
                 for number, used in sorted(self._paths.items())
             },
+            thinned=self.thinned,
             missing=self.pending,
-            accuracy=self.measured.accuracy if final.accuracy is None and self.measured else final.accuracy,
+            quality=Quality.of(final) or (Quality.of(self.measured) if self.measured else None),
+            rmse=self.measured.rmse if final.rmse is None and self.measured else final.rmse,
             loss=self.last.loss if final.loss is None and self.last else final.loss,
         )
 

@@ -67,16 +67,22 @@ def write_report(directory: Path, result: JobResult) -> list[Path]:
 
 def report_fields(result: JobResult) -> dict[str, Any]:
     """The content of report.json. Numbers that are not finite become null."""
+    found: dict[str, float | None] = {"accuracy": None}
+    if result.quality is not None:
+        found = {result.quality.name: result.quality.value}
+    if result.rmse is not None:
+        found["rmse"] = result.rmse
     return {
         "peers": len(result.reports),
-        "rounds": result.job.rounds,
+        "rounds": result.rounds,
         "trainer": result.job.trainer,
         "dataset": result.job.dataset,
         "broker": result.broker,
         "code": result.job.code,
         "wait": result.job.wait,
         "computed": result.computed,
-        "final": {"accuracy": result.accuracy, "loss": result.loss},
+        "final": {**found, "loss": result.loss},
+        "diverged": result.diverged,
         "round_seconds": result.round_seconds._asdict(),
         "allreduce_seconds": result.allreduce_seconds._asdict(),
         "bytes_sent_per_peer": result.bytes_sent,

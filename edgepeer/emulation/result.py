@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from edgepeer.emulation.faults.marks import FaultRecord
 from edgepeer.fabric.documents import PeerReport, RoundRecord
 from edgepeer.training.job import Job
 
-__all__ = ["JobResult", "Spread"]
+__all__ = ["JobResult", "Quality", "Spread"]
+
+
+class Quality(NamedTuple):
+    """How good a model is: one number, by its name."""
+
+    name: Literal["accuracy", "mae", "rmse"]
+    value: float
+
+    @classmethod
+    def of(cls, told: RoundRecord | PeerReport) -> Quality | None:
+        """What a peer has measured: accuracy, or where numbers are learned their mean absolute error."""
+        for name in ("accuracy", "mae"):
+            if (value := getattr(told, name)) is not None:
+                return cls(name, value)
+        return None
+
+    def __str__(self) -> str:
+        return f"{self.value:.4f}" if self.name == "accuracy" else f"{self.value:.4g}"
 
 
 class Spread(NamedTuple):
@@ -44,8 +63,8 @@ class JobResult:
     """The rounds, in order; there are gaps where telemetry was lost."""
     missing: tuple[str, ...]
     """Peers that were still in at the end but did not report."""
-    accuracy: float | None
-    """Share of test samples classified correctly, 0 to 1; None if nothing was held out."""
+    quality: Quality | None
+    """How good the model is on the test samples; None if that is not known."""
     loss: float | None
     """Mean loss on the test samples, or of the last batches if nothing was held out."""
     faults: tuple[FaultRecord, ...] = ()
@@ -54,9 +73,28 @@ class JobResult:
     """What links ran over when a round ended ("direct", "via x", "relay"), and whose, as far as that is known: of
     peers on this machine, else of the coordinator."""
 
+    thinned: int = 0
+    """How many rounds had a record that was not kept: of a very long job there are too many."""
+
     def detours(self, number: int) -> tuple[str, ...]:
         """What links ran over in a round, where that was not a connection of their own."""
         return tuple(path for path in self.paths.get(number, ()) if path != "direct")
+
+    rmse: float | None = None
+    """Root of the mean squared error on the test samples, where numbers are learned."""
+
+    @property
+    def diverged(self) -> int | None:
+        """The first round whose loss was not finite, as far as peers and records say; None: there was none."""
+        told = [report.diverged for report in self.reports.values() if report.diverged]
+        seen = [record.round for record in self.records if not math.isfinite(record.loss)]
+        last = [self.rounds] if self.loss is not None and not math.isfinite(self.loss) else []
+        return min([*told, *seen, *last], default=None)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were done: as many as the job has, unless it ended early."""
+        return max(report.round for report in self.reports.values() if report.state == "done")
 
     @property
     def done(self) -> tuple[str, ...]:
@@ -102,7 +140,7 @@ class JobResult:
         By the peers that finished; None if it is not known for how many.
         """
         counted = sum(record.samples for record in self.records)
-        if self.unreported or not counted:
+        if self.unreported or self.thinned or not counted:
             return None
         return sum(self.reports[peer].samples for peer in self.done) / counted
 
@@ -119,7 +157,7 @@ class JobResult:
     @property
     def unreported(self) -> int:
         """How many rounds of the job have no record, because the broker was away or telemetry was lost."""
-        return self.job.rounds - len(self.records)
+        return max(0, self.rounds - len(self.records) - self.thinned)
 
     @property
     def round_seconds(self) -> Spread:

@@ -8,10 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-import msgspec
-
 from edgepeer.errors import WireError
-from edgepeer.peer.round_log import LoggedRound
+from edgepeer.peer.round_log import LoggedRound, read_round
 
 __all__ = ["RoundFeed"]
 
@@ -44,8 +42,8 @@ class RoundFeed(AbstractContextManager["RoundFeed"]):
             *lines, self._parts[path] = (self._parts[path] + text).split(b"\n")
             for line in lines:
                 try:
-                    yield msgspec.json.decode(line, type=LoggedRound)
-                except msgspec.DecodeError as error:
+                    yield read_round(line)
+                except WireError as error:
                     raise WireError(f"round log {path}: {error}") from error
 
     def _open(self) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from statistics import median
 
 from edgepeer.emulation.progress import Progress
-from edgepeer.emulation.result import JobResult, Spread
+from edgepeer.emulation.result import JobResult, Quality, Spread
 from edgepeer.fabric.documents import RoundRecord
 
-__all__ = ["amount", "briefly", "duration", "headline", "progress_line", "quality", "summary", "waiting_line"]
+__all__ = ["amount", "briefly", "duration", "figure", "headline", "progress_line", "quality", "summary", "waiting_line"]
 
 
 def duration(seconds: float | None) -> str:
@@ -43,11 +43,18 @@ def briefly(items: Iterable[str], most: int = 4) -> str:
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
 
 
+def figure(value: float) -> str:
+    """A loss or an error, in as many digits as are of use."""
+    return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.4g}"
+
+
 def headline(progress: Progress) -> str:
     """What is being done."""
     job = progress.job
     model = "a Keras model" if job.model_config else job.model
-    how = f"{job.trainer}, {job.optimizer} {job.learning_rate:g}, batch {job.batch_size}"
+    rate = f"{job.learning_rate:g}" + (f" {job.schedule}" if job.schedule != "constant" else "")
+    loss = f", loss {job.loss}" if job.loss != "auto" else ""
+    how = f"{job.trainer}, {job.optimizer} {rate}, batch {job.batch_size}{loss}"
     code = f", code {job.code}, wait {job.wait}" if job.code != "none" else ""
     return f"job {job.id}: {model} on {job.dataset}, {how}{code}"
 
@@ -75,9 +82,11 @@ def progress_line(progress: Progress) -> str:
         return waiting_line(progress)
     parts = [f"round {progress.round}/{progress.job.rounds}"]
     if (last := progress.last) is not None:
-        parts.append(f"loss {last.loss:.4f}")
+        parts.append(f"loss {figure(last.loss)}")
         if (measured := progress.measured) is not None:
-            parts.append(f"accuracy {measured.accuracy:.4f}")
+            found = Quality.of(measured)
+            assert found is not None
+            parts.append(f"{found.name} {found}")
         parts.append(f"{len(last.contributors)}/{len(progress.members) or len(last.contributors)} contributed")
         if last.chunks:
             parts.append(quality(last))
@@ -92,9 +101,17 @@ def progress_line(progress: Progress) -> str:
 
 def summary(result: JobResult) -> Iterator[tuple[str, str, bool]]:
     """How the job ended, as (what, value, whether it is as it should be)."""
-    accuracy = "not measured" if result.accuracy is None else f"{result.accuracy:.4f}"
-    loss = "" if result.loss is None else f" (loss {result.loss:.4f})"
-    yield "test accuracy", accuracy + loss, True
+    quality = result.quality
+    more = [] if result.rmse is None else [f"rmse {result.rmse:.4g}"]
+    more += [] if result.loss is None else [f"loss {figure(result.loss)}"]
+    found = "not measured" if quality is None else str(quality)
+    yield (
+        f"test {'accuracy' if quality is None else quality.name}",
+        found + (f" ({', '.join(more)})" if more else ""),
+        True,
+    )
+    if result.diverged is not None:
+        yield "diverged", f"the loss is not finite from round {result.diverged} on", False
     yield from _rounds(result)
     yield "round time", _spread(result.round_seconds), True
     yield "allreduce time", _spread(result.allreduce_seconds), True
@@ -117,11 +134,16 @@ def summary(result: JobResult) -> Iterator[tuple[str, str, bool]]:
 def _rounds(result: JobResult) -> Iterator[tuple[str, str, bool]]:
     total = sum(record.seconds for record in result.records)
     inexact = sum(1 for record in result.records if not record.exact)
+    early = result.rounds < result.job.rounds
+    done = f"{result.rounds} of {result.job.rounds}, ended early," if early else str(result.rounds)
     views = f", {result.view_epochs} views" if result.view_epochs > 1 else ""
-    if not result.unreported:
-        yield "rounds", f"{result.job.rounds} in {duration(total)}{views}", True
+    if not result.unreported and not result.thinned:
+        yield "rounds", f"{done} in {duration(total)}{views}", result.rounds == result.job.rounds
     else:  # the time is of the others only
-        yield "rounds", f"{result.job.rounds}, {len(result.records)} of them in {duration(total)}{views}", True
+        yield "rounds", f"{done}, {len(result.records)} of them in {duration(total)}{views}", True
+    if result.thinned:
+        yield "", f"{result.thinned} records of earlier rounds were not kept (so many rounds)", True
+    if result.unreported:
         count = f"{result.unreported} round{'s' if result.unreported > 1 else ''}"
         yield "", f"{count} {'were' if result.unreported > 1 else 'was'} not reported (broker outage)", True
     if result.job.code != "none":

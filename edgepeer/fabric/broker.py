@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from edgepeer.errors import ConfigError
 from edgepeer.fabric.address import BrokerAddress
+from edgepeer.processes import os_reason
 
 __all__ = ["EmbeddedBroker"]
 
@@ -120,7 +121,7 @@ class EmbeddedBroker:
                 errno.EADDRINUSE: "port is already in use; choose another, or 0 for any free one",
                 errno.EADDRNOTAVAIL: "not an address of this machine",
                 errno.EACCES: "not allowed to listen there; choose a port of 1024 or more",
-            }.get(error.errno or 0, error.strerror or str(error))
+            }.get(error.errno or 0, os_reason(error))
             raise ConfigError(f"{place}: {reason}") from error
         except UnicodeError as error:
             raise ConfigError(f"broker on {self._host}:{self._port}: not a host name") from error

@@ -18,19 +18,21 @@ from typing import Final
 
 import aiomqtt
 import msgspec
-from paho.mqtt.reasoncodes import ReasonCode
 
 from edgepeer.errors import FabricError, ProtocolBug
 from edgepeer.fabric import inbox
 from edgepeer.fabric.address import BrokerAddress
-from edgepeer.fabric.connection import Refused, connection, describe, failed, first_error
+from edgepeer.fabric.asking import Answers
+from edgepeer.fabric.catching_up import catch_up
+from edgepeer.fabric.connection import Refused, connection, describe, first_error, publish, subscribe
 from edgepeer.fabric.documents import Presence
 from edgepeer.fabric.events import Connected, Disconnected, FabricEvent
 from edgepeer.fabric.hearing import Hearing
+from edgepeer.fabric.looking import Back, look_for
 from edgepeer.fabric.outbox import Outbox
-from edgepeer.fabric.relay import RELAY_LIMIT_BYTES, RelayQueue
+from edgepeer.fabric.relay import RelayQueue
 from edgepeer.fabric.topics import Group, Topics
-from edgepeer.ids import check_peer_id
+from edgepeer.ids import PeerId, check_peer_id
 from edgepeer.wire.documents import pack, unpack
 
 __all__ = ["FabricClient"]
@@ -39,10 +41,6 @@ _LOG = logging.getLogger(__name__)
 _JITTER: Final = random.SystemRandom()  # nobody's seed is disturbed
 _BACKOFF_S: Final = (0.2, 5.0)
 _SLOWEST_BYTES_PER_S: Final = 10_000
-
-
-class _Back(FabricError):
-    """A broker that comes before ours in the list can be reached again."""
 
 
 class FabricClient:
@@ -82,6 +80,8 @@ class FabricClient:
         self.reconnects = 0
         """Connections after the first."""
         self._client_id = check_peer_id(client_id)
+        # The same peer may be in two fabrics of one broker, but MQTT knows only one client of a name.
+        self._identifier = f"{fabric}:{client_id}"
         self._on_event = on_event
         self._will_topic = will_topic
         self._timeout = timeout
@@ -98,8 +98,10 @@ class FabricClient:
             will_topic,
             emit=self._emit,
             say_again=self._say_again,
+            asked=self._asked,
             fail=self._fail,
         )
+        self._answers = Answers(self.topics, self._outbox)
         self._relay = RelayQueue()
         self._connections = 0
         self._failure: FabricError | None = None
@@ -113,7 +115,7 @@ class FabricClient:
     @property
     def rejected_documents(self) -> int:
         """Messages on this fabric's topics that were not what they must be."""
-        return self._hearing.complaints.count
+        return self._hearing.rejected.count
 
     @property
     def dropped_events(self) -> int:
@@ -190,6 +192,25 @@ class FabricClient:
         self._outbox.add_event(topic, self._packed(topic, document))
         self._wake()
 
+    def clear_presence(self, peer: str, incarnation: int) -> None:
+        """Take back a dead peer's presence, but not a later life's; who lives all the same says it again."""
+        if self._hearing.lives.get(PeerId(peer)) == incarnation:
+            self._outbox.keep(self.topics.presence(peer), b"")
+            self._wake()
+
+    def is_present(self, peer: str) -> bool:
+        """Whether that peer's presence was heard in this connection, and not taken back since."""
+        return peer in self._hearing.lives
+
+    def ask(self) -> None:
+        """Have all others say again, to us alone, what they keep; Answered tells who lives."""
+        self._outbox.add_event(*self._hearing.question)
+        self._wake()
+
+    def reject(self, topic: str, reason: str) -> None:
+        """Count and log a document that our owner could not make sense of, like those that we can't."""
+        self._hearing.reject(topic, reason)
+
     def publish_relay(self, peer: str, payload: bytes) -> bool:
         """Send to that peer through the broker, behind all that was relayed before.
 
@@ -198,8 +219,6 @@ class FabricClient:
         Raises:
             ProtocolBug: the payload is over RELAY_LIMIT_BYTES.
         """
-        if len(payload) > RELAY_LIMIT_BYTES:
-            raise ProtocolBug(f"relayed message of {len(payload)} bytes is over the limit of {RELAY_LIMIT_BYTES}")
         return self._relay.add(self.topics.relay(peer), payload)
 
     async def flush(self, timeout: float) -> bool:
@@ -247,9 +266,13 @@ class FabricClient:
             self._fail(error)
 
     def _say_again(self, topic: str) -> None:
-        if self._outbox.keeps(topic):
+        if topic in self._outbox.kept:
             self._outbox.repeat(topic)
             self._wake()
+
+    def _asked(self, client: PeerId) -> None:
+        self._answers.asked_by(client)
+        self._wake()
 
     def _fail(self, error: Exception) -> None:
         self._bug, self._polite = error, False
@@ -278,7 +301,7 @@ class FabricClient:
             before = self._connections
             try:
                 await self._one_connection(broker)
-            except _Back as back:
+            except Back as back:
                 _LOG.info("%s", back)
                 return False
             except FabricError as error:
@@ -296,8 +319,7 @@ class FabricClient:
             self.broker, self._hearing.trace_left = broker, False
         async with connection(
             broker,
-            # The same peer may be in two fabrics of one broker, but MQTT knows only one client of a name.
-            identifier=f"{self.topics.fabric}:{self._client_id}",
+            identifier=self._identifier,
             will_topic=self._will_topic,
             on_message=self._hearing.receive,
             timeout=self._timeout,
@@ -307,9 +329,9 @@ class FabricClient:
             failure: BaseException | None = None
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    serving = [tasks.create_task(self._watch(client)), tasks.create_task(self._serve(client))]
-                    if earlier := self._brokers[: self._brokers.index(broker)]:
-                        serving.append(tasks.create_task(self._watch_for(earlier)))
+                    earlier = self._brokers[: self._brokers.index(broker)]
+                    look = look_for(earlier, self._identifier, every=self._look_back, timeout=self._timeout)
+                    serving = [tasks.create_task(work) for work in (self._watch(client), self._serve(client), look)]
                     await self._ending.wait()
                     for task in serving:
                         task.cancel()
@@ -320,40 +342,18 @@ class FabricClient:
             reason = "left" if failure is None else describe(failure)
             self._emit(Disconnected(reason))
             if failure is not None or not self._polite:
-                kind = type(failure) if isinstance(failure, Refused | _Back) else FabricError
+                kind = type(failure) if isinstance(failure, Refused | Back) else FabricError
                 raise kind(f"broker {broker}: {reason}") from failure
 
     async def _watch(self, client: aiomqtt.Client) -> None:
         # Messages go straight to what hears them; this raises when the connection ends.
         await anext(client.messages)
 
-    async def _watch_for(self, earlier: Sequence[BrokerAddress]) -> None:
-        """Look for a broker that comes before ours in the list; raises _Back when one lets us in."""
-        while True:
-            # With jitter: a fleet that goes back does not do so in one wave.
-            await asyncio.sleep(self._look_back * _JITTER.uniform(0.5, 1.5))
-            for broker in earlier:
-                try:
-                    async with connection(
-                        broker,
-                        identifier=f"{self.topics.fabric}:{self._client_id}:look",
-                        will_topic=None,
-                        on_message=lambda topic, payload, kept: None,
-                        timeout=self._timeout,
-                    ):
-                        pass
-                except FabricError:
-                    continue
-                raise _Back(f"left, for {broker} is back")  # without a word: its will takes our presence back there
-
     async def _serve(self, client: aiomqtt.Client) -> None:
         wanted, note = self._hearing.begin()
-        codes: Sequence[int | ReasonCode] = await client.subscribe([(pattern, 1) for pattern in wanted])
-        refused = [pattern for pattern, code in zip(wanted, codes, strict=True) if failed(code)]
-        if refused:
-            raise Refused(f"not allowed to subscribe to {', '.join(refused)}")
-        if self._connections:
-            self.reconnects += 1
+        await publish(client, self._hearing.probe, note, retain=True, timeout=self._timeout)
+        await subscribe(client, wanted)
+        self.reconnects += self._connections > 0
         if self._connections or self.broker != self._brokers[0]:
             _LOG.info("broker %s: connected%s", self.broker, " again" if self._connections else "")
         self._connections += 1
@@ -363,30 +363,30 @@ class FabricClient:
         # Only now that a late will of an earlier connection would be seen, our own presence is said again.
         self._outbox.repeat_all()
         self._wake()
-        # A broker delivers in order: what we say to ourselves after subscribing comes behind all it retained.
-        await client.publish(self._hearing.marker, note, qos=1)
-        fallback = asyncio.get_running_loop().call_later(self._timeout, self._hearing.settle, str(self.broker))
+        # Brokers deliver in order, mostly: what we say to ourselves after subscribing comes behind all they retained.
+        await publish(client, self._hearing.marker, note, timeout=self._timeout)
         try:
             async with asyncio.TaskGroup() as sending:
+                sending.create_task(catch_up(client, self._hearing, broker=str(self.broker), timeout=self._timeout))
                 sending.create_task(self._send(client))
                 sending.create_task(
                     self._relay.send(client, timeout=self._timeout, slowest_bytes_per_s=_SLOWEST_BYTES_PER_S)
                 )
         finally:
             self._relay.close()
-            fallback.cancel()
 
     async def _send(self, client: aiomqtt.Client) -> None:
         while True:
             self._work.clear()
-            letter = self._outbox.next()
+            letter = self._outbox.next() or self._answers.next()
             if letter is None:
                 self._idle.set()
                 await self._work.wait()
                 continue
             patience = self._timeout + len(letter.payload) / _SLOWEST_BYTES_PER_S
-            await client.publish(letter.topic, letter.payload, qos=1, retain=letter.retain, timeout=patience)
+            await publish(client, letter.topic, letter.payload, retain=letter.retain, timeout=patience)
             self._outbox.acknowledged(letter)
+            self._answers.acknowledged(letter)
             self._hearing.trace_left |= letter.topic == self._hearing.trace
 
     def _note(self, errors: Sequence[FabricError]) -> None:

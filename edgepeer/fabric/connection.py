@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 import aiomqtt
@@ -19,8 +20,9 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
+from edgepeer.processes import os_reason
 
-__all__ = ["KEEPALIVE_S", "Refused", "connection", "describe", "failed", "first_error"]
+__all__ = ["KEEPALIVE_S", "Refused", "connection", "describe", "first_error", "publish", "subscribe"]
 
 KEEPALIVE_S: Final = 15
 _GOODBYE_S: Final = 1.0
@@ -91,7 +93,9 @@ async def connection(
         try:
             await client.__aenter__()
         except aiomqtt.MqttError as error:
+            _mind_cancellation()
             raise _refusal(error, address, timeout) from error
+        _mind_cancellation()
         yield client
         client.timeout = _GOODBYE_S
         with contextlib.suppress(aiomqtt.MqttError):
@@ -163,8 +167,44 @@ def first_error(group: BaseExceptionGroup[Exception]) -> Exception:
     return error
 
 
-def failed(code: int | ReasonCode) -> bool:
-    """Whether the broker's answer to a subscription is a no."""
+def _mind_cancellation() -> None:
+    """Python 3.11's wait_for, which aiomqtt uses, forgets a cancellation that comes with what it waits for."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+async def publish(client: aiomqtt.Client, topic: str, payload: bytes, *, retain: bool = False, timeout: float) -> None:
+    """Say this, and return when the broker has acknowledged it.
+
+    Raises:
+        aiomqtt.MqttError: the connection is of no use any more.
+    """
+    try:
+        async with asyncio.timeout(timeout):
+            await client.publish(topic, payload, qos=1, retain=retain, timeout=math.inf)
+    except TimeoutError:
+        raise aiomqtt.MqttError("Operation timed out") from None
+
+
+async def subscribe(client: aiomqtt.Client, patterns: Sequence[str]) -> None:
+    """Hear of these topics from now on.
+
+    Raises:
+        Refused: the broker does not let us.
+        FabricError: it gave no answer that makes sense.
+        aiomqtt.MqttError: the connection is of no use any more.
+    """
+    codes: Sequence[int | ReasonCode] = await client.subscribe([(pattern, 1) for pattern in patterns])
+    _mind_cancellation()
+    if len(codes) != len(patterns):
+        raise FabricError(f"answered {len(patterns)} subscriptions with {len(codes)} codes; is it an MQTT broker?")
+    refused = [pattern for pattern, code in zip(patterns, codes, strict=True) if _failed(code)]
+    if refused:
+        raise Refused(f"not allowed to subscribe to {', '.join(refused)}")
+
+
+def _failed(code: int | ReasonCode) -> bool:
     return code.is_failure if isinstance(code, ReasonCode) else code >= 0x80
 
 
@@ -199,7 +239,7 @@ async def _dial(address: BrokerAddress, timeout: float) -> socket.socket:
     except ConnectionRefusedError:
         text = "connection refused; is a broker running there?"
     except OSError as error:
-        text = error.strerror or str(error)
+        text = os_reason(error)
     raise FabricError(f"broker {address}: {text}")
 
 

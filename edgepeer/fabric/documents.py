@@ -1,4 +1,4 @@
-"""What peers publish about themselves: presence, per-round telemetry, and a report per job.
+"""What peers publish about themselves: presence, per-round telemetry, and a report per job; and how they are asked.
 
 Every field is bounded, so that a document that was accepted can be kept.
 """
@@ -13,6 +13,8 @@ __all__ = [
     "MAX_ERROR_CHARS",
     "MAX_LINKS",
     "MAX_RECORDS",
+    "Answer",
+    "Ask",
     "LinkEntry",
     "LinkReport",
     "PeerReport",
@@ -48,6 +50,20 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time, in seconds, by the peer's own clock."""
 
 
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A client asks all others what they keep: of brokers that don't say it themselves, and to see who is alive."""
+
+    client: _Id
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """One document that a client keeps, to one that has asked."""
+
+    topic: Annotated[str, msgspec.Meta(max_length=256)]
+    """Where the document belongs."""
+    payload: Annotated[bytes, msgspec.Meta(min_length=1)]
+
+
 class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How one training round went, as its coordinator saw it."""
 
@@ -81,6 +97,10 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How many of them are whole in the sum, each exactly once."""
     error: _Seconds = 0.0
     """The sum's expected squared error, in squared gradients of one chunk; 0 if it is exact."""
+    mae: float | None = None
+    """As `accuracy`, where numbers are learned: the mean absolute error ..."""
+    rmse: float | None = None
+    """... and the root of the mean squared one."""
 
 
 class LinkEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,3 +155,7 @@ class PeerReport(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: _Share | None = None
     loss: float | None = None
     coordinator: bool = False
+    mae: float | None = None
+    rmse: float | None = None
+    diverged: _Count = 0
+    """The first round whose loss was not finite; 0: there was none."""

@@ -9,10 +9,12 @@ from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
 
 __all__ = [
+    "Answered",
     "Connected",
     "Disconnected",
     "FabricEvent",
     "JobSeen",
+    "JobSpoiled",
     "LinksSeen",
     "PresenceGone",
     "PresenceSeen",
@@ -72,6 +74,11 @@ class JobSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class JobSpoiled:
+    """Where the fabric's job should be is something that is no document, and was rejected."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportSeen:
     report: PeerReport
 
@@ -84,6 +91,13 @@ class TelemetrySeen:
 @dataclass(frozen=True, slots=True)
 class LinksSeen:
     report: LinkReport
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """We have asked, and that peer's presence was said just now: somebody stands behind it."""
+
+    peer_id: PeerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +115,10 @@ FabricEvent = (
     | PresenceGone
     | ViewSeen
     | JobSeen
+    | JobSpoiled
     | ReportSeen
     | TelemetrySeen
     | LinksSeen
+    | Answered
     | RelaySeen
 )

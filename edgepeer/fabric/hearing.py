@@ -5,22 +5,27 @@ Only what was subscribed to, what this client may have, and what is in order goe
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from typing import Final
 
+from edgepeer.complaints import Complaints
 from edgepeer.errors import WireError
 from edgepeer.fabric import inbox
-from edgepeer.fabric.complaints import Complaints
-from edgepeer.fabric.documents import Presence
-from edgepeer.fabric.events import FabricEvent, Synced
-from edgepeer.fabric.topics import Group, Topics
+from edgepeer.fabric.documents import Ask, Presence
+from edgepeer.fabric.events import Answered, FabricEvent, JobSpoiled, PresenceGone, PresenceSeen, Synced
+from edgepeer.fabric.topics import Group, Topic, Topics
 from edgepeer.fabric.twins import TwinWatch
-from edgepeer.wire.documents import unpack
+from edgepeer.ids import PeerId
+from edgepeer.topology.view import MAX_MEMBERS
+from edgepeer.wire.documents import pack, unpack
 
 __all__ = ["Hearing"]
 
 _LOG = logging.getLogger(__name__)
+_SHOWN_CHARS: Final = 200
 
 
 class Hearing:
@@ -29,6 +34,7 @@ class Hearing:
     Args:
         emit: told every event.
         say_again: told when somebody else has cleared our presence.
+        asked: told who wants to know what we keep.
         fail: told why this client must end.
     """
 
@@ -41,9 +47,10 @@ class Hearing:
         *,
         emit: Callable[[FabricEvent], None],
         say_again: Callable[[str], None],
+        asked: Callable[[PeerId], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        self.complaints = Complaints()
+        self.rejected = Complaints(_LOG)
         self.me: Presence | None = None
         """What we say of ourselves."""
         self.marker = topics.marker(client_id)
@@ -52,51 +59,75 @@ class Hearing:
         """Where our presence stays when a will has cleared it."""
         self.trace_left = False
         """Whether we have left it at this broker."""
+        self.probe = f"{self.marker}/kept/note"
+        """Retained: what a broker gives back that tells new subscriptions what it retains, wildcards too."""
+        self.lives: dict[PeerId, int] = {}
+        """The incarnations of those who are present, as this connection has told."""
+        self.told = asyncio.Event()
+        """The broker has answered: it has told, if it does so at all, what it retained."""
+        self.probed = asyncio.Event()
+        """It has given back what we had made it retain."""
+        self.answers = asyncio.Event()
+        """Another client has answered a question of ours."""
+        self.question = (topics.ask, pack(Ask(client=client_id)))
+        """Where to ask the others what they keep, and how."""
         self._topics = topics
         self._client_id = client_id
         self._interests = interests
         self._will_topic = will_topic
         self._emit = emit
         self._say_again = say_again
+        self._asked = asked
         self._fail = fail
         self._traces = f"{topics.root}marker/"
         self._twins = TwinWatch(topics.fabric)
         self._listening = False
         self._note = b""
+        self._catching_up = False
+
+    def reject(self, topic: str, reason: str) -> None:
+        """A document on that topic was not what it must be."""
+        # ascii(): neither comes from us, and a terminal obeys control characters.
+        shown, why = ascii(topic)[:_SHOWN_CHARS], ascii(reason)[:_SHOWN_CHARS]
+        self.rejected.add("rejected a document on %s: %s", shown, why)
 
     def begin(self) -> tuple[list[str], bytes]:
-        """A new connection: what to subscribe to, and then to publish on `marker`: its echo means Synced."""
-        self._listening = True
+        """A new connection: what to subscribe to, and a note for `probe` and, after that, for `marker`."""
+        self._listening = self._catching_up = True
         self._note = secrets.token_bytes(8)
-        wanted = [*self._topics.filters(self._interests, self._client_id), self.marker]
+        self.lives.clear()
+        self.told.clear()
+        self.probed.clear()
+        self.answers.clear()
+        groups = self._interests | Group.ASK | Group.ANSWERS
+        wanted = [*self._topics.filters(groups, self._client_id), self.marker]
         if self._will_topic is not None:
             wanted.append(self.trace)
             if Group.PEERS not in self._interests:
                 wanted.append(self._will_topic)
+        # Said and asked for last: what comes back late comes behind the rest.
+        wanted.append(f"{self.marker}/kept/+")
         return wanted, self._note
 
     def end(self) -> None:
         """The connection is over."""
         self._listening = False
 
-    def settle(self, broker: str) -> None:
-        """The echo has had its time."""
-        if self._note:
-            _LOG.warning("broker %s: no echo of our own message; what it retains may come later", broker)
-            self._synced()
-
-    def _synced(self) -> None:
-        if self._note:
-            self._note = b""
+    def settle(self) -> None:
+        """All is heard that was said before, as far as it can be had."""
+        if self._catching_up:
+            self._catching_up, self._note = False, b""
             self._emit(Synced())
 
     def receive(self, topic: str, payload: bytes, kept: bool) -> None:
         """A message has come."""
         if not self._listening:
             return  # amqtt sends what others subscribed to before we have subscribed to anything
-        if topic == self.marker:
-            if payload == self._note:
-                self._synced()
+        if topic in (self.marker, self.probe):
+            if payload and payload == self._note:
+                (self.told if topic == self.marker else self.probed).set()
+                if self.told.is_set() and self.probed.is_set():
+                    self.settle()
             return
         if topic == self.trace:
             self._meet(payload)
@@ -107,26 +138,53 @@ class Hearing:
         elif parsed is None:
             # amqtt may hand us what is retained for others; their traces are in order.
             if topic.startswith(self._topics.root) and not topic.startswith(self._traces):
-                self.complaints.reject(topic, "no such topic")
+                self.reject(topic, "no such topic")
         elif parsed.group in self._interests:
             if parsed.group is Group.RELAY and (kept or parsed.peer != self._client_id):
                 return  # somebody made the broker keep it, or amqtt hands us another's
-            try:
-                event = inbox.read(parsed, payload)
-            except WireError as error:
-                self.complaints.reject(topic, str(error))
-            else:
-                if event is not None:
-                    self._emit(event)
+            self._read(topic, lambda: self._tell(parsed, payload))
+        elif parsed.group is Group.ASK:
+            self._read(topic, lambda: self._hear_question(inbox.read_ask(payload)))
+        elif parsed.group is Group.ANSWERS:
+            self._read(topic, lambda: self._hear_answer(payload))
+
+    def _read(self, topic: str, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except WireError as error:
+            self.reject(topic, str(error))
+            if topic == self._topics.job:
+                self._emit(JobSpoiled())
+
+    def _tell(self, topic: Topic, payload: bytes) -> None:
+        event = inbox.read(topic, payload)
+        if isinstance(event, PresenceSeen) and (topic.peer in self.lives or len(self.lives) < MAX_MEMBERS):
+            self.lives[PeerId(event.presence.id)] = event.presence.incarnation
+        elif isinstance(event, PresenceGone):
+            self.lives.pop(event.peer_id, None)
+        if event is not None:
+            self._emit(event)
+
+    def _hear_question(self, client: PeerId) -> None:
+        if client != self._client_id:
+            self._asked(client)
+
+    def _hear_answer(self, answer: bytes) -> None:
+        topic, payload = inbox.read_answer(self._topics, answer)
+        self.answers.set()
+        if topic.group in self._interests:
+            self._tell(topic, payload)
+            if topic.group is Group.PEERS and topic.peer is not None:
+                self._emit(Answered(topic.peer))
 
     def _meet(self, payload: bytes) -> None:
         """See who was the last to be here under our name; only what was retained when we came back counts."""
-        if self.me is None or not (self.trace_left and self._note and payload):
+        if self.me is None or not (self.trace_left and self._note and payload) or self.told.is_set():
             return
         try:
             last = unpack(payload, Presence, limit=inbox.LIMIT_BYTES[Group.PEERS])
         except WireError as error:
-            self.complaints.reject(self.trace, str(error))
+            self.reject(self.trace, str(error))
             return
         if (reason := self._twins.meet(self.me, last)) is not None:
             self._fail(reason)

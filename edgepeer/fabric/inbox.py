@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from edgepeer.errors import WireError
-from edgepeer.fabric.documents import LinkReport, PeerReport, Presence, Telemetry
+from edgepeer.fabric.documents import Answer, Ask, LinkReport, PeerReport, Presence, Telemetry
 from edgepeer.fabric.events import (
     FabricEvent,
     JobSeen,
@@ -22,11 +22,12 @@ from edgepeer.fabric.events import (
     ViewSeen,
 )
 from edgepeer.fabric.relay import RELAY_LIMIT_BYTES
-from edgepeer.fabric.topics import Group, Topic
+from edgepeer.fabric.topics import Group, Topic, Topics
+from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
-from edgepeer.wire.documents import DOCUMENT_LIMIT_BYTES, unpack
+from edgepeer.wire.documents import DOCUMENT_LIMIT_BYTES, check_envelope, unpack
 
-__all__ = ["LIMIT_BYTES", "read"]
+__all__ = ["LIMIT_BYTES", "read", "read_answer", "read_ask"]
 
 LIMIT_BYTES: Final = {
     Group.PEERS: 8 << 10,
@@ -36,12 +37,16 @@ LIMIT_BYTES: Final = {
     Group.TELEMETRY: 1 << 20,
     Group.LINKS: 64 << 10,
     Group.RELAY: RELAY_LIMIT_BYTES,
+    Group.ASK: 1 << 10,
+    Group.ANSWERS: DOCUMENT_LIMIT_BYTES + (1 << 10),
 }
 """The longest document of each group, in bytes."""
 
 
 def read(topic: Topic, payload: bytes) -> FabricEvent | None:
-    """The event in a message; None where something was cleared, or nothing relayed, which changes nothing.
+    """The event in a message of the groups that are for owners.
+
+    None where something was cleared, or nothing relayed, which changes nothing.
 
     Raises:
         WireError: the document must not be used.
@@ -60,6 +65,8 @@ def read(topic: Topic, payload: bytes) -> FabricEvent | None:
         case Group.VIEW:
             return ViewSeen(unpack(payload, View, limit=limit)) if payload else None
         case Group.JOB:
+            if payload:
+                check_envelope(payload, "Job", limit=limit)
             return JobSeen(payload or None)
         case Group.REPORTS:
             if not payload:
@@ -79,6 +86,28 @@ def read(topic: Topic, payload: bytes) -> FabricEvent | None:
             telemetry = unpack(payload, Telemetry, limit=limit)
             _check_author(topic, telemetry.peer, topic.job)
             return TelemetrySeen(telemetry)
+
+
+def read_ask(payload: bytes) -> PeerId:
+    """Who asks.
+
+    Raises:
+        WireError: the document must not be used.
+    """
+    return PeerId(unpack(payload, Ask, limit=LIMIT_BYTES[Group.ASK]).client)
+
+
+def read_answer(topics: Topics, payload: bytes) -> tuple[Topic, bytes]:
+    """What somebody else keeps: on which topic, which document.
+
+    Raises:
+        WireError: the document must not be used.
+    """
+    answer = unpack(payload, Answer, limit=LIMIT_BYTES[Group.ANSWERS])
+    topic = topics.parse(answer.topic)
+    if topic is None or topic.group not in Group.KEPT:
+        raise WireError("answer about something that nobody keeps")
+    return topic, answer.payload
 
 
 def _check_author(topic: Topic, peer: str, job: str | None) -> None:

@@ -7,6 +7,7 @@ said once each, in order; when there are too many, the oldest is dropped and cou
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 __all__ = ["MAX_EVENTS", "Letter", "Outbox"]
@@ -46,8 +47,10 @@ class Outbox:
         """Don't say it again. What was not yet said once still will be."""
         self._kept.pop(topic, None)
 
-    def keeps(self, topic: str) -> bool:
-        return topic in self._kept
+    @property
+    def kept(self) -> Mapping[str, Letter]:
+        """What is said after every reconnect, by topic."""
+        return self._kept
 
     def repeat(self, topic: str) -> None:
         """Say the kept value of this topic once more, also when it is just on its way."""

@@ -12,6 +12,9 @@ from typing import Final
 
 import aiomqtt
 
+from edgepeer.errors import ProtocolBug
+from edgepeer.fabric.connection import publish
+
 __all__ = ["RELAY_LIMIT_BYTES", "RelayQueue"]
 
 RELAY_LIMIT_BYTES: Final = 1 << 20
@@ -36,6 +39,8 @@ class RelayQueue:
 
     def add(self, topic: str, payload: bytes) -> bool:
         """Whether the message is on its way."""
+        if len(payload) > RELAY_LIMIT_BYTES:
+            raise ProtocolBug(f"relayed message of {len(payload)} bytes is over the limit of {RELAY_LIMIT_BYTES}")
         if not self._open or self._count >= self._max_count or self._bytes + len(payload) > self._max_bytes:
             return False
         self._bytes += len(payload)
@@ -81,6 +86,6 @@ class RelayQueue:
             raise failure from None
 
     async def _deliver(self, client: aiomqtt.Client, topic: str, payload: bytes, patience: float) -> None:
-        await client.publish(topic, payload, qos=1, timeout=patience)
+        await publish(client, topic, payload, timeout=patience)
         self._bytes -= len(payload)
         self._count -= 1

@@ -7,7 +7,10 @@
     edgepeer/v1/<fabric>/links/<id>           LinkReport, retained; cleared on leaving
     edgepeer/v1/<fabric>/telemetry/<id>       Telemetry, not retained
     edgepeer/v1/<fabric>/relay/<id>           to that peer: frames that found no other way, never retained
+    edgepeer/v1/<fabric>/ask                  Ask: who keeps what? Not retained
+    edgepeer/v1/<fabric>/answer/<client>      Answer: to that client, what another keeps; not retained
     edgepeer/v1/<fabric>/marker/<client>      a client's note to itself, not retained
+    edgepeer/v1/<fabric>/marker/<client>/kept/note  the same, retained for a moment: does the broker give it back?
     edgepeer/v1/<fabric>/marker/<id>/presence the presence once more, retained, without a will: shows twins
 
 Reading is strict: a topic that this module would not have built is nobody's, and read as None.
@@ -38,7 +41,12 @@ class Group(enum.Flag):
     LINKS = enum.auto()
     RELAY = enum.auto()
     """What other peers send to this one through the broker."""
-    EVERYTHING = PEERS | VIEW | JOB | REPORTS | TELEMETRY | LINKS
+    ASK = enum.auto()
+    ANSWERS = enum.auto()
+    """What other clients say to this one of what they keep."""
+    KEPT = PEERS | VIEW | JOB | REPORTS | LINKS
+    """What brokers are asked to retain."""
+    EVERYTHING = KEPT | TELEMETRY
     """All that is there for everybody."""
     NOTHING = 0
 
@@ -73,6 +81,10 @@ class Topics:
     def job(self) -> str:
         return f"{self.root}job"
 
+    @property
+    def ask(self) -> str:
+        return f"{self.root}ask"
+
     def presence(self, peer: str) -> str:
         return f"{self.root}peer/{check_peer_id(peer)}"
 
@@ -88,6 +100,9 @@ class Topics:
     def relay(self, peer: str) -> str:
         return f"{self.root}relay/{check_peer_id(peer)}"
 
+    def answer(self, client: str) -> str:
+        return f"{self.root}answer/{check_peer_id(client)}"
+
     def marker(self, client: str) -> str:
         return f"{self.root}marker/{check_peer_id(client)}"
 
@@ -101,6 +116,8 @@ class Topics:
             Group.TELEMETRY: f"{self.root}telemetry/+",
             Group.LINKS: f"{self.root}links/+",
             Group.RELAY: self.relay(client),
+            Group.ASK: self.ask,
+            Group.ANSWERS: self.answer(client),
         }
         return [pattern for group, pattern in patterns.items() if group in groups]
 
@@ -124,6 +141,10 @@ class Topics:
                     return Topic(group=Group.LINKS, peer=check_peer_id(peer))
                 case ["relay", peer]:
                     return Topic(group=Group.RELAY, peer=check_peer_id(peer))
+                case ["ask"]:
+                    return Topic(group=Group.ASK)
+                case ["answer", client]:
+                    return Topic(group=Group.ANSWERS, peer=check_peer_id(client))
         except ConfigError:
             return None
         return None

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import logging
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgepeer.coding.speed import Speed, parse_speed
 from edgepeer.errors import JobError, WireError
@@ -25,6 +25,7 @@ from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.peer.watching import Watch
+from edgepeer.peer.worker import Worker
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import unpack
 
@@ -36,8 +37,8 @@ __all__ = ["run_agent"]
 _log = logging.getLogger(__name__)
 
 
-async def run_agent(settings: PeerSettings, *, stop: asyncio.Event) -> None:
-    """Run one peer until `stop` is set, then leave.
+async def run_agent(settings: PeerSettings, *, stop: asyncio.Event, asked: asyncio.Event | None = None) -> None:
+    """Run one peer until `stop` is set, then leave. Whenever `asked` is set, it logs how it stands.
 
     Raises:
         ConfigError: a setting can't be used on this device.
@@ -59,11 +60,8 @@ async def run_agent(settings: PeerSettings, *, stop: asyncio.Event) -> None:
     )
     checkpoints = Checkpoints(settings.state_dir, every=settings.checkpoint_every, keep=settings.checkpoint_keep)
     # One thread computes, and writes what is to stay; the loop's thread only moves frames.
-    with (
-        RoundLog(settings.round_log) as round_log,
-        ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer") as worker,
-    ):
-        async with Metrics(settings.metrics_port) as metrics:
+    with RoundLog(settings.round_log) as round_log:
+        async with Worker() as worker, Metrics(settings.metrics_port) as metrics:
             unfinished = await asyncio.get_running_loop().run_in_executor(worker, checkpoints.unfinished)
             agent = _Agent(peer, settings, worker, round_log, checkpoints, metrics, unfinished, speed)
             async with peer:
@@ -71,7 +69,7 @@ async def run_agent(settings: PeerSettings, *, stop: asyncio.Event) -> None:
                 metrics.watch(peer, checkpoints)
                 if metrics.url:
                     _log.info("metrics at %s", metrics.url)
-                await agent.run(stop)
+                await agent.run(stop, asked or asyncio.Event())
 
 
 class _Agent:
@@ -81,7 +79,7 @@ class _Agent:
         self,
         peer: Peer,
         settings: PeerSettings,
-        worker: ThreadPoolExecutor,
+        worker: Worker,
         round_log: RoundLog,
         checkpoints: Checkpoints,
         metrics: Metrics,
@@ -113,6 +111,8 @@ class _Agent:
             case seen.JobSeen(payload):
                 self._unfinished = None
                 self._see(payload)
+            case seen.JobSpoiled():
+                self._restore()
             case seen.Synced():
                 self._jobs.synced()
                 if not self._jobs.told:
@@ -132,14 +132,23 @@ class _Agent:
 
     def _put_back(self) -> None:
         """The fabric has no job, perhaps because the broker has lost its memory."""
-        view, current = self._peer.view, self._jobs.current
+        current = self._jobs.current
         if current is not None:
             # Joiners need the job.
-            if view is not None and view.coordinator == self._peer.id:
+            if self._leads:
                 self._announce(current)
         elif self._unfinished is not None:
             self._take_up(self._unfinished)
             self._unfinished = None
+
+    def _restore(self) -> None:
+        """Something that can't be read stands where the fabric's job was: those who join now would not know it."""
+        if self._leads and self._jobs.spoiled() is Answer.CORRECT:
+            self._announce(self._jobs.current)
+
+    @property
+    def _leads(self) -> bool:
+        return self._peer.view is not None and self._peer.view.coordinator == self._peer.id
 
     def _take_up(self, job: Job) -> None:
         """All has stopped, the broker too: the job is known from checkpoints alone."""
@@ -156,8 +165,10 @@ class _Agent:
         try:
             job = unpack(payload, Job) if payload is not None else None
         except WireError as error:
-            _log.warning("job ignored: %s", error)
+            fabric = self._peer.fabric
+            fabric.reject(fabric.topics.job, str(error))
             self._jobs.told = True
+            self._restore()
             return
         self._peer.fabric.forget(self._peer.fabric.topics.job)  # whatever we had announced has its answer
         match self._jobs.see(job):
@@ -171,14 +182,22 @@ class _Agent:
                 assert job is not None
                 _log.warning("job %s, which is over, is announced again and again: ignored", job.id)
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Take part in jobs until `stop` is set."""
+    async def run(self, stop: asyncio.Event, asked: asyncio.Event) -> None:
+        """Take part in jobs until `stop` is set, and log how the peer stands when `asked` is."""
         fabric = self._peer.fabric
         async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(Watch(self._peer).run())
+            aside = [tasks.create_task(Watch(self._peer).run()), tasks.create_task(self._tell(asked))]
             await self._work(stop)
-            watching.cancel()
+            for task in aside:
+                task.cancel()
         fabric.publish_retained(fabric.topics.links(self._peer.id), None)
+
+    async def _tell(self, asked: asyncio.Event) -> None:
+        while True:
+            await asked.wait()
+            asked.clear()
+            standing = self._peer.diagnosis()
+            _log.warning("asked how it stands: %s", json.dumps(standing), extra={"fields": {"standing": standing}})
 
     async def _work(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -193,7 +212,11 @@ class _Agent:
             if job is not None and self._changed.is_set():
                 self._peer.come_back()  # wherever that job had left it
                 mark = functools.partial(self._checkpoints.mark_over, job.id, "withdrawn")
-                await asyncio.get_running_loop().run_in_executor(self._worker, mark)
+                marked = asyncio.get_running_loop().run_in_executor(self._worker, mark)
+                stopping = asyncio.create_task(stop.wait())  # the job's code may be stuck in the worker
+                either: list[asyncio.Future[Any]] = [marked, stopping]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                stopping.cancel()
 
     async def _take_part(self, job: Job) -> None:
         run = JobRun(

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -20,7 +20,7 @@ from edgepeer.fabric import events as seen
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.topics import Group, Topics
-from edgepeer.ids import PeerId, check_fabric, load_identity
+from edgepeer.ids import Generation, PeerId, check_fabric, keep_generation, load_identity
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.code_in_use import CodeInUse
 from edgepeer.peer.coded_work import Gradient, Pace
@@ -143,11 +143,13 @@ class Peer:
         tasks = await self._stack.enter_async_context(task_group())
         # From here on, in reverse order of what must happen at the end.
         me = Member(id=self.id, incarnation=identity.incarnation)
-        node = self._machine(me, now=time.monotonic())
+        node = self._machine(me, known=identity.known, now=time.monotonic())
         self._driver = Driver(node, self)
         self._rounds.run_on(self._driver)
         hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation, protocol=self._protocol)
-        switchboard = Switchboard(transport, hello, self._driver, tasks, max_links=self._limits.max_links)
+        switchboard = Switchboard(
+            transport, hello, self._driver, tasks, max_links=self._limits.max_links, known=self._knows
+        )
         self._driver.switchboard = switchboard
         if self._code is not None:
             self._rounds.use(self._code)
@@ -175,6 +177,9 @@ class Peer:
         self._driver.start()
         tasks.create_task(self._watch(), name="watch")
         self._stack.push_async_callback(self._leave)
+
+    def _knows(self, peer: PeerId) -> bool:
+        return self.fabric.is_present(peer) or (self._view is not None and peer in self._view)
 
     async def _watch(self) -> None:
         """Let a bug in the machine end everything, loudly."""
@@ -333,6 +338,11 @@ class Peer:
         """The last round that is over at this peer; -1 while it waits for the state of a run."""
         return self._driver.node.allreduce.committed
 
+    def diagnosis(self) -> dict[str, Any]:
+        """Why nothing goes on: all that decides what this peer does next, as JSON has it. For people to read: what is
+        in it changes with the protocol."""
+        return self._driver.node.diagnosis(time.monotonic())
+
     # -- what the driver says (driver.Owner) -------------------------------------------------------------------
 
     def publish_presence(self) -> None:
@@ -342,9 +352,17 @@ class Peer:
             switchboard.hello = msgspec.structs.replace(switchboard.hello, incarnation=me.incarnation)
 
     def view_installed(self, view: View) -> None:
+        if self._view is None or self._view.generation != view.generation:
+            self._keep_generation(view.generation)
         self._view = view
         self._rounds.installed(view)
         self.bell.ring()
+
+    def _keep_generation(self, generation: Generation) -> None:
+        try:
+            keep_generation(self._identity_args[0], generation)
+        except OSError as error:  # a full disk must not end a run
+            _log.warning("state_dir %s: can't keep the generation there: %s", self._identity_args[0], error)
 
     def removed(self, effect: fx.Removed) -> None:
         self._view = None

@@ -54,9 +54,9 @@ class Checkpoints:
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    def due(self, job: Job, number: int) -> bool:
+    def due(self, number: int, *, last: bool) -> bool:
         """Whether the state after this round is to be kept: every so many rounds, and the last."""
-        return self.directory is not None and (number % self._every == 0 or number == job.rounds)
+        return self.directory is not None and (number % self._every == 0 or last)
 
     def save(self, job: Job, number: int, trainer: Trainer, *, epoch: int, members: tuple[str, ...]) -> None:
         """Write the trainer's state after round `number`; a failure is told and counted."""

@@ -67,6 +67,10 @@ class ControlPlane:
         )
         self._fabric.publish_retained(self._fabric.topics.presence(me.id), presence)
 
+    def clear_presence(self, dead: Member) -> None:
+        """Take back the presence of a peer that died without its last will being sent. A later life keeps its own."""
+        self._fabric.clear_presence(dead.id, dead.incarnation)
+
     def relay(self, effect: fx.Relay) -> None:
         """Send a frame through the broker, if there is one; the protocol notices if it is lost."""
         message = as_message(effect.frame, effect.payload)

@@ -68,6 +68,7 @@ class Driver:
             fx.PublishView: lambda e: owner.control.publish_view(e.view),
             fx.Relay: lambda e: owner.control.relay(e),
             fx.PublishPresence: lambda e: owner.publish_presence(),
+            fx.ClearPresence: lambda e: owner.control.clear_presence(e.member),
             fx.ViewInstalled: lambda e: owner.view_installed(e.view),
             fx.Removed: owner.removed,
             fx.RoundCommitted: owner.round_committed,
@@ -132,8 +133,8 @@ class Driver:
         now = max(time.monotonic(), self._timer_at)
         self._timer_at = float("inf")
         try:
-            for peer in self._lines.receiving():
-                self._do(self.node.handle(ev.Heard(peer), now))
+            for peer, at in self._lines.receiving():
+                self._do(self.node.handle(ev.Heard(peer, at), now))
             self._do(self.node.tick(now))
             if self._timer_at == float("inf"):
                 self._arm()

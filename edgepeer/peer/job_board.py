@@ -6,6 +6,7 @@
     no job, while connected               | TAKEN: the current one is over
     a job that is over, as we know        | CORRECT: say what is current instead (at most CORRECTIONS times)
     an older job, when we connect         | CORRECT, likewise
+    what can't be read                    | CORRECT, likewise; IGNORED if there is no current job
     any other                             | TAKEN, and the one before is over
 
 Plain data: no clock, no network.
@@ -75,6 +76,14 @@ class JobBoard:
                 del self._over[next(iter(self._over))]
         self.current = job
         return Answer.SAME if job is current else Answer.TAKEN
+
+    def spoiled(self) -> Answer:
+        """What the broker has for the fabric's job can't be read."""
+        if self.current is None:
+            return Answer.IGNORED
+        key = f"{self.current.id}?"  # no job has such an id
+        self._corrected[key] += 1
+        return Answer.CORRECT if self._corrected[key] <= CORRECTIONS else Answer.IGNORED
 
     def _is_stale(self, job: Job) -> bool:
         return self._catching_up and self.current is not None and 0 < job.created < self.current.created

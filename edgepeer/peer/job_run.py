@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
+import math
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
@@ -28,7 +28,6 @@ from edgepeer.errors import (
     RoundTimeout,
     WireError,
 )
-from edgepeer.fabric.documents import MAX_ERROR_CHARS, PeerReport
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.peer.checkpoints import Checkpoints
@@ -44,7 +43,7 @@ from edgepeer.training.checkpoint import Checkpoint
 from edgepeer.training.code_choice import choose_code
 from edgepeer.training.datasets import Dataset, load_dataset
 from edgepeer.training.job import Job
-from edgepeer.training.state import parameter_digest
+from edgepeer.training.state import pack_run_state, parameter_digest, unpack_run_state
 from edgepeer.training.trainer import Evaluation, Float32Vector, Trainer
 
 if TYPE_CHECKING:
@@ -56,8 +55,8 @@ __all__ = ["JobRun"]
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-RETIRE_S: Final = 60.0
-"""How long after its end a job stays announced if nobody withdraws it."""
+RETIRE_S: Final = 600.0
+"""How long after its end a job stays announced if nobody withdraws it: who wants the model may have a slow link."""
 REGATHER_S: Final = 10.0
 """How long a fleet that starts again waits for all of its peers, before a majority is enough."""
 
@@ -70,7 +69,7 @@ class JobRun:
         peer: Peer,
         job: Job,
         settings: PeerSettings,
-        worker: ThreadPoolExecutor,
+        worker: Executor,
         pacing: Pacing,
         *,
         round_log: RoundLog,
@@ -91,11 +90,12 @@ class JobRun:
         """None: rounds are not coded."""
         self._applied = -1
         """The last round in the parameters; -1 before there are any that count."""
+        self._diverged = 0
+        """The first round whose loss was not finite, the same at all peers; 0: there was none."""
         self._incoming: tuple[int, memoryview] | None = None
         self._wanted: dict[PeerId, int] = {}
         self._snapshot: tuple[int, bytes] | None = None
         self._rounds = RoundReporter(peer, job, round_log, metrics)
-        self._before = dataclasses.replace(peer.traffic)
 
     async def run(self) -> None:
         """Take part until cancelled.
@@ -159,7 +159,8 @@ class JobRun:
             data = load()
             kind = job.trainer if settings.trainer == "auto" else settings.trainer
             fields = {name: getattr(job, name) for name in job.__struct_fields__} | {"trainer": kind}
-            trainer = make_trainer(Job(**fields), data)
+            memory = None if settings.memory is None else settings.memory << 20
+            trainer = make_trainer(Job(**fields), data, models=settings.models, memory=memory)
             return trainer, data.without_training(), Batches(job, data, trainer, load)
 
         trainer, self._test, batches = await self._in_worker(build)
@@ -245,10 +246,11 @@ class JobRun:
     async def _load(self, number: int, state: memoryview) -> None:
         trainer = self._require_trainer()
         try:
-            await self._in_worker(lambda: trainer.load_state(state))
+            diverged, own = unpack_run_state(state)
+            await self._in_worker(lambda: trainer.load_state(own))
         except WireError as error:
             raise JobError(f"the run's state does not fit the model here: {error}") from error
-        self._incoming = None
+        self._incoming, self._diverged = None, diverged
         self._applied = number
         self._peer.adopt(self._job.id, number)
         self._peer.bell.ring()
@@ -257,7 +259,9 @@ class JobRun:
         trainer = self._require_trainer()
         if self._snapshot is None or self._snapshot[0] != self._applied:
             # The worker does one thing at a time, so no step can come between the number and the state.
-            self._snapshot = await self._in_worker(lambda: (self._applied, trainer.state()))
+            self._snapshot = await self._in_worker(
+                lambda: (self._applied, pack_run_state(self._diverged, trainer.state()))
+            )
         return self._snapshot
 
     def _require_trainer(self) -> Trainer:
@@ -280,12 +284,16 @@ class JobRun:
                     return view
             await self._peer.bell.wait(count)
 
+    def _is_over(self) -> bool:
+        """Whether no round is left to be done; with what is in the run's state, so that all peers say the same."""
+        return self._applied >= self._job.rounds or (self._diverged > 0 and self._job.stop_on_nan)
+
     async def _train(self) -> None:
         ended = time.monotonic()
         started = False
-        while self._applied < self._job.rounds:
+        while not self._is_over():
             view = await self._in_step()
-            if self._applied >= self._job.rounds:
+            if self._is_over():
                 return
             if not started:
                 started = True
@@ -310,6 +318,11 @@ class JobRun:
                 raise JobError(f"round {outcome.round} came out where round {number} was due")
             mean = outcome.mean
             assert isinstance(mean, np.ndarray)
+            loss = float(mean[-1])
+            if not self._diverged and not math.isfinite(loss):
+                self._diverged = number
+                self._report("running")
+                _log.warning("job %s: the loss of round %d is not finite: the training diverges", self._job.id, number)
             evaluation = await self._apply(mean, number, self._peer.view or view)
             now = time.monotonic()
             self._rounds.committed(
@@ -317,8 +330,8 @@ class JobRun:
                 chunks=computing.chunks_in(view),
                 seconds=now - ended,
                 compute_seconds=computing.seconds,
-                loss=float(mean[-1]),
-                accuracy=evaluation.accuracy if evaluation is not None else None,
+                loss=loss,
+                evaluation=evaluation,
                 coordinator=self._leads,
             )
             ended = now
@@ -327,12 +340,13 @@ class JobRun:
     async def _apply(self, mean: Float32Vector, number: int, view: View) -> Evaluation | None:
         trainer, test = self._require_trainer(), self._test
         assert test is not None
-        due = self._leads and (number % self._job.eval_every == 0 or number == self._job.rounds)
+        last = number == self._job.rounds or (self._diverged > 0 and self._job.stop_on_nan)
+        due = self._leads and (number % self._job.eval_every == 0 or last)
 
         def apply() -> Evaluation | None:
             trainer.apply(mean[:-1])
             self._applied = number
-            if self._checkpoints.due(self._job, number):
+            if self._checkpoints.due(number, last=last):
                 self._checkpoints.save(self._job, number, trainer, epoch=view.epoch, members=view.ids)
             return trainer.evaluate(test.x_test, test.y_test) if due else None
 
@@ -353,8 +367,7 @@ class JobRun:
         self._report(
             "done",
             digest=digest,
-            accuracy=evaluation.accuracy if evaluation is not None else None,
-            loss=evaluation.loss if evaluation is not None else None,
+            evaluation=evaluation,
         )
 
     # -- reports ---------------------------------------------------------------------------------------------
@@ -365,24 +378,16 @@ class JobRun:
         *,
         error: str = "",
         digest: str = "",
-        accuracy: float | None = None,
-        loss: float | None = None,
+        evaluation: Evaluation | None = None,
     ) -> None:
-        traffic, before = self._peer.traffic, self._before
-        report = PeerReport(
-            job=self._job.id,
-            peer=self._peer.id,
-            state=state,  # type: ignore[arg-type]  # one of the four literals, always
-            error=error[:MAX_ERROR_CHARS],
-            round=max(self._applied, 0),
+        self._rounds.report(
+            state,  # type: ignore[arg-type]  # one of the four literals, always
+            error=error,
+            round_=max(self._applied, 0),
             digest=digest,
             parameters=self._trainer.size if self._trainer is not None else 0,
             samples=self._computing.samples if self._computing is not None else 0,
-            bytes_sent=traffic.bytes_sent - before.bytes_sent,
-            bytes_received=traffic.bytes_received - before.bytes_received,
-            frames_rejected=traffic.frames_rejected - before.frames_rejected,
-            accuracy=accuracy,
-            loss=loss,
+            evaluation=evaluation,
             coordinator=self._leads,
+            diverged=self._diverged,
         )
-        self._peer.fabric.publish_retained(self._peer.fabric.topics.report(self._job.id, self._peer.id), report)

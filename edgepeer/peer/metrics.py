@@ -6,6 +6,7 @@ told apart by role, paths by kind, never by name.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -18,6 +19,7 @@ from edgepeer.peer.checkpoints import Checkpoints
 from edgepeer.peer.outcome import Outcome
 from edgepeer.peer.page_server import PageServer
 from edgepeer.protocol.links import LinkState
+from edgepeer.training.trainer import Evaluation
 from edgepeer.transport.options import parse_address
 from edgepeer.version import VERSION
 
@@ -44,6 +46,8 @@ class Metrics:
         self._rounds: Any = None
         self._seconds: Any = None
         self._last: Outcome | None = None
+        self._loss = math.nan
+        self._evaluation: Evaluation | None = None
         self._peer: Peer | None = None
         self._checkpoints: Checkpoints | None = None
         self.url = ""
@@ -111,6 +115,12 @@ class Metrics:
         ):
             self._seconds.labels(phase).observe(seconds)
 
+    def learned(self, loss: float, evaluation: Evaluation | None) -> None:
+        """How good the model is: at every round, and where it was evaluated."""
+        self._loss = loss
+        if evaluation is not None:
+            self._evaluation = evaluation
+
     def aborted(self) -> None:
         """A round has ended without a result for this peer."""
         if self._rounds is not None:
@@ -141,6 +151,16 @@ class Metrics:
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"edgepeer_{name}", text, value)
+        yield GaugeMetricFamily("edgepeer_loss", "Mean training loss of the last round.", value=self._loss)
+        tested = GaugeMetricFamily(
+            "edgepeer_test",
+            "On held-out data, where this peer evaluated last: loss, accuracy, mae, rmse.",
+            labels=["of"],
+        )
+        for name, found in (self._evaluation._asdict() if self._evaluation is not None else {}).items():
+            if found is not None:
+                tested.add_metric([name], found)
+        yield tested
         counters = {
             "broker_reconnects": ("Connections with a broker after the first.", peer.fabric.reconnects),
             "bytes_sent": ("Bytes sent to other peers.", traffic.bytes_sent),

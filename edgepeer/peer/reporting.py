@@ -6,16 +6,18 @@ Records for the followers go in batches, so that fast rounds don't flood the bro
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
-from edgepeer.fabric.documents import MAX_RECORDS, RoundRecord, Telemetry
+from edgepeer.fabric.documents import MAX_ERROR_CHARS, MAX_RECORDS, PeerReport, RoundRecord, Telemetry
 from edgepeer.peer.api import Peer
 from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.outcome import Outcome
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.training.job import Job
+from edgepeer.training.trainer import Evaluation
 
 __all__ = ["RoundReporter"]
 
@@ -32,6 +34,7 @@ class RoundReporter:
         self._job = job
         self._round_log = round_log
         self._metrics = metrics
+        self._before = dataclasses.replace(peer.traffic)
         self._records: list[RoundRecord] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -43,7 +46,7 @@ class RoundReporter:
         seconds: float,
         compute_seconds: float,
         loss: float,
-        accuracy: float | None,
+        evaluation: Evaluation | None,
         coordinator: bool,
     ) -> None:
         """A round is over, and its mean applied.
@@ -62,7 +65,7 @@ class RoundReporter:
             contributors=outcome.contributors,
             exact=outcome.exact,
             loss=loss,
-            accuracy=accuracy,
+            **{name: getattr(evaluation, name) for name in ("accuracy", "mae", "rmse") if evaluation is not None},
             paths=tuple(sorted({*outcome.paths} - {""})),
             waited_seconds=phases.waited_s,
             broadcast_seconds=phases.broadcast_s,
@@ -74,6 +77,7 @@ class RoundReporter:
         )
         self._round_log.add(record, job=self._job.id, peer=self._peer.id, coordinator=coordinator)
         self._metrics.committed(outcome, compute_seconds)
+        self._metrics.learned(loss, evaluation)
         if chunks and not outcome.exact and coordinator:
             missing = sorted(set(range(chunks)) - {*outcome.chunks})
             fields = {"job": self._job.id, "round": record.round, "missing": missing, "error": record.error}
@@ -90,6 +94,39 @@ class RoundReporter:
                 self._send()
             elif self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._send)
+
+    def report(
+        self,
+        state: Literal["starting", "running", "done", "failed"],
+        *,
+        error: str,
+        round_: int,
+        digest: str,
+        parameters: int,
+        samples: int,
+        evaluation: Evaluation | None,
+        coordinator: bool,
+        diverged: int,
+    ) -> None:
+        """Tell where this device stands in the job; see PeerReport."""
+        traffic, before = self._peer.traffic, self._before
+        report = PeerReport(
+            job=self._job.id,
+            peer=self._peer.id,
+            state=state,
+            error=error[:MAX_ERROR_CHARS],
+            round=round_,
+            digest=digest,
+            parameters=parameters,
+            samples=samples,
+            bytes_sent=traffic.bytes_sent - before.bytes_sent,
+            bytes_received=traffic.bytes_received - before.bytes_received,
+            frames_rejected=traffic.frames_rejected - before.frames_rejected,
+            **(evaluation._asdict() if evaluation is not None else {}),
+            coordinator=coordinator,
+            diverged=diverged,
+        )
+        self._peer.fabric.publish_retained(self._peer.fabric.topics.report(self._job.id, self._peer.id), report)
 
     def failed(self, number: int, error: Exception) -> None:
         """A round has ended without a result for this device."""

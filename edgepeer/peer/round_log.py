@@ -7,16 +7,17 @@ appended to; what can't be written is lost with one line in the log, and the tra
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
 import msgspec
 
-from edgepeer.errors import ConfigError
+from edgepeer.errors import ConfigError, WireError
 from edgepeer.fabric.documents import RoundRecord
 
-__all__ = ["LoggedRound", "RoundLog"]
+__all__ = ["LoggedRound", "RoundLog", "read_round"]
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +30,22 @@ class LoggedRound(RoundRecord, frozen=True, kw_only=True):
     """Who writes."""
     coordinator: bool
     """Whether it was the coordinator when the round ended."""
+
+
+def read_round(line: bytes) -> LoggedRound:
+    """A line of the record. A number that JSON has no word for, such as a loss that is not finite, is null there.
+
+    Raises:
+        WireError: it is no round.
+    """
+    try:
+        fields = msgspec.json.decode(line)
+        for name in ("loss", "error"):
+            if isinstance(fields, dict) and name in fields and fields[name] is None:
+                fields[name] = math.nan
+        return msgspec.convert(fields, LoggedRound)
+    except msgspec.DecodeError as error:
+        raise WireError(str(error)) from error
 
 
 class RoundLog:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from typing import Final, Protocol
 
+from edgepeer.complaints import Complaints
 from edgepeer.ids import PeerId
 from edgepeer.transport.base import Channel, Traffic
 from edgepeer.wire.frames import Frame, Hello
 
 __all__ = ["Lines", "Session", "SessionOwner"]
-
-_log = logging.getLogger(__name__)
 
 HELLO_WITHIN_S: Final = 5.0
 
@@ -45,8 +43,16 @@ class SessionOwner(Protocol):
 
     lines: Lines
 
+    refused: Complaints
+
     def introduced(self, session: Session) -> bool:
         """The other end has said who it is; False if it is not welcome."""
+
+    def admits(self, session: Session, payload_bytes: int) -> bool:
+        """Whether a document of that size may come from there now; if so, `session.borrowed` counts it."""
+
+    def give_back(self, session: Session) -> None:
+        """What the session has borrowed is in use no more."""
 
     def session_closed(self, session: Session, reason: str) -> None: ...
 
@@ -62,6 +68,8 @@ class Session:
         """Who is at the other end; None before its Hello."""
         self.incarnation = 0
         self.met_at = 0.0
+        self.borrowed = 0
+        """Bytes of a document that is on its way, where these are counted."""
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the other end is known, or the connection is gone."""
         self._owner = owner
@@ -74,11 +82,25 @@ class Session:
         )
 
     def sink(self, frame: Frame, payload_bytes: int) -> memoryview | None:
-        return self._lines.sink(self.peer, frame, payload_bytes) if self.peer is not None else None
+        if self.peer is not None:
+            return self._lines.sink(self.peer, frame, payload_bytes)
+        if payload_bytes:  # not to be waited for
+            self._refuse(f"{type(frame).__name__} before Hello")
+        return None
+
+    def admits(self, frame: Frame, payload_bytes: int) -> bool:
+        if self.peer is None:
+            self._refuse(f"{type(frame).__name__} before Hello")
+        elif self._owner.admits(self, payload_bytes):
+            return True
+        else:
+            self._refuse(f"{payload_bytes} bytes of {type(frame).__name__} from a peer that is not known")
+        return False
 
     def received(
         self, frame: Frame, payload: memoryview | None, payload_bytes: int, stored: bool, seconds: float
     ) -> None:
+        self._owner.give_back(self)
         if self.peer is not None:
             self._lines.received(self.peer, frame, payload, payload_bytes, stored, seconds)
         elif isinstance(frame, Hello):
@@ -105,11 +127,12 @@ class Session:
 
     def _refuse(self, reason: str) -> None:
         self._traffic.frames_rejected += 1
-        _log.warning("connection with %s closed: %s", self.channel.remote, reason)
+        self._owner.refused.add("connection with %s closed: %s", self.channel.remote, reason)
         self.channel.close(reason)
 
     def closed(self, reason: str) -> None:
         self._overdue.cancel()
+        self._owner.give_back(self)
         if not self.settled.done():
             self.settled.set_result(None)
         self._owner.session_closed(self, reason)

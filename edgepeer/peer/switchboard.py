@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
+from edgepeer.complaints import Complaints
 from edgepeer.ids import PeerId
 from edgepeer.peer.session import Lines, Session
+from edgepeer.processes import os_reason
 from edgepeer.topology.view import Member
 from edgepeer.transport.base import Channel, Listener, Transport
 from edgepeer.wire.frames import Frame, Hello
@@ -21,13 +24,22 @@ STAGGER_S: Final = 0.25
 """The next address is tried this long after the one before it, if that has not answered yet."""
 CROSSING_S: Final = 2.0
 """Two connections made within this time may be two peers who dialled each other at once."""
+STRANGERS_BYTES: Final = 8 << 20
+"""So much of documents, together, is held for peers that nobody has told of."""
 
 
 class Switchboard:
-    """Connections by peer. `tasks` owns the attempts to connect."""
+    """Connections by peer. `tasks` owns the attempts to connect; `known`: whether a peer is expected to call."""
 
     def __init__(
-        self, transport: Transport, hello: Hello, lines: Lines, tasks: asyncio.TaskGroup, *, max_links: int
+        self,
+        transport: Transport,
+        hello: Hello,
+        lines: Lines,
+        tasks: asyncio.TaskGroup,
+        *,
+        max_links: int,
+        known: Callable[[PeerId], bool],
     ) -> None:
         self.hello = hello
         self._transport = transport
@@ -39,6 +51,9 @@ class Switchboard:
         self._dialling: set[PeerId] = set()
         self._calls: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._known = known
+        self._borrowed = 0
+        self.refused = Complaints(_log)
 
     async def listen(self, address: str) -> Listener:
         return await self._transport.listen(address, self._accept)
@@ -48,9 +63,10 @@ class Switchboard:
         if session is not None:
             session.channel.send(frame, payload)
 
-    def receiving(self) -> list[PeerId]:
-        """The peers of whom a part of a frame has come since this was last asked."""
-        return [peer for peer, session in self._sessions.items() if session.channel.progressed()]
+    def receiving(self) -> list[tuple[PeerId, float]]:
+        """The peers of whom a part of a frame has come since this was last asked, and when."""
+        found = ((peer, session.channel.progressed()) for peer, session in self._sessions.items())
+        return [(peer, at) for peer, at in found if at is not None]
 
     def hang_up(self, peer: PeerId, reason: str, *, abrupt: bool = False) -> None:
         """Close the connection to a peer, if there is one; `link_down` is not called. `abrupt`: drop what is queued."""
@@ -114,7 +130,7 @@ class Switchboard:
             await self._transport.dial(address, accept, timeout=DIAL_TIMEOUT_S)
             await made[0].settled
         except OSError as error:  # TimeoutError is one
-            failures.append(type(error)(f"{address}: {str(error) or type(error).__name__}"))
+            failures.append(type(error)(f"{address}: {os_reason(error)}"))
             return
         except asyncio.CancelledError:
             if made and made[0].peer is None:
@@ -129,7 +145,7 @@ class Switchboard:
     def _accept(self, channel: Channel) -> Session:
         session = Session(self, channel, self.hello, self._transport.traffic, dialled=False)
         if len(self._strangers) + len(self._sessions) >= self._max_links:
-            _log.warning("connection from %s refused: %d links are in use", channel.remote, self._max_links)
+            self.refused.add("connection from %s refused: %d links are in use", channel.remote, self._max_links)
             channel.close("too many connections")
         else:
             self._strangers.add(session)
@@ -151,6 +167,20 @@ class Switchboard:
         self._sessions[peer] = session
         self.lines.link_up(peer, session.incarnation)
         return True
+
+    def admits(self, session: Session, payload_bytes: int) -> bool:
+        assert session.peer is not None
+        if session.dialled or self._known(session.peer):
+            return True
+        if self._borrowed + payload_bytes > STRANGERS_BYTES:
+            return False
+        session.borrowed = payload_bytes
+        self._borrowed += payload_bytes
+        return True
+
+    def give_back(self, session: Session) -> None:
+        self._borrowed -= session.borrowed
+        session.borrowed = 0
 
     def _keeps(self, old: Session, new: Session) -> bool:
         """Whether of two connections with one peer the old one stays.

@@ -8,8 +8,9 @@
     StateReceived to its owner,      |
     who loads it: Adopted            |
 
-One request at a time; if it makes no progress, the next neighbour that is ahead is asked. A state that has come
-too late, because handed-over results were faster, is thrown away.
+Where nothing comes for a while, the next neighbour that is ahead is asked, too, and whoever begins to deliver counts:
+an owner that computes may take its time, and so may a slow link. A state that has come too late, because handed-over
+results were faster, is thrown away.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ __all__ = ["PATIENCE_S", "Catchup"]
 
 PATIENCE_S: Final = 5.0
 """How long a neighbour that is ahead may take to show it."""
+PROVIDING_S: Final = 30.0
+"""How long the owner may take to pack a state before it is asked again: so nobody asks its peer any sooner."""
 
 
 class Catchup:
@@ -34,9 +37,13 @@ class Catchup:
     def __init__(self, limits: Limits, emit: Callable[[fx.Effect], None]) -> None:
         self._limits = limits
         self._emit = emit
-        self._asked: PeerId | None = None
         self._run = ""
+        self._asked: dict[PeerId, float] = {}  # when; they may still deliver
         self._progress_at = 0.0
+        self._source: PeerId | None = None
+        """Who delivers ..."""
+        self._stalled = False
+        """... or seems not to: whoever begins to is taken instead."""
         self._buffer: bytearray | None = None
         self._received = 0
         self._round = -1
@@ -44,22 +51,34 @@ class Catchup:
 
     def reset(self) -> None:
         """No transfer any more: another run, or the state is in use."""
-        self._asked = None
-        self._buffer = None
+        self._asked.clear()
+        self._drop()
         self._loading = False
 
+    def _drop(self) -> None:
+        self._source, self._buffer = None, None
+
     def on_lost(self, peer: PeerId) -> None:
-        if peer == self._asked:
-            self._asked, self._buffer = None, None
+        self._asked.pop(peer, None)
+        if peer == self._source:
+            self._drop()
+
+    @property
+    def asked(self) -> tuple[PeerId, ...]:
+        """Of whom the state was asked, and may still come."""
+        return tuple(sorted(self._asked))
 
     def ask(self, ahead: Sequence[PeerId], run: str, now: float) -> None:
-        """Ask one of the neighbours that are ahead, unless one is being asked and delivers."""
-        if not ahead or self._loading or (self._asked is not None and now - self._progress_at < PATIENCE_S):
+        """Ask one of the neighbours that are ahead, unless somebody who was asked delivers."""
+        if self._loading or (self._asked and now - self._progress_at < PATIENCE_S):
             return
-        last = ahead.index(self._asked) if self._asked in ahead else -1
-        self._asked, self._run, self._progress_at = ahead[(last + 1) % len(ahead)], run, now
-        self._buffer, self._received, self._round = None, 0, -1
-        self._emit(fx.Send(self._asked, StateRequest(run=run)))
+        self._run = run
+        for peer in ahead:
+            if now - self._asked.get(peer, float("-inf")) >= PROVIDING_S + PATIENCE_S:
+                self._asked[peer] = self._progress_at = now
+                self._stalled = True
+                self._emit(fx.Send(peer, StateRequest(run=run)))
+                return
 
     def provide(self, peer: PeerId, run: str, number: int, state: memoryview | bytes) -> None:
         """Send a state to the neighbour that asked for it."""
@@ -71,26 +90,24 @@ class Catchup:
 
     def sink(self, peer: PeerId, frame: State, payload_bytes: int) -> memoryview | None:
         """Where a piece of the state belongs; None if nobody asked for it."""
-        if (peer, frame.run) != (self._asked, self._run) or self._loading:
+        if peer not in self._asked or frame.run != self._run or self._loading:
             return None
         if frame.total > self._limits.max_state_bytes:
             return None
-        if self._buffer is None and frame.offset == 0:
-            self._buffer, self._received, self._round = bytearray(frame.total), 0, frame.round
-        if self._buffer is None or (frame.offset, frame.round, frame.total) != (
-            self._received,
-            self._round,
-            len(self._buffer),
-        ):
+        if frame.offset == 0 and (self._source in (None, peer) or self._stalled):
+            self._source, self._stalled, self._round = peer, False, frame.round
+            self._buffer, self._received = bytearray(frame.total), 0
+        due = self._source, self._received, self._round
+        if self._buffer is None or (peer, frame.offset, frame.round) != due or frame.total != len(self._buffer):
             return None
         return memoryview(self._buffer)[frame.offset : frame.offset + payload_bytes]
 
     def on_state(self, peer: PeerId, frame: State, payload_bytes: int, now: float) -> memoryview | None:
         """A piece has been stored. Returns the state once it is complete; `reset` or `Adopted` must follow."""
-        if (peer, frame.run) != (self._asked, self._run) or self._buffer is None:
+        if peer != self._source or frame.run != self._run or self._buffer is None:
             return None
         self._received = frame.offset + payload_bytes
-        self._progress_at = now
+        self._progress_at, self._stalled = now, False
         if self._received < frame.total:
             return None
         self._loading = True

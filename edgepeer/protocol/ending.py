@@ -72,6 +72,39 @@ class Ending:
         """The last round that is over here; UNKNOWN while the state of the run is still to come."""
         return self.place.committed
 
+    @property
+    def kept(self) -> int:
+        """The first round whose end can still be told here; 0 without the state of the run."""
+        return self._past.first(self.committed) if self.committed >= 0 else 0
+
+    def progress(self, now: float) -> dict[str, object]:
+        """How far the round in progress is, for people to read."""
+        rd, coded = self._round, self._coded.closed
+        return {
+            "run": self.run,
+            "committed": self.committed,
+            "loading": self.place.loading,
+            "at": dict(sorted(self.place.at.items())),
+            "mine": rd.mine,
+            "since": now - rd.since if rd.mine else None,
+            "up": {
+                peer: {"of": stream.expected, "received": stream.received, "held": stream.held is not None}
+                for peer, stream in rd.streams.items()
+            },
+            "reduced": rd.reduced,
+            "sent_up": rd.sent_up,
+            "down": rd.result.received,
+            "from": rd.result_from,
+            "sent_down": dict(sorted(rd.sent_down.items())),
+            "held": rd.held is not None,
+            "prior": rd.prior.commit.held_in if rd.prior is not None else None,
+            "decided": rd.decided,
+            "haves": sorted(rd.haves),
+            "have_sent": rd.have_sent,
+            "abort": rd.abort_wanted,
+            "closed": coded.done if coded is not None else None,
+        }
+
     # -- going on ------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:

@@ -70,6 +70,8 @@ class Heard:
     """A part of a frame that is under way from `peer` has arrived."""
 
     peer: PeerId
+    at: float
+    """When, if that is before it is told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Which peers to be connected to, over what, and which of them are gone.
 
     the connection is     | heard something | nothing sent for a beat | silent too long    | broke
+                          |                 | no Ping for four beats  |                    |
     ----------------------+-----------------+-------------------------+--------------------+------------------------
     up                    | up              | Ping                    | reset: down        | down
     down, wanted          | -               | dial again, with        | -                  | -
@@ -35,6 +36,8 @@ __all__ = ["Link", "LinkState", "Links", "Role", "Tunnel"]
 Role = Literal["parent", "child", "backup", "other"]
 _ALARM_S: Final = 0.2
 _SOON_S: Final = 0.005
+_BEATS: Final = 4
+"""However much else is sent, there is a Ping in so many beats: it alone says the pace, and measures a round trip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,37 +75,10 @@ class Link:
     """What is known of one peer's link."""
 
     __slots__ = (
-        "alive_at",
-        "cleared",
-        "closed_at",
-        "dialing",
-        "direct",
-        "down_since",
-        "echo",
-        "echo_at",
-        "every",
-        "failed",
-        "heard",
-        "knocked",
-        "level",
-        "life",
-        "life_at",
-        "member",
-        "orphan",
-        "promised",
-        "reaches",
-        "redial_at",
-        "redial_s",
-        "refused",
-        "role",
-        "sent",
-        "since",
-        "sync",
-        "timing",
-        "told",
-        "tunnel",
-        "tunnel_timing",
-        "waiting",
+        "alive_at", "cleared", "closed_at", "dialing", "direct", "down_since", "echo", "echo_at", "every", "failed",
+        "heard", "knocked", "level", "life", "life_at", "member", "orphan", "pinged", "promised", "reaches",
+        "redial_at", "redial_s", "refused", "role", "sent", "since", "sync", "timing", "told", "tunnel",
+        "tunnel_timing", "waiting",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -142,11 +118,13 @@ class Link:
         """Of the connection."""
         self.tunnel_timing = RoundTrip()
         self.promised = 0.0
-        """The peer was promised a Ping within this time; 0: it was not."""
+        """The peer was promised a sign of life within this time of the one before; 0: it was not."""
+        self.pinged = now
+        """When it was last told so."""
         self.every = 0.0
-        """The peer has promised a Ping within this time; 0: it has not."""
+        """The peer has promised a sign of life within this time of the one before; 0: it has not."""
         self.echo = 0.0
-        """The peer's clock in its last Ping ..."""
+        """The peer's clock when it last said so on this path ..."""
         self.echo_at = now
         """... and when that came."""
         self.reaches = 0
@@ -178,16 +156,18 @@ class Link:
         """The timing of the path in use."""
         return self.tunnel_timing if self.tunnel is not None and not self.direct else self.timing
 
-    def hear(self, now: float) -> None:
+    def hear(self, at: float) -> None:
         """Something has come over the path in use."""
+        if at <= self.heard:
+            return
         if self.every:
-            self.clock.gap(now - self.heard, self.every)
-        self.heard = self.alive_at = now
+            self.clock.gap(at - self.heard, self.every)
+        self.heard, self.alive_at = at, max(at, self.alive_at)
 
     def begin(self, now: float) -> None:
         """A new path: nothing that was said on an older one counts."""
         self.sync, self.told, self.waiting, self.level = None, None, False, -1
-        self.heard = self.alive_at = self.sent = self.since = self.echo_at = now
+        self.heard = self.alive_at = self.sent = self.pinged = self.since = self.echo_at = now
         self.every = self.promised = self.echo = 0.0
         self.failed = self.refused = self.cleared = False
 
@@ -198,7 +178,7 @@ class Links:
     def __init__(self, limits: Limits, emit: Callable[[fx.Effect], None]) -> None:
         self._limits = limits
         self._emit = emit
-        self._links: dict[PeerId, Link] = {}
+        self._links: dict[PeerId, Link] = {}  # in peer order
 
     def __getitem__(self, peer: PeerId) -> Link:
         return self._links[peer]
@@ -208,11 +188,20 @@ class Links:
 
     def all(self) -> list[tuple[PeerId, Link]]:
         """All links, in peer order."""
-        return [(peer, self._links[peer]) for peer in sorted(self._links)]
+        return list(self._links.items())
 
     def connected(self) -> list[tuple[PeerId, Link]]:
         """All links that are up, in peer order."""
-        return [(peer, self._links[peer]) for peer in sorted(self._links) if self._links[peer].up]
+        return [item for item in self._links.items() if item[1].up]
+
+    def _begun(self, peer: PeerId, now: float) -> Link:
+        """The peer's link; a new one where there was none."""
+        link = self._links.get(peer)
+        if link is None:
+            link = Link(now)
+            order = sorted([*self._links, peer])
+            self._links = {each: self._links.get(each, link) for each in order}
+        return link
 
     def is_up(self, peer: PeerId | None) -> bool:
         link = self._links.get(peer) if peer is not None else None
@@ -228,13 +217,12 @@ class Links:
         Of two backups the smaller id dials at once.
         """
         roles = {PeerId(member.id): (member, role) for member, role in wanted}
-        for peer in sorted(self._links):
+        for peer, link in self.all():
             if peer not in roles:
-                link = self._links[peer]
                 link.member, link.role, link.tunnel = None, "other", None
                 self._forget_if_idle(peer)
         for peer, (member, role) in sorted(roles.items()):
-            link = self._links.setdefault(peer, Link(now))
+            link = self._begun(peer, now)
             if link.member is None:
                 if not link.up:
                     link.down_since = now
@@ -257,7 +245,7 @@ class Links:
 
     def on_up(self, peer: PeerId, incarnation: int, now: float) -> Link:
         """There is a connection."""
-        link = self._links.setdefault(peer, Link(now))
+        link = self._begun(peer, now)
         if now - link.closed_at < _ALARM_S + 2 * (link.timing.srtt or 0.0):
             link.timing.false_alarm(now)  # a cut would have lasted longer, or have kept us from connecting
         link.direct, link.tunnel, link.dialing = True, None, False
@@ -266,12 +254,13 @@ class Links:
         self._note_life(link, incarnation, now)
         return link
 
-    def on_tunnel(self, peer: PeerId, tunnel: Tunnel, incarnation: int, now: float) -> None:
-        """There is a way around."""
+    def on_tunnel(self, peer: PeerId, tunnel: Tunnel, incarnation: int, stamp: float, now: float) -> None:
+        """There is a way around. `stamp`: the peer's clock when it said so."""
         link = self._links[peer]
         link.tunnel = tunnel
         link.tunnel_timing = RoundTrip()
         link.begin(now)
+        link.echo = stamp
         self._note_life(link, incarnation, now)
 
     def _note_life(self, link: Link, incarnation: int, now: float) -> None:
@@ -338,11 +327,10 @@ class Links:
         """
         silent = []
         soon = now + _SOON_S
-        for peer in sorted(self._links):
-            link = self._links[peer]
+        for peer, link in self._links.items():
             if link.up:
-                quiet, patience = now - link.heard, link.clock.silent_after(link.every, self._limits.silence_s)
-                if quiet > patience:
+                quiet = now - link.heard
+                if quiet > self._least_patience(link) and quiet > (patience := self._patience(link)):
                     if link.direct:
                         link.closed_at = now
                         reason = f"nothing heard for {quiet:.3f} s, expected within {patience:.3f} s"
@@ -356,9 +344,21 @@ class Links:
                 self._emit(fx.Dial(link.member))
         return silent
 
+    def _patience(self, link: Link) -> float:
+        """How long the path in use may be silent ..."""
+        return link.clock.silent_after(link.every, self._limits.silence_s)
+
+    def _least_patience(self, link: Link) -> float:
+        """... and what that is at least, whatever was measured."""
+        return min(link.every or self._limits.silence_s, self._limits.silence_s)
+
     def _ping_at(self, link: Link, every_s: dict[Role, float]) -> float:
-        """When a Ping is due: what was promised holds until the other end has heard of a slower pace."""
-        return link.sent + min(every_s[link.role], link.promised or every_s[link.role])
+        """When a Ping is due: at rest as soon as something was promised to come, which holds until the other end has
+        heard of a slower pace; and where traffic never rests, often enough for it to hear of a faster one."""
+        every = every_s[link.role]
+        if link.promised > _BEATS * every:
+            return link.pinged  # rounds have begun: the other end must not go on waiting as if there were none
+        return min(link.sent + min(every, link.promised or every), link.pinged + _BEATS * every)
 
     def next_due(self, every_s: dict[Role, float]) -> float:
         """When the next Ping is due, the next connection to be tried again, or the next link silent for too long."""
@@ -369,20 +369,20 @@ class Links:
             if link.up:
                 if link.member is not None:
                     due = min(due, self._ping_at(link, every_s))
-                due = min(due, link.heard + link.clock.silent_after(link.every, self._limits.silence_s))
+                if link.heard + self._least_patience(link) < due:
+                    due = min(due, link.heard + self._patience(link))
         return due
 
     def want_too(self, member: Member, now: float) -> None:
         """Be connected to this one as well, until `want` is called again."""
-        link = self._links.setdefault(PeerId(member.id), Link(now))
+        link = self._begun(PeerId(member.id), now)
         if link.member is None:
             link.member, link.redial_at, link.redial_s = member, now, self._limits.redial_min_s
 
     def lost(self, now: float, *, others: bool) -> Iterator[tuple[PeerId, str, float]]:
         """Main neighbours that count as gone: who, why, and since when. `others`: and whom we hope to be let in by."""
         limits = self._limits
-        for peer in sorted(self._links):
-            link = self._links[peer]
+        for peer, link in self._links.items():
             if link.member is None or not (link.main or (others and link.role == "other")):
                 continue
             if link.life > link.member.incarnation:

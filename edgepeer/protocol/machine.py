@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
@@ -68,3 +68,6 @@ class Machine(Protocol):
 
     def link_states(self) -> tuple[LinkState, ...]:
         """How all wanted links are, in peer order."""
+
+    def diagnosis(self, now: float) -> dict[str, Any]:
+        """All that decides what this peer does next, as JSON has it."""

@@ -32,6 +32,8 @@ __all__ = ["Membership"]
 
 LOST_S: Final = 1.5
 """How long the word of a loss counts. It is said again every half a second for as long as it is true."""
+_FORGIVEN: Final = 10
+"""Who has been in for so many times as long as it was kept out, or could have been, is not kept out the next time."""
 
 
 class Membership:
@@ -58,11 +60,13 @@ class Membership:
         """Why nothing comes of the view that this peer wants; empty if something does, or if it wants none."""
         self.run: tuple[str, int] | None = None
         """The run that is wanted, and how many peers it takes."""
-        self._penalties: dict[PeerId, tuple[int, float]] = {}  # how often lost, and when it may come back
+        self._penalties: dict[PeerId, tuple[float, float]] = {}  # how long who was lost is kept out, and until when
         self._ended: set[PeerId] = set()  # members that have spoken in a later life
+        self._refused: dict[PeerId, float] = {}  # members where nobody listens, and since when
         self._lost: dict[PeerId, float] = {}  # until when, unless that is said again
         self._leavers: dict[PeerId, tuple[int, int]] = {}  # incarnation, last round contributed to
         self._changed_at: float | None = None
+        self._entered_at = 0.0
 
     # -- roles -------------------------------------------------------------------------------------------
 
@@ -74,7 +78,9 @@ class Membership:
         """This peer works in `view` from now on."""
         self.view, self.waits, self.settled = view, "", not view.guards
         self.coordinator = view.coordinator == self.id
-        self._lost.clear()
+        self._entered_at = now
+        self._lost = {peer: until for peer, until in self._lost.items() if peer in view}
+        self._refused = {peer: since for peer, since in self._refused.items() if peer in view}
         self._ended = {PeerId(m.id) for m in view.members if self._rolls.life(PeerId(m.id)) > m.incarnation}
         self.cleared &= set(view.ids)
         self._leavers = {peer: life for peer, life in self._leavers.items() if peer in view}
@@ -98,6 +104,13 @@ class Membership:
         if view is not None and peer in view and view.member(peer).incarnation < incarnation:
             self._ended.add(peer)
             self.note_change(now)
+
+    def on_refused(self, peer: PeerId, now: float, *, refused: bool) -> None:
+        """Whether a member's machine says that nobody listens there."""
+        if refused:
+            self._refused.setdefault(peer, now)
+        else:
+            self._refused.pop(peer, None)
 
     def on_gone(self, peer: PeerId) -> None:
         """A peer's presence has been cleared."""
@@ -153,7 +166,11 @@ class Membership:
         return [m for m in found if m is not None and not _contains_later(view, m)]
 
     def _barred_until(self, peer: PeerId) -> float:
-        return self._penalties.get(peer, (0, float("-inf")))[1]
+        return self._penalties.get(peer, (0.0, float("-inf")))[1]
+
+    def barred(self, now: float) -> dict[PeerId, float]:
+        """Coordinator: who is not to be let in yet, and for how much longer."""
+        return {peer: until - now for peer, (_, until) in sorted(self._penalties.items()) if until > now}
 
     # -- the next view -----------------------------------------------------------------------------------------
 
@@ -167,9 +184,10 @@ class Membership:
         view = self.view
         if view is None or (self.leaving and view.size == 1):
             return None
+        # Not before the view is settled: till then each of its lives may be needed to decide what follows.
         leavers = {
             p: until for p, (life, until) in self._leavers.items() if p in view and view.member(p).incarnation <= life
-        }
+        } if self.settled else {}  # fmt: skip
         lost = self.lost(now)
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
         # The round in progress can't end without somebody who will not contribute to it, and needs nothing of it.
@@ -212,29 +230,38 @@ class Membership:
         if not view.may_go_on(there, settled=self.settled):
             count = sum(peer in there for peer in view.ids)
             self.waits = f"{count} of {view.size} peers are in reach, too few to go on without the others"
-        elif view.epoch == MAX_EPOCH or (not self.settled and len({*view.guards, view.guard}) > MAX_GUARDS):
+        elif view.epoch == MAX_EPOCH or (not self.settled and len(view.all_guards) > MAX_GUARDS):
             self.waits = "some peers have not heard of the last views yet"
         else:
             self.waits = ""
         return not self.waits
 
     def _penalise(self, peer: PeerId, now: float) -> None:
-        """A peer that is lost again and again must not hold up the others each time."""
-        times, until = self._penalties.get(peer, (0, now))
-        if now - until > 5 * self._limits.penalty_limit_s:
-            times = 0
-        pause = min(2 ** (times - 1) * self._limits.penalty_s, self._limits.penalty_limit_s) if times else 0.0
-        self._penalties[peer] = times + 1, now + pause
-        if len(self._penalties) > MAX_MEMBERS:
-            del self._penalties[min(self._penalties, key=lambda each: self._penalties[each][1])]
+        """A peer that is lost again and again must not hold up the others each time. One that has been in for long
+        enough since it was let in, for what it had to wait, is forgiven: else it would be out for most of the time."""
+        least, most = self._limits.penalty_s, self._limits.penalty_limit_s
+        self._penalties = {
+            other: (pause, until)
+            for other, (pause, until) in self._penalties.items()
+            if now - until <= _FORGIVEN * max(pause, least)
+        }
+        before = self._penalties.get(peer)
+        pause = 0.0 if before is None else min(max(2 * before[0], least), most)
+        self._penalties[peer] = pause, now + pause
 
     def my_turn(self, lost_at: float, now: float) -> bool:
         """Whether this peer may stand for the head's place, its parent having been lost."""
-        return self.view is not None and now >= lost_at + (self.view.position(self.id) - 1) * self._limits.takeover_s
+        since = max(lost_at, self._entered_at)
+        return self.view is not None and now >= since + (self.view.position(self.id) - 1) * self._limits.takeover_s
 
-    def over_for_good(self, view: View) -> bool:
-        """Whether so many of the view's lives have ended that no quorum of it can be there any more."""
-        return not view.may_go_on([peer for peer in view.ids if peer not in self._ended], settled=self.settled)
+    def over_for_good(self, view: View, now: float) -> bool:
+        """Whether so many of the view's lives have ended that no quorum of it can be there any more.
+
+        A life has ended when its peer has spoken in a later one, or nobody has listened on its machine for `anew_s`.
+        """
+        gone = {peer for peer, since in self._refused.items() if now >= since + self._limits.anew_s}
+        rest = [peer for peer in view.ids if peer not in self._ended and peer not in gone]
+        return not view.may_go_on(rest, settled=self.settled)
 
     def anew(self, survivors: Iterable[PeerId], first_round: int, now: float) -> View | None:
         """The first view of a new generation, of a view that is over for good: of those who are left of it, and all

@@ -5,7 +5,8 @@ a neighbour's Sync says            | this peer
 an older epoch                     | is `Node`'s business: it sends the view
 this view, the round before ours   | hands over (`Past`)
 this view, ahead of us             | waits to be handed over; asks for the state if there is a run and it
-                                   | has none, or that does not come; without a run, gives the round up
+                                   | has none, or that does not come; without a run, gives the round up, at once if
+                                   | all neighbours are ahead and none can hand it over: they joined after it
 this view, no state, none below    | at the root, if it has none either: the run begins with its own
 this view, not behind us           | if our owner has lost the state: asks for it, and is without it until one comes
                                    | that is no older than what was over here
@@ -15,21 +16,17 @@ what we said last is out of date   | says it anew
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.allreduce import Allreduce
-from edgepeer.protocol.catchup import PATIENCE_S, Catchup
+from edgepeer.protocol.catchup import PATIENCE_S, PROVIDING_S, Catchup
 from edgepeer.protocol.links import Links
 from edgepeer.protocol.place import UNKNOWN
 from edgepeer.wire.frames import State
 
 __all__ = ["Neighbours"]
-
-PROVIDING_S: Final = 30.0
-"""How long the owner may take to pack a state before it is asked again."""
 
 
 class Neighbours:
@@ -43,7 +40,9 @@ class Neighbours:
         self._emit = emit
         self.wanted_run: str | None = None
         """The run that the owner takes part in."""
-        self._gap: tuple[int, float] | None = None  # our last round, and since when a neighbour has been ahead of it
+        self._gap = 0, 0.0  # our last round, and for how long neighbours have been ahead of it
+        self._gap_at: float | None = None
+        """When that was last looked at; None: no neighbour was ahead then, or it had begun to hand over."""
         self._lost = False
         """Whether the owner has lost the state."""
         self._least = 0
@@ -69,7 +68,7 @@ class Neighbours:
     def send_sync(self, peer: PeerId) -> None:
         place = self._place
         standing = self._links[peer].told = place.standing
-        self._emit(fx.Send(peer, place.sync(standing)))
+        self._emit(fx.Send(peer, place.sync(standing, self._allreduce.kept)))
 
     def on_sync(self, peer: PeerId, committed: int, now: float) -> None:
         """A neighbour that is level has said where it stands."""
@@ -139,14 +138,33 @@ class Neighbours:
 
     def _give_up_on(self, ahead: list[PeerId], now: float) -> None:
         """Neighbours that are ahead but have not seen themselves how the round ended: they joined after it."""
-        mine = self._place.committed
-        if not ahead or self._allreduce.receiving:
-            self._gap = None
-        elif self._gap is None or self._gap[0] != mine:
-            self._gap = mine, now
-        elif now - self._gap[1] >= PATIENCE_S:
+        (committed, waited), mine = self._gap, self._place.committed
+        if committed != mine:
+            waited = 0.0
+        elif self._gap_at is not None:
+            waited += now - self._gap_at  # not all at once: links come and go, and so do views
+        hopeful = not ahead or self._allreduce.receiving
+        self._gap, self._gap_at = (mine, waited), None if hopeful else now
+        if not hopeful and (waited >= PATIENCE_S or self._nobody_can_tell()):
             self._allreduce.fall_behind(max(sync.committed for p in ahead if (sync := self._links[p].sync)))
             self.sync_all()
+
+    def _nobody_can_tell(self) -> bool:
+        """Whether all neighbours are ahead and none of them, as they say, can hand over the end of our round."""
+        due = self._place.committed + 1
+        around = [link.sync for p in self._place.neighbours if (link := self._links.get(p)) and self.is_level(p)]
+        told = [sync for sync in around if sync is not None and sync.committed >= due and sync.kept > due]
+        return len(told) == len(self._place.neighbours)
+
+    def progress(self, now: float) -> dict[str, object]:
+        """How far the state of the run is on its way here, or from here to whom, for people to read."""
+        return {
+            "wanted_run": self.wanted_run,
+            "asked": self._catchup.asked,
+            "ahead": self._gap,
+            "lost": self._lost,
+            "providing": {peer: now - since for peer, since in sorted(self._providing.items())},
+        }
 
     def on_state_request(self, peer: PeerId, run: str, now: float) -> None:
         """A neighbour wants the state."""

@@ -6,7 +6,8 @@ costs its sender the link. It raises ProtocolBug only for a state that must not 
 
 from __future__ import annotations
 
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 import msgspec
 
@@ -14,6 +15,7 @@ from edgepeer.errors import WireError
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
+from edgepeer.protocol.diagnosis import diagnose
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.outside import Outside
 from edgepeer.protocol.place import UNKNOWN
@@ -49,13 +51,22 @@ class Node(Wiring):
         quorum: how many members must be together to go on, if more than a majority, and if this peer makes the first
             view; 0: the majority.
         limits: within which bounds to give up on what.
+        known: the newest generation that this peer was ever in.
         now: the current time; all later `now` come from the same clock and never go back.
     """
 
     def __init__(
-        self, me: Member, *, fanout: int = 2, quorum: int = 0, limits: Limits | None = None, now: float
+        self,
+        me: Member,
+        *,
+        fanout: int = 2,
+        quorum: int = 0,
+        limits: Limits | None = None,
+        known: Generation | None = None,
+        now: float,
     ) -> None:
         super().__init__(me, fanout, quorum, limits or Limits(), now)
+        self.rolls.learn(known)
         self.outside = Outside(self.membership, self.rolls, self.limits)
         self._tick_at = now
         self._call_at = now
@@ -143,6 +154,10 @@ class Node(Wiring):
                 due = other
         return due
 
+    def diagnosis(self, now: float) -> dict[str, Any]:
+        """All that decides what this peer does next, as JSON has it."""
+        return diagnose(self, now)
+
     # -- neighbours -----------------------------------------------------------------------------------------
 
     def _on_sync(self, peer: PeerId, frame: fr.Sync, event: ev.FrameReceived) -> None:
@@ -159,6 +174,8 @@ class Node(Wiring):
         for peer in self.vitals.tick(self._now):
             self._on_path_down(peer)
         view = self.view
+        for member, end in self.links.all():
+            self.membership.on_refused(member, self._now, refused=end.refused and not end.up)
         for peer, reason, since in list(self.links.lost(self._now, others=view is None)):
             self.membership.on_life(peer, self.links[peer].life, self._now)
             if view is None:
@@ -250,7 +267,7 @@ class Node(Wiring):
                 self._emit(letter(self.id, source, here))
                 theirs = Word(self._now, frame.incarnation, frame.generation, frame.epoch)
                 if self.view is not None and (frame.view or (theirs.epoch and _earlier(theirs, self.view))):
-                    self._emit(letter(self.id, source, fr.ViewFrame(epoch=self.view.stamp), pack(self.view)))
+                    self._emit(letter(self.id, source, fr.ViewFrame(epoch=self.view.stamp), _packed(self.view)))
                 self._heed(source, theirs, frame.known)
             case fr.Here():
                 word = Word(self._now, frame.incarnation, frame.generation, frame.epoch, frame.aside)
@@ -368,9 +385,12 @@ class Node(Wiring):
     def _wanted(self, view: View) -> View:
         """What this peer proposes for want of anything that is to be proposed again."""
         membership, parent = self.membership, view.parent(self.id)
-        gone = {parent} if parent is not None and not self.links.is_up(parent) else membership.lost(self._now)
-        if parent is None and not view.may_go_on(self.succession.there - gone, settled=membership.settled):
+        gone = membership.lost(self._now)
+        if not view.may_go_on(self.succession.there - gone, settled=membership.settled):
             gone = set()
+        if parent is not None and not self.links.is_up(parent):
+            gone.add(parent)
+        gone -= self.succession.followers  # who has promised lives, and what it holds may be needed
         return view.successor(
             first_round=self._first_round(),
             without=gone,
@@ -386,9 +406,16 @@ class Node(Wiring):
 
     def _propose(self, wanted: View | None) -> None:
         members, again_s = self.vitals.members(), self.limits.poll_s
-        self.succession.propose(wanted, members, self._now, again_s, self._standing())
+        mine = self._standing()
+        self.succession.propose(wanted, members, self._now, again_s, mine, is_spare=self._is_spare)
         self._freeze()
         self._conclude()
+
+    def _is_spare(self, proposal: View) -> bool:
+        """Whether those in a view can do without this peer: what it has, they have as well, or don't need."""
+        view, rounds = self.view, self.allreduce
+        over = view is not None and (rounds.committed < proposal.first_round or proposal.run != view.run)
+        return over and not rounds.holding
 
     def _conclude(self) -> None:
         """Work in the view that follows as soon as it is known which that is."""
@@ -401,7 +428,7 @@ class Node(Wiring):
 
     def _begin_anew(self, view: View) -> bool:
         """Go on in a new generation where no quorum of the view can ever be there again, and all have been asked."""
-        if self.succession.asked < ASKED_BEFORE_ANEW or not self.membership.over_for_good(view):
+        if self.succession.asked < ASKED_BEFORE_ANEW or not self.membership.over_for_good(view, self._now):
             return False
         first = self.membership.anew(self.succession.there, self._first_round(), self._now)
         if first is None:
@@ -427,10 +454,6 @@ class Node(Wiring):
             return
         if (proposal := self._received(peer, event)) is None:
             return
-        allreduce = self.allreduce
-        spare = self.membership.leaving and not allreduce.holding and (
-            allreduce.committed < proposal.first_round or proposal.run != view.run
-        )  # fmt: skip
         self.succession.on_propose(
             peer,
             frame,
@@ -438,7 +461,7 @@ class Node(Wiring):
             bytes(event.payload or b""),
             self.vitals.members(),
             self._standing(),
-            fits=self.membership.contains_me(proposal) or spare,
+            fits=self.membership.contains_me(proposal) or self._is_spare(proposal),
         )
         self._freeze()
 
@@ -457,14 +480,14 @@ class Node(Wiring):
 
     def _unpack(self, payload: memoryview | bytes) -> View | None:
         try:
-            return unpack(payload, View)
+            return _unpacked(bytes(payload))
         except WireError:
             return None
 
     def _received(self, peer: PeerId, event: ev.FrameReceived) -> View | None:
         """The view that has come as a document; garbage costs the link."""
         try:
-            return unpack(event.payload or b"", View)
+            return _unpacked(bytes(event.payload or b""))
         except WireError as error:
             self._fail_link(peer, f"bad view: {error}")
             return None
@@ -534,7 +557,7 @@ class Node(Wiring):
                 self.neighbours.send_sync(peer)
 
     def _send_view(self, peer: PeerId, view: View) -> None:
-        self._emit(fx.Send(peer, fr.ViewFrame(epoch=view.stamp), pack(view)))
+        self._emit(fx.Send(peer, fr.ViewFrame(epoch=view.stamp), _packed(view)))
 
     def _exit(self, view: View | None, reason: str) -> None:
         """Out of the view, because we left or because others go on without us."""
@@ -636,3 +659,15 @@ def _why_out(before: View, view: View) -> str:
     if view.generation != before.generation:
         return f"generation {view.generation} has begun, and what was done in {before.generation} is given up"
     return "the others go on without this peer"
+
+
+@lru_cache(maxsize=4)
+def _packed(view: View) -> bytes:
+    """The same view goes to many."""
+    return pack(view)
+
+
+@lru_cache(maxsize=4)
+def _unpacked(payload: bytes) -> View:
+    """The same view comes from many."""
+    return unpack(payload, View)

@@ -67,6 +67,10 @@ class Past:
     def keep(self, ended: Decided | Dropped) -> None:
         self._kept.append(ended)
 
+    def first(self, committed: int) -> int:
+        """The first of the rounds until `committed` that can be handed over; the one after it if none can."""
+        return self._kept[0].round if self._kept and self._kept[-1].round == committed else committed + 1
+
     # -- rounds that ended before this peer had contributed ------------------------------------------------------
 
     def owe(self, ended: Dropped) -> bool:

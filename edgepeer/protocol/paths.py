@@ -9,11 +9,16 @@ that comes up is brought up to date, is the same as over a connection; so nothin
     in time                        | reaches it; if none answers soon, | its connection if it still has one, and
                                    | through the broker                | answers by the same way: the tunnel is up
     is lost at both ends           | both knock                        | the smaller id's Knock counts
+    was lost before the path in    |                                   | takes no notice of the Knock, which says
+    use stood                      |                                   | when that was
+    is lost; no answer has come    | knocks again, by the same number  | answers again by the same way
     stands again                   | the tunnel is forgotten           | the tunnel is forgotten
 
     the tunnel's hop               | the source
     -------------------------------+------------------------------------------------------------------
     has lost the target            | hears NoWay: knocks again
+    carries to a target that does  | the same: what the target takes for a connection does not reach
+    not have the tunnel            | here, or this end would have it, too
     is lost itself                 | knocks again
     drops or repeats a frame       | (the target sees it by the serial number, and knocks)
 
@@ -31,7 +36,7 @@ import msgspec
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.limits import Limits
-from edgepeer.protocol.links import Links, Tunnel
+from edgepeer.protocol.links import Link, Links, Tunnel
 from edgepeer.topology.view import View
 from edgepeer.wire.codec import unwrap, wrap
 from edgepeer.wire.frames import Frame, Knock, NoWay, Reduce, Result, State, Via
@@ -42,8 +47,10 @@ _KNOCK_MIN_S: Final = 0.1
 _KNOCK_MAX_S: Final = 2.0
 _HOPS: Final = 4
 """Through how many neighbours to knock at once."""
+_EXCHANGES: Final = 3
+"""Round trips that a connection takes at most, from the first packet to the Hello of both ends."""
 _CROSSING_S: Final = 0.5
-"""Two Knocks within this time have crossed."""
+"""A Knock within this time of our own, or of a new path, may have crossed it."""
 
 
 @dataclass(slots=True)
@@ -99,7 +106,8 @@ class Paths:
         relay_at = attempt.began + self._limits.relay_after_s
         attempt.again_at = now + attempt.pause_s if now >= relay_at else min(now + attempt.pause_s, relay_at)
         attempt.pause_s = min(2 * attempt.pause_s, _KNOCK_MAX_S)
-        kind, header = wrap(Knock(incarnation=self.incarnation, answer=False))
+        asking = Knock(incarnation=self.incarnation, answer=False, stamp=now, lost=attempt.began)
+        kind, header = wrap(asking)
         via = Via(source=self._me, target=peer, tunnel=attempt.number, serial=0, kind=kind, header=header)
         hops = list(self._hops(peer))
         for hop in hops[:_HOPS]:
@@ -118,8 +126,9 @@ class Paths:
 
     def tick(self, now: float) -> None:
         """Knock where no connection has come up, and again where nobody has answered."""
+        in_time = self._in_time()
         for peer, absent in self._links.all():
-            failed = absent.failed or now - absent.down_since >= self._limits.silence_s / 2
+            failed = absent.failed or now - absent.down_since >= in_time
             if absent.main and not absent.up and failed and peer not in self._attempts:
                 self.seek(peer, now)
         for peer, attempt in list(self._attempts.items()):
@@ -129,8 +138,14 @@ class Paths:
             elif now >= attempt.again_at:
                 self._knock(peer, attempt, now)
 
+    def _in_time(self) -> float:
+        """How long a connection may take to come up, as far as those that have can tell."""
+        answers = [link.timing.answer_within() for _, link in self._links.connected()]
+        slowest = max((answer for answer in answers if answer is not None), default=self._limits.silence_s)
+        return min(self._limits.dial_back_s + _EXCHANGES * slowest, self._limits.silence_s / 2)
+
     def next_deadline(self) -> float | None:
-        return min((attempt.again_at for attempt in self._attempts.values()), default=None)
+        return min(attempt.again_at for attempt in self._attempts.values()) if self._attempts else None
 
     def hop_lost(self, hop: PeerId) -> None:
         """A connection is gone, and with it what went through it."""
@@ -176,7 +191,15 @@ class Paths:
             self._on_knock(source, hop, via.tunnel, frame, now)
             return None
         tunnel = link.tunnel
-        if tunnel is None or (tunnel.number, tunnel.hop) != (via.tunnel, hop) or via.serial < tunnel.received:
+        mine = tunnel is not None and (tunnel.number, tunnel.hop) == (via.tunnel, hop)
+        if isinstance(frame, NoWay):
+            if mine:
+                self._down(source, True)
+            return None
+        if tunnel is None or not mine:
+            self._answer(source, hop, via.tunnel, NoWay(target=self._me, tunnel=via.tunnel))
+            return None
+        if via.serial < tunnel.received:
             return None
         if via.serial > tunnel.received:
             self._down(source, True)
@@ -206,31 +229,50 @@ class Paths:
         mine = self._attempts.get(source)
         if knock.answer:
             if mine is not None and mine.number == number and not link.up:
-                self._open(source, Tunnel(number, hop), knock.incarnation, now)
+                self._open(source, Tunnel(number, hop), knock, now)
             return
+        tunnel = link.tunnel
         if link.knocked == number and link.up:
-            return  # the same Knock by another way
+            if tunnel is not None and (tunnel.number, tunnel.hop) == (number, hop):
+                self._agree(source, hop, number, now)  # the first one may have been lost
+            return  # else it is the same Knock by another way
         if mine is not None and self._me < source and now - mine.began < _CROSSING_S:
             return  # ours counts
-        if link.direct and now - link.since < _CROSSING_S:
-            return  # it may have been sent before the connection stood: if not, there will be more
+        if link.up and not _is_news(link, knock, now):
+            return
         if link.direct:
             self._emit(fx.CloseLink(source, "the other end has opened another path", abrupt=True))
         if link.up:
             self._down(source, False)
         link.knocked = number
-        tunnel = Tunnel(number, hop)
-        kind, header = wrap(Knock(incarnation=self.incarnation, answer=True))
+        self._agree(source, hop, number, now)
+        self._open(source, Tunnel(number, hop), knock, now)
+
+    def _agree(self, source: PeerId, hop: PeerId | None, number: int, now: float) -> None:
+        self._answer(source, hop, number, Knock(incarnation=self.incarnation, answer=True, stamp=now))
+
+    def _answer(self, source: PeerId, hop: PeerId | None, number: int, frame: Frame) -> None:
+        """By the way that something has come."""
+        kind, header = wrap(frame)
         via = Via(source=self._me, target=source, tunnel=number, serial=0, kind=kind, header=header)
         self._emit(fx.Send(hop, via) if hop is not None else fx.Relay(source, via))
-        self._open(source, tunnel, knock.incarnation, now)
 
-    def _open(self, peer: PeerId, tunnel: Tunnel, incarnation: int, now: float) -> None:
+    def _open(self, peer: PeerId, tunnel: Tunnel, knock: Knock, now: float) -> None:
         self._attempts.pop(peer, None)
         tunnel.sent = tunnel.received = 1  # the Knock and its answer
-        self._links.on_tunnel(peer, tunnel, incarnation, now)
+        self._links.on_tunnel(peer, tunnel, knock.incarnation, knock.stamp, now)
         self._emit(fx.Note("info", f"link to {peer} goes {tunnel.path}"))
         self._up(peer)
+
+
+def _is_news(link: Link, knock: Knock, now: float) -> bool:
+    """Whether the sender has lost the path in use, and not one before that: by its own clock, where that is known.
+
+    Else the Knock may have been sent before the path stood; if not, there will be more.
+    """
+    if knock.lost and link.echo:
+        return knock.lost > link.echo
+    return now - link.since >= _CROSSING_S
 
 
 def _pieces(

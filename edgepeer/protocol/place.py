@@ -71,11 +71,11 @@ class Place:
         hope = self.loading or any(self.at.get(child) != UNKNOWN for child in self.children)
         return HOPING if hope else UNKNOWN
 
-    def sync(self, standing: int) -> Sync:
-        """What tells neighbours where this peer stands."""
+    def sync(self, standing: int, kept: int = 0) -> Sync:
+        """What tells neighbours where this peer stands. `kept`: the first round whose end it can still tell."""
         view = self.view
         generation, epoch = (view.generation, view.stamp) if view is not None else (None, 0)
-        return Sync(epoch=epoch, run=self.run, committed=standing, generation=generation)
+        return Sync(epoch=epoch, run=self.run, committed=standing, generation=generation, kept=kept)
 
     def current(self, frame: Reduce | Result | Abort | Have | Decide | Progress | Release) -> bool:
         """Whether a frame is of this view, and of the round that comes next here."""

@@ -111,7 +111,7 @@ class Round:
             held.append(self.prior)
         if not held or not all(stream.begun for stream in self.awaited):
             return None
-        return max(held, key=lambda held: held.commit.held_in)
+        return max(held, key=lambda held: (held.commit.generation, held.commit.held_in))
 
     @property
     def all_sent(self) -> bool:

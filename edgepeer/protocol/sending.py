@@ -144,7 +144,7 @@ class Sending:
                 else:
                     self.hand_over(peer)
             elif peer != source:  # it is ahead and has waited for us, or waits for the state
-                self._emit(fx.Send(peer, place.sync(ended.round)))
+                self._emit(fx.Send(peer, place.sync(ended.round, self._past.first(ended.round))))
 
     def hand_over(self, peer: PeerId) -> None:
         """Give a neighbour that missed it the outcome of past rounds."""

@@ -11,8 +11,8 @@ position, and collect promises first.
     Poll, ballot 0                    | answers: who is there, and stands where
     Poll, a higher ballot than any    | promises it, if the way to the head is broken here, or the head itself asks,
     that was promised                 | or it has promised another one before: it is not bound to the head any more
-    Propose, of no lower ballot than  | accepts it, if the view has this life in it; or if this life wants to leave,
-    any that was promised             | and has nothing that the others might still need
+    Propose, of no lower ballot than  | accepts it, if the view has this life in it; or if this life, which leaves or
+    any that was promised             | is taken for lost, has nothing that the others might still need
     anything else                     | answers what it has promised
     Vote for another                  | passes it back the way that the Poll or Propose has come
 
@@ -110,6 +110,11 @@ class Succession:
     def proposed(self) -> bool:
         """Whether this peer waits for its proposal to be accepted."""
         return self._campaign is not None and self._campaign.proposal is not None
+
+    @property
+    def followers(self) -> set[PeerId]:
+        """Who has promised to follow this peer."""
+        return set(self._campaign.promises) if self._campaign is not None else set()
 
     # -- as an acceptor ------------------------------------------------------------------------------------------
 
@@ -229,9 +234,18 @@ class Succession:
             self.promised = self.highest = campaign.ballot
             campaign.promises[self._me] = self.accepted or (-1, None)
 
-    def propose(self, wanted: View | None, links: Iterable[PeerId], now: float, again_s: float, mine: Standing) -> None:
+    def propose(
+        self,
+        wanted: View | None,
+        links: Iterable[PeerId],
+        now: float,
+        again_s: float,
+        mine: Standing,
+        *,
+        is_spare: Callable[[View], bool] = lambda view: False,
+    ) -> None:
         """Propose what this peer wants, if anything: in ballot 0, or with the promises of a quorum, whose word counts
-        more."""
+        more. `is_spare`: whether those in a view can do without this life and what it has."""
         view, campaign = self._view, self._campaign
         if view is None:
             return
@@ -244,9 +258,11 @@ class Succession:
             campaign.proposal = before if before is not None else wanted
             if campaign.proposal is None:
                 return
-            if campaign.ballot >= self.promised and _same_life(view, campaign.proposal, self._me):
-                self.accepted = campaign.ballot, campaign.proposal
-                campaign.accepts.add(self._me)
+        if campaign.ballot >= self.promised and (
+            _same_life(view, campaign.proposal, self._me) or is_spare(campaign.proposal)
+        ):
+            self.promised, self.accepted = campaign.ballot, (campaign.ballot, campaign.proposal)
+            campaign.accepts.add(self._me)
         self._again_at = now + again_s
         self._number += 1
         self.standings[self._me] = mine

@@ -21,7 +21,8 @@ _GRANULARITY_S: Final = 0.02
 """No deadline is finer than this: what a scheduler on a busy device may take."""
 _FIRST_S: Final = 1.0
 """RFC 6298's timeout before the first sample."""
-_LATE_DECAY: Final = 0.99
+_LATE_DECAY: Final = 0.95
+"""What is left of a lateness after each beat, whatever was sent in it."""
 _BACKOFF_LIMIT: Final = 16.0
 _FORGIVEN_S: Final = 10.0
 """A false alarm's doubling is taken back after this long without another."""
@@ -54,7 +55,8 @@ class RoundTrip:
 
     def gap(self, seconds: float, promised_s: float) -> None:
         """So long after the last one a sign of life has come."""
-        self.late = max(min(seconds - promised_s, _SAMPLE_LIMIT_S), self.late)
+        left = self.late * _LATE_DECAY ** (seconds / promised_s)
+        self.late = max(min(seconds - promised_s, _SAMPLE_LIMIT_S), left)
 
     def answer_within(self) -> float | None:
         """RFC 6298's retransmission timeout; None before the first sample."""
@@ -66,10 +68,8 @@ class RoundTrip:
         """How long a peer may be silent that has promised a heartbeat every `promised_s`, 0 if none."""
         if promised_s <= 0:
             return limit_s
-        answer = self.answer_within()
-        if answer is None:
-            answer = _FIRST_S
-        return min((promised_s + answer + 2 * self.late) * self._backoff, limit_s)
+        answer = self.answer_within() or _FIRST_S
+        return min((promised_s + answer + self.late) * self._backoff, limit_s)
 
     def false_alarm(self, now: float) -> None:
         """The peer was there all the time."""
@@ -78,7 +78,6 @@ class RoundTrip:
 
     def forgive(self, now: float) -> None:
         """A heartbeat has come at `now`."""
-        self.late *= _LATE_DECAY
         if self._backoff > 1 and now - self._backoff_at > _FORGIVEN_S:
             self._backoff, self._backoff_at = self._backoff / 2, now
 

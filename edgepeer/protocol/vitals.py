@@ -14,6 +14,7 @@ ballot                  | the head knows that somebody is bound to follow anothe
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from edgepeer.ids import PeerId
@@ -96,8 +97,8 @@ class Vitals:
 
     def reach_out(self, view: View, now: float) -> None:
         """Too few can be reached over the links of the tree: connect to some more members."""
-        strangers = [m for m in view.members if m.id != self._me and self._links.get(PeerId(m.id)) is None]
-        for member in strangers[:_REACHED_OUT]:
+        strangers = (m for m in view.members if m.id != self._me and self._links.get(PeerId(m.id)) is None)
+        for member in islice(strangers, _REACHED_OUT):
             self._links.want_too(member, now)
 
     # -- what this peer says -----------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ class Vitals:
     def _ping(self, link: Link, every_s: float, now: float, reaches: bytes) -> Ping:
         view = self._membership.view
         orphan, level, settled, ballot = self._told
-        link.promised = every_s
+        link.promised, link.pinged = every_s, now
         return Ping(
             waiting=self._allreduce.waiting,
             stamp=now,
@@ -203,10 +204,10 @@ class Vitals:
 
     # -- what the others say -----------------------------------------------------------------------------------
 
-    def heard(self, peer: PeerId, now: float) -> None:
-        """Something is under way."""
+    def heard(self, peer: PeerId, at: float) -> None:
+        """Something is under way, of which a part came at that time."""
         if (link := self._links.get(peer)) is not None and link.direct:
-            link.hear(now)
+            link.hear(at)
 
     def on_ping(self, peer: PeerId, ping: Ping, now: float) -> None:
         link, view = self._links[peer], self._membership.view

@@ -49,7 +49,7 @@ class Wiring:
         self._on_event: dict[type[Any], Callable[[Any], None]] = {
             ev.FrameReceived: self._on_frame_received,
             ev.Relayed: lambda e: self._on_via(None, e.frame, e.payload, len(e.payload) / RELAY_BYTES_PER_S),
-            ev.Heard: lambda e: self.vitals.heard(e.peer, self._now),
+            ev.Heard: lambda e: self.vitals.heard(e.peer, e.at),
             ev.LinkUp: self._on_link_up,
             ev.LinkDown: self._on_link_down,
             ev.DialFailed: lambda e: self.links.on_dial_failed(e.peer, e.refused, self._now),

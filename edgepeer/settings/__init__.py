@@ -4,21 +4,22 @@ from edgepeer.settings.fields import Setting, settings_of
 from edgepeer.settings.model import (
     BrokerSettings,
     EmulateSettings,
+    ExportSettings,
     FabricSettings,
-    IsolationSettings,
     JobSettings,
     PeerSettings,
-    RunSettings,
-    SoakSettings,
     StatusSettings,
     TrainSettings,
     VerbSettings,
 )
+from edgepeer.settings.simulating import ExploreSettings, IsolationSettings, RunSettings, SoakSettings
 from edgepeer.settings.sources import find_config, load_settings, variable
 
 __all__ = [
     "BrokerSettings",
     "EmulateSettings",
+    "ExploreSettings",
+    "ExportSettings",
     "FabricSettings",
     "IsolationSettings",
     "JobSettings",

@@ -7,95 +7,46 @@ flags, their help and the text of a refusal all follow from the fields here.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct
 
 from edgepeer.errors import ConfigError
+from edgepeer.settings.types import FAULTS as _FAULTS
+from edgepeer.settings.types import Address as _Address
+from edgepeer.settings.types import BrokerUrl as _BrokerUrl
+from edgepeer.settings.types import CheckpointEvery as _CheckpointEvery
+from edgepeer.settings.types import CheckpointKeep as _CheckpointKeep
+from edgepeer.settings.types import DeviceSpeed as _DeviceSpeed
+from edgepeer.settings.types import EmulatedBroker as _EmulatedBroker
+from edgepeer.settings.types import Faults as _Faults
+from edgepeer.settings.types import Listen as _Listen
+from edgepeer.settings.types import LogLevel as _LogLevel
+from edgepeer.settings.types import Models as _Models
+from edgepeer.settings.types import Name as _Name
+from edgepeer.settings.types import Place as _Place
+from edgepeer.settings.types import Text as _Text
+from edgepeer.settings.types import says as _says
 from edgepeer.wire.protocols import STATIC_TIMEOUT_S, ProtocolName
 
 __all__ = [
     "COMMON",
-    "VERBS",
+    "MAX_MEMORY",
     "BrokerSettings",
     "EmulateSettings",
+    "ExportSettings",
     "FabricSettings",
-    "IsolationSettings",
     "JobSettings",
     "PeerSettings",
-    "RunSettings",
-    "SoakSettings",
     "StatusSettings",
     "TrainSettings",
     "VerbSettings",
 ]
 
+MAX_MEMORY: Final = 2**24
+"""MiB."""
 COMMON: Final = ("broker", "fabric", "log_level", "log_json")
 """Settings that the [common] table and EDGEPEER_<NAME> give to several verbs at once."""
-
-_PORT = r"([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-_HOST = r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)"
-_MQTT = rf"mqtt://([^@/\s]+@)?{_HOST}(:{_PORT})?/?"
-
-_Listen = Annotated[str, Meta(pattern=rf"^{_HOST}:{_PORT}$", extra={"allowed": "host:port, port 0 being any free one"})]
-_Place = Annotated[
-    str,
-    Meta(
-        pattern=rf"^({_HOST}:)?{_PORT}$",
-        extra={"allowed": "a port or host:port as text, port 0 being any free one", "metavar": "[HOST:]PORT"},
-    ),
-]
-_Address = Annotated[str, Meta(pattern=rf"^{_HOST}:{_PORT}$", max_length=128)]
-_BrokerUrl = Annotated[
-    str,
-    Meta(
-        pattern=rf"^{_MQTT}(, ?{_MQTT})*$",
-        extra={"allowed": "mqtt://[user:password@]host[:port], or several with commas between", "url": True},
-    ),
-]
-_EmulatedBroker = Annotated[
-    str,
-    Meta(
-        pattern=rf"^(embedded|mosquitto|{_MQTT})$",
-        extra={"allowed": "embedded, mosquitto or mqtt://[user:password@]host[:port]", "url": True},
-    ),
-]
-_Name = Annotated[
-    str,
-    Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$",
-        extra={"allowed": "1 to 63 letters, digits, '.', '_' and '-', a letter or digit first"},
-    ),
-]
-_Text = Annotated[str, Meta(min_length=1, max_length=512)]
-
-
-def _says(description: str, **extra: Any) -> Meta:
-    return Meta(description=description, extra=extra)
-
-
-_Faults = Annotated[tuple[_Text, ...], Meta(max_length=256)]
-_FAULTS: Final = {"metavar": "FAULT", "separator": ";", "allowed": "at most 256 faults, such as the help shows"}
-
-
-_LogLevel = Annotated[Literal["debug", "info", "warning", "error"], _says("The least serious log line to show.")]
-
-
-_DeviceSpeed = Annotated[
-    _Text,
-    _says(
-        "Emulate a slower device, seconds a batch: none, constant:0.1, exponential:0.1, shifted:0.05,0.1, trace:FILE, "
-        "or stragglers:0.1,8,0.25, which is 0.1 s, but 8 times that at a random quarter of the peers in each round.",
-        metavar="MODEL",
-    ),
-]
-_CheckpointEvery = Annotated[
-    Annotated[int, Meta(ge=0, le=100_000)],
-    _says("Keep the state of the training in the state directory every so many rounds; 0: never."),
-]
-_CheckpointKeep = Annotated[
-    Annotated[int, Meta(ge=1, le=1000)], _says("How many checkpoints stay; older ones are deleted.")
-]
 
 
 class VerbSettings(Struct, frozen=True, kw_only=True):
@@ -175,6 +126,11 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
     trainer: Annotated[
         Literal["auto", "keras", "numpy"], _says("What computes gradients; auto does as the job says.")
     ] = "auto"
+    models: _Models = ()
+    memory: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_MEMORY)] | None,
+        _says("MiB of memory that a job's model may take; without it, what the machine has available."),
+    ] = None
     data_dir: Annotated[Path | None, _says("Directory with this device's data sets.", metavar="DIR")] = None
     dataset: Annotated[
         _Text | None, _says("This device's own data, such as local:PATH, instead of what the job names.")
@@ -218,7 +174,27 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
     ] = "digits"
     batch_size: Annotated[Annotated[int, Meta(ge=1, le=65536)], _says("Samples per peer and round.")] = 50
     learning_rate: Annotated[Annotated[float, Meta(gt=0, le=100)], _says("Step size of the optimizer.")] = 0.005
-    optimizer: Annotated[Literal["sgd", "adam"], _says("Optimizer.")] = "adam"
+    optimizer: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=255)],
+        _says(
+            "Optimizer, with what it takes in Keras: sgd:momentum=0.9,nesterov=true, adam, adamw:weight_decay=0.01, "
+            "rmsprop, adagrad; with trainer keras also adadelta, adamax, nadam, ftrl, lion.",
+            metavar="NAME[:KEY=VALUE,...]",
+        ),
+    ] = "adam"
+    schedule: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=255)],
+        _says(
+            "Of the learning rate: constant, step:every=50,factor=0.5, exponential:steps=100,rate=0.9, inverse-time, "
+            "cosine:alpha=0.1, polynomial:end=0.1,power=2; all take warmup=10.",
+            metavar="NAME[:KEY=VALUE,...]",
+        ),
+    ] = "constant"
+    loss: Annotated[
+        Literal["auto", "crossentropy", "binary_crossentropy", "mse", "mae", "huber"],
+        _says("Loss; auto: crossentropy where y is integer labels, mse where it is other numbers."),
+    ] = "auto"
+    stop_on_nan: Annotated[bool, _says("End the run with the first round whose loss is not finite.")] = False
     rounds: Annotated[Annotated[int, Meta(ge=1, le=100_000)], _says("Rounds to train.")] = 200
     seed: Annotated[
         Annotated[int, Meta(ge=0, le=2**31 - 1)],
@@ -244,8 +220,12 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
         ),
     ] = "exact"
     eval_every: Annotated[
-        Annotated[int, Meta(ge=1, le=100_000)], _says("Measure the test accuracy every so many rounds.")
+        Annotated[int, Meta(ge=1, le=100_000)], _says("Measure the test accuracy, or error, every so many rounds.")
     ] = 10
+    save: Annotated[
+        Path | None,
+        _says("Write the trained model there: .keras for Keras, .npz for NumPy (dense models).", metavar="FILE"),
+    ] = None
     timeout: Annotated[
         Annotated[float, Meta(ge=1, le=86_400)],
         _says("Give up after so many seconds in which no peer joined and no round finished."),
@@ -327,61 +307,12 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
     broker_down: Annotated[_Faults, _says("Stop the broker, 10..30, and start it again, empty.", **_FAULTS)] = ()
 
 
-class SoakSettings(VerbSettings, frozen=True, kw_only=True):
-    """Settings of `edgepeer simulate soak`."""
+class ExportSettings(VerbSettings, frozen=True, kw_only=True):
+    """Settings of `edgepeer export`."""
 
-    verb: ClassVar[str] = "simulate-soak"
+    verb: ClassVar[str] = "export"
 
-    hours: Annotated[
-        Annotated[float, Meta(gt=0, le=10_000)] | None,
-        _says("How long; an hour if neither this nor seconds nor schedules are given."),
-    ] = None
-    seconds: Annotated[Annotated[float, Meta(gt=0, le=100_000_000)] | None, _says("The same in seconds.")] = None
-    schedules: Annotated[
-        Annotated[int, Meta(ge=1, le=1_000_000_000)] | None,
-        _says("How many schedules, at most; time may be up before."),
-    ] = None
-    seed: Annotated[Annotated[int, Meta(ge=0, le=2**53)], _says("Seed of the first schedule.")] = 0
-    peers: Annotated[Annotated[int, Meta(ge=1, le=100)], _says("Peers of a fleet, at most.")] = 15
-
-    def __post_init__(self) -> None:
-        if self.hours is not None and self.seconds is not None:
-            raise ConfigError(f"seconds = {self.seconds:g}: hours say how long already; give one of them")
-
-
-class RunSettings(VerbSettings, frozen=True, kw_only=True):
-    """Settings of `edgepeer simulate run`."""
-
-    verb: ClassVar[str] = "simulate-run"
-
-    files: Annotated[
-        Annotated[tuple[Path, ...], Meta(max_length=100_000)],
-        _says("The schedules.", allowed="paths", metavar="FILE..."),
-    ] = ()
-
-
-class IsolationSettings(VerbSettings, frozen=True, kw_only=True):
-    """Settings of `edgepeer simulate isolation`."""
-
-    verb: ClassVar[str] = "simulate-isolation"
-
-    peers: Annotated[
-        Annotated[tuple[Annotated[int, Meta(ge=2, le=255)], ...], Meta(min_length=1, max_length=16)],
-        _says("Sizes of the trees.", allowed="integers from 2 to 255, with commas between", metavar="N,N"),
-    ] = (7, 15, 31, 63)
-    trials: Annotated[Annotated[int, Meta(ge=1, le=1_000_000)], _says("Random orders of failures of each tree.")] = 2000
-    seed: Annotated[Annotated[int, Meta(ge=0, le=2**53)], _says("Seed of the random orders.")] = 0
-    json: Annotated[Path | None, _says("Write the numbers to this file.", metavar="FILE")] = None
-    plot: Annotated[Path | None, _says("Write a picture to this PNG file.", metavar="FILE")] = None
-
-
-VERBS: Final[tuple[type[VerbSettings], ...]] = (
-    BrokerSettings,
-    PeerSettings,
-    TrainSettings,
-    EmulateSettings,
-    StatusSettings,
-    SoakSettings,
-    RunSettings,
-    IsolationSettings,
-)
+    log_level: _LogLevel = "error"
+    checkpoint: Annotated[Path | None, _says("A checkpoint, or a directory of some.", metavar="FILE")] = None
+    out: Annotated[Path | None, _says("The file to write: .keras or .npz.", metavar="FILE")] = None
+    models: _Models = ()

@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 
 from edgepeer.errors import ConfigError
 from edgepeer.settings.fields import Setting, settings_of
-from edgepeer.settings.model import COMMON, VERBS, VerbSettings
+from edgepeer.settings.model import COMMON, VerbSettings
+from edgepeer.settings.verbs import VERBS
 
 __all__ = ["CONFIG_NAME", "find_config", "load_settings", "variable"]
 

@@ -11,6 +11,7 @@ ledger.py      what must hold of every round
 world.py       puts them together; faults; the trace
 schedule.py    a fleet and its faults as text
 story.py       lets a schedule happen, and checks that it is survived
+account.py     what happened, told briefly
 drawing.py     random schedules
 shrinking.py   a smaller schedule that still breaks something
 soak.py        random schedules, one after the other

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from edgepeer.ids import PeerId
@@ -40,7 +41,7 @@ class _Session:
         self._buffered = 0
         self.up = Pipe(network, client.owner.id, BROKER, lambda message: broker.take(self, message))
         self.down = Pipe(network, BROKER, client.owner.id, self._take)
-        network.attach(self.up, self.down)
+        network.attach(client.owner.id, self.up, self.down)
 
     def end(self) -> None:
         self.over = True
@@ -49,7 +50,7 @@ class _Session:
 
     def say(self, event: ev.Event | Callable[[], None], size: int) -> None:
         """What the broker says has come to the client."""
-        self.down.arrives(Message(size, lambda: self._hear(event)))
+        self.down.arrives(Message(size, partial(self._hear, event)))
 
     def _hear(self, event: ev.Event | Callable[[], None]) -> None:
         if self.client.session is self:
@@ -63,6 +64,9 @@ class _Session:
         owner = self.client.owner
         if not owner.alive:
             return owner.powered
+        if owner.attentive:
+            message.arrive()
+            return True
         if owner.frozen and self._buffered + message.size > RECEIVE_BUFFER_BYTES:
             return False
         self._buffered += message.size
@@ -264,8 +268,10 @@ class Broker:
         client = session.client
 
         def hear() -> None:
-            if client.session is session:
-                client.session = None
+            if client.session is not session:
+                return
+            client.session = None
+            if client.owner.alive:  # otherwise a new life may wait by now
                 self._waiting[client.owner.id] = client
                 client.owner.receive(ev.ControlLost())
                 self._reconnect(client)

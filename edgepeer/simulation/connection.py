@@ -35,7 +35,9 @@ _SMALL_FRAME_BYTES: Final = 40
 class End:
     """One end of a connection."""
 
-    __slots__ = ("buffered", "connection", "dialled", "gone", "met_at", "open", "other", "owner", "pipe", "reading")
+    __slots__ = (
+        "buffered", "connection", "dialled", "far", "gone", "met_at", "open", "other", "owner", "pipe", "reading",
+    )  # fmt: skip
 
     def __init__(self, connection: Connection, owner: SimulatedPeer, other: PeerId, *, dialled: bool) -> None:
         self.connection = connection
@@ -55,7 +57,9 @@ class End:
         self.reading: tuple[memoryview | None, memoryview | bytes] | None = None
         """Where the frame that is arriving goes, and what it holds."""
         self.pipe: Pipe
-        """To the other end."""
+        """To the other end ..."""
+        self.far: End
+        """... which is this one."""
 
     # -- sending -------------------------------------------------------------------------------------------
 
@@ -68,9 +72,9 @@ class End:
         total = size + (len(encode(frame, size)) if size else _SMALL_FRAME_BYTES)
         if not self.open:
             return total
-        far = self.connection.end_of(self.other)
+        far = self.far
         if not size:
-            self.pipe.send(Message(total, lambda: far.receive(frame, payload, None, False, 0.0)))
+            self.pipe.send(Message(total, partial(far.receive, frame, payload, None, False, 0.0)))
             return total
         sinks: list[memoryview | None] = []
 
@@ -89,14 +93,16 @@ class End:
 
     def close(self, reason: str) -> None:
         """Close once everything that was sent is there."""
+        self._tear()  # nobody reads what still comes
         if self.open:
             self.open = False
-            far = self.connection.end_of(self.other)
-            self.pipe.send(Message(_SMALL_FRAME_BYTES, lambda: far.end(f"closed by the other end: {reason}")))
+            said = f"closed by the other end: {reason}"
+            self.pipe.send(Message(_SMALL_FRAME_BYTES, partial(self.far.end, said)))
             self.connection.network.clock.after(LINGER_S, self.abort)
 
     def abort(self) -> None:
         """Close at once; what has not arrived is lost."""
+        self._tear()
         if not self.gone:
             self.open, self.gone = False, True
             self.connection.reset_from(self)
@@ -139,7 +145,7 @@ class End:
     @property
     def receiving(self) -> bool:
         """Whether a frame is on its way in, and comes forward."""
-        sender, network = self.connection.end_of(self.other).owner, self.connection.network
+        sender, network = self.far.owner, self.connection.network
         return self.reading is not None and sender.powered and not network.is_cut(sender.id, self.owner.id)
 
     def meet(self, incarnation: int) -> None:
@@ -186,6 +192,7 @@ class Connection:
             End(self, dialled, dialler.id, dialled=False),
         )
         for end, far in (self.ends, self.ends[::-1]):
+            end.far = far
             end.pipe = Pipe(network, end.owner.id, end.other, far.take)
 
     def end_of(self, peer: PeerId) -> End:
@@ -194,17 +201,17 @@ class Connection:
     @property
     def over(self) -> bool:
         """Whether nobody has anything to do with it any more."""
-        return all(end.gone for end in self.ends)
+        return self.ends[0].gone and self.ends[1].gone
 
     def greet(self) -> None:
         """Both ends say who they are."""
-        for end, far in (self.ends, self.ends[::-1]):
-            end.pipe.send(Message(_SMALL_FRAME_BYTES, partial(far.meet, end.owner.incarnation)))
+        for end in self.ends:
+            end.pipe.send(Message(_SMALL_FRAME_BYTES, partial(end.far.meet, end.owner.incarnation)))
             end.expect_hello()
 
     def reset_from(self, end: End) -> None:
         """This end is gone without a word but a reset: what it has sent is dropped, and the reset may get lost."""
-        far = self.end_of(end.other)
+        far = end.far
         end.pipe.destroy()
         network = self.network
 

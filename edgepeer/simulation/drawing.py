@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import Final, Protocol, TypeVar
 
 from edgepeer.simulation.network import BROKER
 from edgepeer.simulation.schedule import KINDS, Fault, Schedule, names
 
-__all__ = ["DRAWN", "LONG_S", "Picker", "Random", "draw_schedule"]
+__all__ = ["DRAWN", "LONG_S", "Picker", "Random", "draw_schedule", "draw_story"]
 
 _T = TypeVar("_T")
 
@@ -130,17 +132,71 @@ def _distinct(pick: Picker, some: list[str], many: int) -> list[str]:
     return who
 
 
-def _in_order(faults: list[Fault]) -> tuple[Fault, ...]:
-    """By time; nobody joins twice, and nobody comes to a broker that has lost its memory before the others are back.
-
-    Such a newcomer begins a fleet of its own, since nothing tells it of another.
-    """
+def _in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    """By time; nobody joins twice."""
     seen: set[tuple[str, ...]] = set()
     kept: list[Fault] = []
     for fault in sorted(faults, key=lambda fault: fault.at):
-        begins = fault.at if fault.kind == "join" else fault.until if fault.kind in ("kill", "power") else None
-        lost = any(f.extra == "forget" and f.at - 5 <= (begins or 0) <= f.end + 5 for f in faults)
-        if not (fault.kind == "join" and fault.who in seen) and not (begins is not None and lost):
+        if not (fault.kind == "join" and fault.who in seen):
             kept.append(fault)
             seen.add(fault.who)
     return tuple(kept)
+
+
+# -- stories for soaks -------------------------------------------------------------------------------------------
+
+
+def draw_story(pick: Picker, *, peers: int) -> Schedule:
+    """A fleet of up to so many peers, coded or not, with faults of all kinds, and what is hard on a fleet among them:
+    restarts within partitions, isolation again and again, several who would take over at once, joiners at any time."""
+    coded = pick.integer(0, 3) == 3
+    schedule = draw_schedule(pick, peers=(1, peers), most_faults=8, within_s=20.0, lengths_s=LONG_S, coded=coded)
+    fleet = names(schedule.peers)
+    hard = pick.many(2, lambda pick: pick.choice(_HARD)(pick, fleet)) if len(fleet) >= 3 else []
+    joins = pick.many(2, lambda pick: _draw_fault(pick, ("join",), fleet, 20.0, LONG_S))
+    return replace(schedule, faults=_in_order([*schedule.faults, *chain.from_iterable(hard), *joins]))
+
+
+def _restarts_apart(pick: Picker, fleet: list[str]) -> list[Fault]:
+    """Some start anew while they can't reach the others, or the others them."""
+    at, lasts = pick.integer(0, 1000) / 100, pick.choice([2.0, 5.0, 12.0, 40.0])
+    who = _distinct(pick, fleet, pick.integer(1, max(1, len(fleet) // 2)))
+    if pick.integer(0, 1):
+        who.append(BROKER)
+    faults = [Fault(at, "partition", tuple(who), round(at + lasts, 2))]
+    for victim in _distinct(pick, fleet, pick.integer(1, 2)):
+        dies = round(at + lasts * pick.integer(0, 8) / 10, 2)
+        lives = round(dies + pick.choice([0.1, 0.5, 2.0]), 2)
+        faults.append(Fault(dies, pick.choice(["kill", "power"]), (victim,), lives))
+    return faults
+
+
+def _isolated_again(pick: Picker, fleet: list[str]) -> list[Fault]:
+    """The same peer, with little time between."""
+    (who,), at = _distinct(pick, fleet, 1), pick.integer(0, 1000) / 100
+    faults = []
+    for _ in range(pick.integer(2, 4)):
+        until = round(at + pick.choice([0.5, 2.0, 3.2, 5.0, 12.0]), 2)
+        faults.append(Fault(at, "isolate", (who,), until))
+        at = round(until + pick.choice([0.0, 0.1, 1.0, 4.0]), 2)
+    return faults
+
+
+def _several_candidates(pick: Picker, fleet: list[str]) -> list[Fault]:
+    """The root goes, and two or three who would take over hardly reach each other."""
+    at, lasts = pick.integer(0, 1000) / 100, pick.choice([5.0, 12.0, 40.0])
+    root, heirs = fleet[0], fleet[1 : 1 + pick.integer(2, 3)]
+    ends = round(at + lasts, 2)
+    kind = pick.choice(["isolate", "freeze", "kill", "power"])
+    back = ends if kind in ("isolate", "freeze") or pick.integer(0, 1) else None
+    faults = [Fault(at, kind, (root,), back)]
+    ways = [(one, other) for at, one in enumerate(heirs) for other in (*heirs[at + 1 :], BROKER)]
+    for one, other in ways:
+        cut = pick.choice(["cut", "oneway", "none"])
+        if cut != "none":
+            both = (other, one) if pick.integer(0, 1) else (one, other)
+            faults.append(Fault(round(at + pick.choice([0.0, 0.1, 0.5]), 2), cut, both, ends))
+    return faults
+
+
+_HARD: Final = (_restarts_apart, _isolated_again, _several_candidates)

@@ -61,7 +61,7 @@ class Lines:
 
     def receiving(self) -> list[PeerId]:
         """The peers of whom a part of a frame has just come."""
-        return [peer for peer in sorted(self._ends) if self._ends[peer].receiving]
+        return sorted([peer for peer, end in self._ends.items() if end.receiving])
 
     # -- what the network tells --------------------------------------------------------------------------------
 

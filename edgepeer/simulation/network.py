@@ -61,8 +61,8 @@ class Network:
         """Delivered."""
         self.torn = 0
         """Connections that broke with a frame under way."""
-        self._connections: list[Connection] = []
-        self._control: list[Pipe] = []
+        self._connections: dict[PeerId, list[Connection]] = {}  # by each of both peers, in the order of their making
+        self._control: dict[PeerId, list[Pipe]] = {}  # by client
 
     # -- what the way does to a message -----------------------------------------------------------------------
 
@@ -93,13 +93,13 @@ class Network:
         self.cuts[source, target] -= 1
         if self.cuts[source, target] <= 0:
             del self.cuts[source, target]
-            for pipe in self._pipes():
+            for pipe in self._pipes(source if target == BROKER else target):
                 if {pipe.source, pipe.target} == {source, target}:
                     pipe.try_again()
 
     def resumed(self, peer: PeerId) -> None:
         """A process reads again, or a machine runs again."""
-        for pipe in self._pipes():
+        for pipe in self._pipes(peer):
             if pipe.target == peer:
                 pipe.flush()
 
@@ -157,9 +157,9 @@ class Network:
         def connected(peer: SimulatedPeer) -> None:
             if not source.alive:
                 return
-            self._connections = [each for each in self._connections if not each.over]
             connection = Connection(self, source, peer)
-            self._connections.append(connection)
+            for end in connection.ends:
+                self._connections[end.owner.id] = [*self._of(end.owner.id), connection]
             if not peer.alive:
                 connection.end_of(peer.id).abort()
             connection.greet()
@@ -171,20 +171,21 @@ class Network:
         ends = (connection.end_of(peer.id) for connection in self._of(peer.id))
         return sum(end.owner is peer and end.open and end.met_at is None for end in ends)
 
-    def attach(self, *pipes: Pipe) -> None:
-        """Pipes of a connection to the broker: cuts and heals concern them too."""
-        self._control = [pipe for pipe in self._control if not pipe.broken] + list(pipes)
+    def attach(self, client: PeerId, *pipes: Pipe) -> None:
+        """Pipes of a client's connection to the broker: cuts and heals concern them too."""
+        self._control[client] = [pipe for pipe in self._control.get(client, ()) if not pipe.broken] + list(pipes)
 
     def _of(self, peer: PeerId) -> list[Connection]:
-        return [each for each in self._connections if peer in (each.ends[0].owner.id, each.ends[1].owner.id)]
+        return [each for each in self._connections.get(peer, ()) if not each.over]
 
-    def _pipes(self) -> list[Pipe]:
-        return [end.pipe for each in self._connections for end in each.ends] + self._control
+    def _pipes(self, peer: PeerId) -> list[Pipe]:
+        """All that lead to or from this peer."""
+        return [end.pipe for each in self._of(peer) for end in each.ends] + self._control.get(peer, [])
 
     def connections(self) -> list[tuple[PeerId, PeerId]]:
         """The pairs that are connected, in order."""
         found = set()
-        for connection in self._connections:
+        for connection in (each for some in self._connections.values() for each in some):
             if all(end.open and end.met_at is not None for end in connection.ends):
                 one, other = (end.owner.id for end in connection.ends)
                 found.add((min(one, other), max(one, other)))

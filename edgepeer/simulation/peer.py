@@ -214,7 +214,7 @@ class SimulatedPeer:
                 self._timer = float("inf")
                 if self.alive:
                     for peer in self.lines.receiving():
-                        self.receive(ev.Heard(peer))
+                        self.receive(ev.Heard(peer, self._world.clock.now))
                     self._do(self.node.tick(self._world.clock.now))
 
         self._world.clock.at(deadline, lambda: self.soon(fire))
@@ -255,7 +255,6 @@ class SimulatedPeer:
         if not self.views or self.views[-1].run != effect.view.run:
             self._forget()
         self.views.append(effect.view)
-        self._world.installed(effect.view)
         self.later(0.0, self._next_round)
 
     def _forget(self) -> None:

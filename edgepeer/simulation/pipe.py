@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from edgepeer.ids import PeerId
@@ -72,8 +73,8 @@ class Pipe:
         message.seconds = message.size / model.rate_bytes_per_s
         self.free_at = start + message.seconds
         if message.begin is not None:
-            clock.at(start + model.latency_s, lambda: self._begins(message))
-        clock.at(self.free_at + model.latency_s, lambda: self.arrives(message))
+            clock.at(start + model.latency_s, partial(self._begins, message))
+        clock.at(self.free_at + model.latency_s, partial(self.arrives, message))
 
     def destroy(self) -> None:
         """Nothing arrives any more."""

@@ -77,7 +77,12 @@ class Fault:
 
     def __str__(self) -> str:
         time = f"{self.at:g}" + (f"..{self.until:g}" if self.until is not None else "")
-        return f"{time:<11} {' '.join([self.kind, *self.who, *([self.extra] if self.extra else [])])}"
+        return f"{time:<11} {self.deed}"
+
+    @property
+    def deed(self) -> str:
+        """What happens, and to whom."""
+        return " ".join([self.kind, *self.who, *([self.extra] if self.extra else [])])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import count, takewhile
+from typing import TypeAlias
 
 from edgepeer.errors import ProtocolBug
-from edgepeer.simulation.drawing import LONG_S, Random, draw_schedule
+from edgepeer.simulation.account import Account
+from edgepeer.simulation.drawing import Random, draw_story
 from edgepeer.simulation.schedule import Schedule
 from edgepeer.simulation.shrinking import shrink
 from edgepeer.simulation.story import Story
 
-__all__ = ["Tally", "broken", "smallest", "soak"]
+__all__ = ["Looked", "Over", "Tally", "broken", "drawn_from", "look", "smallest", "soak"]
 
 
 @dataclass(slots=True)
@@ -29,22 +34,47 @@ class Tally:
     faults: Counter[str] = field(default_factory=Counter)
     """By kind: how many found somebody to happen to."""
 
+    def add(self, other: Tally) -> None:
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
-def broken(schedule: Schedule, tally: Tally | None = None) -> str | None:
-    """What a schedule breaks, None if all is well."""
-    story = Story(schedule)
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What one seed has come to."""
+
+    seed: int
+    complaint: str | None
+    """What it breaks."""
+    tally: Tally
+
+
+Over: TypeAlias = Callable[[Callable[[int], Looked], Iterator[int]], Iterator[Looked]]
+"""`map`, or what does the same on several cores, in any order: takes seeds only as it needs them."""
+
+
+def broken(schedule: Schedule, tally: Tally | None = None, account: Account | None = None) -> str | None:
+    """What a schedule breaks, None if all is well. `tally` and `account` are kept, if given."""
+    story = Story(schedule, account=account)
     try:
         story.tell()
     except ProtocolBug as error:
         return str(error)
+    except Exception as error:  # whatever the protocol raises, somebody must be able to let it happen again
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__} in {where.name}, line {where.lineno} of {where.filename}: {error}"
     finally:
         if tally is not None:
-            tally.schedules += 1
-            tally.unfinished += not story.ended_well
-            tally.rounds += story.world.ledger.checked
-            tally.events += story.world.clock.events
-            tally.virtual_s += story.world.clock.now
-            tally.faults.update(story.happened)
+            tally.add(
+                Tally(
+                    schedules=1,
+                    unfinished=not story.ended_well,
+                    rounds=story.world.ledger.checked,
+                    events=story.world.clock.events,
+                    virtual_s=story.world.clock.now,
+                    faults=Counter(story.happened),
+                )
+            )
     return None
 
 
@@ -59,21 +89,37 @@ def smallest(schedule: Schedule, *, tries: int = 400) -> Schedule:
     return replace(small, comment=" ".join((broken(small) or "").split())[:300])
 
 
-def soak(go_on: Callable[[Tally], bool], *, seed: int = 0, peers: int = 15) -> Schedule | None:
+def drawn_from(seed: int, peers: int) -> Schedule:
+    """A seed's schedule, with up to so many peers."""
+    return draw_story(Random(seed), peers=peers)
+
+
+def look(seed: int, *, peers: int) -> Looked:
+    """Let a seed's schedule happen."""
+    tally = Tally()
+    return Looked(seed, broken(drawn_from(seed, peers), tally), tally)
+
+
+def soak(
+    go_on: Callable[[Tally], bool], *, seed: int = 0, peers: int = 21, limit: int | None = None, over: Over = map
+) -> Looked | None:
     """Go through schedules with up to so many peers.
 
     Args:
         go_on: asked before each schedule.
         seed: of the first schedule; the next has the next seed.
         peers: how many at most.
+        limit: of the number of schedules.
+        over: what goes through them.
 
     Returns:
-        The first schedule that breaks something, None if there was none.
+        The first that was found to break something, None if none was.
     """
     tally = Tally()
-    while go_on(tally):
-        pick = Random(seed + tally.schedules)
-        schedule = draw_schedule(pick, peers=(1, peers), most_faults=8, within_s=20.0, lengths_s=LONG_S)
-        if broken(schedule, tally) is not None:
-            return schedule
+    seeds = takewhile(lambda _: go_on(tally), count(seed) if limit is None else iter(range(seed, seed + limit)))
+    for looked in over(partial(look, peers=peers), seeds):
+        tally.add(looked.tally)
+        if looked.complaint is not None:
+            return looked
+    go_on(tally)
     return None

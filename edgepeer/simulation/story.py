@@ -21,11 +21,12 @@ from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.node import Node
+from edgepeer.simulation.account import Account
 from edgepeer.simulation.broker import GRACE_S
 from edgepeer.simulation.network import BROKER, DIAL_TIMEOUT_S, LinkModel
 from edgepeer.simulation.peer import SimulatedPeer
 from edgepeer.simulation.schedule import Fault, Schedule, names
-from edgepeer.simulation.world import Workload, World
+from edgepeer.simulation.world import Everybody, Workload, World
 from edgepeer.topology import tree
 
 __all__ = ["SMALL_SEGMENTS", "Story", "recovery_s"]
@@ -53,8 +54,9 @@ def recovery_s(schedule: Schedule, limits: Limits) -> float:
 class Story:
     """One schedule, told once."""
 
-    def __init__(self, schedule: Schedule, limits: Limits = SMALL_SEGMENTS) -> None:
+    def __init__(self, schedule: Schedule, limits: Limits = SMALL_SEGMENTS, account: Account | None = None) -> None:
         self.schedule = schedule
+        self._account = account
         self.limits = limits
         self.world = World(
             seed=schedule.seed,
@@ -77,11 +79,14 @@ class Story:
             code=schedule.code,
             wait=schedule.wait,
         )
+        self.world.on_effect = account.on_effect if account is not None else None
         self.happened: list[str] = []
         """The kinds of the faults that found somebody to happen to."""
         self.ended_well = False
         """Whether everybody who lives was asked to finish, and did."""
         self._began = 0.0
+        self._all_in = Everybody(self.world.network.alive)
+        self._all_done = Everybody(self.world.network.alive)
         self._progress: dict[SimulatedPeer, tuple[int, float]] = {}  # last round over, and the calm spent since
         for name in names(schedule.peers):
             self.world.add(name)
@@ -124,6 +129,7 @@ class Story:
         """
         world, schedule = self.world, self.schedule
         world.clock.budget = STORM * schedule.peers * BEGIN_S
+        self._tell(f"{' '.join(world.network.peers)} start")
         if not world.run_until(self._together, BEGIN_S):
             raise ProtocolBug(f"the fleet did not come together: {self._where()}")
         self._began = world.clock.now
@@ -134,6 +140,7 @@ class Story:
         patience = max((self._over(fault) for fault in schedule.faults), default=self.recovery_s) - schedule.end
         together = world.run_until(world.settled, patience)
         if not self._possible():
+            self._tell("too few are left to go on")
             return world
         if not together:
             raise ProtocolBug(f"no common view {patience:.0f} s after the last fault: {self._where()}")
@@ -142,42 +149,48 @@ class Story:
             raise ProtocolBug(f"rounds did not end everywhere: {self._where()}")
         self._compare()
         self.ended_well = True
+        self._tell(self._result())
         return world
 
     def _together(self) -> bool:
-        alive = self.world.alive
-        views = [peer.node.view for peer in alive]
-        return len(alive) == self.schedule.peers and all(
-            view is not None and view.size == len(alive) and view.run == self.world.run_id for view in views
-        )
+        peers, run = self.schedule.peers, self.world.run_id
+
+        def in_it(peer: SimulatedPeer) -> bool:
+            return (view := peer.node.view) is not None and (view.size, view.run) == (peers, run)
+
+        return len(self.world.network.alive) == peers and self._all_in(in_it)
 
     def _over_and_done(self) -> bool:
         """Whether all who live have come to the last round, in one view; or all have left."""
-        alive = self.world.alive
-        return not alive or (all(peer.done >= self.world.rounds for peer in alive) and self.world.settled())
+        last = self.world.rounds
+        return not self.world.network.alive or (self._all_done(lambda peer: peer.done >= last) and self.world.settled())
 
     def _possible(self) -> bool:
-        """Whether those who are alive are to go on: a quorum of the newest view, in the lives that it means; or those
-        who are left of it, where so many others have started anew that there will be none any more; or, where nobody
-        of it is left, as many as the run asks for.
+        """Whether those who are alive are to go on: a quorum of the newest view that any of them is in, in the lives
+        that it means; or those who are left of it, where so many others have ended, and their machines say so or they
+        have started anew, that there will be none any more; or, where nobody is in a view, as many as the run asks for.
         """
-        view, alive = self.world.newest, {peer.id: peer for peer in self.world.alive if not peer.leaving}
-        if view is None or not alive:
-            return len(alive) >= self.schedule.peers
+        alive = {peer.id: peer for peer in self.world.alive if not peer.leaving}
+        views = [view for peer in alive.values() if (view := peer.node.view) is not None]
+        if not views:
+            return len(alive) >= (self.schedule.peers if self.world.run_id else 1)
+        view = max(views, key=lambda each: each.place)
         lives = {p: peer for p, peer in alive.items() if p in view and peer.incarnation == view.member(p).incarnation}
         nodes = [peer.node for peer in lives.values() if isinstance(peer.node, Node)]
         settled = any(node.view == view and node.membership.settled for node in nodes)
-        if view.may_go_on(lives, settled=settled):
-            return view.run == self.world.run_id or len(alive) >= self.schedule.peers
-        if not lives:
-            return not self.world.run_id or len(alive) >= self.schedule.peers
-        rest = [p for p in view.ids if p not in alive or p in lives]
-        return not view.may_go_on(rest, settled=settled) and view.run == self.world.run_id
+        off = self.world.network.off
+        rest = [p for p in view.ids if p in lives or p in off]
+        if not (view.may_go_on(lives, settled=settled) or not view.may_go_on(rest, settled=settled)):
+            return False
+        return view.run == self.world.run_id or len(alive) >= self.schedule.peers
 
     def _compare(self) -> None:
         histories = {tuple(sorted(peer.digests.items())) for peer in self.world.alive}
         if self.world.run_id and len(histories) > 1:
             raise ProtocolBug("living peers have different histories")
+        views = [peer.node.view for peer in self.world.alive]
+        if any(view != views[0] for view in views):
+            raise ProtocolBug(f"two views have one stamp: {self._where()}")
 
     def _look(self) -> None:
         """Once a second: has anybody waited for too long?"""
@@ -193,6 +206,17 @@ class Story:
                     f"round {peer.done + 1} did not end at {peer.id} within {self.calm_s:.1f} s: {self._where()}"
                 )
         self.world.clock.after(_LOOK_EVERY_S, self._look)
+
+    def _result(self) -> str:
+        alive = sorted(self.world.alive, key=lambda peer: peer.id)
+        if not alive:
+            return "nobody is left"
+        done = " ".join(str(number) for number in sorted({peer.done for peer in alive}))
+        return f"{' '.join(peer.id for peer in alive)} have come to round {done} in one view"
+
+    def _tell(self, title: str) -> None:
+        if self._account is not None:
+            self._account.begin(title, self.world.clock.now)
 
     def _where(self) -> str:
         """Where everybody stands, for people."""
@@ -210,8 +234,13 @@ class Story:
             "kill": self._kill, "power": self._kill, "freeze": self._freeze, "slow": self._slow,
             "broker": self._broker, "leave": self._leave, "join": self._join, "timeout": self._timeout,
         }  # fmt: skip
+        self._tell(str(fault))
+        if fault.until is not None:
+            self._later(fault, partial(self._tell, f"{fault.until:<11g} end of {fault.deed}"))
         if happen[fault.kind](fault):
             self.happened.append(fault.kind)
+        else:
+            self._tell("            meets nobody")
 
     def _later(self, fault: Fault, do: Callable[[], object]) -> None:
         if fault.until is not None:

@@ -26,9 +26,8 @@ from edgepeer.simulation.coded_app import chunk_vector
 from edgepeer.simulation.ledger import Ledger
 from edgepeer.simulation.network import BROKER, LinkModel, Network
 from edgepeer.simulation.peer import SimulatedPeer, vector_of
-from edgepeer.topology.view import View
 
-__all__ = ["Workload", "World"]
+__all__ = ["Everybody", "Workload", "World"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +46,22 @@ class Workload:
     """How many peers must be in before the run starts."""
     weights: tuple[float, ...] = (0.5, 1.0, 2.0, 0.0)
     """Of the contributions, in turn. What has the weight 0 is full of NaN."""
+
+
+class Everybody:
+    """Asks whether something holds for all who live, as often as after everything that happens: so for whom it did not
+    hold the last time is asked first."""
+
+    def __init__(self, alive: dict[PeerId, SimulatedPeer]) -> None:
+        self._alive = alive
+        self._doubtful: SimulatedPeer | None = None
+
+    def __call__(self, holds: Callable[[SimulatedPeer], bool]) -> bool:
+        doubtful = self._doubtful
+        if doubtful is not None and doubtful.alive and not holds(doubtful):
+            return False
+        self._doubtful = next((peer for peer in self._alive.values() if not holds(peer)), None)
+        return self._doubtful is None
 
 
 class World:
@@ -91,9 +106,10 @@ class World:
                 name=f"{code} {wait}", build=self.build_code, enough=policy.enough, deadline_s=policy.deadline_s
             )
         self.ledger = Ledger(self.contribution, protocol, self.all_chunks if self.coding else None)
-        self.newest: View | None = None
-        """The newest view that anybody has ever worked in."""
+        self._agreed = Everybody(self.network.alive)
         self._digest = hashlib.blake2b(digest_size=16)
+        self.on_effect: Callable[[float, PeerId, fx.Effect], None] | None = None
+        """Told of everything that any peer does, and when."""
         self.log: list[str] | None = None
         """Set to a list to keep the whole trace."""
 
@@ -156,11 +172,6 @@ class World:
             if peer is not None:
                 self.broker.check(peer)
 
-    def installed(self, view: View) -> None:
-        """Somebody works in a view."""
-        if self.newest is None or self.newest.precedes(view):
-            self.newest = view
-
     @property
     def alive(self) -> list[SimulatedPeer]:
         return list(self.network.alive.values())
@@ -174,15 +185,20 @@ class World:
     def run_rounds(self, rounds: int | None = None, limit_s: float = 600.0) -> bool:
         """Let time pass until `rounds` rounds (default: all) are over at every living peer."""
         target = rounds if rounds is not None else self.rounds
-        alive = self.network.alive
-        return self.run_until(lambda: bool(alive) and all(p.done >= target for p in alive.values()), limit_s)
+        alive, everybody = self.network.alive, Everybody(self.network.alive)
+        return self.run_until(lambda: bool(alive) and everybody(lambda peer: peer.done >= target), limit_s)
 
     def settled(self) -> bool:
         """Whether all living peers work in one view that holds exactly them."""
-        alive = self.alive
-        views = {peer.node.view for peer in alive}
-        view = next(iter(views)) if len(views) == 1 else None
-        return view is not None and set(view.ids) == {peer.id for peer in alive}
+        alive = self.network.alive
+        view = next((peer.node.view for peer in alive.values()), None)
+        if view is None or view.size != len(alive):
+            return False
+
+        def agrees(peer: SimulatedPeer) -> bool:
+            return peer.id in view and (own := peer.node.view) is not None and own.stamp == view.stamp
+
+        return self._agreed(agrees)
 
     # -- the application -----------------------------------------------------------------------------------
 
@@ -201,7 +217,9 @@ class World:
 
     def all_chunks(self, outcome: fx.RoundCommitted) -> FloatVector:
         """Of a coded round: the plain sum over all chunks, as long as the one that was committed."""
-        view = next(v for p in self.network.peers.values() for v in p.views if v.epoch == outcome.epoch and v.slots)
+        views = [v for p in self.network.peers.values() for v in p.views if v.epoch == outcome.epoch and v.slots]
+        # What was added up in an earlier generation may have been decided in this one.
+        view = max(views, key=lambda v: (v.generation == outcome.generation, v.generation))
         assert self.build_code is not None
         code, load = self.build_code(len(view.slots), view.fanout), self.workload
         vectors = [chunk_vector(c, outcome.round, load.size, "<f8", code.blocks) for c in range(code.chunks)]
@@ -215,6 +233,8 @@ class World:
 
     def trace(self, peer: PeerId, effect: fx.Effect) -> None:
         what = f"{type(effect.frame).__name__}>{effect.peer}" if isinstance(effect, fx.Send) else type(effect).__name__
+        if self.on_effect is not None:
+            self.on_effect(self.clock.now, peer, effect)
         self._digest.update(f"{self.clock.now:.9f} {peer} {what}\n".encode())
         if self.log is not None:
             told = f"to {effect.peer}: {effect.frame}" if isinstance(effect, fx.Send) else str(effect)

@@ -33,7 +33,7 @@ __all__ = [
 MAX_MEMBERS = 4096
 MAX_FANOUT = 64
 MAX_EPOCH = (1 << 31) - 1
-MAX_GUARDS = 8
+MAX_GUARDS = 64
 """How many views may follow one that is not settled, before the next has to wait."""
 
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
@@ -44,7 +44,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One peer as the others know it."""
 
     id: _Id
-    incarnation: Annotated[int, msgspec.Meta(ge=0, le=2**52)]
+    incarnation: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
     """Which life of the peer is meant: a restarted peer is admitted anew."""
     addresses: Annotated[tuple[_Address, ...], msgspec.Meta(max_length=16)] = ()
     """Where it listens, as host:port; the first that answers is used."""
@@ -178,6 +178,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return Guard(tuple(Life(member.id, member.incarnation) for member in self.members), self.quorum)
 
     @property
+    def all_guards(self) -> tuple[Guard, ...]:
+        """The guards of what follows this view while it is not settled: those that ask for the same, once."""
+        found = {(guard.lives[0], frozenset(guard.lives), guard.quorum): guard for guard in (*self.guards, self.guard)}
+        return tuple(found.values())
+
+    @property
     def holders(self) -> int:
         """A round is decided when the first so many members hold its result: each quorum has one of them."""
         return (self.size + 1) // 2
@@ -249,7 +255,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return View(
             generation=generation or self.generation,
             epoch=1 if anew else self.epoch + 1,
-            guards=() if anew else (self.guard,) if settled else tuple(dict.fromkeys((*self.guards, self.guard))),
+            guards=() if anew else (self.guard,) if settled else self.all_guards,
             members=tuple(order),
             fanout=self.fanout,
             run=following,

@@ -2,69 +2,106 @@
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
 from edgepeer.errors import ModelError
 from edgepeer.training.datasets import Dataset
+from edgepeer.training.form import Form
 from edgepeer.training.job import Job
+from edgepeer.training.losses import form_of
 from edgepeer.training.models import DENSE_NETWORKS, keras_model
+from edgepeer.training.named import Named
 from edgepeer.training.numpy_trainer import NumpyTrainer
+from edgepeer.training.optimizers import KERAS_NAMES, parse_optimizer, slots_of
+from edgepeer.training.schedules import Schedule, parse_schedule
+from edgepeer.training.sizes import check_size, count_parameters, dense_size, parameters_of
 from edgepeer.training.trainer import Trainer
 
-__all__ = ["make_trainer"]
+__all__ = ["build_trainer", "make_trainer"]
 
 
-def make_trainer(job: Job, dataset: Dataset) -> Trainer:
+def make_trainer(job: Job, dataset: Dataset, *, models: Collection[str] = (), memory: int | None = None) -> Trainer:
     """A fresh replica of the job's model, for that data.
+
+    Args:
+        models: the packages that the job may name functions of.
+        memory: as `sizes.check_size` takes it.
+
+    Raises:
+        ConfigError: there is no such optimizer or schedule.
+        DataError: the data are nothing for the job's loss.
+        ModelError: the model can't be built here, or does not fit the data.
+    """
+    return build_trainer(job, form_of(dataset, job.loss), models=models, memory=memory)
+
+
+def build_trainer(job: Job, form: Form, *, models: Collection[str] = (), memory: int | None = None) -> Trainer:
+    """The same for data of that form.
 
     Initial parameters follow from the job's seed: alike on devices with the same versions of TensorFlow, and
     on all with the NumPy trainer. A run must not build on the former; peers start from one peer's state.
-
-    Raises:
-        ModelError: the model can't be built here, or does not fit the data.
     """
+    named = parse_optimizer(job.optimizer, trainer=job.trainer)
+    schedule = parse_schedule(job.schedule, rounds=job.rounds)
+    changing = None if str(schedule.named) == "constant" else schedule
+    room = partial(check_size, slots=slots_of(named), memory=memory)
+    if job.model in DENSE_NETWORKS and not job.model_config:
+        room(f"model {job.model}", dense_size(form, DENSE_NETWORKS[job.model].hidden))
     if job.trainer == "numpy":
-        return _numpy_trainer(job, dataset)
-    return _keras_trainer(job, dataset)
+        return _numpy_trainer(job, form, changing)
+    return _keras_trainer(job, form, named, changing, models, room)
 
 
-def _numpy_trainer(job: Job, dataset: Dataset) -> NumpyTrainer:
+def _numpy_trainer(job: Job, form: Form, schedule: Schedule | None) -> NumpyTrainer:
     if job.model_config or job.model not in DENSE_NETWORKS:
         asked = "a Keras JSON config" if job.model_config else f"model {job.model!r}"
         raise ModelError(f"trainer numpy: can't do {asked}, only {', '.join(DENSE_NETWORKS)}; use trainer keras")
     network = DENSE_NETWORKS[job.model]
     return NumpyTrainer(
-        features=math.prod(dataset.input_shape),
-        classes=dataset.classes,
+        features=form.input_shape,
+        outputs=form.outputs,
         hidden=network.hidden,
         dropout=network.dropout,
+        loss=form.loss,
         optimizer=job.optimizer,
         learning_rate=job.learning_rate,
+        schedule=schedule,
         seed=job.seed,
     )
 
 
-def _keras_trainer(job: Job, dataset: Dataset) -> Trainer:
+def _keras_trainer(
+    job: Job,
+    form: Form,
+    named: Named,
+    schedule: Schedule | None,
+    models: Collection[str],
+    room: Callable[[str, int], None],
+) -> Trainer:
     from edgepeer.training.keras_setup import load_keras
     from edgepeer.training.keras_trainer import KerasTrainer
 
     optimizers = load_keras().optimizers
-    optimizer = {"sgd": optimizers.SGD, "adam": optimizers.Adam}[job.optimizer](job.learning_rate)
+    optimizer = getattr(optimizers, KERAS_NAMES[named.kind])(job.learning_rate, **named.values)
     name = "model_config" if job.model_config else job.model
+    if job.model_config or (":" not in job.model and job.model not in DENSE_NETWORKS):
+        with _seeded(job.seed):
+            room(f"model {name}", count_parameters(partial(keras_model, job.model, job.model_config, form)))
     with _seeded(job.seed):
-        model = keras_model(job.model, job.model_config, input_shape=dataset.input_shape, classes=dataset.classes)
-        trainer = KerasTrainer(model, optimizer, input_shape=dataset.input_shape, name=name)
-    # One device's own data may lack classes that another's have; a shared data set has them all.
-    fits = trainer.outputs >= dataset.classes if dataset.local else trainer.outputs == dataset.classes
-    if not fits:
-        raise ModelError(
-            f"model {name}: has {trainer.outputs} outputs where {dataset.name} has {dataset.classes} classes"
+        model = keras_model(job.model, job.model_config, form, allowed=models)
+        room(f"model {name}", parameters_of(model))
+        trainer = KerasTrainer(
+            model, optimizer, input_shape=form.input_shape, loss=form.loss, schedule=schedule, name=name
         )
+    fits = trainer.outputs >= form.outputs if form.at_least else trainer.outputs == form.outputs
+    if not fits:
+        what = "classes" if form.loss == "crossentropy" else "numbers to learn"
+        raise ModelError(f"model {name}: has {trainer.outputs} outputs where {form.name} has {form.outputs} {what}")
     return trainer
 
 

@@ -1,7 +1,8 @@
 """Data sets by name: digits, mnist, a shared .npz file, or each device's own.
 
-Whatever the source, what comes out is checked once: float32 samples that are all finite, whole-number
-labels from 0 on, as many of one as of the other, and at least one sample to train and one to test on.
+Whatever the source, what comes out is checked once: float32 samples that are all finite; labels, which are whole
+numbers from 0 on, or finite numbers to be put out; as many of one as of the other; and at least one sample to train
+and one to test on.
 The same name and files give the same samples in the same order on every device.
 """
 
@@ -41,11 +42,12 @@ class Dataset:
 
     x_train: NDArray[np.float32]
     """Shape (samples, *input_shape)."""
-    y_train: NDArray[np.int64]
-    """Labels, shape (samples,), from 0 to classes-1."""
+    y_train: NDArray[Any]
+    """Labels, int64, shape (samples,), from 0 to classes-1; or numbers, float32, shape (samples, numbers)."""
     x_test: NDArray[np.float32]
-    y_test: NDArray[np.int64]
+    y_test: NDArray[Any]
     classes: int
+    """0: `y` are numbers, not labels."""
     name: str
     local: bool = False
     """The device's own data: trained on whole, not shared out over the peers."""
@@ -66,7 +68,8 @@ def load_dataset(name: str, *, data_dir: Path | None = None) -> Dataset:
     Args:
         name: `digits`; `mnist`; `npz:PATH` or a path ending in .npz, for a file with x and y (and, if it
             likes, x_test and y_test, else a fifth is kept for testing; and `classes`, else the largest
-            label counts); `local:PATH` for such a file of the device's own. Values are used as they are:
+            label counts; a y that is not integers is numbers to be put out); `local:PATH` for such a file of the
+            device's own. Values are used as they are:
             scaling is up to who makes the file.
         data_dir: where the MNIST files are, and where relative paths start.
 
@@ -184,23 +187,28 @@ def _npz(name: str, path: str, data_dir: Path | None, *, local: bool) -> Dataset
 
 
 def _checked(name: str, where: str, arrays: dict[str, NDArray[Any]], *, local: bool = False) -> Dataset:
-    x, y = _samples(where, "x", arrays["x"]), _labels(where, "y", arrays["y"])
+    x, y = _samples(where, "x", arrays["x"]), _targets(where, "y", arrays["y"])
     _match(where, x, y)
     if "x_test" in arrays:
         x_test, y_test = (
             _samples(where, "x_test", arrays["x_test"]),
-            _labels(where, "y_test", arrays["y_test"]),
+            _targets(where, "y_test", arrays["y_test"]),
         )
         _match(where, x_test, y_test)
         if x_test.shape[1:] != x.shape[1:]:
             raise DataError(f"{where}: samples of shape {x.shape[1:]} in x but {x_test.shape[1:]} in x_test")
+        if (y_test.dtype, y_test.shape[1:]) != (y.dtype, y.shape[1:]):
+            raise DataError(f"{where}: y and y_test are not alike: both must be labels, or as many numbers a sample")
     else:
         if len(x) < 2:
             raise DataError(f"{where}: one sample can't be split into training and test data; add x_test and y_test")
         order = permutation(len(x), "train and test")
         tested = max(1, len(x) // 5)
         x, x_test, y, y_test = x[order[tested:]], x[order[:tested]], y[order[tested:]], y[order[:tested]]
-    classes = int(max(y.max(), y_test.max())) + 1
+    labelled = y.dtype.kind == "i"
+    classes = int(max(y.max(), y_test.max())) + 1 if labelled else 0
+    if "classes" in arrays and not labelled:
+        raise DataError(f"{where}: has 'classes', but y is not labels: these must be integers, one per sample")
     if "classes" in arrays:
         stated = arrays["classes"]
         if stated.size != 1 or stated.dtype.kind not in "iu" or not classes <= stated.item() <= MAX_CLASSES:
@@ -214,20 +222,28 @@ def _samples(where: str, field: str, array: NDArray[Any]) -> NDArray[np.float32]
         raise DataError(f"{where}: {field} has dtype {array.dtype}; samples must be numbers")
     if array.ndim < 2 or array.size == 0:
         raise DataError(f"{where}: {field} has shape {array.shape}; it must be (samples, values...), none of them 0")
+    return _finite(where, field, array)
+
+
+def _finite(where: str, field: str, array: NDArray[Any]) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):  # what float32 can't hold becomes infinite, and is refused next
-        x = np.ascontiguousarray(array, np.float32)
-    if not (np.isfinite(x.min()) and np.isfinite(x.max())):  # NaN goes through both
+        numbers = np.ascontiguousarray(array, np.float32)
+    if not (np.isfinite(numbers.min()) and np.isfinite(numbers.max())):  # NaN goes through both
         raise DataError(f"{where}: {field} holds values that are not finite in float32")
-    return x
+    return numbers
 
 
-def _labels(where: str, field: str, array: NDArray[Any]) -> NDArray[np.int64]:
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) == 0:
+def _targets(where: str, field: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Labels where they are integers, one per sample; else numbers."""
+    if array.ndim not in (1, 2) or array.dtype.kind not in "iuf" or array.size == 0:
         raise DataError(
-            f"{where}: {field} has shape {array.shape} and dtype {array.dtype}; labels must be integers, one per sample"
+            f"{where}: {field} has shape {array.shape} and dtype {array.dtype}; it must be labels, which are integers, "
+            "one per sample, or numbers, (samples,) or (samples, numbers)"
         )
+    if array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind != "f":
+        array = array[:, 0]
+    if array.dtype.kind == "f" or array.ndim == 2:
+        return _finite(where, field, array.reshape(len(array), -1))
     if array.min() < 0 or array.max() >= MAX_CLASSES:
         raise DataError(
             f"{where}: {field} has labels from {array.min()} to {array.max()}; allowed are 0 to {MAX_CLASSES - 1}"
@@ -237,4 +253,4 @@ def _labels(where: str, field: str, array: NDArray[Any]) -> NDArray[np.int64]:
 
 def _match(where: str, x: NDArray[Any], y: NDArray[Any]) -> None:
     if len(x) != len(y):
-        raise DataError(f"{where}: {len(x)} samples but {len(y)} labels")
+        raise DataError(f"{where}: {len(x)} samples in x but {len(y)} in y")

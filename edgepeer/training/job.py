@@ -16,6 +16,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from edgepeer.errors import ConfigError
+from edgepeer.training.form import LossChoice
 
 __all__ = ["MODEL_CONFIG_LIMIT_BYTES", "Job", "new_job"]
 
@@ -46,7 +47,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100
     """Samples per peer and round. With a code, those of all peers together are spread evenly over its chunks."""
     learning_rate: Annotated[float, msgspec.Meta(gt=0)] = 0.1
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    optimizer: _Code = "sgd"
+    """By name, with numbers: see optimizers."""
+    schedule: _Code = "constant"
+    """Of the learning rate: see schedules."""
+    loss: LossChoice = "auto"
+    """What is to become small; auto: as the data are, see losses."""
+    stop_on_nan: bool = False
+    """Whether the run ends with the first round whose loss is not finite."""
     rounds: _Rounds = 200
     wait_for: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1
     """How many peers must be there before the first round."""

@@ -1,9 +1,9 @@
-"""Any Keras model that classifies, with any Keras optimizer, behind flat float32 vectors.
+"""Any Keras model that puts out a row of numbers per sample, with any Keras optimizer, behind flat float32 vectors.
 
 The gradient comes out of one traced TensorFlow function that takes batches of every size, the step goes
-into another; both are traced once, when the trainer is made. The loss is sparse categorical
-cross-entropy, plus whatever the model's own regularizers add. Whether the model ends in probabilities or
-in logits is seen from what it puts out.
+into another; both are traced once, when the trainer is made. To the loss comes whatever the model's own
+regularizers add. Whether a model that classifies ends in probabilities or in logits is seen from its last
+activation, or else from what it puts out.
 
 What `seed` means here: before each gradient the state of every `keras.random.SeedGenerator` in the model
 is set from it, so Dropout and its kin draw the same masks for the same seed. Layers that draw from
@@ -15,14 +15,18 @@ peer's own.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.errors import ModelError
+from edgepeer.training.form import Form, LossName
 from edgepeer.training.keras_setup import load_keras
+from edgepeer.training.losses import expected
 from edgepeer.training.models import first_line
+from edgepeer.training.schedules import Schedule
 from edgepeer.training.seeded import bits, uniform
 from edgepeer.training.state import ArraySpec, pack_state, unpack_state
 from edgepeer.training.trainer import Evaluation, Float32Vector, GradientResult
@@ -39,13 +43,23 @@ class KerasTrainer:
         model: a keras.Model; built here for `input_shape` if it isn't yet. The trainer's own from now on.
         optimizer: a fresh keras.optimizers.Optimizer. The trainer's own from now on.
         input_shape: the shape of one sample.
+        schedule: of the learning rate, which is constant without it.
         name: how messages call the model.
 
     Raises:
         ModelError: Keras isn't there, or the model can't take such samples or be trained by this trainer.
     """
 
-    def __init__(self, model: Any, optimizer: Any, *, input_shape: tuple[int, ...], name: str = "model") -> None:
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        *,
+        input_shape: tuple[int, ...],
+        loss: LossName = "crossentropy",
+        schedule: Schedule | None = None,
+        name: str = "model",
+    ) -> None:
         self._keras = load_keras()
         import tensorflow
 
@@ -53,15 +67,19 @@ class KerasTrainer:
         self._model, self._optimizer = model, optimizer
         self._input_shape = tuple(input_shape)
         self._name = name
+        self._loss = loss
+        self._schedule, self._base = schedule, float(optimizer.learning_rate)
         self.outputs, self._from_logits = self._probe()
-        """Classes that the model tells apart."""
+        """Numbers that the model puts out: one a class, or what the loss wants."""
+        self.form = Form(input_shape=self._input_shape, outputs=self.outputs, loss=loss)
         self._variables: list[Any] = list(model.trainable_variables)
         self._check_variables()
         self._sizes = [math.prod(variable.shape) for variable in self._variables]
         self._generators = [v for v in model.non_trainable_variables if v.name == "seed_generator_state"]
         optimizer.build(self._variables)
         spec = tensorflow.TensorSpec
-        batch = [spec((None, *self._input_shape), "float32"), spec((None,), "int32")]
+        wanted = spec((None,), "int32") if loss == "crossentropy" else spec((None, self.outputs), "float32")
+        batch = [spec((None, *self._input_shape), "float32"), wanted]
         seeds = spec((len(self._generators), 2), "int64")
         traced = tensorflow.function
         self._gradient = traced(self._gradient_graph, input_signature=[*batch, seeds], jit_compile=False)
@@ -86,7 +104,7 @@ class KerasTrainer:
 
         Args:
             x: shape (n, *input_shape).
-            y: integer labels, shape (n,).
+            y: labels, shape (n,), or numbers, shape (n, outputs), as the loss wants.
             out: float32, shape (size,).
             seed: decides the dropout, as the module's text says.
 
@@ -95,11 +113,11 @@ class KerasTrainer:
         """
         if out.shape != (self.size,) or out.dtype != np.float32:
             raise ValueError(f"out must be a float32 vector of {self.size} elements")
-        inputs, labels = self._batch(x, y)
+        inputs, wanted = self._batch(x, y)
         if len(inputs) == 0:
             out.fill(0)
             return GradientResult(0.0, 0)
-        loss, flat = self._gradient(inputs, labels, self._seeds(seed))
+        loss, flat = self._gradient(inputs, wanted, self._seeds(seed))
         np.copyto(out, flat.numpy())
         return GradientResult(float(loss), len(inputs))
 
@@ -107,24 +125,34 @@ class KerasTrainer:
         """One optimizer step with the gradient of the mean loss, shape (size,); deterministic to the bit."""
         if gradient.shape != (self.size,):
             raise ValueError(f"gradient of shape {gradient.shape} for {self.size} parameters")
+        if self._schedule is not None:
+            self._optimizer.learning_rate = self._schedule.rate(self._base, int(self._optimizer.iterations))
         self._apply(gradient)
 
     def evaluate(self, x: NDArray[np.generic], y: NDArray[np.generic]) -> Evaluation:
-        """Accuracy and mean loss, without dropout. Raises ModelError for no samples, or misfits."""
-        inputs, labels = self._batch(x, y)
+        """Mean loss and accuracy or errors, without dropout. Raises ModelError for no samples, or misfits."""
+        inputs, wanted = self._batch(x, y)
         if len(inputs) == 0:
             raise ModelError("no samples to evaluate on")
-        loss, correct = 0.0, 0
+        loss, first, second = 0.0, 0.0, 0.0
         for start in range(0, len(inputs), _EVALUATION_BATCH):
             part = slice(start, start + _EVALUATION_BATCH)
-            batch_loss, batch_correct = self._evaluate(inputs[part], labels[part])
-            loss += float(batch_loss)
-            correct += int(batch_correct)
-        return Evaluation(correct / len(inputs), loss / len(inputs))
+            sums = self._evaluate(inputs[part], wanted[part])
+            loss, first, second = loss + float(sums[0]), first + float(sums[1]), second + float(sums[2])
+        numbers = 1 if self._loss == "crossentropy" else self.outputs
+        return Evaluation.of((loss, first, second), len(inputs), numbers, classifying=self.form.classifying)
+
+    def save(self, path: Path) -> None:
+        """Write the model to a .keras file, for `keras.saving.load_model`. Raises ModelError if Keras can't."""
+        try:
+            self._model.save(path)
+        except Exception as error:
+            raise ModelError(f"model {self._name}: Keras can't save it: {first_line(error)}") from error
 
     def state(self) -> bytes:
         """All variables of model and optimizer, with step counter, learning rate and random states."""
-        return pack_state("keras", {name: variable.numpy() for name, variable in self._all_variables().items()})
+        arrays = {name: variable.numpy() for name, variable in self._all_variables().items()}
+        return pack_state("keras", arrays, form=self.form)
 
     def load_state(self, state: bytes | bytearray | memoryview) -> None:
         """Become the replica that `state` came from; on WireError this one is left as it was."""
@@ -144,7 +172,7 @@ class KerasTrainer:
         return {f"{group}.{i}": variable for group, found in groups.items() for i, variable in enumerate(found)}
 
     def _probe(self) -> tuple[int, bool]:
-        """How many classes the model puts out, and whether as logits."""
+        """How many numbers the model puts out, and whether as logits."""
         samples = uniform(2 * math.prod(self._input_shape), 1.0, "probe").reshape(2, *self._input_shape)
         shape = self._input_shape
         try:
@@ -153,11 +181,24 @@ class KerasTrainer:
             raise ModelError(f"model {self._name}: can't take samples of shape {shape}: {first_line(error)}") from error
         if not self._tf.is_tensor(outputs) or outputs.shape.rank != 2 or outputs.shape[0] != 2:
             found = getattr(outputs, "shape", type(outputs).__name__)
-            raise ModelError(f"model {self._name}: must put out one row of classes per sample, not {found}")
+            raise ModelError(f"model {self._name}: must put out one row of numbers per sample, not {found}")
         values = np.asarray(outputs, np.float64)
+        if self._loss != "crossentropy":
+            return int(values.shape[1]), self._loss != "binary_crossentropy" or not self._ends_in_sigmoid()
         # Rows of numbers from 0 on that sum to 1 come out of a softmax, not out of a random linear layer.
         probabilities = bool(np.all(values >= 0) and np.allclose(values.sum(axis=1), 1, atol=1e-3))
         return int(values.shape[1]), not probabilities
+
+    def _ends_in_sigmoid(self) -> bool:
+        """Whether the model puts out probabilities of their own."""
+        layers = getattr(self._model, "layers", ())
+        activation = getattr(layers[-1], "activation", None) if layers else None
+        if activation is not None:
+            return bool(activation is self._keras.activations.sigmoid)
+        # What comes out of a sigmoid stays between 0 and 1, however large what goes in.
+        samples = uniform(16 * math.prod(self._input_shape), 1e4, "probe").reshape(16, *self._input_shape)
+        values = np.asarray(self._model(samples, training=False), np.float64)
+        return bool(np.all((values >= 0) & (values <= 1)) and np.any(values > 0))
 
     def _check_variables(self) -> None:
         if not self._variables:
@@ -166,17 +207,12 @@ class KerasTrainer:
             if str(variable.dtype) != "float32":
                 raise ModelError(f"model {self._name}: {variable.path} is {variable.dtype}; parameters must be float32")
 
-    def _batch(self, x: NDArray[np.generic], y: NDArray[np.generic]) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    def _batch(self, x: NDArray[np.generic], y: NDArray[np.generic]) -> tuple[NDArray[np.float32], NDArray[Any]]:
         if len(x) != len(y) or x.shape[1:] != self._input_shape:
             raise ModelError(
                 f"model {self._name}: {len(y)} labels and samples {x.shape}; one takes {self._input_shape}"
             )
-        labels = np.asarray(y, np.int32)
-        if len(labels) and not 0 <= labels.min() <= labels.max() < self.outputs:
-            raise ModelError(
-                f"model {self._name}: labels from {labels.min()} to {labels.max()} for {self.outputs} outputs"
-            )
-        return np.asarray(x, np.float32), labels
+        return np.asarray(x, np.float32), expected(y, self._loss, self.outputs, f"model {self._name}")
 
     def _seeds(self, seed: int) -> NDArray[np.int64]:
         """A state for each seed generator of the model, shape (generators, 2)."""
@@ -200,18 +236,30 @@ class KerasTrainer:
         shaped = [self._tf.reshape(p, v.shape) for p, v in zip(parts, self._variables, strict=True)]
         self._optimizer.apply(shaped, self._variables)
 
-    def _evaluate_graph(self, x: Any, y: Any) -> tuple[Any, Any]:
+    def _evaluate_graph(self, x: Any, y: Any) -> tuple[Any, Any, Any]:
         tf = self._tf
-        outputs = self._model(x, training=False)
-        correct = tf.equal(tf.argmax(outputs, axis=1, output_type=tf.int32), y)
-        return tf.reduce_sum(self._losses(y, outputs)), tf.math.count_nonzero(correct)
+        outputs = tf.cast(self._model(x, training=False), tf.float32)
+        loss, nothing = tf.reduce_sum(self._losses(y, outputs)), tf.constant(0.0)
+        if self._loss == "crossentropy":
+            right = tf.equal(tf.argmax(outputs, axis=1, output_type=tf.int32), y)
+            return loss, tf.math.count_nonzero(right), nothing
+        if self._loss == "binary_crossentropy":
+            right = tf.equal(outputs > (0.0 if self._from_logits else 0.5), y > 0.5)
+            return loss, tf.math.count_nonzero(right), nothing
+        off = outputs - y
+        return loss, tf.reduce_sum(tf.abs(off)), tf.reduce_sum(tf.square(off))
 
     def _losses(self, y: Any, outputs: Any) -> Any:
-        """Cross-entropy of every sample, shape (n,)."""
+        """The loss of every sample, shape (n,)."""
         if outputs.dtype != self._tf.float32:  # mixed precision
             outputs = self._tf.cast(outputs, self._tf.float32)
-        crossentropy = self._keras.losses.sparse_categorical_crossentropy
-        return crossentropy(y, outputs, from_logits=self._from_logits)
+        losses = self._keras.losses
+        if self._loss == "crossentropy":
+            return losses.sparse_categorical_crossentropy(y, outputs, from_logits=self._from_logits)
+        if self._loss == "binary_crossentropy":
+            return losses.binary_crossentropy(y, outputs, from_logits=self._from_logits)
+        function = {"mse": "mean_squared_error", "mae": "mean_absolute_error", "huber": "huber"}[self._loss]
+        return getattr(losses, function)(y, outputs)
 
 
 def _spec(variable: Any) -> ArraySpec:

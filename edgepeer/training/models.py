@@ -1,20 +1,21 @@
 """Keras models by built-in name, by `package:function` on the device, or from a Keras JSON config.
 
 A job names or describes a model; it never carries code. So a JSON config may use Keras' own layers only,
-and none of those that hold code or read files, and a function must be in a package that somebody installed
-on this device on purpose. Everything that goes wrong in foreign code ends in a ModelError of one line.
+and none of those that hold code or read files, and a function must be in a package that this device lets jobs
+name. Everything that foreign code raises, SystemExit included, ends in a ModelError of one line.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import json
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from edgepeer.errors import ModelError
+from edgepeer.training.form import Form
 from edgepeer.training.keras_setup import load_keras
 
 __all__ = ["DENSE_NETWORKS", "DenseNetwork", "builtin_names", "first_line", "keras_model"]
@@ -52,8 +53,11 @@ def builtin_names() -> tuple[str, ...]:
     return (*DENSE_NETWORKS, "cnn")
 
 
-def keras_model(name: str, config: str, *, input_shape: tuple[int, ...], classes: int) -> Any:
+def keras_model(name: str, config: str, form: Form, *, allowed: Collection[str] = ()) -> Any:
     """The Keras model that a job asks for: from `config`, if there is one, else by name.
+
+    Args:
+        allowed: the packages that a name may be of.
 
     Raises:
         ModelError: there is no such model, or it can't be built here.
@@ -62,11 +66,11 @@ def keras_model(name: str, config: str, *, input_shape: tuple[int, ...], classes
     if config:
         return _from_config(keras, config)
     if name in DENSE_NETWORKS:
-        return _dense(keras, DENSE_NETWORKS[name], input_shape, classes)
+        return _dense(keras, DENSE_NETWORKS[name], form)
     if name == "cnn":
-        return _cnn(keras, input_shape, classes)
+        return _cnn(keras, form)
     if ":" in name:
-        return _from_package(keras, name, input_shape, classes)
+        return _from_package(keras, name, form, allowed)
     raise ModelError(
         f"model {name!r}: unknown; there are {', '.join(builtin_names())}, "
         "and package:function for what is installed on the devices"
@@ -75,21 +79,26 @@ def keras_model(name: str, config: str, *, input_shape: tuple[int, ...], classes
 
 def first_line(error: BaseException) -> str:
     """What an exception says, in one line that fits into a message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    try:
+        said = str(error)
+    except Exception:  # foreign code may do that, too
+        said = ""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
     text = lines[0] if lines else ""
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
 
 
-def _dense(keras: Any, network: DenseNetwork, input_shape: tuple[int, ...], classes: int) -> Any:
-    layers = [keras.Input(input_shape), keras.layers.Flatten()]
+def _dense(keras: Any, network: DenseNetwork, form: Form) -> Any:
+    layers = [keras.Input(form.input_shape), keras.layers.Flatten()]
     for width in network.hidden:
         layers.append(keras.layers.Dense(width, activation="relu"))
         if network.dropout:
             layers.append(keras.layers.Dropout(network.dropout))
-    return keras.Sequential([*layers, keras.layers.Dense(classes)])
+    return keras.Sequential([*layers, keras.layers.Dense(form.outputs)])
 
 
-def _cnn(keras: Any, input_shape: tuple[int, ...], classes: int) -> Any:
+def _cnn(keras: Any, form: Form) -> Any:
+    input_shape = form.input_shape
     if len(input_shape) not in (2, 3):
         raise ModelError(f"model cnn: needs images (height, width[, channels]), not samples of shape {input_shape}")
     layers = keras.layers
@@ -104,39 +113,49 @@ def _cnn(keras: Any, input_shape: tuple[int, ...], classes: int) -> Any:
             layers.MaxPooling2D(padding="same"),
             layers.Flatten(),
             layers.Dropout(0.5),
-            layers.Dense(classes),
+            layers.Dense(form.outputs),
         ]
     )
 
 
-def _from_package(keras: Any, name: str, input_shape: tuple[int, ...], classes: int) -> Any:
-    function = _find_function(name)
-    offered = {"input_shape": input_shape, "classes": classes}
+def _from_package(keras: Any, name: str, form: Form, allowed: Collection[str]) -> Any:
+    function = _find_function(name, allowed)
+    offered = {"input_shape": form.input_shape, "classes": form.outputs, "outputs": form.outputs}
     try:
         model = function(**_accepted(function, offered))
-    except Exception as error:
+    except BaseException as error:
         raise ModelError(f"model {name}: the function raised {first_line(error)}") from error
     if not isinstance(model, keras.Model):
         raise ModelError(f"model {name}: the function must return a keras.Model, not {type(model).__name__}")
     return model
 
 
-def _find_function(name: str) -> Callable[..., Any]:
+def _find_function(name: str, allowed: Collection[str]) -> Callable[..., Any]:
     module_name, _, path = name.partition(":")
     package = module_name.partition(".")[0]
-    if package in sys.stdlib_module_names:
-        # A job comes over the network: it may choose among models on this device, not call os.abort.
-        raise ModelError(f"model {name}: {package} is part of Python, not a package of models")
+    if not path.isidentifier():
+        # Whatever a module has imported hangs below it, os.abort too.
+        raise ModelError(f"model {name}: must name a function of the module itself, as in package.module:function")
+    if package not in allowed:
+        raise ModelError(
+            f"model {name}: this device lets jobs name functions of {', '.join(sorted(allowed)) or 'no package'}; "
+            f"to allow {package}, start its peer with --models {package}"
+        )
     try:
-        found: Any = importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ModelError(f"model {name}: no package {error.name!r} is installed on this device") from error
-    except Exception as error:
+    except BaseException as error:
         raise ModelError(f"model {name}: importing {module_name} raised {first_line(error)}") from error
-    for part in path.split("."):
-        found = getattr(found, part, None)
+    found = getattr(module, path, None)
     if not callable(found):
         raise ModelError(f"model {name}: {module_name} has no function {path!r}")
+    made = found.func if isinstance(found, functools.partial) else found
+    home = str(getattr(inspect.unwrap(made), "__module__", None) or "")
+    if home.partition(".")[0] not in allowed:  # what a module imports is there as well: exit, abort
+        raise ModelError(
+            f"model {name}: {path} is not of {package}, but of {home or 'no module'}; make a function there"
+        )
     return found  # type: ignore[no-any-return]  # a callable of Any
 
 
@@ -146,10 +165,10 @@ def _accepted(function: Callable[..., Any], offered: dict[str, Any]) -> dict[str
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a builtin without a signature
         return {}
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return offered
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     taken = {parameter.name for parameter in parameters if parameter.kind in by_name}
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        taken |= {"input_shape"} if "outputs" in taken else {"input_shape", "classes"}
     return {name: value for name, value in offered.items() if name in taken}
 
 

@@ -1,6 +1,6 @@
 """The dense network in NumPy alone, for small devices and for tests.
 
-Flatten, dense layers with relu and inverted dropout, a dense layer to the classes, softmax cross-entropy.
+Flatten, dense layers with relu and inverted dropout, a dense layer to the outputs, and a loss of `losses`.
 All parameters lie in one float32 vector, layer by layer (kernel, then bias, as in Keras); the layers are
 views into it, and gradients are written straight into the caller's vector. Nothing is allocated per
 parameter, and nothing but the batch is copied. Set OPENBLAS_NUM_THREADS=1 where several peers share cores.
@@ -11,13 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.errors import ModelError, WireError
+from edgepeer.training.form import Form, LossName
+from edgepeer.training.losses import expected, loss_and_delta
 from edgepeer.training.optimizers import make_optimizer
+from edgepeer.training.schedules import Schedule
 from edgepeer.training.seeded import uniform
 from edgepeer.training.state import ArraySpec, pack_state, unpack_state
 from edgepeer.training.trainer import Evaluation, Float32Vector, GradientResult
@@ -33,30 +36,37 @@ class NumpyTrainer:
     """One replica of the network.
 
     Args:
-        features: numbers per sample, whatever their arrangement.
-        classes: outputs; labels go from 0 to classes-1.
+        features: numbers per sample, whatever their arrangement; or the shape of one sample.
+        outputs: with crossentropy, labels go from 0 to outputs-1.
         hidden: width of each hidden layer; none for a linear model.
         dropout: share of each hidden layer's outputs that a gradient leaves out, 0 to less than 1.
+        optimizer: as `optimizers.parse_optimizer` reads it.
+        schedule: of the learning rate, which is constant without it.
         seed: decides the initial parameters (Glorot uniform kernels, zero biases), alike on every device.
 
     Raises:
         ModelError: the sizes make no network.
+        ConfigError: there is no such optimizer.
     """
 
     def __init__(
         self,
         *,
-        features: int,
-        classes: int,
+        features: int | tuple[int, ...],
+        outputs: int,
         hidden: Sequence[int] = (512,),
         dropout: float = 0.2,
-        optimizer: Literal["sgd", "adam"] = "sgd",
+        loss: LossName = "crossentropy",
+        optimizer: str = "sgd",
         learning_rate: float = 0.1,
+        schedule: Schedule | None = None,
         seed: int = 0,
     ) -> None:
-        widths = (features, *hidden, classes)
+        shape = (features,) if isinstance(features, int) else tuple(features)
+        widths = (math.prod(shape), *hidden, outputs)
         if min(widths) < 1 or not 0 <= dropout < 1:
             raise ModelError(f"no network with layers {widths} and dropout {dropout}")
+        self.form = Form(input_shape=shape, outputs=outputs, loss=loss)
         self._shapes = tuple(pairwise(widths))
         self._dropout = dropout
         self._vector = np.zeros(sum((rows + 1) * columns for rows, columns in self._shapes), np.float32)
@@ -65,7 +75,8 @@ class NumpyTrainer:
             limit = math.sqrt(6 / sum(kernel.shape))
             kernel[:] = uniform(kernel.size, limit, "kernel", seed, number).reshape(kernel.shape)
         self._optimizer = make_optimizer(optimizer, size=self.size, learning_rate=learning_rate)
-        self._kind = f"numpy {optimizer}"
+        self._base, self._schedule = learning_rate, schedule
+        self._kind = f"numpy {optimizer.partition(':')[0]}"
         self._forward_buffers: list[_Matrix] = []
         self._backward_buffers: list[_Matrix] = []
         self._reserve(1)
@@ -86,7 +97,7 @@ class NumpyTrainer:
 
         Args:
             x: shape (n, ...) with `features` numbers per sample.
-            y: integer labels, shape (n,).
+            y: labels, shape (n,), or numbers, shape (n, outputs), as the loss wants.
             out: float32, contiguous, shape (size,).
             seed: decides the dropout; the same seed and batch give the same bits.
 
@@ -95,15 +106,14 @@ class NumpyTrainer:
         """
         if out.shape != self._vector.shape or out.dtype != np.float32 or not out.flags.c_contiguous:
             raise ValueError(f"out must be a contiguous float32 vector of {self.size} elements")
-        inputs, labels = self._batch(x, y)
+        inputs, wanted = self._batch(x, y)
         count = len(inputs)
         if count == 0:
             out.fill(0)
             return GradientResult(0.0, 0)
         activations = self._forward(inputs, np.random.Generator(np.random.PCG64(seed)))
         delta = activations[-1]
-        loss = _softmax_and_loss(delta, labels) / count
-        delta[np.arange(count), labels] -= 1
+        loss = loss_and_delta(self.form.loss, delta, wanted) / count
         delta *= np.float32(1 / count)
         gradients = self._views(out)
         for number in range(len(self._layers) - 1, -1, -1):
@@ -124,24 +134,33 @@ class NumpyTrainer:
         """One optimizer step with the gradient of the mean loss, shape (size,); deterministic to the bit."""
         if gradient.shape != self._vector.shape:
             raise ValueError(f"gradient of shape {gradient.shape} for {self.size} parameters")
+        if self._schedule is not None:
+            self._optimizer.learning_rate = self._schedule.rate(self._base, self._optimizer.iterations)
         self._optimizer.step(self._vector, gradient)
 
     def evaluate(self, x: NDArray[np.generic], y: NDArray[np.generic]) -> Evaluation:
-        """Accuracy and mean loss, without dropout. Raises ModelError for no samples, or misfits."""
-        inputs, labels = self._batch(x, y)
+        """Mean loss and accuracy or errors, without dropout. Raises ModelError for no samples, or misfits."""
+        inputs, wanted = self._batch(x, y)
         if len(inputs) == 0:
             raise ModelError("no samples to evaluate on")
-        loss, correct = 0.0, 0
+        form, loss, first, second = self.form, 0.0, 0.0, 0.0
         for start in range(0, len(inputs), _EVALUATION_BATCH):
-            expected = labels[start : start + _EVALUATION_BATCH]
+            right = wanted[start : start + _EVALUATION_BATCH]
             outputs = self._forward(inputs[start : start + _EVALUATION_BATCH], None)[-1]
-            correct += int(np.count_nonzero(outputs.argmax(axis=1) == expected))
-            loss += _softmax_and_loss(outputs, expected)
-        return Evaluation(correct / len(inputs), loss / len(inputs))
+            if form.loss == "crossentropy":
+                first += np.count_nonzero(outputs.argmax(axis=1) == right)
+            elif form.classifying:
+                first += np.count_nonzero((outputs > 0) == (right > 0.5))
+            else:
+                off = (outputs - right).astype(np.float64)
+                first, second = first + float(np.abs(off).sum()), second + float(np.square(off).sum())
+            loss += loss_and_delta(form.loss, outputs, right)
+        numbers = 1 if form.loss == "crossentropy" else form.outputs
+        return Evaluation.of((loss, first, second), len(inputs), numbers, classifying=form.classifying)
 
     def state(self) -> bytes:
         """Parameters, optimizer state and step counter."""
-        return pack_state(self._kind, self._arrays())
+        return pack_state(self._kind, self._arrays(), form=self.form)
 
     def load_state(self, state: bytes | bytearray | memoryview) -> None:
         """Become the replica that `state` came from; on WireError this one is left as it was."""
@@ -149,7 +168,7 @@ class NumpyTrainer:
         expected = {name: ArraySpec(array.shape, array.dtype.name) for name, array in own.items()}
         found = unpack_state(state, self._kind, expected)
         iterations, learning_rate = int(found["iterations"]), float(found["learning_rate"])
-        if iterations < 0 or not (learning_rate > 0 and math.isfinite(learning_rate)):
+        if iterations < 0 or not (learning_rate >= 0 and math.isfinite(learning_rate)):
             raise WireError(f"state after {iterations} steps with learning rate {learning_rate}")
         for name, array in own.items():
             np.copyto(array, found[name])
@@ -173,16 +192,12 @@ class NumpyTrainer:
             start = middle + columns
         return views
 
-    def _batch(self, x: NDArray[np.generic], y: NDArray[np.generic]) -> tuple[_Matrix, NDArray[np.intp]]:
+    def _batch(self, x: NDArray[np.generic], y: NDArray[np.generic]) -> tuple[_Matrix, NDArray[Any]]:
         features = self._shapes[0][0]
         if len(x) != len(y) or math.prod(x.shape[1:]) != features:
             raise ModelError(f"{len(y)} labels and samples {x.shape} for a network with {features} inputs")
         inputs = np.ascontiguousarray(x, np.float32).reshape(len(x), features)
-        labels = np.asarray(y).astype(np.intp, copy=False)
-        classes = self._shapes[-1][1]
-        if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
-            raise ModelError(f"labels from {labels.min()} to {labels.max()} for a network with {classes} classes")
-        return inputs, labels
+        return inputs, expected(y, self.form.loss, self.form.outputs, "the network")
 
     def _reserve(self, count: int) -> None:
         if not self._forward_buffers or len(self._forward_buffers[0]) < count:
@@ -210,13 +225,3 @@ class NumpyTrainer:
                     outputs *= np.float32(1 / (1 - self._dropout))
             activations.append(outputs)
         return activations
-
-
-def _softmax_and_loss(outputs: _Matrix, labels: NDArray[np.intp]) -> float:
-    """Turn outputs, shape (n, classes), into probabilities in place; return the summed cross-entropy."""
-    outputs -= outputs.max(axis=1, keepdims=True)
-    right = outputs[np.arange(len(labels)), labels]
-    np.exp(outputs, out=outputs)
-    total = outputs.sum(axis=1, keepdims=True)
-    outputs /= total
-    return float(np.sum(np.log(total[:, 0]) - right, dtype=np.float64))

@@ -1,8 +1,8 @@
 """A replica's state as bytes: self-describing, checked in full before any of it is used.
 
 Layout: 8 bytes magic and version; header length, 32 bits, little-endian; a msgpack header with the kind of
-trainer and each array's name, dtype and shape; the arrays, little-endian, in that order; a 128-bit xxHash
-of all before it. It detects damage and misfits, not forgery.
+trainer, what its model takes and puts out, and each array's name, dtype and shape; the arrays, little-endian,
+in that order; a 128-bit xxHash of all before it. It detects damage and misfits, not forgery.
 """
 
 from __future__ import annotations
@@ -19,12 +19,22 @@ import xxhash
 from numpy.typing import NDArray
 
 from edgepeer.errors import VersionError, WireError
+from edgepeer.training.form import Form
 
-__all__ = ["ArraySpec", "pack_state", "parameter_digest", "unpack_state"]
+__all__ = [
+    "ArraySpec",
+    "pack_run_state",
+    "pack_state",
+    "parameter_digest",
+    "read_about",
+    "unpack_run_state",
+    "unpack_state",
+]
 
 _MAGIC: Final = b"EPSTATE"
 _VERSION: Final = 1
 _PREFIX: Final = struct.Struct("<7sBI")
+_RUN: Final = struct.Struct("<Q")
 _HEADER_LIMIT_BYTES: Final = 1 << 20
 _DIGEST_BYTES: Final = 16
 _DTYPES: Final = frozenset(
@@ -49,9 +59,11 @@ class ArraySpec(msgspec.Struct, frozen=True, array_like=True):
 class _Header(msgspec.Struct, frozen=True):
     kind: Annotated[str, msgspec.Meta(max_length=32)]
     arrays: dict[str, ArraySpec]
+    form: Form | None = None
+    """For who builds the model to put the arrays into. States of former builds don't say."""
 
 
-def pack_state(kind: str, arrays: Mapping[str, NDArray[Any]]) -> bytes:
+def pack_state(kind: str, arrays: Mapping[str, NDArray[Any]], *, form: Form | None = None) -> bytes:
     """The arrays, in their order, as bytes. `kind` names who can read them.
 
     Raises:
@@ -61,7 +73,7 @@ def pack_state(kind: str, arrays: Mapping[str, NDArray[Any]]) -> bytes:
         if array.dtype.name not in _DTYPES:
             raise ValueError(f"a state can't carry {name} of dtype {array.dtype}")
     header = msgspec.msgpack.encode(
-        _Header(kind, {name: ArraySpec(array.shape, array.dtype.name) for name, array in arrays.items()})
+        _Header(kind, {name: ArraySpec(array.shape, array.dtype.name) for name, array in arrays.items()}, form)
     )
     if len(header) > _HEADER_LIMIT_BYTES:
         raise ValueError(f"a state can't carry {len(arrays)} arrays: its header has {len(header)} bytes")
@@ -84,6 +96,35 @@ def unpack_state(
         VersionError: the state is of another version than this build reads.
         WireError: it is not a state, is damaged, or is not of this kind, with these arrays.
     """
+    header, body, start = _open(blob)
+    if header.kind != kind:
+        raise WireError(f"state of a {header.kind!r} trainer; this one is {kind!r}")
+    _match(header.arrays, expected)
+    sizes = [spec.size_bytes for spec in header.arrays.values()]
+    if start + sum(sizes) != len(body):
+        raise WireError(f"state with {len(body) - start} bytes of arrays where {sum(sizes)} are needed")
+    arrays: dict[str, NDArray[Any]] = {}
+    for (name, spec), size in zip(header.arrays.items(), sizes, strict=True):
+        dtype = np.dtype(spec.dtype).newbyteorder("<")
+        arrays[name] = np.frombuffer(body[start : start + size], dtype).reshape(spec.shape)
+        start += size
+    return arrays
+
+
+def read_about(blob: bytes | bytearray | memoryview) -> tuple[str, Form]:
+    """The kind of trainer that a state is of, and what its model takes and puts out.
+
+    Raises:
+        VersionError, WireError: as `unpack_state`; or the state does not say.
+    """
+    header = _open(blob)[0]
+    if header.form is None:
+        raise WireError("the state does not say what its model takes and puts out: it is of an older build")
+    return header.kind, header.form
+
+
+def _open(blob: bytes | bytearray | memoryview) -> tuple[_Header, memoryview, int]:
+    """The header, all but the digest, and where the arrays begin."""
     content = memoryview(blob).cast("B")
     if len(content) < _PREFIX.size + _DIGEST_BYTES:
         raise WireError(f"state of {len(content)} bytes is too short to be one")
@@ -102,18 +143,19 @@ def unpack_state(
         header = msgspec.msgpack.decode(body[_PREFIX.size : start], type=_Header)
     except msgspec.DecodeError as error:
         raise WireError(f"state with a broken header: {error}") from error
-    if header.kind != kind:
-        raise WireError(f"state of a {header.kind!r} trainer; this one is {kind!r}")
-    _match(header.arrays, expected)
-    sizes = [spec.size_bytes for spec in header.arrays.values()]
-    if start + sum(sizes) != len(body):
-        raise WireError(f"state with {len(body) - start} bytes of arrays where {sum(sizes)} are needed")
-    arrays: dict[str, NDArray[Any]] = {}
-    for (name, spec), size in zip(header.arrays.items(), sizes, strict=True):
-        dtype = np.dtype(spec.dtype).newbyteorder("<")
-        arrays[name] = np.frombuffer(body[start : start + size], dtype).reshape(spec.shape)
-        start += size
-    return arrays
+    return header, body, start
+
+
+def pack_run_state(diverged: int, state: bytes) -> bytes:
+    """The state of a run, as peers hand it on: a replica's, and the first round whose loss was not finite, or 0."""
+    return _RUN.pack(diverged) + state
+
+
+def unpack_run_state(blob: memoryview) -> tuple[int, memoryview]:
+    """Both of them. Raises WireError: the state is too short."""
+    if len(blob) < _RUN.size:
+        raise WireError(f"state of {len(blob)} bytes is too short to be one of a run")
+    return _RUN.unpack_from(blob)[0], blob[_RUN.size :]
 
 
 def parameter_digest(vector: NDArray[np.float32]) -> str:

@@ -5,10 +5,13 @@ Any framework fits behind it. Nothing here is asynchronous: the peer calls a tra
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from edgepeer.training.form import Form
 
 __all__ = ["Evaluation", "Float32Vector", "GradientResult", "Trainer"]
 
@@ -27,10 +30,27 @@ class GradientResult(NamedTuple):
 class Evaluation(NamedTuple):
     """How good the parameters are on held-out data."""
 
-    accuracy: float
-    """Share of samples classified correctly, 0 to 1."""
     loss: float
     """Mean loss."""
+    accuracy: float | None = None
+    """Share classified correctly, 0 to 1; None where nothing is classified."""
+    mae: float | None = None
+    """Mean absolute error, where numbers are to be put out ..."""
+    rmse: float | None = None
+    """... and the root of the mean squared error."""
+
+    @classmethod
+    def of(cls, sums: tuple[float, float, float], samples: int, numbers: int, *, classifying: bool) -> Evaluation:
+        """From sums over all samples: of the loss; and over their numbers: right ones, or absolute and squared errors.
+
+        Args:
+            numbers: how many a sample is measured by.
+        """
+        loss, first, second = sums
+        count = samples * numbers
+        if classifying:
+            return cls(float(loss / samples), accuracy=float(first / count))
+        return cls(float(loss / samples), mae=float(first / count), rmse=math.sqrt(second / count))
 
 
 @runtime_checkable
@@ -40,6 +60,10 @@ class Trainer(Protocol):
     @property
     def size(self) -> int:
         """Number of parameters."""
+
+    @property
+    def form(self) -> Form:
+        """What the model takes and puts out. A state says it, too: see `state.read_about`."""
 
     def parameters(self) -> Float32Vector:
         """A copy of all trainable parameters, shape (size,)."""
@@ -56,7 +80,7 @@ class Trainer(Protocol):
         """One optimizer step with the gradient of the mean loss, shape (size,). Same bits in, same bits out."""
 
     def evaluate(self, x: NDArray[np.generic], y: NDArray[np.generic]) -> Evaluation:
-        """Accuracy and loss, without dropout."""
+        """Loss and what else says how good it is, without dropout."""
 
     def state(self) -> bytes:
         """Parameters, optimizer state and step counters, for another replica's `load_state`."""

@@ -27,6 +27,9 @@ class Receiver(Protocol):
     def sink(self, frame: Frame, payload_bytes: int) -> memoryview | None:
         """Where the payload that follows belongs: memory of exactly that size, or None to throw it away."""
 
+    def admits(self, frame: Frame, payload_bytes: int) -> bool:
+        """Whether a document of that size may be held until it is complete; who says no has closed the channel."""
+
     def received(
         self, frame: Frame, payload: memoryview | None, payload_bytes: int, stored: bool, seconds: float
     ) -> None:
@@ -46,8 +49,8 @@ class Channel(Protocol):
     def send(self, frame: Frame, payload: memoryview | bytes | None = None) -> None:
         """Queue a frame; its payload must not change until it is out. Nothing happens on a closed channel."""
 
-    def progressed(self) -> bool:
-        """Whether a part of a frame has come since this was last asked."""
+    def progressed(self) -> float | None:
+        """When a part of a frame has last come, by time.monotonic(); None if not since this was last asked."""
 
     def close(self, reason: str) -> None:
         """Send what is queued and a Bye, then close. Nothing more is received."""

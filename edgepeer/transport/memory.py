@@ -40,8 +40,8 @@ class _MemoryChannel:
         other._queue.append((head, data))
         other._schedule()
 
-    def progressed(self) -> bool:
-        return False  # frames arrive whole
+    def progressed(self) -> float | None:
+        return None  # frames arrive whole
 
     def close(self, reason: str) -> None:
         if self._closing:
@@ -68,6 +68,8 @@ class _MemoryChannel:
             kind, header_bytes, size = decode_prelude(head)
             frame = decode_header(kind, head[-header_bytes:], size)
             self._traffic.bytes_received += len(head) + size
+            if has_document(frame) and not self.receiver.admits(frame, size):
+                break
             document = memoryview(bytearray(data)) if has_document(frame) else None
             target = document if document is not None else self.receiver.sink(frame, size)
             if target is not None and document is None:

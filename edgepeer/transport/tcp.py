@@ -12,7 +12,9 @@ import logging
 import time
 from typing import Any, Final, cast
 
+from edgepeer.complaints import Complaints
 from edgepeer.errors import ConfigError, WireError
+from edgepeer.processes import os_reason
 from edgepeer.transport.base import Accept, Receiver, Traffic
 from edgepeer.transport.options import format_address, parse_address, share_loopback, tune
 from edgepeer.transport.window import ReceiveWindows
@@ -34,8 +36,9 @@ LINGER_S: Final = 10.0
 class _TcpChannel(asyncio.BufferedProtocol):
     """One TCP connection, either end."""
 
-    def __init__(self, accept: Accept, traffic: Traffic, windows: ReceiveWindows) -> None:
+    def __init__(self, accept: Accept, traffic: Traffic, windows: ReceiveWindows, complaints: Complaints) -> None:
         self._accept = accept
+        self._complaints = complaints
         self._traffic = traffic
         self._windows = windows
         self._network: Any = None
@@ -57,7 +60,7 @@ class _TcpChannel(asyncio.BufferedProtocol):
         self._target: memoryview | None = None
         self._waste: memoryview | None = None
         self._since = 0.0
-        self._progress = False
+        self._progress: float | None = None
 
     # -- asyncio's side ------------------------------------------------------------------------------------
 
@@ -82,7 +85,7 @@ class _TcpChannel(asyncio.BufferedProtocol):
         self._traffic.bytes_received += nbytes
         if self._frame is not None:
             self._missing -= nbytes
-            self._progress = True
+            self._progress = time.monotonic()
             if self._network is not None:
                 self._windows.received(self._network, nbytes)
             if self._missing == 0:
@@ -93,7 +96,7 @@ class _TcpChannel(asyncio.BufferedProtocol):
             self._read_scratch()
         except WireError as error:
             self._traffic.frames_rejected += 1
-            _log.warning("connection with %s closed: %s", self.remote, error)
+            self._complaints.add("connection with %s closed: %s", self.remote, error)
             self.close(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -137,10 +140,12 @@ class _TcpChannel(asyncio.BufferedProtocol):
         assert self._receiver is not None
         self._since = time.monotonic()
         self._payload_bytes = payload_bytes
-        if has_document(frame):
-            self._target = memoryview(bytearray(payload_bytes))
-        else:
+        if not has_document(frame):
             self._target = self._receiver.sink(frame, payload_bytes)
+        elif self._receiver.admits(frame, payload_bytes):
+            self._target = memoryview(bytearray(payload_bytes))
+        if self._closing:
+            return
         here = min(payload_bytes, self._filled - self._at)
         if self._target is not None and here:
             self._target[:here] = self._scratch[self._at : self._at + here]
@@ -165,8 +170,8 @@ class _TcpChannel(asyncio.BufferedProtocol):
             time.monotonic() - self._since,
         )
 
-    def progressed(self) -> bool:
-        progress, self._progress = self._progress, False
+    def progressed(self) -> float | None:
+        progress, self._progress = self._progress, None
         return progress
 
     # -- writing -------------------------------------------------------------------------------------------
@@ -215,6 +220,7 @@ class TcpTransport:
     def __init__(self) -> None:
         self.traffic = Traffic()
         self._windows = ReceiveWindows()
+        self._complaints = Complaints(_log)
         self._host = ""
 
     async def listen(self, address: str, accept: Accept) -> _TcpListener:
@@ -224,7 +230,7 @@ class TcpTransport:
         try:
             server = await loop.create_server(lambda: self._channel(accept), host, port, backlog=128)
         except OSError as error:
-            raise ConfigError(f"listen {address}: {error.strerror or error}; use another address or port") from error
+            raise ConfigError(f"listen {address}: {os_reason(error)}; use another address or port") from error
         return _TcpListener(server)
 
     async def dial(self, address: str, accept: Accept, *, timeout: float) -> _TcpChannel:
@@ -241,4 +247,4 @@ class TcpTransport:
         return channel
 
     def _channel(self, accept: Accept) -> _TcpChannel:
-        return _TcpChannel(accept, self.traffic, self._windows)
+        return _TcpChannel(accept, self.traffic, self._windows, self._complaints)

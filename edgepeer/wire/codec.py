@@ -73,7 +73,7 @@ _CODES: Final = {kind: code for code, kind in enumerate(_KINDS, start=1)}
 _WITH_VECTOR: Final = frozenset({Reduce, Result, State})
 _WITH_DOCUMENT: Final = frozenset({ViewFrame, Propose, Vote, Via})
 _DOCUMENTS: Final = _WITH_DOCUMENT - {Via}
-_NEVER_WRAPPED: Final = frozenset({Hello, Via, Bye, NoWay})
+_NEVER_WRAPPED: Final = frozenset({Hello, Via, Bye})
 
 
 def encode(frame: Frame, payload_bytes: int = 0) -> bytes:

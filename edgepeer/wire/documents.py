@@ -13,7 +13,7 @@ import msgspec
 
 from edgepeer.errors import VersionError, WireError
 
-__all__ = ["DOCUMENT_LIMIT_BYTES", "DOCUMENT_VERSION", "pack", "unpack"]
+__all__ = ["DOCUMENT_LIMIT_BYTES", "DOCUMENT_VERSION", "check_envelope", "pack", "unpack"]
 
 DOCUMENT_VERSION: Final = 1
 DOCUMENT_LIMIT_BYTES: Final = 4 << 20
@@ -35,6 +35,27 @@ def unpack(payload: bytes | bytearray | memoryview, kind: type[_T], *, limit: in
         WireError: it is too large, not msgpack, or not of this kind.
     """
     name = kind.__name__
+    fields = _open(payload, name, limit)
+    version = fields.pop("v", None)
+    if version != DOCUMENT_VERSION:
+        raise VersionError(f"{name} document of version {version!r}; this build speaks {DOCUMENT_VERSION}")
+    try:
+        return msgspec.convert(fields, kind)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise WireError(f"{name} document: {error}") from error
+
+
+def check_envelope(payload: bytes, name: str, *, limit: int = DOCUMENT_LIMIT_BYTES) -> None:
+    """Whether this is a document at all, of whatever version and fields.
+
+    Raises:
+        WireError: it is too large, not msgpack, or has no version.
+    """
+    if not isinstance(_open(payload, name, limit).get("v"), int):
+        raise WireError(f"{name} document without a version")
+
+
+def _open(payload: bytes | bytearray | memoryview, name: str, limit: int) -> dict[str, Any]:
     if len(payload) > limit:
         raise WireError(f"{name} document of {len(payload)} bytes is over the limit of {limit}")
     try:
@@ -43,10 +64,4 @@ def unpack(payload: bytes | bytearray | memoryview, kind: type[_T], *, limit: in
         raise WireError(f"{name} document is not msgpack: {error or type(error).__name__}") from error
     if not isinstance(fields, dict):
         raise WireError(f"{name} document is a {type(fields).__name__}, not a map")
-    version = fields.pop("v", None)
-    if version != DOCUMENT_VERSION:
-        raise VersionError(f"{name} document of version {version!r}; this build speaks {DOCUMENT_VERSION}")
-    try:
-        return msgspec.convert(fields, kind)
-    except (msgspec.ValidationError, ValueError) as error:
-        raise WireError(f"{name} document: {error}") from error
+    return fields

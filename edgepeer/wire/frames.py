@@ -83,6 +83,9 @@ class Sync(_Header, frozen=True):
     nobody below it who has it; -2 while it waits and somebody below may have it."""
     generation: Generation | None = None
     """Of the sender's view."""
+    kept: _Count = 0
+    """The first round whose end the sender can still hand over, the next one if it can't even the last: it may have
+    joined after that. 0: it does not say."""
 
 
 class ViewFrame(_Header, frozen=True):
@@ -103,7 +106,7 @@ class Ping(_Header, frozen=True):
     held: _Seconds = 0.0
     """... and how long ago that was. So each Ping measures a round trip, and none can be taken for another."""
     every: _Seconds = 0.0
-    """The next Ping will be sent within this time; 0: nothing is promised."""
+    """Until the next Ping, nothing is ever sent for no longer than this; 0: nothing is promised."""
     epoch: _Stamp = 0
     """The view that the following fields speak of."""
     reaches: _Set = b""
@@ -286,6 +289,11 @@ class Knock(_Header, frozen=True):
     """The sender's."""
     answer: bool
     """Whether this agrees to the other end's Knock of the same number."""
+    stamp: _Seconds = 0.0
+    """The sender's clock, as in a Ping ..."""
+    lost: _Seconds = 0.0
+    """... and what it was when the sender lost its path; 0: not said. Where the addressee has had later news over the
+    path that it uses, the Knock is out of date."""
 
 
 class Via(_Header, frozen=True):
@@ -303,7 +311,7 @@ class Via(_Header, frozen=True):
 
 
 class NoWay(_Header, frozen=True):
-    """To the source of a Via: the sender can't carry it on."""
+    """To the source of a Via: the sender can't carry it on; inside of a Via: the target has no such tunnel."""
 
     target: _Peer
     tunnel: _Count

@@ -162,13 +162,14 @@ def test_status_of_an_empty_fabric(running_broker: tuple[subprocess.Popen[str], 
     machine = start("status", "--broker", address, "--fabric", "greenhouse", "--json")
     out, err = plain.communicate(timeout=DEADLINE_S)
     assert (plain.returncode, err) == (0, "")
-    assert out == f"fabric default at {address}\njob: none\npeers: 0\nview: none yet\n"
+    assert out == f"fabric default at {address}\njob: none\npeers: 0\nview: none\n"
     out, err = machine.communicate(timeout=DEADLINE_S)
     assert (machine.returncode, err) == (0, "")
     assert json.loads(out) == {
         "fabric": "greenhouse",
         "broker": address,
         "peers": [],
+        "silent": {},
         "view": None,
         "job": None,
     }

@@ -10,7 +10,9 @@ import pytest
 from edgepeer.cli.outcome import conclude
 from edgepeer.emulation.display import PlainDisplay
 from edgepeer.emulation.progress import Progress
+from edgepeer.emulation.saving import ModelSaver
 from edgepeer.fabric.documents import PeerReport
+from edgepeer.settings import TrainSettings
 from edgepeer.training.job import Job
 
 
@@ -35,6 +37,6 @@ def test_a_job_fails_where_peers_could_not_do_it_or_differ(
             else PeerReport(job="j1", peer=f"p{number}", state="failed", error="no\ndata")
         )
     display = PlainDisplay(io.StringIO())
-    assert conclude(progress.result(), display, report=tmp_path) == code
+    assert conclude(progress.result(), display, report=tmp_path, saver=ModelSaver(TrainSettings())) == code
     assert capsys.readouterr().err == said
     assert (tmp_path / "report.json").is_file(), "also a job that failed has a report"

@@ -20,7 +20,8 @@ from edgepeer.settings import (
     settings_of,
     variable,
 )
-from edgepeer.settings.model import COMMON, VERBS
+from edgepeer.settings.model import COMMON
+from edgepeer.settings.verbs import VERBS
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from edgepeer.settings import SoakSettings, settings_of
 from edgepeer.simulation.schedule import Schedule
 from edgepeer.simulation.story import Story
 from edgepeer.simulation.world import World
+from edgepeer.topology.view import View
 
 KILL = "peers 3\nrounds 5\n\n0.5 kill p2\n"
 ALONE = "peers 2\nrounds 5\n\n0.5 power p0\n0.5 kill p1\n"
@@ -75,7 +76,7 @@ def edgepeer_simulate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 def test_the_list_of_verbs_says_in_whole_sentences_what_each_does(edgepeer_simulate: Run) -> None:
     code, text, _ = edgepeer_simulate("--help")
     assert code == 0
-    for name in ("run", "soak", "isolation"):
+    for name in ("run", "soak", "explore", "isolation"):
         assert re.search(rf"^  {name} +\w.*\w\.$", text, re.MULTILINE)
     assert edgepeer_simulate()[0] == 2
 
@@ -110,7 +111,10 @@ def test_help_names_every_setting_and_teaches_by_example(verb: Verb[SoakSettings
         (["soak", "--seconds", "soon"], "seconds = soon (from --seconds): must be a number above 0, "),
         (["soak", "--schedules", "1.5"], "schedules = 1.5 (from --schedules): must be an integer from 1 to "),
         (["soak", "--seed", "-1"], "seed = -1 (from --seed): must be an integer from 0 to "),
+        (["soak", "--jobs", "0"], "jobs = 0 (from --jobs): must be an integer from 1 to 256"),
         (["soak", "--hours", "1", "--seconds", "2"], "seconds = 2: hours say how long already; give one of them"),
+        (["explore", "--peers", "6"], "peers = 6 (from --peers): must be an integer from 2 to 5"),
+        (["explore", "--kinds", "kill,eat"], "kinds = kill,eat (from --kinds): must be of kill, power, isolate, cut, "),
         (["isolation", "--peers", "7,1"], "peers = 7,1 (from --peers): must be integers from 2 to 255, with commas "),
         (["isolation", "--peers", ","], "peers = , (from --peers): must be integers from 2 to 255, with commas "),
         (["isolation", "--trials", "0"], "trials = 0 (from --trials): must be an integer from 1 to 1000000"),
@@ -162,6 +166,16 @@ def test_run_goes_on_after_what_breaks_and_fails_in_the_end(edgepeer_simulate: R
     assert second.startswith("calm.txt: ")
 
 
+def test_run_tells_what_happens_if_asked(edgepeer_simulate: Run, tmp_path: Path) -> None:
+    (tmp_path / "kill.txt").write_text(KILL)
+    code, out, _ = edgepeer_simulate("run", "--tell", "kill.txt")
+    assert code == 0
+    first, *rest = out.splitlines()
+    assert first == "p0 p1 p2 start"
+    assert "0.5         kill p2" in rest
+    assert rest[-1].startswith("kill.txt: ")
+
+
 # -- soak --------------------------------------------------------------------------------------------------------
 
 
@@ -169,17 +183,32 @@ def test_a_soak_of_so_many_schedules_is_the_same_each_time(edgepeer_simulate: Ru
     arguments = ("soak", "--schedules", "4", "--peers", "4", "--seed", "11")
     code, out, error = edgepeer_simulate(*arguments)
     assert (code, error) == (0, "")
-    tally, end = out.splitlines()
+    seeds, tally, end = out.splitlines()
+    assert seeds == "seeds from 11"
     assert tally.startswith("4 schedules, 0.")
     assert end == "nothing broke"
     assert edgepeer_simulate(*arguments)[1] == out
+
+
+@pytest.mark.slow
+def test_several_processes_come_to_the_same(edgepeer_simulate: Run) -> None:
+    arguments = ("soak", "--schedules", "5", "--peers", "4", "--seed", "11")
+    code, out, error = edgepeer_simulate(*arguments, "--jobs", "2")
+    assert (code, error) == (0, "")
+    assert out == edgepeer_simulate(*arguments)[1]
+
+
+def test_seeds_that_are_not_given_are_others_each_time_and_are_told(edgepeer_simulate: Run) -> None:
+    told = [edgepeer_simulate("soak", "--schedules", "1", "--peers", "2")[1].splitlines()[0] for _ in range(2)]
+    first, second = (int(line.removeprefix("seeds from ")) for line in told)
+    assert 0 < first < second <= 2**53
 
 
 def test_a_soak_ends_when_time_is_up(edgepeer_simulate: Run) -> None:
     assert edgepeer_simulate("soak", "--seconds", "0.1", "--peers", "2")[0] == 0
     code, out, _ = edgepeer_simulate("soak", "--hours", "1e-9", "--schedules", "9")
     assert code == 0
-    assert out.startswith("0 schedules, ")
+    assert re.match(r"seeds from \d+\n0 schedules, ", out)
 
 
 @pytest.mark.parametrize(
@@ -197,12 +226,52 @@ def test_how_long_a_soak_lasts(settings: SoakSettings, seconds: float) -> None:
 
 @pytest.mark.usefixtures("_fragile")
 def test_a_soak_prints_the_smallest_schedule_that_breaks_something(edgepeer_simulate: Run) -> None:
-    code, out, error = edgepeer_simulate("soak", "--schedules", "20", "--peers", "4")
+    code, out, error = edgepeer_simulate("soak", "--schedules", "20", "--peers", "4", "--seed", "0")
     assert (code, error) == (1, "")
-    before, _, text = out.partition("\nbroken: it broke\nmaking the schedule smaller ...\n\n")
-    assert re.match(r"\d+ schedules, ", before)
+    before, _, text = out.partition(": it broke\nmaking the schedule smaller ...\n\n")
+    found = re.fullmatch(
+        r"seeds from 0\n\d+ schedules, .*\n"
+        r"broken by seed (\d+) \(again: edgepeer simulate (soak --schedules 1 --seed (\d+) --peers 4)\)",
+        before,
+    )
+    assert found is not None
+    assert found[1] == found[3]
+    assert "broken by seed" in edgepeer_simulate(*found[2].split())[1]
     assert text.startswith("# it broke\npeers ")
     assert len(Schedule.parse(text).faults) == 1
+
+
+# -- explore -----------------------------------------------------------------------------------------------------
+
+
+def test_an_exploration_prints_what_it_has_gone_through(edgepeer_simulate: Run) -> None:
+    arguments = ("explore", "--peers", "2", "--faults", "1", "--kinds", "reset,damage", "--depth", "1")
+    code, out, error = edgepeer_simulate(*arguments)
+    assert (code, error) == (0, "")
+    told = re.search(r"^(\d+) states, (\d+) transitions, the longest way \d+ steps, in ", out, re.MULTILINE)
+    assert told is not None
+    assert int(told[1]) == sum(int(found) for found in re.findall(r"^│ +\d+ │ +(\d+) │$", out, re.MULTILINE)) > 50
+    assert "checked: " in out
+    assert out.endswith("all states within these bounds: nothing broke\n")
+
+
+def test_an_exploration_ends_after_so_many_states(edgepeer_simulate: Run) -> None:
+    code, out, _ = edgepeer_simulate("explore", "--states", "30")
+    assert code == 0
+    assert out.endswith("not all states: nothing broke so far\n")
+
+
+def test_an_exploration_prints_how_it_comes_to_what_breaks(
+    edgepeer_simulate: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(View, "has_quorum", lambda self, peers, dead=(): True)
+    code, out, error = edgepeer_simulate("explore", "--peers", "2", "--faults", "1", "--depth", "1")
+    assert (code, error) == (1, "")
+    assert "\nbroken: p1 ends round 2 with the sum over p1, but p0 with the sum over p0\n" in out
+    lines = out.partition("broken: ")[2].splitlines()[2:]
+    assert lines[0] == "   2 peers work in one view, round 1 is over"
+    assert [line for line in lines if line.startswith(" ! ")] == [" ! isolate p0"]
+    assert any(line.startswith("   p0 contributes") for line in lines)
 
 
 # -- isolation ---------------------------------------------------------------------------------------------------

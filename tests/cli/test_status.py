@@ -5,7 +5,9 @@ from __future__ import annotations
 from edgepeer.cli.status import status_fields, status_lines
 from edgepeer.emulation.picture import Picture
 from edgepeer.fabric.documents import LinkEntry, LinkReport, PeerReport, Presence
-from edgepeer.fabric.events import LinksSeen, PresenceSeen
+from edgepeer.fabric.events import Answered, LinksSeen, PresenceGone, PresenceSeen, ViewSeen
+from edgepeer.ids import PeerId
+from edgepeer.topology.view import Member, View
 from edgepeer.training.job import Job
 
 
@@ -20,6 +22,8 @@ def test_only_a_peer_that_has_ended_has_a_round() -> None:
         PeerReport(job="j1", peer="daisy", state="starting"),
     ):
         picture.reports[report.job, report.peer] = report
+    for name in ("ash", "birch", "cedar"):
+        picture.take(PresenceSeen(Presence(id=name, incarnation=1, addresses=())))
     fields = status_fields(picture, fabric="lab", broker="mqtt://b")
     assert [report["round"] for report in fields["job"]["reports"].values()] == [None, 200, 7, None]
     assert status_lines(fields)[1:6] == [
@@ -27,7 +31,7 @@ def test_only_a_peer_that_has_ended_has_a_round() -> None:
         "  ash running",
         "  birch done, round 200",
         "  cedar failed, round 7: no memory",
-        "  daisy starting",
+        "  daisy starting, gone",
     ]
 
 
@@ -55,3 +59,28 @@ def test_links_are_shown_with_the_peers_that_are_there() -> None:
         "  ash at h:1, not in the view",
         "    links: parent birch direct 0.4 ms; child cedar via birch 12.3 ms; backup daisy down; backup elm relay",
     ]
+
+
+def test_who_is_announced_and_does_not_answer_is_named_and_not_counted() -> None:
+    picture = Picture()
+    view = View(epoch=7, members=(Member(id="ash", incarnation=1), Member(id="birch", incarnation=1)))
+    picture.take(ViewSeen(view))
+    for name in ("ash", "birch"):
+        picture.take(PresenceSeen(Presence(id=name, incarnation=1, addresses=(f"{name}:1",))))
+    assert picture.unheard == {"ash", "birch"}
+    picture.take(Answered(PeerId("ash")))
+    picture.doubt()
+    fields = status_fields(picture, fabric="lab", broker="mqtt://b")
+    assert [peer["id"] for peer in fields["peers"]] == ["ash"]
+    assert fields["silent"] == {"birch": ("birch:1",)}
+    assert fields["view"]["members"] == ("ash", "birch")
+    assert status_lines(fields)[2:] == [
+        "peers: 1",
+        "  ash at ash:1",
+        "announced, but silent: birch at birch:1",
+        "view: epoch 7, fan-out 2, 2 members",
+    ]
+    picture.take(PresenceGone(PeerId("ash")))
+    fields = status_fields(picture, fabric="lab", broker="mqtt://b")
+    assert fields["view"] is None  # nobody of it is there
+    assert status_lines(fields)[2:] == ["peers: 0", "announced, but silent: birch at birch:1", "view: none"]

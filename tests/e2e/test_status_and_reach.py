@@ -5,11 +5,18 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import signal
 from pathlib import Path
 
 import psutil
 import pytest
-from real_programs import Field
+from real_programs import DEADLINE_S, Field
+
+from edgepeer.emulation.observe import observe
+from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.documents import Presence
+from edgepeer.fabric.topics import Topics
+from edgepeer.topology.view import Member, View
 
 NAMES = ("p0", "p1", "p2", "p3", "p4")
 
@@ -55,6 +62,36 @@ async def test_status_of_a_fleet_at_work(tmp_path: Path) -> None:
         # The peers stay, ready for the next job.
         report = await field.outcome(await field.train(rounds=10))
         assert set(report["parameter_digests"]) == set(NAMES)
+
+
+async def test_status_tells_who_is_announced_from_who_is_there(tmp_path: Path) -> None:
+    async with Field(tmp_path) as field:
+        await field.open()
+        await field.add("p0")
+        assert field.client is not None
+        topics = field.client.topics
+        view = View(epoch=9, members=(Member(id="ghost", incarnation=1),))
+        other = Topics("deserted")
+        async with observe(BrokerAddress.parse(field.url), "deserted", lambda _: None) as client:
+            for fabric, speaker in ((topics, field.client), (other, client)):
+                speaker.publish_retained(
+                    fabric.presence("ghost"), Presence(id="ghost", incarnation=1, addresses=("127.0.0.1:9",))
+                )
+                speaker.forget(fabric.presence("ghost"))  # nobody stands behind it
+            client.publish_retained(other.view, view)
+            assert await client.flush(DEADLINE_S)
+        assert await field.client.flush(DEADLINE_S)
+
+        fleet = await field.run("status", "--broker", field.url)
+        assert await fleet.end() == 0
+        assert "peers: 1" in fleet.out
+        assert "announced, but silent: ghost at 127.0.0.1:9" in fleet.out
+        assert any(line.startswith("  p0 at 127.0.0.1:") for line in fleet.out)
+
+        as_json = await field.run("status", "--broker", field.url, "--fabric", "deserted", "--json")
+        assert await as_json.end() == 0
+        found = json.loads("\n".join(as_json.out))
+        assert (found["peers"], found["view"], found["silent"]) == ([], None, {"ghost": ["127.0.0.1:9"]})
 
 
 def in_this_network(pid: int) -> bool:
@@ -115,3 +152,14 @@ async def test_told_to_stop_it_ends_well(verb: str, tmp_path: Path) -> None:
         assert "Traceback" not in program.everything()
         if verb == "peer":
             await field.watch.until(lambda: not field.watch.picture.peers)
+
+
+async def test_a_peer_says_how_it_stands_when_it_is_asked_to(tmp_path: Path) -> None:
+    async with Field(tmp_path) as field:
+        await field.open()
+        await field.add("p0", "p1")
+        await field.watch.until(lambda: set(field.watch.members) == {"p0", "p1"})
+        field.peers["p1"].signal(signal.SIGUSR1)
+        standing = json.loads((await field.peers["p1"].said(r"asked how it stands: (.*)"))[1])
+        assert (standing["peer"], set(standing["view"]["members"])) == ("p1", {"p0", "p1"})
+        assert standing["links"].keys() == {"p0"}

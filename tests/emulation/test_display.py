@@ -130,6 +130,33 @@ def test_job_panel_with_a_diverged_loss(running: Progress, told: Told) -> None:
     assert "inf" in drawn(job_panel(running, elapsed=1))
 
 
+def test_a_job_that_has_diverged(running: Progress, told: Told, finish: Finish) -> None:
+    running.see_telemetry(told.telemetry(told.record(8, loss=float("nan"))))
+    assert list(running.notes)[-1] == "the loss of round 8 is not finite: the training diverges"
+    finish(running)
+    result = running.result()
+    assert result.diverged == 8
+    assert ("diverged", "the loss is not finite from round 8 on", False) in list(summary(result))
+    for peer in told.peers:
+        running.see_report(told.report(peer, round=8, diverged=7, mae=0.25, rmse=1e9, loss=2.5e9))
+    early = running.result()
+    assert (early.rounds, early.diverged, early.quality) == (8, 7, ("mae", 0.25))
+    rows = {what: value for what, value, _ in summary(early)}
+    assert rows["test mae"] == "0.25 (rmse 1e+09, loss 2.5e+09)"
+    assert rows["rounds"].startswith("8 of 10, ended early,")
+
+
+def test_numbers_instead_of_classes(told: Told) -> None:
+    progress = Progress(told.job, broker="embedded")
+    progress.see_view(told.view())
+    record = told.record(5, accuracy=None, mae=0.125, rmse=0.5)
+    progress.see_telemetry(told.telemetry(record))
+    assert "mae 0.125" in progress_line(progress)
+    text = drawn(job_panel(progress, elapsed=1))
+    assert "test mae" in text
+    assert "0.125" in text
+
+
 def test_summary(running: Progress, told: Told, finish: Finish) -> None:
     result = finish(running).result()
     rows = {what: value for what, value, _ in summary(result)}

@@ -74,7 +74,7 @@ async def test_a_job_in_every_kind_of_network(mode: Mode) -> None:
         progress = Progress(make_job(settings, wait_for=2), broker="embedded")
         job = run_job(progress, lambda _: None, broker=broker.address, fabric=settings.fabric, timeout=DEADLINE_S)
         result = await fleet.watched(job, progress)
-        assert result.done == ("p00", "p01")
+        assert set(result.done) == {"p00", "p01"}  # in the order of the tree, which depends on who was up first
         assert result.identical
         processes = [psutil.Process(fleet.process(name).pid) for name in fleet.names]
         assert all("peer" in process.cmdline() for process in processes)  # not what put it into its network

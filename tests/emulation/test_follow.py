@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import msgpack
 import msgspec
 import pytest
 from told import Told
@@ -86,7 +87,7 @@ async def test_a_job_from_its_document_to_its_result(broker: BrokerAddress, told
             progress, lambda now: shown.append(now.round), broker=broker, fabric="test", timeout=DEADLINE_S
         )
         assert result.identical
-        assert result.accuracy == 0.97
+        assert result.quality == ("accuracy", 0.97)
         assert [record.round for record in result.records] == list(range(1, 11))
         assert shown[-1] == 10
         await mouth.cleared.wait()
@@ -215,5 +216,8 @@ def test_events_reach_the_progress(told: Told) -> None:
     ):
         follower.take(event)
     assert (progress.members, progress.round, progress.published, progress.present) == (told.peers, 10, True, {})
-    follower.take(JobSeen(b"another build's job"))
+    for unreadable in (b"garbage", msgpack.packb({"v": 2, "id": "another build's"}), pack(told.job)[:-1]):
+        follower.take(JobSeen(unreadable))
+        assert not progress.withdrawn
+    follower.take(JobSeen(pack(msgspec.structs.replace(told.job, id="another"))))
     assert progress.withdrawn

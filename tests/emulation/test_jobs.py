@@ -113,3 +113,28 @@ def test_topologies() -> None:
     assert fanout_of(EmulateSettings(peers=7, fanout=3)) == 3
     assert fanout_of(EmulateSettings(peers=64, topology="star")) == 63
     assert fanout_of(EmulateSettings(peers=1, topology="star")) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"model": "os.path:a.b"},
+            "model = os.path:a.b: must name a function of a module, as in package.module:function",
+        ),
+        ({"model": "a b:c"}, "model = a b:c: must name a function of a module"),
+        ({"model": ":c"}, "model = :c: must name a function of a module"),
+        ({"optimizer": "sgd:momentum=2"}, "optimizer = sgd:momentum=2: momentum must be a number from 0 to below 1"),
+        ({"optimizer": "lion", "trainer": "numpy"}, "optimizer = lion: trainer numpy has only sgd, adam, adamw, "),
+        ({"schedule": "cosine:alpha=7"}, "schedule = cosine:alpha=7: alpha must be a number from 0 to 1, not '7'"),
+    ],
+)
+def test_what_no_trainer_can_do(fields: dict[str, str], said: str) -> None:
+    assert refusal(TrainSettings(**fields)).startswith(said)  # type: ignore[arg-type]
+
+
+def test_a_job_says_what_was_asked_for() -> None:
+    settings = TrainSettings(optimizer="adamw:weight_decay=.5", schedule="step", loss="mae", stop_on_nan=True)
+    job = make_job(settings, wait_for=1)
+    found = (job.optimizer, job.schedule, job.loss, job.stop_on_nan)
+    assert found == ("adamw:weight_decay=0.5", "step", "mae", True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from told import Told
 
 from edgepeer.emulation.progress import Progress
 from edgepeer.emulation.result import Spread
+from edgepeer.emulation.texts import summary
 from edgepeer.errors import JobError
 
 Finish = Callable[..., Progress]
@@ -36,7 +39,7 @@ def test_a_job_from_the_first_peer_to_the_last_report(told: Told, finish: Finish
     assert progress.finished
     result = progress.result()
     assert result.identical
-    assert (result.accuracy, result.loss, result.missing, result.failed) == (0.97, 0.125, (), ())
+    assert (result.quality, result.loss, result.missing, result.failed) == (("accuracy", 0.97), 0.125, (), ())
     assert result.bytes_sent == dict.fromkeys(told.peers, 1_600_000)
     assert [record.round for record in result.records] == [1, 8, 9, 10]
 
@@ -146,3 +149,31 @@ def test_spread() -> None:
     assert Spread.of([]) == (None, None)
     assert Spread.of([3.0]) == (3.0, 3.0)
     assert Spread.of(range(101)) == (50.0, 95.0)
+
+
+def test_memory_is_bounded_and_what_is_kept_thins_out_with_age(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgepeer.emulation.progress.KEPT_ROUNDS", 100)
+    job = msgspec.structs.replace(told.job, rounds=5000)
+    progress = Progress(job, broker="")
+    for number in range(1, 5001):
+        accuracy = 0.5 if number == 7 else None
+        progress.see_telemetry(told.telemetry(told.record(number, accuracy=accuracy)))
+        assert len(progress.records) <= 100
+        assert max(progress.records) == number
+    assert len(progress.records) + progress.thinned == 5000
+    kept = sorted(progress.records)
+    assert kept[-50:] == list(range(4951, 5001))
+    assert kept[:2] == [7, 256]
+    gaps = [after - before for before, after in itertools.pairwise(kept) if before != 7]
+    assert set(gaps[:15]) == {256}  # something of every age
+    assert set(gaps[-50:]) == {1}
+    assert progress.measured is not None
+    assert progress.measured.round == 7
+    for peer in told.peers:
+        progress.see_report(told.report(peer))
+    result = progress.result()
+    assert (result.unreported, result.computed) == (0, None)
+    text = " ".join(value for _, value, _ in summary(result))
+    assert f"{progress.thinned} records of earlier rounds were not kept" in text
+    assert "not reported" not in text
+    assert len({id(record.contributors) for record in result.records}) == 1

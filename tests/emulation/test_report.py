@@ -41,6 +41,7 @@ def test_report(tmp_path: Path, running: Progress, told: Told, finish: Finish) -
         "wait": "exact",
         "computed": pytest.approx(1.0),
         "final": {"accuracy": 0.97, "loss": 0.125},
+        "diverged": None,
         "round_seconds": {"median": pytest.approx(0.1), "p95": pytest.approx(0.1)},
         "allreduce_seconds": {"median": pytest.approx(0.02), "p95": pytest.approx(0.02)},
         "bytes_sent_per_peer": dict.fromkeys(told.peers, 1_600_000),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import msgspec
@@ -33,6 +34,16 @@ def test_lines_as_they_come(tmp_path: Path, told: Told) -> None:
                 other.add(told.record(3), job="j1", peer="ash", coordinator=False)
             assert list(feed.read()) == [logged(told, 2, coordinator=True), logged(told, 3, peer="ash")]
         assert list(feed.read()) == []
+
+
+def test_a_loss_that_is_not_finite_comes_through(tmp_path: Path, told: Told) -> None:
+    path = tmp_path / "a"
+    with RoundFeed([path]) as feed, RoundLog(path) as log:
+        for loss in (math.nan, math.inf, -math.inf):
+            log.add(told.record(1, loss=loss, mae=math.inf), job="j1", peer="birch", coordinator=False)
+            (found,) = feed.read()
+            assert math.isnan(found.loss)
+            assert found.mae is None
 
 
 def test_half_a_line_waits_for_its_rest(tmp_path: Path, told: Told) -> None:

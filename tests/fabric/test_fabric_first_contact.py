@@ -116,18 +116,26 @@ async def test_an_address_that_nobody_answers_times_out(monkeypatch: pytest.Monk
 
 
 @contextlib.asynccontextmanager
-async def scripted_broker(*, connack: int = 0, suback: int = 1) -> AsyncIterator[BrokerAddress]:
-    """Acknowledges whatever it gets, with these codes, and delivers nothing."""
+async def scripted_broker(
+    *, connack: int = 0, suback: int = 1, subacks: int | None = None
+) -> AsyncIterator[BrokerAddress]:
+    """Acknowledges whatever it gets, with these codes, and delivers nothing.
+
+    `subacks`: how many codes it answers a subscription with; None: one for each topic.
+    """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 kind, length = await reader.readexactly(2)
+                if length >= 128:
+                    length += 128 * (await reader.readexactly(1))[0] - 128
                 body = await reader.readexactly(length)
                 if kind >> 4 == 1:  # CONNECT
                     writer.write(bytes((0x20, 2, 0, connack)))
                 elif kind >> 4 == 8:  # SUBSCRIBE
-                    writer.write(bytes((0x90, 3)) + body[:2] + bytes((suback,)))
+                    count = body.count(b"edgepeer/") if subacks is None else subacks
+                    writer.write(bytes((0x90, 2 + count)) + body[:2] + bytes([suback] * count))
                 elif kind >> 4 == 3:  # PUBLISH
                     at = 2 + int.from_bytes(body[:2], "big")
                     writer.write(bytes((0x40, 2)) + body[at : at + 2])
@@ -144,7 +152,11 @@ async def scripted_broker(*, connack: int = 0, suback: int = 1) -> AsyncIterator
         ({"connack": 2}, "connection refused: Client identifier not valid"),
         ({"connack": 4}, "wrong user name or password"),
         ({"connack": 5}, "wrong user name or password"),
-        ({"suback": 0x80}, "not allowed to subscribe to edgepeer/v1/lab/marker/a"),
+        (
+            {"suback": 0x80},
+            "not allowed to subscribe to edgepeer/v1/lab/ask, edgepeer/v1/lab/answer/a, edgepeer/v1/lab/marker/a, "
+            "edgepeer/v1/lab/marker/a/kept/+",
+        ),
     ],
 )
 async def test_what_the_broker_itself_refuses_is_told_at_once(codes: dict[str, int], reason: str) -> None:
@@ -155,6 +167,17 @@ async def test_what_the_broker_itself_refuses_is_told_at_once(codes: dict[str, i
                 await guest.client.connected(3 * DEADLINE_S)
         assert str(caught.value) == f"broker {address}: {reason}"
         assert guest.client.reconnects == 0
+
+
+async def test_a_broker_that_answers_other_subscriptions_than_ours_is_named() -> None:
+    async with scripted_broker(subacks=1) as address, asyncio.timeout(DEADLINE_S):
+        guest = Guest(address, "a", interests=Group.NOTHING)
+        async with running(guest.client):
+            await guest.until(lambda seen: any(isinstance(event, Disconnected) for event in seen))
+    assert guest.events[:2] == [
+        Connected(),
+        Disconnected("answered 4 subscriptions with 1 codes; is it an MQTT broker?"),
+    ]
 
 
 async def test_without_an_echo_synced_comes_after_a_while(caplog: pytest.LogCaptureFixture) -> None:

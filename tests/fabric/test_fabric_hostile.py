@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from edgepeer.errors import WireError
 from edgepeer.fabric import inbox
 from edgepeer.fabric.documents import PeerReport, Telemetry
-from edgepeer.fabric.events import Connected, PresenceSeen, Synced
+from edgepeer.fabric.events import Connected, JobSpoiled, PresenceSeen, Synced
 from edgepeer.fabric.topics import Topics
 from edgepeer.wire.documents import DOCUMENT_LIMIT_BYTES, pack
 
@@ -123,7 +123,7 @@ async def test_bad_documents_are_counted_and_good_ones_pass(
             await raw.publish("edgepeer/v1/another/peer/a", b"garbage", qos=1)
             await raw.publish(TOPICS.presence("a"), GOOD, qos=1)
         await guest.until_seen(PresenceSeen(presence("a")))
-    assert guest.events == [Connected(), Synced(), PresenceSeen(presence("a"))]
+    assert guest.events == [Connected(), Synced(), JobSpoiled(), PresenceSeen(presence("a"))]
     assert guest.client.rejected_documents == sent
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("edgepeer.fabric")]
     assert 1 <= len(lines) <= 2  # once a second
@@ -142,7 +142,7 @@ async def test_fuzzed_messages_are_rejected_or_told(
         await asyncio.gather(*(raw.publish(name, payload, 1, retain) for name, payload, retain in messages))
         await raw.publish(TOPICS.presence("z"), pack(presence("z")), qos=1)
         await guest.until_seen(PresenceSeen(presence("z")))
-        told = [event for event in guest.events if not isinstance(event, Connected | Synced)]
+        told = [event for event in guest.events if not isinstance(event, Connected | Synced | JobSpoiled)]
         assert guest.client.rejected_documents + len(told) == len(messages) + 1
         # Whoever comes now finds the last of the garbage retained.
         late = await invite(broker.address, f"late{example_number}")

@@ -95,8 +95,8 @@ class SlowBroker:
         self.acknowledge = asyncio.Event()
         self.error: Exception | None = None
 
-    async def publish(self, topic: str, payload: bytes, *, qos: int, timeout: float) -> None:
-        assert (qos, timeout >= 4) == (1, True)
+    async def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool, timeout: float) -> None:
+        assert (qos, retain, timeout >= 4) == (1, False, True)
         self.sent.append(payload)
         await self.acknowledge.wait()
         if self.error is not None:

@@ -33,6 +33,9 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     """As much of a broker as it takes to be left: lets the client in, says a lot, and breaks the connection."""
     await read_packet(reader)
     writer.write(CONNACK)
+    probe = await read_packet(reader)
+    at = 2 + int.from_bytes(probe[:2], "big")
+    writer.write(bytes([0x40, 2]) + probe[at : at + 2])
     subscribe = await read_packet(reader)
     topics = subscribe.count(b"edgepeer/v1/")
     writer.write(bytes([0x90, 2 + topics]) + subscribe[:2] + b"\x01" * topics)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -52,9 +53,9 @@ def built_trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
     built: list[Trainer] = []
     one_by_one = threading.Lock()
 
-    def make(job: Job, data: Dataset) -> Trainer:
+    def make(job: Job, data: Dataset, **device: Any) -> Trainer:
         with one_by_one:
-            built.append(make_trainer(job, data))
+            built.append(make_trainer(job, data, **device))
             return built[-1]
 
     monkeypatch.setattr(job_run, "make_trainer", make)

@@ -24,7 +24,7 @@ MEMBERS = ("a", "b", "c")
 
 
 def trainer(hidden: int = 3, *, steps: int = 0) -> NumpyTrainer:
-    made = NumpyTrainer(features=4, classes=2, hidden=(hidden,), optimizer="adam")
+    made = NumpyTrainer(features=4, outputs=2, hidden=(hidden,), optimizer="adam")
     for step in range(steps):
         made.apply(np.full(made.size, 0.1 * (step + 1), np.float32))
     return made
@@ -40,12 +40,12 @@ def store(tmp_path: Path) -> Checkpoints:
 
 
 def test_every_so_many_rounds_and_the_last(store: Checkpoints) -> None:
-    assert [number for number in range(1, 26) if store.due(JOB, number)] == [10, 20, 25]
+    assert [number for number in range(1, 26) if store.due(number, last=number == JOB.rounds)] == [10, 20, 25]
 
 
 def test_off_means_nothing_is_written_or_read(tmp_path: Path) -> None:
     for off in (Checkpoints(tmp_path, every=0, keep=3), Checkpoints(None, every=10, keep=3)):
-        assert not any(off.due(JOB, number) for number in range(1, 26))
+        assert not any(off.due(number, last=number == JOB.rounds) for number in range(1, 26))
         save(off, 10)
         off.mark_over("j1", "done")
         assert not off.any()
@@ -108,7 +108,7 @@ def test_a_trainer_that_does_not_become_what_it_loads_is_an_error(store: Checkpo
 
     save(store, 2)
     with pytest.raises(JobError, match="are not those of the checkpoint: delete the file"):
-        store.restore(JOB, Forgetful(features=4, classes=2, hidden=(3,), optimizer="adam"))
+        store.restore(JOB, Forgetful(features=4, outputs=2, hidden=(3,), optimizer="adam"))
 
 
 def test_a_full_disk_costs_one_warning(

@@ -42,9 +42,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, int]]:
     """How often each method of any agent's trainer was called in each thread."""
     calls: Counter[tuple[str, int]] = Counter()
 
-    def make(job: Job, data: Dataset) -> Trainer:
+    def make(job: Job, data: Dataset, **device: Any) -> Trainer:
         calls["build", threading.get_ident()] += 1
-        return Watched(make_trainer(job, data), calls)
+        return Watched(make_trainer(job, data, **device), calls)
 
     monkeypatch.setattr(job_run, "make_trainer", make)
     return calls

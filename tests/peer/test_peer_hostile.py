@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import aiomqtt
 import msgpack
@@ -19,6 +19,7 @@ from edgepeer import Peer
 from edgepeer.errors import WireError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.documents import Presence
+from edgepeer.peer.switchboard import STRANGERS_BYTES
 from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
 from edgepeer.wire.codec import FRAME_VERSION, PRELUDE, encode
@@ -79,8 +80,9 @@ REFUSED = {
 
 
 async def test_what_is_no_frame_costs_the_connection_and_is_counted(
-    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("edgepeer.complaints._EVERY_S", 0.0)
     caplog.set_level(logging.WARNING, "edgepeer")
     async with at_work(broker) as (peers, _):
         a = peers[0]
@@ -120,6 +122,70 @@ async def test_too_many_connections(broker: EmbeddedBroker) -> None:
         for _, writer in held:
             writer.transport.abort()
         await asyncio.gather(*ends, return_exceptions=True)
+
+
+async def test_refusals_do_not_fill_the_log(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgepeer.complaints._EVERY_S", 3600.0)
+    caplog.set_level(logging.WARNING, "edgepeer")
+    async with at_work(broker) as (peers, _):
+        before = peers[0].traffic.frames_rejected
+        for _ in range(20):
+            await say(peers[0], b"GET / HTTP/1.1\r\n\r\n")
+            await say(peers[0], encode(fr.Ping(waiting=False)), half_close=False)
+        assert peers[0].traffic.frames_rejected == before + 40
+    lines = [record.getMessage() for record in caplog.records if "connection with" in record.getMessage()]
+    assert sorted(line.split(": ")[1].split()[0] for line in lines) == ["Ping", "not"]  # one of each kind
+
+
+@pytest.mark.parametrize("frame", [fr.ViewFrame(epoch=2), fr.State(run="", round=1, offset=0, total=4 << 20)])
+async def test_who_has_not_said_hello_gets_no_memory(frame: fr.Frame, broker: EmbeddedBroker) -> None:
+    async with at_work(broker) as (peers, _):
+        before = peers[0].traffic.frames_rejected
+        await say(peers[0], encode(frame, 4 << 20), half_close=False)  # and none of the payload
+        assert peers[0].traffic.frames_rejected == before + 1
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  # what is inside of a peer sets no Event
+        await asyncio.sleep(0)
+
+
+async def test_strangers_get_little_memory_together(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "edgepeer")
+    document = 4 << 20
+    room = STRANGERS_BYTES // document
+    async with fleet(broker, "a") as (a,), asyncio.timeout(DEADLINE_S), contextlib.AsyncExitStack() as stack:
+        host, _, port = a.address.rpartition(":")
+        switchboard = a._driver.switchboard
+        assert switchboard is not None
+
+        async def stranger(name: str) -> asyncio.StreamReader:
+            """Announces a document, and leaves it at that."""
+            reader, writer = await asyncio.open_connection(host, int(port))
+            stack.callback(lambda: writer.transport.abort())  # and keep the writer until then
+            hello = fr.Hello(fabric="lab", peer=name, incarnation=1)
+            writer.write(encode(hello) + encode(fr.ViewFrame(epoch=2), document) + b"\x81")
+            return reader
+
+        holding = [await stranger(f"z{number}") for number in range(room)]
+        await until(lambda: switchboard._borrowed == room * document)
+        for number in range(3):  # any more are sent away
+            await (await stranger(f"y{number}")).read()
+        assert f"{document} bytes of ViewFrame from a peer that is not known" in caplog.text
+        assert a.traffic.frames_rejected == 3
+        async with aiomqtt.Client("127.0.0.1", broker.address.port) as client:
+            told = pack(Presence(id="x", incarnation=1, addresses=("127.0.0.1:1",)))
+            await client.publish("edgepeer/v1/lab/peer/x", told, qos=1)
+            await until(lambda: a.fabric.is_present("x"))
+            await stranger("x")  # who is one no more
+            await until(lambda: "x" in switchboard._sessions)
+            await client.publish("edgepeer/v1/lab/peer/x", b"", qos=1)
+        assert a.traffic.frames_rejected == 3
+        assert not any(reader.at_eof() for reader in holding)
+        await stack.aclose()
+        await until(lambda: switchboard._borrowed == 0)
 
 
 # -- fuzzed ------------------------------------------------------------------------------------------------

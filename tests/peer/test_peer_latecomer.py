@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 from peer_agents import agents, train
@@ -64,11 +65,11 @@ class SlowDevice:
         self._error = error
         monkeypatch.setattr(job_run, "make_trainer", self._make)
 
-    def _make(self, job: Job, data: Dataset) -> Trainer:
+    def _make(self, job: Job, data: Dataset, **device: Any) -> Trainer:
         assert self.allowed.wait(DEADLINE_S)
         if self._error is not None:
             raise self._error
-        return make_trainer(job, data)
+        return make_trainer(job, data, **device)
 
 
 JOB = new_job(id="j1", model="linear", trainer="numpy", batch_size=20, rounds=100_000, wait_for=2, eval_every=100_000)

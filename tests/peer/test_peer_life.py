@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from peer_fleet import DEADLINE_S, Pumps, all_reduce, fleet, peer_at, view_of
 from edgepeer import Limits, Peer, View
 from edgepeer.errors import ConfigError, LeftFabric
 from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.protocol.machine import ProtocolName
 
 
 async def test_views_tells_every_change_and_ends_with_the_peer(broker: EmbeddedBroker) -> None:
@@ -205,3 +207,16 @@ async def test_open_to_all_it_advertises_every_address(broker: EmbeddedBroker) -
         port = a.address.rpartition(":")[2]
         assert f"127.0.0.1:{port}" in member.addresses
         assert not any(address.startswith("0.0.0.0") for address in member.addresses)
+
+
+@pytest.mark.parametrize("protocol", ["ft-tree", "tree"])
+async def test_a_peer_says_whom_it_waits_for(broker: EmbeddedBroker, protocol: ProtocolName) -> None:
+    async with fleet(broker, "a", "b", protocol=protocol) as (a, b):
+        round_ = asyncio.create_task(a.allreduce(np.ones(3)))
+        await asyncio.sleep(0)
+        assert "b" in a.diagnosis()["missing"]
+        standing = json.loads(json.dumps(a.diagnosis()))
+        assert set(standing["view"]["members"]) == {"a", "b"}
+        assert "b" in standing["links"]
+        await asyncio.gather(round_, b.allreduce(np.ones(3)))
+        assert "b" not in a.diagnosis()["missing"]

@@ -17,7 +17,10 @@ from edgepeer.topology.view import View
 from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
 
-__all__ = ["Company"]
+__all__ = ["DIAL_TIMEOUT_S", "Company"]
+
+DIAL_TIMEOUT_S = 2.0
+"""How long it takes to find that nobody answers, as on real lines (`peer/switchboard.py`)."""
 
 
 class Company:
@@ -143,7 +146,7 @@ class Company:
     def _dialled(self, name: PeerId, peer: PeerId) -> None:
         pair = frozenset((name, peer))
         if not (self._open(name, peer) and self._open(peer, name)):
-            self.hear(name, ev.DialFailed(peer, "no answer"))
+            self._later(DIAL_TIMEOUT_S, partial(self.hear, name, ev.DialFailed(peer, "no answer")))
         elif pair not in self._up or not self[name].node.links.is_direct(peer):
             self._up.add(pair)
             for one, other in ((name, peer), (peer, name)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from transcript import Machine, vector, view, when
 
 from edgepeer.ids import PeerId
@@ -66,8 +67,44 @@ def test_a_neighbour_that_does_not_deliver_is_passed_over() -> None:
     b = Machine("b", limits=Limits(silence_s=60.0)).join(RUN)
     b.level("a", committed=7)
     assert b.level("d", committed=7) == []
-    said = [line for line in b.until(12.0) if "state of r?" in line]
-    assert [line.split(": ")[1] for line in said] == ["d <- state of r?", "a <- state of r?"]
+    said = [line for line in b.until(42.0) if "state of r?" in line]
+    assert [line.split(": ")[1] for line in said] == ["d <- state of r?", "a <- state of r?", "d <- state of r?"]
+    assert [float(line.split(": ")[0]) for line in said] == pytest.approx([5, 35, 40], abs=1)
+
+
+def test_a_neighbour_that_takes_its_time_is_not_asked_in_vain() -> None:
+    """As where the owner computes for longer than others are waited for: each in turn would come too late."""
+    b = Machine("b", limits=Limits(silence_s=60.0)).join(RUN)
+    b.level("a", committed=7)
+    b.level("d", committed=7)
+    assert when(b.until(7.0), "d <- state of r?") < 7
+    assert state(b, "a", b"sta", number=7, total=5) == []
+    assert state(b, "d", b"other", number=7) == []  # one at a time
+    assert state(b, "a", b"te", number=7, offset=3, total=5) == ["state of r after 7: state"]
+
+
+def test_of_two_who_deliver_the_one_that_goes_on_counts() -> None:
+    b = Machine("b", limits=Limits(silence_s=60.0)).join(RUN)
+    b.level("a", committed=7)
+    b.level("d", committed=7)
+    state(b, "a", b"sta", number=7, total=5)
+    assert when(b.until(7.0), "d <- state of r?") < 7
+    assert state(b, "d", b"oth", number=7, total=5) == []
+    assert state(b, "a", b"te", number=7, offset=3, total=5) == []
+    assert state(b, "d", b"er", number=7, offset=3, total=5) == ["state of r after 7: other"]
+
+
+def test_a_piece_that_is_long_on_its_way_counts() -> None:
+    """The first one may take longer than the patience of whoever asked."""
+    b = Machine("b", limits=Limits(silence_s=60.0)).join(RUN)
+    b.level("a", committed=7)
+    piece = fr.State(run="r", round=7, offset=0, total=5)
+    sink = b.node.sink(A, piece, 3)
+    assert sink is not None
+    assert not any("state of r?" in line for line in b.until(8.0))
+    sink[:] = b"sta"
+    assert b.hear(ev.FrameReceived(A, piece, None, 3, True, 8.0)) == []
+    assert state(b, "a", b"te", number=7, offset=3, total=5) == ["state of r after 7: state"]
 
 
 def test_a_lost_neighbour_is_replaced_at_once() -> None:
@@ -230,3 +267,53 @@ def test_a_restored_state_of_another_run_is_none_of_this() -> None:
     b.hear(ev.RunWanted("old", 1, have=7))
     b.learn(RUN)
     assert b.node.allreduce.committed == -1
+
+
+# -- behind, without a run ---------------------------------------------------------------------------------
+
+
+def after(machine: Machine, peer: str, committed: int, kept: int) -> list[str]:
+    assert machine.node.view is not None
+    return machine.frame(peer, fr.Sync(epoch=machine.node.view.epoch, run="", committed=committed, kept=kept))
+
+
+def behind() -> Machine:
+    """It has contributed to round 5, which the others have seen the end of. Its parent came after that."""
+    d = Machine("d", limits=Limits(silence_s=60.0)).join(view(8, "abcdefgh", first_round=5), up="b", committed=4)
+    d.contribute(1)
+    d.hear(ev.ViewSeen(view(9, "axcdefgh", first_round=6)))
+    d.hear(ev.LinkUp(PeerId("x"), 1))
+    d.hear(ev.LinkUp(PeerId("h"), 1))
+    return d
+
+
+def test_where_no_neighbour_can_tell_how_a_round_ended_it_is_given_up_at_once() -> None:
+    d = behind()
+    after(d, "h", 5, kept=6)
+    assert not any("behind" in line for line in d.until(1.0))  # its parent may know
+    after(d, "x", 5, kept=6)
+    assert when(d.until(1.5), "behind: 5") < 1.5
+    assert d.node.allreduce.committed == 5
+    assert d.node.allreduce.kept == 6  # nor can it tell those below
+
+
+def test_who_can_tell_how_a_round_ended_is_waited_for() -> None:
+    d = behind()
+    after(d, "h", 5, kept=6)
+    after(d, "x", 5, kept=5)
+    assert not any("behind" in line for line in d.until(3.0))
+
+
+def test_who_waits_in_vain_gives_up_however_often_views_and_links_change_meanwhile() -> None:
+    d = behind()
+    said = []
+    for second in range(1, 9):
+        after(d, "x", 5, kept=5)
+        said += d.until(second - 0.1)
+        if second == 4:
+            d.hear(ev.ViewSeen(view(10, "axcdefgh", first_round=6)))
+            after(d, "x", 5, kept=5)
+        d.hear(ev.LinkDown(PeerId("x"), "reset"))
+        said += d.until(second)
+        d.hear(ev.LinkUp(PeerId("x"), 1))
+    assert when(said, "behind: 5") < 8

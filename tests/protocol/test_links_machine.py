@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from transcript import QUIET, Machine, member, vector, view, when
 
 from edgepeer.ids import PeerId
@@ -83,6 +84,34 @@ def test_a_ping_says_whom_the_round_waits_for() -> None:
     assert a.until(0.04) == ["0.04: b <- ping waiting"]
 
 
+def test_where_traffic_never_rests_the_pace_is_said_all_the_same() -> None:
+    """A Ping goes out in four beats. Or the other end would go by what was promised before the rounds began."""
+    a = root_of("ab", hidden=())
+    a.level("b")
+    a.until(1.5)
+    said: list[tuple[float, float]] = []
+    for number in range(1, 51):
+        at = 1.5 + number / 100
+        a.contribute(1)
+        a.until(at)
+        a.reduce("b", vector(1), "b", number=number)
+        assert a.node.links[B].sent == at
+        said += [(a.now, a.node.links[B].promised)] if a.node.links[B].pinged > 1.5 + (number - 1) / 100 else []
+    assert [round(at, 2) for at, _ in said] == [1.54, 1.7, 1.86]
+    assert {every for _, every in said} == {0.04}
+
+
+def test_when_rounds_begin_the_pace_is_said_however_short_ago_the_last_ping_is() -> None:
+    a = root_of("ab", hidden=())
+    a.level("b")
+    assert a.until(1.01) == ["1: b <- ping"]
+    a.contribute(1)
+    a.until(1.04)
+    a.frame("b", fr.Sync(epoch=0, run="", committed=0))  # is answered
+    assert a.node.links[B].sent == 1.04
+    assert a.until(1.06) == ["1.05: b <- ping waiting"]
+
+
 def test_when_the_rounds_are_over_the_old_pace_is_kept_until_the_new_one_is_said() -> None:
     """Or the other end would take us for gone: it was promised a Ping every 40 ms."""
     a = root_of("ab", hidden=())
@@ -128,8 +157,19 @@ def test_a_part_of_a_frame_is_a_sign_of_life() -> None:
     a.hear(ev.LinkUp(B, 1), 1.0)
     alive(a, "b", stamp=1.0, every=0.1)
     for tenth in range(10, 60):
-        a.hear(ev.Heard(B), tenth / 10)
+        a.hear(ev.Heard(B, tenth / 10), tenth / 10)
         assert not any("close" in line for line in a.until(tenth / 10 + 0.05))
+
+
+def test_and_counts_from_when_it_came() -> None:
+    """The machine is told at its next tick only: a cut in the middle of a vector must not seem later than it was."""
+    a = root_of("ab")
+    a.hear(ev.LinkUp(B, 1), 1.0)
+    alive(a, "b", stamp=1.0, every=0.1)
+    a.until(1.5)
+    a.hear(ev.Heard(B, 1.2))
+    a.hear(ev.Heard(B, 1.1))
+    assert when(a.until(3.0), "expected within 1.200 s") == pytest.approx(2.4, abs=0.01)
 
 
 def test_who_was_not_listening_itself_blames_nobody() -> None:

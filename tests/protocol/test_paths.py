@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import numpy as np
 import pytest
-from company import Company
+from company import DIAL_TIMEOUT_S, Company
 from hypothesis import given
 from hypothesis import strategies as st
 from transcript import Machine, vector, view, when
@@ -63,9 +63,18 @@ def carried(
 
 
 def knock(
-    machine: Machine, hop: str, source: str, tunnel: int = 77, *, answer: bool = False, life: int = 1
+    machine: Machine,
+    hop: str,
+    source: str,
+    tunnel: int = 77,
+    *,
+    answer: bool = False,
+    life: int = 1,
+    stamp: float = 0.0,
+    lost: float = 0.0,
 ) -> list[str]:
-    return carried(machine, hop, source, fr.Knock(incarnation=life, answer=answer), tunnel=tunnel, serial=0)
+    frame = fr.Knock(incarnation=life, answer=answer, stamp=stamp, lost=lost)
+    return carried(machine, hop, source, frame, tunnel=tunnel, serial=0)
 
 
 def number(machine: Machine) -> int:
@@ -276,8 +285,52 @@ def test_but_not_if_it_gets_nowhere() -> None:
 def test_a_new_knock_replaces_the_tunnel_that_is_there() -> None:
     b = around()
     tunnelled(b, "d", "c")
+    b.until(0.6)
     assert knock(b, "e", "d", 99)[0] == "e <- b>d 99.0: come in"
     assert path(b, "d") == "via e"
+
+
+def test_a_knock_from_before_the_tunnel_stood_changes_nothing() -> None:
+    """Both ends have knocked, b's Knock has counted, and d would take no answer to its own any more."""
+    b = around()
+    lose(b, "d")
+    knock(b, "c", "d", number(b), answer=True, stamp=900.01)
+    assert knock(b, "e", "d", 99, stamp=900.0, lost=900.0) == []
+    assert path(b, "d") == "via c"
+
+
+def test_a_knock_that_is_later_than_the_last_that_came_over_the_path_counts_at_once() -> None:
+    b = around()
+    lose(b, "d")
+    tunnel = number(b)
+    knock(b, "c", "d", tunnel, answer=True, stamp=900.01)
+    carried(b, "c", "d", fr.Ping(waiting=False, stamp=900.05), tunnel=tunnel, serial=1)
+    assert knock(b, "e", "d", 98, stamp=900.06, lost=900.04) == []
+    assert knock(b, "e", "d", 99, stamp=900.06, lost=900.06)[0] == "e <- b>d 99.0: come in"
+    b.level("d")
+    b.frame("d", fr.Ping(waiting=False, stamp=900.1))
+    assert knock(b, "c", "d", 100, stamp=900.3, lost=900.08) == []
+    assert knock(b, "c", "d", 101, stamp=900.3, lost=900.2)[0] == "close d: the other end has opened another path"
+
+
+def test_a_knock_whose_answer_was_lost_is_answered_again() -> None:
+    d = around("d")
+    d.until(0.6)
+    knock(d, "e", "b", 99)
+    assert knock(d, "c", "b", 99) == []
+    assert knock(d, "e", "b", 99) == ["e <- d>b 99.0: come in"]
+    assert path(d, "b") == "via e"
+
+
+def test_the_first_ping_through_a_tunnel_answers_the_knock() -> None:
+    """So both ends know the round trip as soon as the tunnel stands."""
+    b = around()
+    lose(b, "d")
+    knock(b, "c", "d", number(b), answer=True, stamp=900.01)
+    sent = [e.frame for e in b.effects if isinstance(e, fx.Send) and isinstance(e.frame, fr.Via)]
+    first = codec.unwrap(sent[0], 0)
+    assert isinstance(first, fr.Ping)
+    assert (first.echo, first.held) == (900.01, 0.0)
 
 
 def test_only_parents_and_children_are_let_in() -> None:
@@ -357,11 +410,12 @@ def test_what_is_repeated_is_dropped() -> None:
 
 
 @pytest.mark.parametrize(("hop", "tunnel"), [("c", 0), ("", 0), ("e", 1), ("e", -1)])
-def test_what_comes_by_another_way_or_through_another_tunnel_is_dropped(hop: str, tunnel: int) -> None:
+def test_what_comes_by_another_way_or_through_another_tunnel_is_sent_back(hop: str, tunnel: int) -> None:
     d = around("d")
     right = tunnelled(d, "b", "e")
     abort = fr.Abort(epoch=1, round=1, cause="timeout", reason="x", over=True)
-    assert carried(d, hop, "b", abort, tunnel=right + tunnel, serial=1) == []
+    back = f"{hop} <-" if hop else "relay b <-"
+    assert carried(d, hop, "b", abort, tunnel=right + tunnel, serial=1) == [f"{back} d>b {1 + tunnel}.0: no way to d"]
     assert path(d, "b") == "via e"
 
 
@@ -392,6 +446,18 @@ def test_no_way_of_anything_else_means_nothing(hop: str, target: str, tunnel: in
     assert path(d, "b") == "via e"
 
 
+def test_whoever_sends_through_a_tunnel_that_the_other_end_has_not_is_told_and_knocks_again() -> None:
+    d = around("d")
+    tunnel = tunnelled(d, "b", "e")
+    gone = fr.NoWay(target="b", tunnel=tunnel)
+    assert carried(d, "c", "b", gone, tunnel=tunnel, serial=0) == []  # by another way: not of this tunnel
+    assert carried(d, "e", "b", gone, tunnel=tunnel - 1, serial=0) == []
+    assert path(d, "b") == "via e"
+    said = carried(d, "e", "b", gone, tunnel=tunnel, serial=0)
+    assert said == ["c <- d>b 2.0: knock", "e <- d>b 2.0: knock"]
+    assert carried(d, "e", "b", gone, tunnel=tunnel, serial=0) == []
+
+
 def test_a_lost_hop_makes_it_knock_again() -> None:
     d = around("d")
     tunnelled(d, "b", "e")
@@ -419,7 +485,7 @@ def test_the_connection_is_used_again_as_soon_as_it_stands() -> None:
     assert d.hear(ev.LinkUp(B, 1)) == ["b <- sync 1 after 0"]
     assert path(d, "b") == "direct"
     late = fr.Abort(epoch=1, round=1, cause="timeout", reason="x", over=True)
-    assert carried(d, "e", "b", late, tunnel=tunnel, serial=1) == []
+    assert carried(d, "e", "b", late, tunnel=tunnel, serial=1) == ["e <- d>b 1.0: no way to d"]
     assert path(d, "b") == "direct"
 
 
@@ -615,8 +681,11 @@ def test_a_document_is_not_cut() -> None:
 # -- all of it ---------------------------------------------------------------------------------------------
 
 
-def rounds(company: Company, count: int = 1) -> float:
-    """All contribute, so many times; all must commit the same, with everybody in it. Returns the longest it took."""
+def rounds(company: Company, count: int = 1, look_s: float = 0.05) -> float:
+    """All contribute, so many times; all must commit the same, with everybody in it. Returns the longest it took.
+
+    Whether they have is looked at every `look_s`: then the next round begins.
+    """
     longest = 0.0
     for _ in range(count):
         began, names = company.now, list(company.machines)
@@ -624,7 +693,7 @@ def rounds(company: Company, count: int = 1) -> float:
             company.hear(name, ev.Contribute(vector(1 << position, 0.1), 1.0))
         ends: list[tuple[float, str, fx.Effect]] = []
         while len(ends) < len(names) and company.now < began + 1.0:
-            company.until(company.now + 0.05)
+            company.until(company.now + look_s)
             ends = company.effects(fx.RoundCommitted, since=began)
         assert sorted(who for _, who, _ in ends) == sorted(names)
         for at, _, end in ends:
@@ -671,16 +740,54 @@ def test_a_link_cut_in_mid_training_costs_less_than_100_ms(cuts: tuple[str, ...]
     assert rounds(company) < clean + 0.1
 
 
+@pytest.mark.parametrize("cuts", ["bd", "b>d", "d>b", "ab", "a>b", "b>a"])
+def test_nor_does_one_between_rounds_that_leave_the_link_no_rest(cuts: str) -> None:
+    """Before the run the ends promised each other a sign of life a second; rounds of 10 ms carry many, and no Ping is
+    ever due for want of them."""
+    company = Company(SEVEN)
+    company.until(1.0)
+    clean = rounds(company, 20, look_s=0.01)
+    company.sever(cuts)
+    assert rounds(company, look_s=0.01) < clean + 0.1
+
+
 def test_a_connection_that_does_not_come_up_is_not_waited_for() -> None:
-    """As when a new view makes neighbours of two peers that can't reach each other."""
+    """As when a fleet begins, and some of it can't reach each other."""
     company = Company(SEVEN)
     company.sever("bd", "cd", "ed", "cf")
-    company.until(1.0)
+    company.until(2.0)
     assert company.path("d", "b") == "relay"
     assert company.path("f", "c") in ("via b", "via g")
     assert rounds(company) < 0.2
     company.until(10.0)
     assert all(machine.node.view == SEVEN for machine in company.machines.values())
+
+
+def test_a_view_that_makes_neighbours_of_two_who_can_not_reach_each_other_is_at_work_soon() -> None:
+    """How long a connection may take is known by then: that nobody answers would be known after seconds only."""
+    company = Company(SEVEN)
+    company.until(1.0)
+    rounds(company, 3)
+    company.sever("df")
+    following = view(2, "afcdebg")
+    for name in SEVEN.ids:
+        company.hear(name, ev.ViewSeen(following))
+    assert rounds(company) < 0.8 < DIAL_TIMEOUT_S
+    assert company.path("d", "f").startswith("via")
+
+
+def test_a_connection_that_only_one_end_has_does_not_keep_it_from_the_tunnel_of_the_other() -> None:
+    """As when a frozen peer goes on, and accepts a connection whose other end has given it up since."""
+    company = Company(SEVEN)
+    company.until(1.0)
+    rounds(company, 3)
+    company.sever("bd")
+    while company.path("d", "b") in ("direct", "") or company.path("b", "d") == "direct":
+        company.until(company.now + company.latency_s / 4)
+    company.hear("b", ev.LinkUp(PeerId("d"), 1))
+    assert (company.path("b", "d"), company.path("d", "b")[:3]) == ("direct", "via")
+    assert rounds(company) < 0.9
+    assert company.path("d", "b") == company.path("b", "d") != "direct"
 
 
 def test_without_broker_and_brothers_the_peer_is_gone_after_three_seconds() -> None:

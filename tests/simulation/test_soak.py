@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
 from edgepeer.errors import ProtocolBug
 from edgepeer.simulation import soak as module
-from edgepeer.simulation.drawing import Random, draw_schedule
-from edgepeer.simulation.schedule import Fault, Schedule
+from edgepeer.simulation.drawing import Random, draw_schedule, draw_story
+from edgepeer.simulation.network import BROKER
+from edgepeer.simulation.schedule import KINDS, Fault, Schedule, names
 from edgepeer.simulation.shrinking import shrink
-from edgepeer.simulation.soak import Tally, broken, smallest, soak
+from edgepeer.simulation.soak import Looked, Tally, broken, drawn_from, look, smallest, soak
 from edgepeer.simulation.story import Story
 from edgepeer.simulation.world import World
 
@@ -48,6 +50,71 @@ def test_another_seed_draws_other_schedules() -> None:
     assert draw_schedule(Random(1)) == draw_schedule(Random(1))
 
 
+def test_a_soak_goes_through_no_more_than_its_limit_in_whatever_order() -> None:
+    def backwards(do: Callable[[int], Looked], seeds: Iterator[int]) -> Iterator[Looked]:
+        return map(do, sorted(seeds, reverse=True))
+
+    tallies = []
+    for over in (map, backwards):
+        go_on, seen = for_schedules(1000)
+        assert soak(go_on, seed=40, peers=4, limit=5, over=over) is None
+        tallies += seen
+    assert tallies[0].schedules == 5
+    assert (tallies[0].rounds, tallies[0].faults) == (tallies[1].rounds, tallies[1].faults)
+
+
+def test_stories_hold_what_is_hard_on_a_fleet() -> None:
+    """What a soak is to meet: each is drawn again and again, and can be written down and read."""
+    drawn = [draw_story(Random(seed), peers=21) for seed in range(300)]
+    assert all(Schedule.parse(str(each)) == replace(each, faults=tuple(each.faults)) for each in drawn)
+    assert {fault.kind for each in drawn for fault in each.faults} == {*KINDS}
+    assert max(each.peers for each in drawn) == 21
+    assert {(each.code != "none", each.run) for each in drawn} == {
+        (c, r) for c in (True, False) for r in ("run", "none")
+    }
+    for meets in (anew_while_apart, isolated_again, several_candidates, joins_apart):
+        assert sum(map(meets, drawn)) >= 20, meets.__name__
+
+
+def anew_while_apart(schedule: Schedule) -> bool:
+    apart = [fault for fault in schedule.faults if fault.kind == "partition"]
+    anew = [fault for fault in schedule.faults if fault.kind in ("kill", "power") and fault.until is not None]
+    return any(a.at <= b.at and b.end <= a.end for a in apart for b in anew)
+
+
+def isolated_again(schedule: Schedule) -> bool:
+    times = Counter(fault.who for fault in schedule.faults if fault.kind == "isolate")
+    return max(times.values(), default=0) > 1
+
+
+def several_candidates(schedule: Schedule) -> bool:
+    """Without the root, while two others are cut from each other."""
+    root = names(schedule.peers)[0]
+    gone = [f for f in schedule.faults if f.kind in ("isolate", "kill", "power", "freeze") and f.who == (root,)]
+    cuts = [f for f in schedule.faults if f.kind in ("cut", "oneway") and not {root, BROKER} & {*f.who}]
+    return any(0 <= cut.at - each.at <= 0.5 for each in gone for cut in cuts)
+
+
+def joins_apart(schedule: Schedule) -> bool:
+    joins = [fault for fault in schedule.faults if fault.kind == "join"]
+    apart = [fault for fault in schedule.faults if fault.kind in ("partition", "isolate")]
+    return any(a.at <= b.at <= a.end for a in apart for b in joins)
+
+
+def test_what_the_protocol_raises_by_mistake_breaks_a_schedule_like_anything_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def tell(_: Story) -> World:
+        raise KeyError("p9")
+
+    monkeypatch.setattr(module.Story, "tell", tell)
+    looked = look(3, peers=4)
+    assert looked.complaint is not None
+    assert looked.complaint.startswith("KeyError in tell, line ")
+    assert looked.complaint.endswith(": 'p9'")
+    assert (looked.seed, looked.tally.schedules) == (3, 1)
+
+
 @pytest.fixture
 def _fragile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fleets of three and more do not survive a reset."""
@@ -65,10 +132,11 @@ def _fragile(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_fragile")
 def test_a_soak_stops_at_what_breaks_and_makes_it_smaller() -> None:
     go_on, seen = for_schedules(200)
-    found = soak(go_on, seed=0, peers=5)
-    assert found is not None
-    assert seen[0].schedules < 200
-    assert broken(found) == "broke\nof a reset"
+    looked = soak(go_on, seed=0, peers=5)
+    assert looked is not None
+    assert looked.seed + 1 == seen[0].schedules < 200
+    found = drawn_from(looked.seed, 5)
+    assert broken(found) == looked.complaint == "broke\nof a reset"
     small = smallest(found, tries=120)
     assert small.peers <= 5
     assert [fault.kind for fault in small.faults] == ["reset"]

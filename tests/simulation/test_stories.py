@@ -70,6 +70,39 @@ def test_who_restarts_at_once_is_let_in_with_its_new_life() -> None:
     assert world.run_rounds(limit_s=60)
 
 
+def out_for(world: World, name: str) -> float:
+    """How long it takes until a peer is in again that is killed, and started anew a second later."""
+    world.kill(peer(world, name))
+    world.restart(peer(world, name), delay_s=1.0)
+    began = world.clock.now
+    assert world.run_until(lambda: name in world.network.alive and world.settled(), 120)
+    return world.clock.now - began
+
+
+def pass_time(world: World, seconds: float) -> None:
+    assert not world.run_until(lambda: False, seconds)
+
+
+def test_who_is_lost_again_and_again_waits_longer_each_time_and_is_forgiven_once_it_stays() -> None:
+    world = fleet(3, rounds=0, run=None)
+    assert world.run_until(world.settled, 5)
+    waited = []
+    for _ in range(7):
+        waited.append(out_for(world, "p2"))
+        pass_time(world, 5.0)
+    assert waited == pytest.approx([1, 2, 4, 8, 16, 32, 60], abs=1.5)
+    pass_time(world, 601.0)
+    assert out_for(world, "p2") < 2
+
+
+def test_who_is_lost_now_and_then_is_let_in_at_once_each_time() -> None:
+    world = fleet(3, rounds=0, run=None)
+    assert world.run_until(world.settled, 5)
+    for _ in range(12):
+        assert out_for(world, "p2") < 2
+        pass_time(world, 21.0)
+
+
 def test_soon_after_a_change_all_know_that_all_have_made_it() -> None:
     """Until then nobody may go on without a majority of the view before, too."""
     world = fleet(7, rounds=1000)

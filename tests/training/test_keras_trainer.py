@@ -49,7 +49,7 @@ def random_one(keras: Any) -> KerasTrainer:
 def twins(keras: Any, request: pytest.FixtureRequest) -> tuple[KerasTrainer, NumpyTrainer]:
     """The same network with the same parameters and optimizer, in Keras and in NumPy."""
     sizes = (6, 5, 3)
-    ours = NumpyTrainer(features=6, classes=3, hidden=(5,), dropout=0, optimizer=request.param, learning_rate=0.05)
+    ours = NumpyTrainer(features=6, outputs=3, hidden=(5,), dropout=0, optimizer=request.param, learning_rate=0.05)
     model = dense(keras, softmax=request.param == "adam")
     maker = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}[request.param]
     theirs = KerasTrainer(model, maker(0.05), input_shape=INPUTS)
@@ -134,7 +134,7 @@ def test_a_replica_carries_on_bit_for_bit(keras: Any, random_one: KerasTrainer) 
 
 def test_a_state_that_does_not_fit_changes_nothing(plain: KerasTrainer, random_one: KerasTrainer) -> None:
     before = plain.state()
-    numpy_state = NumpyTrainer(features=6, classes=3, hidden=(5,)).state()
+    numpy_state = NumpyTrainer(features=6, outputs=3, hidden=(5,)).state()
     for state in (random_one.state(), numpy_state, before[:-1], b"", b"garbage" * 50):
         with pytest.raises(WireError):
             plain.load_state(state)
@@ -188,8 +188,8 @@ def test_what_can_not_be_trained_is_named(keras: Any) -> None:
     two_ended = keras.Model(inputs, [layers.Flatten()(inputs), layers.Dense(3)(layers.Flatten()(inputs))])
     wrong = {
         "can't take samples of shape": keras.Sequential([keras.Input((4, 4)), layers.Flatten(), layers.Dense(3)]),
-        "one row of classes per sample, not list": two_ended,
-        r"one row of classes per sample, not \(2, 2, 4\)": keras.Sequential([layers.Dense(4)]),
+        "one row of numbers per sample, not list": two_ended,
+        r"one row of numbers per sample, not \(2, 2, 4\)": keras.Sequential([layers.Dense(4)]),
         "no trainable parameters": keras.Sequential([layers.Flatten()]),
         "parameters must be float32": keras.Sequential([layers.Flatten(), layers.Dense(3, dtype="float64")]),
     }

@@ -16,6 +16,9 @@ from edgepeer.training.build import make_trainer
 from edgepeer.training.datasets import Dataset
 from edgepeer.training.job import new_job
 from edgepeer.training.numpy_trainer import NumpyTrainer
+from edgepeer.training.sizes import available_memory
+
+ALLOWED = ("my_models", "absent_models", "broken_models", "raising_models", "leaving_models")
 
 
 def data(shape: tuple[int, ...] = (8, 8), classes: int = 10, *, local: bool = False) -> Dataset:
@@ -26,7 +29,7 @@ def data(shape: tuple[int, ...] = (8, 8), classes: int = 10, *, local: bool = Fa
 def refusal(dataset: Dataset | None = None, **job: Any) -> str:
     """The one line with which a job is refused."""
     with pytest.raises(ModelError) as raised:
-        make_trainer(new_job(**job), dataset or data())
+        make_trainer(new_job(**job), dataset or data(), models=ALLOWED)
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 400
     return str(raised.value)
@@ -36,13 +39,18 @@ def refusal(dataset: Dataset | None = None, **job: Any) -> str:
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "my_models.py").write_text(
         """
+import functools
 import keras
+from os import abort
+from sys import exit
 
 def small(input_shape, classes):
     return keras.Sequential([keras.Input(input_shape), keras.layers.Flatten(), keras.layers.Dense(classes)])
 
 def anything(**options):
     return small(**options)
+
+several = functools.partial(small, classes=10)
 
 def fixed():
     return small((8, 8), 10)
@@ -56,6 +64,12 @@ def raises():
 def number():
     return 3
 
+def leaves():
+    raise SystemExit(0)
+
+def stops():
+    raise KeyboardInterrupt
+
 class Shelf:
     small = staticmethod(small)
 
@@ -64,8 +78,9 @@ constant = 5
     )
     (tmp_path / "broken_models.py").write_text("import absent_package_of_models")
     (tmp_path / "raising_models.py").write_text("1 / 0")
+    (tmp_path / "leaving_models.py").write_text("raise SystemExit(3)")
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("my_models", "broken_models", "raising_models"):
+    for name in ("my_models", "broken_models", "raising_models", "leaving_models"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return "my_models"
 
@@ -100,9 +115,9 @@ def test_building_leaves_the_global_generators_where_they_were(keras: Any) -> No
     assert all(np.array_equal(a, b) for a, b in zip(np.random.get_state(), numpy_before, strict=True))
 
 
-@pytest.mark.parametrize("function", ["small", "anything", "fixed", "Shelf.small"])
+@pytest.mark.parametrize("function", ["small", "anything", "fixed", "several"])
 def test_functions_of_a_package(keras: Any, package: str, function: str) -> None:
-    assert make_trainer(new_job(model=f"{package}:{function}"), data()).size == 650
+    assert make_trainer(new_job(model=f"{package}:{function}"), data(), models=[package]).size == 650
 
 
 def test_functions_that_do_not_work_out(keras: Any, package: str) -> None:
@@ -111,13 +126,20 @@ def test_functions_that_do_not_work_out(keras: Any, package: str) -> None:
         "my_models:number": "must return a keras.Model, not int",
         "my_models:absent": "my_models has no function 'absent'",
         "my_models:constant": "my_models has no function 'constant'",
-        "my_models:small.absent": "has no function 'small.absent'",
+        "my_models:abort": "abort is not of my_models, but of posix; make a function there",
+        "my_models:exit": "exit is not of my_models, but of sys",
+        "my_models:Shelf.small": "must name a function of the module itself, as in package.module:function",
+        "my_models:leaves": "the function raised SystemExit: 0",
+        "my_models:stops": "the function raised KeyboardInterrupt",
+        "leaving_models:small": "importing leaving_models raised SystemExit",
         "absent_models:small": "no package 'absent_models' is installed on this device",
         "my_models.inner:small": "no package 'my_models.inner'",
         "broken_models:small": "no package 'absent_package_of_models'",
         "raising_models:small": "importing raising_models raised ZeroDivisionError",
-        "os:abort": "os is part of Python",
-        "os.path:exists": "os is part of Python",
+        "os:abort": "to allow os, start its peer with --models os",
+        "keras.src.utils.file_utils:os.abort": "must name a function of the module itself",
+        "keras.src.utils.file_utils:sys.exit": "must name a function of the module itself",
+        "keras.models:clone_model": "this device lets jobs name functions of absent_models, broken_models, ",
         "my_models:ends_in": "has 11 outputs where some has 10 classes",
     }.items():
         message = refusal(model=model)
@@ -131,7 +153,7 @@ def test_samples_and_classes_that_do_not_fit(keras: Any, package: str) -> None:
     assert "10 outputs where some has 11" in refusal(data(classes=11, local=True), model=f"{package}:fixed")
     assert "needs images" in refusal(data((64,)), model="cnn")
     # One device's own data may lack the classes that others have.
-    assert make_trainer(new_job(model=f"{package}:fixed"), data(classes=3, local=True)).size == 650
+    assert make_trainer(new_job(model=f"{package}:fixed"), data(classes=3, local=True), models=[package]).size == 650
 
 
 def test_unknown_models_are_answered_with_the_known_ones(keras: Any) -> None:
@@ -223,3 +245,32 @@ os.write(2, b"still there")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=clean, timeout=60)
     assert done.stderr.decode() == "still there"
     assert done.returncode == 0
+
+
+def test_models_that_are_too_large_are_refused_before_anything_is_made(keras: Any) -> None:
+    """Hundreds of gigabytes, if one were."""
+    plain = config_of(keras)
+    plain["config"]["layers"][-1]["config"]["units"] = 400_000_000
+    for job, count in (
+        ({"model_config": json.dumps(plain)}, 26_000_000_000),
+        ({"model_config": json.dumps(plain), "optimizer": "adam"}, 26_000_000_000),
+    ):
+        message = refusal(**job)
+        assert message.startswith(f"model model_config: has {count:,} parameters; 268,435,455, which make a vector of")
+    huge = Dataset(x_train=np.broadcast_to(np.float32(0), (2, 4_000_000)), y_train=np.arange(2), name="huge", classes=2,
+                   x_test=np.broadcast_to(np.float32(0), (2, 4_000_000)), y_test=np.arange(2))  # fmt: skip
+    for trainer in ("keras", "numpy"):
+        assert "model mlp: has 2,048,001,538 parameters" in refusal(huge, model="mlp", trainer=trainer)
+
+
+def test_models_that_this_device_has_no_memory_for(keras: Any) -> None:
+    for job, vectors in (({"trainer": "numpy"}, 8), ({"optimizer": "adam"}, 11), ({"model": "cnn"}, 8)):
+        size = make_trainer(new_job(**job), data()).size
+        needed = 4 * size * vectors
+        make_trainer(new_job(**job), data(), memory=needed)
+        with pytest.raises(ModelError, match=rf"has {size:,} parameters, for which this device needs about \d+ MiB"):
+            make_trainer(new_job(**job), data(), memory=needed - 1)
+
+
+def test_the_memory_that_there_is() -> None:
+    assert 1 << 20 < available_memory() < 1 << 50

@@ -45,7 +45,7 @@ def batch(count: int, *, features: int = 6, classes: int = 3, seed: int = 0) -> 
 
 
 def small(**changes: Any) -> NumpyTrainer:
-    return NumpyTrainer(**{"features": 6, "classes": 3, "hidden": (5, 4), "dropout": 0.0, **changes})
+    return NumpyTrainer(**{"features": 6, "outputs": 3, "hidden": (5, 4), "dropout": 0.0, **changes})
 
 
 def gradient(trainer: NumpyTrainer, x: np.ndarray, y: np.ndarray, seed: int = 0) -> tuple[float, np.ndarray]:
@@ -56,10 +56,10 @@ def gradient(trainer: NumpyTrainer, x: np.ndarray, y: np.ndarray, seed: int = 0)
 
 
 def test_it_is_a_trainer_with_the_size_that_the_network_has() -> None:
-    trainer = NumpyTrainer(features=784, classes=10)
+    trainer = NumpyTrainer(features=784, outputs=10)
     assert isinstance(trainer, Trainer)
     assert trainer.size == len(trainer.parameters()) == 407_050
-    assert NumpyTrainer(features=784, classes=10, hidden=()).size == 7_850
+    assert NumpyTrainer(features=784, outputs=10, hidden=()).size == 7_850
 
 
 @settings(max_examples=25, deadline=None)
@@ -87,14 +87,14 @@ def test_the_gradient_with_dropout_is_the_slope_of_the_loss_under_the_same_masks
 
 
 def test_dropout_follows_its_seed_and_leaves_out_its_share() -> None:
-    trainer = NumpyTrainer(features=4, classes=2, hidden=(2000,), dropout=0.2)
+    trainer = NumpyTrainer(features=4, outputs=2, hidden=(2000,), dropout=0.2)
     x, y = batch(20, features=4, classes=2)
     same, again, other = (gradient(trainer, x, y, seed=seed) for seed in (1, 1, 2))
     assert same[0] == again[0]
     assert np.array_equal(same[1], again[1])
     assert not np.array_equal(same[1], other[1])
     # One sample whose hidden units are all at work: a bias without gradient belongs to a unit left out.
-    one = NumpyTrainer(features=1, classes=2, hidden=(20_000,), dropout=0.2)
+    one = NumpyTrainer(features=1, outputs=2, hidden=(20_000,), dropout=0.2)
     _, found = gradient(one, np.array([[1.0]], np.float32), np.array([0]))
     working = one.parameters()[:20_000] > 0
     assert np.count_nonzero(found[20_000:40_000][working]) / working.sum() == pytest.approx(0.8, abs=0.02)
@@ -119,13 +119,13 @@ def test_batches_of_any_size_shape_and_dtype_agree() -> None:
 
 
 def test_initial_parameters_are_glorot_uniform_and_follow_the_seed() -> None:
-    vector = NumpyTrainer(features=784, classes=10, seed=3).parameters()
+    vector = NumpyTrainer(features=784, outputs=10, seed=3).parameters()
     kernel, limit = vector[: 784 * 512], (6 / (784 + 512)) ** 0.5
     assert 0.999 * limit < np.abs(kernel).max() <= limit
     assert kernel.std() == pytest.approx(limit / 3**0.5, rel=0.01)
     assert not vector[784 * 512 : 784 * 512 + 512].any()
-    assert np.array_equal(vector, NumpyTrainer(features=784, classes=10, seed=3).parameters())
-    assert not np.array_equal(vector, NumpyTrainer(features=784, classes=10, seed=4).parameters())
+    assert np.array_equal(vector, NumpyTrainer(features=784, outputs=10, seed=3).parameters())
+    assert not np.array_equal(vector, NumpyTrainer(features=784, outputs=10, seed=4).parameters())
 
 
 def test_sgd_and_adam_step_as_their_papers_say() -> None:
@@ -190,7 +190,7 @@ def test_misfits_are_named() -> None:
     with pytest.raises(ModelError, match="3 labels and samples"):
         trainer.gradient(x, y[:3], out, seed=0)
     for bad in (y + 1, y - 3):
-        with pytest.raises(ModelError, match="3 classes"):
+        with pytest.raises(ModelError, match="3 outputs"):
             trainer.gradient(x, bad, out, seed=0)
     with pytest.raises(ModelError, match="no samples"):
         trainer.evaluate(x[:0], y[:0])
@@ -205,7 +205,7 @@ def test_misfits_are_named() -> None:
 
 
 def test_it_learns_the_digits(digits: Dataset) -> None:
-    trainer = NumpyTrainer(features=64, classes=10, optimizer="adam", learning_rate=0.002)
+    trainer = NumpyTrainer(features=64, outputs=10, optimizer="adam", learning_rate=0.002)
     out = np.empty(trainer.size, np.float32)
     random = np.random.default_rng(0)
     for number in range(150):

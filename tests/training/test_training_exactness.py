@@ -62,7 +62,7 @@ def difference(trainer: Trainer, data: Dataset) -> float:
 def test_numpy(digits: Dataset, optimizer: Literal["sgd", "adam"], rate: float) -> None:
     def start(seed: int) -> NumpyTrainer:
         return NumpyTrainer(
-            features=64, classes=10, hidden=(64,), dropout=0, optimizer=optimizer, learning_rate=rate, seed=seed
+            features=64, outputs=10, hidden=(64,), dropout=0, optimizer=optimizer, learning_rate=rate, seed=seed
         )
 
     assert sorted(difference(start(seed), digits) for seed in range(3))[1] < 1e-5
@@ -88,5 +88,5 @@ def test_keras(keras: Any, digits: Dataset, optimizer: str, rate: float) -> None
 def test_more_peers_than_samples(digits: Dataset) -> None:
     x, y = digits.x_train[:5], digits.y_train[:5]
     few = Dataset(x_train=x, y_train=y, x_test=x, y_test=y, classes=10, name="few")
-    trainer = NumpyTrainer(features=64, classes=10, hidden=(64,), dropout=0)
+    trainer = NumpyTrainer(features=64, outputs=10, hidden=(64,), dropout=0)
     assert difference(trainer, few) < 1e-5

@@ -32,7 +32,7 @@ BAD_FIELDS: list[tuple[str, Any]] = [
     ("learning_rate", -1.0),
     ("learning_rate", float("inf")),
     ("learning_rate", float("nan")),
-    ("optimizer", "rmsprop"),
+    ("optimizer", ""),
     ("rounds", 0),
     ("rounds", 10_000_001),
     ("wait_for", 0),

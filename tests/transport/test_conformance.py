@@ -42,6 +42,9 @@ class Ear:
     on_frame: Callable[[Frame], None] = lambda frame: None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def admits(self, frame: Frame, payload_bytes: int) -> bool:
+        return True
+
     def sink(self, frame: Frame, payload_bytes: int) -> memoryview | None:
         return self.buffers(frame, payload_bytes)
 

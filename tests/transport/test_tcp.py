@@ -13,6 +13,7 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgepeer.complaints import Complaints
 from edgepeer.errors import ConfigError
 from edgepeer.peer import api
 from edgepeer.transport import options, tcp
@@ -30,6 +31,9 @@ class Ear:
         self.reasons: list[str] = []
         self.room: bytearray | None = None
         self.gone = asyncio.Event()
+
+    def admits(self, frame: Frame, payload_bytes: int) -> bool:
+        return True
 
     def sink(self, frame: Frame, payload_bytes: int) -> memoryview | None:
         if isinstance(frame, Reduce) and frame.round == 13:
@@ -101,7 +105,7 @@ WANTED = [(frame, None if isinstance(frame, Reduce) and frame.round == 13 else p
 def feed(chunks: list[bytes]) -> tuple[Ear, Traffic]:
     """Drive the protocol object as an event loop would, but with reads of our own choosing."""
     ear, traffic = Ear(), Traffic()
-    channel = tcp._TcpChannel(lambda _: ear, traffic, ReceiveWindows())
+    channel = tcp._TcpChannel(lambda _: ear, traffic, ReceiveWindows(), Complaints(logging.getLogger("edgepeer")))
     channel.connection_made(FakeSocketTransport())
     for chunk in chunks:
         while chunk:
@@ -137,7 +141,7 @@ async def test_all_at_once_and_many_times_over() -> None:
 
 async def test_a_part_of_a_payload_is_progress_and_nothing_else_is() -> None:
     ear = Ear()
-    channel = tcp._TcpChannel(lambda _: ear, Traffic(), ReceiveWindows())
+    channel = tcp._TcpChannel(lambda _: ear, Traffic(), ReceiveWindows(), Complaints(logging.getLogger("edgepeer")))
     channel.connection_made(FakeSocketTransport())
 
     def arrive(data: bytes) -> None:

@@ -1,0 +1,28 @@
+"""What came from outside and was refused: counted, and told at most once a second."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+__all__ = ["Complaints"]
+
+_EVERY_S: Final = 1.0
+
+
+class Complaints:
+    """Of one kind, about whoever gives reason to: a stranger must not be able to fill a disk with our lines."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self.count = 0
+        self._log = log
+        self._told_at = float("-inf")
+
+    def add(self, text: str, *arguments: object) -> None:
+        """Something was refused; a warning with this text, as of `logging`, unless there was one just now."""
+        self.count += 1
+        now = time.monotonic()
+        if now - self._told_at >= _EVERY_S:
+            self._told_at = now
+            self._log.warning(f"{text} (%d so far)", *arguments, self.count)

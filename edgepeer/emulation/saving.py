@@ -1,0 +1,124 @@
+"""Getting a trained model out of a fleet: its state, from the peers that have trained it, into a file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from edgepeer.emulation.result import JobResult
+from edgepeer.errors import EdgepeerError, JobError, WireError
+from edgepeer.peer.api import Peer
+from edgepeer.settings import JobSettings
+from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
+from edgepeer.training.job import Job
+from edgepeer.training.saved import check_target, save_model
+from edgepeer.training.state import unpack_run_state
+
+__all__ = ["ModelSaver", "state_from_files", "state_from_fleet"]
+
+_log = logging.getLogger(__name__)
+
+_SIGN_OF_LIFE_BYTES: Final = 64 << 10
+"""Who receives so much receives more than heartbeats."""
+
+Fetch = Callable[[JobResult], Awaitable[bytes | memoryview]]
+
+
+class ModelSaver:
+    """Saves a job's model where the settings say, if they do.
+
+    Raises:
+        ConfigError: it could not be written there.
+    """
+
+    def __init__(self, settings: JobSettings) -> None:
+        self._path = settings.save
+        self._packages = [settings.model.partition(":")[0].partition(".")[0]] if ":" in settings.model else []
+        self.saved: Path | None = None
+        """The file, once it is there."""
+        self.error = ""
+        """Why it isn't, in one line."""
+        if self._path is not None:
+            described = settings.model_config is not None
+            check_target("save", self._path, model=settings.model, described=described)
+
+    async def save(self, result: JobResult, fetch: Fetch) -> None:
+        """Fetch the state of a job that is done, and write the model. What goes wrong stands in `error`."""
+        path = self._path
+        if path is None:
+            return
+        if result.diverged is not None or not result.identical:
+            self.error = f"{path} is not written: a model that is broken, or not the same on all peers, is of no use"
+            return
+        digest = next(iter(result.digests.values()))
+        try:
+            state = await fetch(result)
+            await asyncio.to_thread(save_model, path, result.job, state, digest=digest, models=self._packages)
+        except EdgepeerError as error:
+            self.error = f"{path} is not written: {' '.join(str(error).split())}"
+        else:
+            self.saved = path
+
+
+async def state_from_fleet(broker: str, fabric: str, result: JobResult, *, timeout: float) -> memoryview:
+    """Join the fleet after the job's last round, as any peer may, and take the state that joiners are given.
+
+    Args:
+        timeout: seconds without anything new after which to give up.
+
+    Raises:
+        FabricError: the broker can't be reached.
+        JobError: no peer hands the state over.
+    """
+    job = result.job
+    found: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+
+    def take(run: str, number: int, state: memoryview) -> None:
+        if run == job.id and number == result.rounds and not found.done():
+            found.set_result(state)
+
+    async with Peer(broker, fabric, peer_id=f"saver-{secrets.token_hex(6)}", aside=True) as peer:
+        peer.on_state = take
+        peer.use_code(None if job.code == "none" else job.code, job.wait)
+        async with _wanting(peer, job):
+            received = 0
+            while True:
+                done, _ = await asyncio.wait([found], timeout=timeout)
+                if done:
+                    return unpack_run_state(found.result())[1]
+                if peer.traffic.bytes_received - received < _SIGN_OF_LIFE_BYTES:
+                    raise JobError(f"no peer has handed over the model within {timeout:g} s")
+                received = peer.traffic.bytes_received
+
+
+@contextlib.asynccontextmanager
+async def _wanting(peer: Peer, job: Job) -> AsyncIterator[None]:
+    peer.want_run(job.id, job.wait_for)
+    peer.come_back()
+    try:
+        yield
+    finally:
+        peer.want_run(None)
+
+
+async def state_from_files(homes: Sequence[Path], result: JobResult) -> memoryview:
+    """The state after a job's last round, from the checkpoints in the state directories of peers on this machine.
+
+    Raises:
+        JobError: there is none.
+    """
+    digests = set(result.digests.values())
+    for home in homes:
+        try:
+            for path in list_checkpoints(home / "checkpoints")[:1]:
+                checkpoint = await asyncio.to_thread(read_checkpoint, path)
+                if checkpoint.job.id == result.job.id and checkpoint.digest in digests:
+                    return memoryview(checkpoint.state)
+        except (OSError, WireError) as error:
+            _log.warning("%s", error)
+    raise JobError("no peer has kept the state after the last round")

@@ -1,0 +1,55 @@
+"""Who keeps what? A client asks, and all others answer: to it alone, each for itself.
+
+Brokers should say to a new client all that they retain. Some don't: RabbitMQ's plugin gives nothing to a
+subscription with a wildcard. And what a broker retains may be of somebody who is dead, while who answers is alive.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edgepeer.fabric.documents import Answer
+from edgepeer.fabric.outbox import Letter, Outbox
+from edgepeer.fabric.topics import Topics
+from edgepeer.wire.documents import pack
+
+__all__ = ["MAX_ANSWERS", "Answers"]
+
+MAX_ANSWERS: Final = 4096
+
+
+class Answers:
+    """What a client has been asked and not yet said. Plain data: no clock, no network.
+
+    The same question of the same asker waits only once, and what is answered is what is kept by then.
+    """
+
+    def __init__(self, topics: Topics, outbox: Outbox) -> None:
+        self._topics = topics
+        self._outbox = outbox
+        self._waiting: dict[tuple[str, str], None] = {}
+        self._letter: Letter | None = None
+
+    def asked_by(self, client: str) -> None:
+        """Answer that client, unless too many wait for answers already: it can ask again."""
+        for topic in self._outbox.kept:
+            if self._topics.parse(topic) is not None and len(self._waiting) < MAX_ANSWERS:
+                self._waiting[client, topic] = None
+
+    def next(self) -> Letter | None:
+        """What to say now."""
+        while self._letter is None and self._waiting:
+            client, topic = next(iter(self._waiting))
+            kept = self._outbox.kept.get(topic)
+            if kept is None:
+                del self._waiting[client, topic]
+                continue
+            answer = Answer(topic=topic, payload=kept.payload)
+            self._letter = Letter(self._topics.answer(client), pack(answer), retain=False)
+        return self._letter
+
+    def acknowledged(self, letter: Letter) -> None:
+        """The broker has it."""
+        if letter is self._letter:
+            self._letter = None
+            del self._waiting[next(iter(self._waiting))]

@@ -1,0 +1,58 @@
+"""A new connection hears all that was said before: from the broker, or, where that does not say it, from the others.
+
+the broker gives back ...                  | it tells of all that it retains | so we
+-------------------------------------------+---------------------------------+---------------------------------
+our note, then what it retains of ours     | yes                             | are done (`Hearing`)
+our note, and what it retains a bit later  | yes, but in no order (aedes)    | wait for that
+our note alone                             | not to wildcards (RabbitMQ)     | ask the others, till all is quiet
+nothing                                    | who knows                       | go on, and say so
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+import aiomqtt
+
+from edgepeer.fabric.connection import publish
+from edgepeer.fabric.hearing import Hearing
+
+__all__ = ["catch_up"]
+
+_LOG = logging.getLogger(__name__)
+_LATE_S: Final = 0.2
+"""What a broker retains may come so long after what is said now."""
+_QUIET_S: Final = 0.5
+"""Who has not answered for so long has nothing to say."""
+
+
+async def catch_up(client: aiomqtt.Client, hearing: Hearing, *, broker: str, timeout: float) -> None:
+    """Settle what is heard: Synced follows.
+
+    Args:
+        timeout: seconds that the broker has for an answer, and the others for theirs.
+    """
+    if not await _within(hearing.told, timeout):
+        _LOG.warning("broker %s: no echo of our own message; what it retains may come later", broker)
+    elif not await _within(hearing.probed, _LATE_S):
+        _LOG.info("broker %s: does not tell newcomers all that it retains; asking the others", broker)
+        await publish(client, *hearing.question, timeout=timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                while await _within(hearing.answers, _QUIET_S):
+                    hearing.answers.clear()
+        except TimeoutError:
+            _LOG.debug("broker %s: answers still come after %g s", broker, timeout)
+    hearing.settle()
+    await publish(client, hearing.probe, b"", retain=True, timeout=timeout)
+
+
+async def _within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

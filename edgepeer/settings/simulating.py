@@ -1,0 +1,98 @@
+"""Settings of the verbs of `edgepeer simulate`, as in `model`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
+
+from msgspec import Meta
+
+from edgepeer.errors import ConfigError
+from edgepeer.settings.model import VerbSettings
+
+__all__ = ["ExploreSettings", "IsolationSettings", "RunSettings", "SoakSettings"]
+
+_FAULT_KINDS: Final = "kill, power, isolate, cut, oneway, freeze, reset and damage"
+_FaultKind: TypeAlias = Literal["kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage"]
+
+
+def _says(description: str, **extra: Any) -> Meta:
+    return Meta(description=description, extra=extra)
+
+
+class SoakSettings(VerbSettings, frozen=True, kw_only=True):
+    """Settings of `edgepeer simulate soak`."""
+
+    verb: ClassVar[str] = "simulate-soak"
+
+    hours: Annotated[
+        Annotated[float, Meta(gt=0, le=10_000)] | None,
+        _says("How long; an hour if neither this nor seconds nor schedules are given."),
+    ] = None
+    seconds: Annotated[Annotated[float, Meta(gt=0, le=100_000_000)] | None, _says("The same in seconds.")] = None
+    schedules: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000_000)] | None,
+        _says("How many schedules, at most; time may be up before."),
+    ] = None
+    seed: Annotated[
+        Annotated[int, Meta(ge=0, le=2**53)] | None,
+        _says("Seed of the first schedule; taken from the clock if not given."),
+    ] = None
+    peers: Annotated[Annotated[int, Meta(ge=1, le=100)], _says("Peers of a fleet, at most.")] = 21
+    jobs: Annotated[Annotated[int, Meta(ge=1, le=256)], _says("Processes that go through schedules at once.")] = 1
+
+    def __post_init__(self) -> None:
+        if self.hours is not None and self.seconds is not None:
+            raise ConfigError(f"seconds = {self.seconds:g}: hours say how long already; give one of them")
+
+
+class RunSettings(VerbSettings, frozen=True, kw_only=True):
+    """Settings of `edgepeer simulate run`."""
+
+    verb: ClassVar[str] = "simulate-run"
+
+    files: Annotated[
+        Annotated[tuple[Path, ...], Meta(max_length=100_000)],
+        _says("The schedules.", allowed="paths", metavar="FILE..."),
+    ] = ()
+    tell: Annotated[bool, _says("Tell what happens in each, briefly.")] = False
+
+
+class ExploreSettings(VerbSettings, frozen=True, kw_only=True):
+    """Settings of `edgepeer simulate explore`."""
+
+    verb: ClassVar[str] = "simulate-explore"
+
+    peers: Annotated[Annotated[int, Meta(ge=2, le=5)], _says("Peers of the fleet.")] = 3
+    faults: Annotated[Annotated[int, Meta(ge=0, le=8)], _says("How many faults there are, at most.")] = 2
+    kinds: Annotated[
+        Annotated[tuple[_FaultKind, ...], Meta(min_length=1, max_length=8)],
+        _says("Which ones.", allowed=f"of {_FAULT_KINDS}, with commas between", metavar="KIND,KIND"),
+    ] = ("kill", "isolate", "cut", "freeze")
+    depth: Annotated[
+        Annotated[int, Meta(ge=0, le=1000)],
+        _says("How many things are not as usual: faults, their ends, what is late. With any-order, how many steps."),
+    ] = 3
+    any_order: Annotated[
+        bool, _says("Go through all orders, and not those first that are nearest to the usual one.")
+    ] = False
+    rounds: Annotated[Annotated[int, Meta(ge=1, le=10)], _says("How many rounds there are.")] = 3
+    plain: Annotated[bool, _says("Explore allreduce calls without a run.")] = False
+    seconds: Annotated[Annotated[float, Meta(gt=0, le=100_000_000)] | None, _says("How long, at most.")] = None
+    states: Annotated[Annotated[int, Meta(ge=1, le=1_000_000_000)], _says("How many states, at most.")] = 10_000_000
+    jobs: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("How many processes.")] = 1
+
+
+class IsolationSettings(VerbSettings, frozen=True, kw_only=True):
+    """Settings of `edgepeer simulate isolation`."""
+
+    verb: ClassVar[str] = "simulate-isolation"
+
+    peers: Annotated[
+        Annotated[tuple[Annotated[int, Meta(ge=2, le=255)], ...], Meta(min_length=1, max_length=16)],
+        _says("Sizes of the trees.", allowed="integers from 2 to 255, with commas between", metavar="N,N"),
+    ] = (7, 15, 31, 63)
+    trials: Annotated[Annotated[int, Meta(ge=1, le=1_000_000)], _says("Random orders of failures of each tree.")] = 2000
+    seed: Annotated[Annotated[int, Meta(ge=0, le=2**53)], _says("Seed of the random orders.")] = 0
+    json: Annotated[Path | None, _says("Write the numbers to this file.", metavar="FILE")] = None
+    plot: Annotated[Path | None, _says("Write a picture to this PNG file.", metavar="FILE")] = None

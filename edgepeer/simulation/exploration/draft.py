@@ -1,0 +1,309 @@
+"""What becomes of a fleet when something happens: a state on its way to the next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from edgepeer.simulation.exploration.checks import Violation, look_at
+from edgepeer.simulation.exploration.life import Op, Step
+from edgepeer.simulation.exploration.state import FAULTS, Action, State, is_cut
+
+if TYPE_CHECKING:
+    from edgepeer.simulation.exploration.fleet import Fleet
+
+__all__ = ["Draft"]
+
+_LASTING: Final = ("isolate", "cut", "oneway", "freeze")
+_LIFE: Final = 1 << 16
+"""Incarnations of two lives are so far apart."""
+
+
+class Draft:
+    """A state on its way to the next."""
+
+    def __init__(self, fleet: Fleet, state: State) -> None:
+        self.fleet = fleet
+        self.n = fleet.n
+        self.frames = fleet.frames
+        self._was = state
+        self.lives, self.born = list(state.lives), list(state.born)
+        self.open, self.dials = list(state.open), list(state.dials)
+        self.channels, self.words = list(state.channels), list(state.words)
+        self.says, self.presences = list(state.says), list(state.presences)
+        self.unsaid, self.sessions, self.view = state.unsaid, state.sessions, state.view
+        self.active, self.off, self.held, self.faults = state.active, state.off, state.held, state.faults
+        self.history = state.history
+
+    def done(self) -> State:
+        return self._was._replace(
+            lives=tuple(self.lives),
+            born=tuple(self.born),
+            open=tuple(self.open),
+            dials=tuple(self.dials),
+            channels=tuple(self.channels),
+            words=tuple(self.words),
+            says=tuple(self.says),
+            unsaid=self.unsaid,
+            sessions=self.sessions,
+            presences=tuple(self.presences),
+            view=self.view,
+            active=self.active,
+            off=self.off,
+            held=self.held,
+            faults=self.faults,
+            history=self.history,
+        )
+
+    def act(self, action: Action) -> None:
+        kind = action[0]
+        if kind == "hold":
+            self.held |= 1 << action[1]
+            return
+        if kind in FAULTS:
+            self.faults += 1
+        elif kind != "wait" and kind not in ("heal", "restart"):
+            number = self.fleet.sources.index(action)
+            if self.held >> number & 1:
+                self.held = 0
+        if kind in _LASTING:
+            self.active = tuple(sorted((*self.active, action)))
+            return
+        getattr(self, f"_{kind}")(*action[1:])
+
+    # -- a peer handles something ----------------------------------------------------------------------------------
+
+    def _event(self, peer: int, event: Op) -> None:
+        self._step(peer, self.fleet.lives[peer].step(self.lives[peer], event))
+
+    def _step(self, peer: int, step: Step) -> None:
+        if step.broken:
+            raise Violation(f"{self.fleet.names[peer]}: {step.broken}")
+        self.lives[peer] = step.after
+        for op in step.ops:
+            self._op(peer, op)
+        if step.ends or step.views:
+            self._check(peer, step)
+
+    def _check(self, peer: int, step: Step) -> None:
+        facts = [lives.facts[at] if at >= 0 else None for lives, at in zip(self.fleet.lives, self.lives, strict=True)]
+        self.history = look_at(self.history, peer, step, facts, one_successor=self.fleet.setting.one_successor)
+
+    def _op(self, peer: int, op: Op) -> None:
+        kind = op[0]
+        if kind == "send":
+            self._send(peer, op)
+        elif kind == "dial":
+            self.dials[peer] |= 1 << int(op[1][1:])
+        elif kind == "close":
+            self._close(peer, int(op[1][1:]), op[2])
+        elif kind == "relay":
+            other = int(op[1][1:])
+            both = self.sessions >> peer & self.sessions >> other & 1
+            if both and not self.fleet.cut(self._now(), peer, self.n):
+                self.words[other] += (self.frames.number(("relayed", *self.frames[op[2]])),)
+        else:
+            presence, view = self.says[peer]
+            if kind == "present":
+                presence = self.frames.number(("seen", op[1]))
+            else:
+                view = self.frames.number(("view", op[1])) if op[1] is not None else -1
+            self.says[peer] = presence, view
+            self.unsaid |= 1 << peer
+            self._publish(peer, kind)
+
+    def _now(self) -> State:
+        return self._was if self.active == self._was.active else self._was._replace(active=self.active)
+
+    # -- connections -----------------------------------------------------------------------------------------------
+
+    def _send(self, peer: int, op: Op) -> None:
+        other, number = int(op[1][1:]), op[2]
+        if not self.open[peer] >> other & 1:
+            return
+        at = peer * self.n + other
+        channel = self.channels[at]
+        there = self.open[other] >> peer & 1
+        if not there and not any(self.frames[item][0] == "up" for item in channel):
+            return
+        if self.frames.is_ping(number):
+            if channel and channel[-1] == number:
+                return
+            state = self.done()
+            if not channel and there and not self.fleet.idle(state, other) and not self.fleet.matters(state, peer, op):
+                return
+        self.channels[at] = (*channel, number)
+
+    def _close(self, peer: int, other: int, abrupt: bool) -> None:
+        if not self.open[peer] >> other & 1:
+            return
+        self.open[peer] &= ~(1 << other)
+        self.channels[other * self.n + peer] = ()
+        at = peer * self.n + other
+        if abrupt:
+            self.channels[at] = self._there(other, peer, at)
+        else:
+            self.channels[at] += (self.fleet.closed,)
+
+    def _there(self, other: int, peer: int, at: int) -> tuple[int, ...]:
+        """What is left in a channel whose sender is gone without a word: that it is."""
+        return (self.fleet.reset,) if self.open[other] >> peer & 1 else ()
+
+    def _hears_down(self, peer: int, other: int) -> None:
+        if self.open[peer] >> other & 1:
+            self.open[peer] &= ~(1 << other)
+            self.channels[peer * self.n + other] = ()
+            if self.lives[peer] >= 0:
+                self._event(peer, ("down", self.fleet.names[other]))
+
+    def _bring(self, a: int, b: int) -> None:
+        at = a * self.n + b
+        number, *rest = self.channels[at]
+        self.channels[at] = tuple(rest)
+        thing, name = self.frames[number], self.fleet.names[a]
+        if thing[0] in ("down", "reset"):
+            self._hears_down(b, a)
+        elif thing[0] == "up":
+            self._comes_up(b, a, thing[1])
+        elif self.open[b] >> a & 1:
+            self._event(b, ("frame", name, number))
+
+    def _comes_up(self, peer: int, other: int, incarnation: int) -> None:
+        self.dials[peer] &= ~(1 << other)
+        self._hears_down(peer, other)
+        self.open[peer] |= 1 << other
+        self._event(peer, ("up", self.fleet.names[other], incarnation))
+
+    def _connect(self, a: int, b: int) -> None:
+        facts = self.fleet.facts
+        state = self.done()
+        mine, theirs = facts(state, a), facts(state, b)
+        assert mine is not None
+        assert theirs is not None
+        self.dials[a] &= ~(1 << b)
+        if self.open[a] >> b & 1:
+            return
+        self.dials[a] |= 1 << b
+        self.channels[a * self.n + b] = ()
+        self._hears_down(b, a)
+        self.channels[b * self.n + a] = (self.frames.number(("up", theirs.me.incarnation)),)
+        self._comes_up(b, a, mine.me.incarnation)
+
+    def _fail(self, a: int, b: int) -> None:
+        self.dials[a] &= ~(1 << b)
+        if not self.open[a] >> b & 1:
+            self.channels[b * self.n + a] = ()
+            if self.open[b] >> a & 1:
+                self.channels[a * self.n + b] = (self.fleet.reset,)
+        refused = self.lives[b] < 0 and not self.off >> b & 1 and not is_cut(self.active, a, b)
+        self._event(a, ("failed", self.fleet.names[b], refused))
+
+    # -- the broker ------------------------------------------------------------------------------------------------
+
+    def _publish(self, peer: int, *kinds: str) -> None:
+        """What a peer wants retained comes to the broker, if it has a way."""
+        if not self.sessions >> peer & 1 or is_cut(self.active, peer, self.n):
+            return
+        self.unsaid &= ~(1 << peer)
+        presence, view = self.says[peer]
+        if presence >= 0 and "present" in kinds:
+            self.presences[peer] = presence
+            self._tell(presence)
+        if view >= 0 and "view" in kinds:
+            self.view = view
+            self._tell(view)
+
+    def _tell(self, number: int) -> None:
+        for peer in range(self.n):
+            if self.sessions >> peer & 1 and self.lives[peer] >= 0:
+                self.words[peer] += (number,)
+
+    def _word(self, peer: int) -> None:
+        number, *rest = self.words[peer]
+        self.words[peer] = tuple(rest)
+        self._event(peer, ("word", number))
+
+    def _enter(self, peer: int) -> None:
+        self.sessions |= 1 << peer
+        retained = [number for number in (*self.presences, self.view) if number >= 0]
+        self.words[peer] = (*retained, self.fleet.synced)
+        self._publish(peer, "present", "view")
+
+    def _will(self, peer: int) -> None:
+        self.sessions &= ~(1 << peer)
+        self.words[peer] = ()
+        if self.presences[peer] >= 0:
+            self.presences[peer] = -1
+            self._tell(self.frames.number(("gone", self.fleet.names[peer])))
+
+    # -- applications and time ---------------------------------------------------------------------------------------
+
+    def _contribute(self, peer: int) -> None:
+        self._event(peer, ("contribute",))
+
+    def _wait(self) -> None:
+        awake = [peer for peer in range(self.n) if not self.fleet.idle(self._was, peer)]
+        *quiet, last = self.fleet.waits(self._was) or ((),)
+        for steps in quiet:
+            for peer, step in zip(awake, steps, strict=True):
+                self.lives[peer] = step.after
+        for peer, step in zip(awake, last, strict=True):
+            self._step(peer, step)
+
+    # -- faults ------------------------------------------------------------------------------------------------------
+
+    def start(self, peer: int) -> None:
+        """A life begins."""
+        self.born[peer] += _LIFE
+        lives = self.fleet.lives[peer]
+        self.lives[peer] = lives.begin(self.born[peer])
+        self.says[peer] = self.frames.number(("seen", lives.facts[self.lives[peer]].me)), -1
+        self._enter(peer)
+
+    def _die(self, peer: int) -> None:
+        self.lives[peer] = -1
+        self.open[peer] = self.dials[peer] = 0
+        self.words[peer] = ()
+        self.active = tuple(fault for fault in self.active if fault != ("freeze", peer))
+        for other in range(self.n):
+            self.channels[other * self.n + peer] = ()
+
+    def _kill(self, peer: int) -> None:
+        self._die(peer)
+        for other in range(self.n):
+            at = peer * self.n + other
+            if self.open[other] >> peer & 1 or self.channels[at]:
+                self.channels[at] += (self.fleet.closed,)
+
+    def _power(self, peer: int) -> None:
+        self._die(peer)
+        self.off |= 1 << peer
+        for other in range(self.n):
+            self.channels[peer * self.n + other] = ()
+
+    def _restart(self, peer: int) -> None:
+        self.off &= ~(1 << peer)
+        if self.sessions >> peer & 1:
+            self._will(peer)
+        for other in range(self.n):
+            if self.open[other] >> peer & 1:
+                self.channels[peer * self.n + other] += (self.fleet.reset,)
+        self.start(peer)
+
+    def _reset(self, a: int, b: int) -> None:
+        for one, other in ((a, b), (b, a)):
+            self.channels[one * self.n + other] = self._there(other, one, one * self.n + other)
+
+    def _damage(self, a: int, b: int) -> None:
+        """A bit of the result that is under way turns."""
+        at = a * self.n + b
+        number, *rest = self.channels[at]
+        frame, data = self.frames[number]
+        self.channels[at] = (self.frames.number((frame, bytes([data[0] ^ 1]) + data[1:])), *rest)
+
+    def _heal(self, fault: Action) -> None:
+        self.active = tuple(each for each in self.active if each != fault)
+        if fault[0] == "freeze":
+            self._event(fault[1], ("late",))
+        for peer in range(self.n):
+            if self.unsaid >> peer & 1:
+                self._publish(peer, "present", "view")

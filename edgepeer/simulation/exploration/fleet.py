@@ -1,0 +1,297 @@
+"""A fleet as one value, what can happen to it next, and what has become of it then.
+
+Between two connected peers there is a channel each way, first in first out; from the broker to each peer as well. What
+may happen at a time is:
+
+    action                | what happens
+    ----------------------+----------------------------------------------------------------------------------------
+    ("bring", a, b)       | the first thing in the channel from a to b arrives
+    ("word", b)           | the first thing in the broker's channel to b arrives
+    ("connect", a, b)     | b accepts the connection that a has asked for
+    ("fail", a, b)        | a's attempt to connect comes to nothing: b is not there, or cut off
+    ("contribute", a)     | a's application brings its vector to the next round
+    ("will", a)           | the broker notices that a is gone, and clears its presence
+    ("enter", a)          | a, which the broker took for gone, connects to it again
+    ("wait",)             | time passes, for all alike, until somebody does something because of it
+    ("hold", n)           | what is next of source n (`Fleet.sources`) is late: everything else comes first
+    a fault, ("heal", f)  | `faults`; the fault is over. ("restart", a): a comes back, with nothing but its id
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+from edgepeer.ids import PeerId
+from edgepeer.simulation.exploration.checks import NOTHING_YET, Violation
+from edgepeer.simulation.exploration.draft import Draft
+from edgepeer.simulation.exploration.life import Facts, Frames, Lives, Op, Step
+from edgepeer.simulation.exploration.state import FAULTS, Action, Setting, State, is_cut
+from edgepeer.wire.frames import Result
+
+__all__ = ["Fleet"]
+
+_PATIENCE_BEATS: Final = 80
+"""If nobody does anything for so long, nobody will."""
+
+
+class Fleet:
+    """The rules. One of these holds the tables of all peers' lives, and so serves for a whole exploration."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.n = setting.peers
+        self.names = [PeerId(f"p{at}") for at in range(self.n)]
+        self.frames = Frames()
+        self.lives = [
+            Lives(name, self.frames, run=setting.run, wait_for=self.n, fanout=setting.fanout) for name in self.names
+        ]
+        self._up: dict[tuple[int, int], int] = {}
+        self.closed = self.frames.number(("down",))
+        self.reset = self.frames.number(("reset",))
+        self.synced = self.frames.number(("synced",))
+        peers, pairs = range(self.n), [(a, b) for a in range(self.n) for b in range(self.n) if a != b]
+        self.sources: list[Action] = [
+            *(("enter", a) for a in peers),
+            *(("will", a) for a in peers),
+            *(("word", a) for a in peers),
+            *(("bring", a, b) for a, b in pairs),
+            *(("connect", a, b) for a, b in pairs),
+            *(("fail", a, b) for a, b in pairs),
+            *(("contribute", a) for a in peers),
+        ]
+        """Everything that happens of itself, in the usual order."""
+        self._faults = [fault for fault in self._all_faults() if fault[0] in setting.kinds]
+        self.waits = lru_cache(maxsize=1 << 16)(self._waits)
+
+    # -- the beginning -----------------------------------------------------------------------------------------
+
+    def begin(self) -> State:
+        """All peers have just started."""
+        n = self.n
+        state = State(
+            lives=(-1,) * n,
+            born=(0,) * n,
+            open=(0,) * n,
+            dials=(0,) * n,
+            channels=((),) * (n * n),
+            words=((),) * n,
+            says=((-1, -1),) * n,
+            unsaid=0,
+            sessions=0,
+            presences=(-1,) * n,
+            view=-1,
+            active=(),
+            off=0,
+            held=0,
+            faults=0,
+            rounds=1,
+            history=NOTHING_YET,
+        )
+        draft = Draft(self, state)
+        for peer in range(n):
+            draft.start(peer)
+        return draft.done()
+
+    def formed(self) -> State:
+        """All peers are in one view, and one round is over everywhere."""
+        state = self.begin()
+        for _ in range(2000):
+            action = self.usual(state)
+            if action is None or (self.frames and self._formed(state) and action[0] == "wait"):
+                break
+            state = self.after(state, action)
+        if not self._formed(state):
+            raise Violation("the fleet does not come together")
+        return state._replace(rounds=self.setting.rounds)
+
+    def _formed(self, state: State) -> bool:
+        facts = [self.facts(state, peer) for peer in range(self.n)]
+        views = {each.view for each in facts if each is not None}
+        return len(views) == 1 and all(
+            e is not None and e.view and e.view.size == self.n and e.over >= 1 for e in facts
+        )
+
+    # -- what there is to know -----------------------------------------------------------------------------------
+
+    def facts(self, state: State, peer: int) -> Facts | None:
+        """Of a peer that lives."""
+        return self.lives[peer].facts[state.lives[peer]] if state.lives[peer] >= 0 else None
+
+    def fingerprint(self, state: State) -> bytes:
+        """The same for equal states in all processes, and different for others."""
+        prints, lives = self.frames.fingerprints, self.lives
+        parts = [lives[p].facts[at].fingerprint if at >= 0 else b"-" for p, at in enumerate(state.lives)]
+        for channel in (*state.channels, *state.words, *state.says, state.presences, (state.view,)):
+            parts += [prints[at] if at >= 0 else b"-" for at in channel]
+            parts.append(b";")
+        rest = state.born, state.open, state.dials, state.unsaid, state.sessions, state.active, *state[12:16]
+        parts += [repr(rest).encode(), state.history.fingerprint]
+        return blake2b(b"".join(parts), digest_size=12).digest()
+
+    def cut(self, state: State, a: int, b: int) -> bool:
+        """Whether nothing gets from a to b. The broker's number is `n`."""
+        return bool(state.active) and is_cut(state.active, a, b)
+
+    def idle(self, state: State, peer: int) -> bool:
+        """Whether a peer handles nothing: it is dead or frozen."""
+        return state.lives[peer] < 0 or ("freeze", peer) in state.active
+
+    # -- what can happen -----------------------------------------------------------------------------------------
+
+    def enabled(self, state: State) -> Iterator[int]:
+        """The sources of which something can come now, in the usual order."""
+        for number, source in enumerate(self.sources):
+            if self._can(state, source):
+                yield number
+
+    def _can(self, state: State, source: Action) -> bool:
+        kind, a = source[0], source[1]
+        if kind == "bring":
+            return bool(state.channels[a * self.n + source[2]]) and not (
+                self.idle(state, source[2]) or self.cut(state, a, source[2])
+            )
+        if kind == "word":
+            return bool(state.words[a]) and not self.idle(state, a) and not self.cut(state, self.n, a)
+        if kind == "connect":
+            b = source[2]
+            if not state.dials[a] >> b & 1 or self.idle(state, b) or self.idle(state, a):
+                return False
+            return not (self._answered(state, a, b) or self.cut(state, a, b) or self.cut(state, b, a))
+        if kind == "fail":
+            b = source[2]
+            if not state.dials[a] >> b & 1 or self.idle(state, a):
+                return False
+            return state.lives[b] < 0 or self.cut(state, a, b) or self.cut(state, b, a)
+        if kind == "contribute":
+            facts = self.facts(state, a)
+            return facts is not None and facts.ready and facts.over < state.rounds and not self.idle(state, a)
+        if kind == "will":
+            return state.lives[a] < 0 and bool(state.sessions >> a & 1)
+        return not (state.sessions >> a & 1 or state.lives[a] < 0 or self.cut(state, a, self.n))
+
+    def _answered(self, state: State, a: int, b: int) -> bool:
+        """Whether b has accepted a's connection, and a is about to hear of it."""
+        return any(self.frames[item][0] == "up" for item in state.channels[b * self.n + a])
+
+    def usual(self, state: State) -> Action | None:
+        """What happens next if nothing unusual does; None: nothing ever will."""
+        late = None
+        for number in self.enabled(state):
+            if not state.held >> number & 1:
+                return self.sources[number]
+            late = late if late is not None else number
+        if late is not None:
+            return self.sources[late]
+        return ("wait",) if self.waits(state) is not None else None
+
+    def unusual(self, state: State) -> Iterator[Action]:
+        """What may happen instead: the next thing is late, or time passes before it comes; faults, and their ends."""
+        usual = self.usual(state)
+        if usual is not None and usual[0] != "wait":
+            number = self.sources.index(usual)
+            if not state.held >> number & 1 and sum(1 for _ in self.enabled(state)) > 1:
+                yield "hold", number
+            if self.waits(state) is not None:
+                yield ("wait",)
+        yield from self.disturbances(state)
+
+    def any_order(self, state: State) -> Iterator[Action]:
+        """Everything that can happen."""
+        for number in self.enabled(state):
+            yield self.sources[number]
+        if self.waits(state) is not None:
+            yield ("wait",)
+        yield from self.disturbances(state)
+
+    def disturbances(self, state: State) -> Iterator[Action]:
+        for fault in state.active:
+            yield "heal", fault
+        for peer in range(self.n):
+            if state.lives[peer] < 0:
+                yield "restart", peer
+        if state.faults < self.setting.faults:
+            for fault in self._faults:
+                if fault not in state.active and self._can_befall(state, *fault):
+                    yield fault
+
+    def _can_befall(self, state: State, kind: str, *peers: int) -> bool:
+        if any(state.lives[peer] < 0 for peer in peers):
+            return False
+        if kind == "damage":
+            channel = state.channels[peers[0] * self.n + peers[1]]
+            return bool(channel) and isinstance(self.frames[channel[0]][0], Result)
+        return kind != "reset" or bool(state.open[peers[0]] >> peers[1] & 1)
+
+    def _all_faults(self) -> Iterator[Action]:
+        for kind in FAULTS:
+            for a in range(self.n):
+                if kind in ("cut", "reset"):
+                    yield from ((kind, a, b) for b in range(a + 1, self.n))
+                elif kind in ("oneway", "damage"):
+                    yield from ((kind, a, b) for b in range(self.n) if b != a)
+                else:
+                    yield kind, a
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    def around(self, state: State, peer: int) -> tuple[PeerId, ...]:
+        """The connected peers of whom signs of life come."""
+        return tuple(
+            self.names[other]
+            for other in range(self.n)
+            if state.open[peer] >> other & 1
+            and state.open[other] >> peer & 1
+            and not self.idle(state, other)
+            and not self.cut(state, other, peer)
+        )
+
+    def _waits(self, state: State) -> tuple[tuple[Step, ...], ...] | None:
+        """What all do until one of them does something because time passes: their steps, beat by beat. None: nobody
+        ever does anything."""
+        numbers = list(state.lives)
+        awake = [(peer, ("beat", self.around(state, peer))) for peer in range(self.n) if not self.idle(state, peer)]
+        passed = []
+        for _ in range(_PATIENCE_BEATS):
+            steps = tuple(self.lives[peer].step(numbers[peer], event) for peer, event in awake)
+            passed.append(steps)
+            for (peer, _), step in zip(awake, steps, strict=True):
+                if step.broken or step.ends or step.views or any(self._is_news(state, peer, op) for op in step.ops):
+                    return tuple(passed)
+            before = list(numbers)
+            for (peer, _), step in zip(awake, steps, strict=True):
+                numbers[peer] = step.after
+            if numbers == before:
+                break
+        return None
+
+    def _is_news(self, state: State, peer: int, op: Op) -> bool:
+        is_ping = op[0] == "send" and self.frames.is_ping(op[2])
+        return not is_ping or self.matters(state, peer, op)
+
+    def matters(self, state: State, peer: int, ping: Op) -> bool:
+        """Whether a Ping would change anything where it goes. Most say what the one before has said."""
+        other = int(ping[1][1:])
+        if not (state.open[peer] >> other & 1 and state.open[other] >> peer & 1) or self.idle(state, other):
+            return False
+        if self.cut(state, peer, other):
+            return False
+        channel = state.channels[peer * self.n + other]
+        if channel:
+            return bool(channel[-1] != ping[2])
+        step = self.lives[other].step(state.lives[other], ("frame", self.names[peer], ping[2]))
+        return step.after != state.lives[other] or bool(step.ops)
+
+    # -- what happens --------------------------------------------------------------------------------------------
+
+    def after(self, state: State, action: Action) -> State:
+        """The state after an action.
+
+        Raises:
+            Violation: something is true now that must not be.
+        """
+        draft = Draft(self, state)
+        draft.act(action)
+        return draft.done()

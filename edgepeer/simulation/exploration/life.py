@@ -1,0 +1,392 @@
+"""One life of a peer as a table of states: what it does in each of them about each thing that can happen to it.
+
+What a peer does depends on its own state and on the event alone. So each pair is worked out once, by the real machine,
+and looked up from then on, whatever goes on elsewhere.
+
+The machine's application contributes when the explorer says so, and hands over and takes up states of the run at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import numpy as np
+
+from edgepeer.errors import ProtocolBug
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.node import Node
+from edgepeer.simulation.exploration.canon import BEAT_S, NOW, Canon, Value
+from edgepeer.topology.view import Member, View
+from edgepeer.wire.codec import has_document, unwrap, wrap
+from edgepeer.wire.frames import Frame, Ping, Via
+
+__all__ = [
+    "DROPPED", "LIMITS", "Committed", "Facts", "Frames", "Lives", "Op", "Step", "Table", "contribution",
+]  # fmt: skip
+
+LIMITS: Final = Limits(
+    heartbeat_min_s=BEAT_S,
+    heartbeat_s=BEAT_S,
+    silence_s=0.9,
+    refused_s=0.25,
+    relay_after_s=0.25,
+    settle_s=0.25,
+    settle_limit_s=1.0,
+    join_batch_s=0.25,
+    takeover_s=0.25,
+    poll_s=0.25,
+    penalty_s=0.5,
+    penalty_limit_s=1.0,
+    redial_min_s=0.5,
+    redial_max_s=1.0,
+    dial_back_s=0.5,
+)
+"""All times of one kind, so that few states differ by nothing but a time."""
+DROPPED: Final = b"dropped"
+"""Stands for the sum of a round that ended without one."""
+_LATE_S: Final = 2.0
+"""By how much a frozen process is late."""
+_NO_STATE: Final = b"-"
+
+Op: TypeAlias = tuple[Any, ...]
+"""What is wanted of the network or the broker: ("send", peer, frame), ("relay", peer, frame), ("dial", peer),
+("close", peer, abrupt), ("view", view), ("present", member)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What an application was told of the end of a round, in hashable form."""
+
+    generation: int
+    round: int
+    epoch: int
+    total: bytes
+    """The bits of the sum, DROPPED if there is none."""
+    contributors: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What comes of an event."""
+
+    after: int
+    """The state; -1 if the machine broke."""
+    ops: tuple[Op, ...] = ()
+    ends: tuple[Committed, ...] = ()
+    """Rounds that have ended here."""
+    views: tuple[View, ...] = ()
+    """Installed."""
+    broken: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the explorer may know of a state: nothing of it is the machine's own opinion of what is right."""
+
+    peer: PeerId
+    me: Member
+    view: View | None
+    rounds: dict[int, bytes]
+    """How the rounds of which the application knows have ended."""
+    over: int
+    holding: bool
+    """Whether a result is here that is not decided yet."""
+    ready: bool
+    """Whether the application may contribute to round `over` + 1."""
+    fingerprint: bytes
+
+
+class Frames:
+    """Everything that is under way somewhere, by number: frames, documents, words of the broker."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+        self._things: list[Any] = []
+        self.fingerprints: list[bytes] = []
+
+    def number(self, thing: Any) -> int:
+        found = self._numbers.get(thing)
+        if found is None:
+            found = self._numbers[thing] = len(self._things)
+            self._things.append(thing)
+            self.fingerprints.append(blake2b(repr(thing).encode(), digest_size=8).digest())
+        return found
+
+    def __getitem__(self, number: int) -> Any:
+        return self._things[number]
+
+    def frame(self, frame: Frame, payload: memoryview | bytes | None) -> int:
+        """A frame without the times in it: every peer has its own clock."""
+        data = bytes(payload or b"")
+        if isinstance(frame, Via):
+            kind, header = wrap(_timeless(unwrap(frame, len(data))))
+            return self.number((msgspec.structs.replace(frame, kind=kind, header=header), data))
+        return self.number((_timeless(frame), data))
+
+    def is_ping(self, number: int) -> bool:
+        thing = self._things[number]
+        return type(thing) is tuple and type(thing[0]) is Ping
+
+
+def _timeless(frame: Frame) -> Frame:
+    return msgspec.structs.replace(frame, stamp=0.0, echo=0.0, held=0.0) if isinstance(frame, Ping) else frame
+
+
+def contribution(peer: PeerId, number: int) -> ev.FloatVector:
+    """What a peer brings to a round. From a sum of these it can be read who is in it, and in which round."""
+    return np.array([number * 16.0 ** int(peer[1:])], dtype="<f8")
+
+
+class _Life:
+    """The machine with its application: what `Canon` takes and puts back."""
+
+    def __init__(self, me: Member, run: str, wait_for: int, fanout: int) -> None:
+        self.node = Node(me, fanout=fanout, limits=LIMITS, now=NOW)
+        self.run, self.wait_for = run, wait_for
+        self.rounds: dict[int, bytes] = {}
+        self.over = 0
+        self.owed = 0
+        self.current = ""
+        """Of which run all this is."""
+
+    @property
+    def ready(self) -> bool:
+        rounds, view = self.node.allreduce, self.node.view
+        return view is not None and view.run == self.run and rounds.committed >= 0 and not rounds.contributed
+
+    @property
+    def next_round(self) -> int:
+        return max(self.over, 0 if self.run else self.node.allreduce.committed) + 1
+
+
+class Lives:
+    """All states that lives of one peer have been in, and what they do.
+
+    Args:
+        peer: a letter and its number.
+        frames: shared by all peers.
+        run: what the application works on; "": plain allreduce calls.
+        wait_for: with how many peers the run begins.
+        fanout: of the tree.
+    """
+
+    def __init__(self, peer: PeerId, frames: Frames, *, run: str, wait_for: int, fanout: int) -> None:
+        self._peer = peer
+        self._frames = frames
+        self._life = _Life(Member(id=peer, incarnation=0), run, wait_for, fanout)
+        self._canon = Canon(self._life)
+        self._blank = self._canon.take(NOW)
+        self._numbers: dict[Value, int] = {}
+        self._states: list[Value] = []
+        self.facts: list[Facts] = []
+        self._steps: dict[tuple[int, Op], Step] = {}
+        self.worked_out = 0
+        """How many steps the machine itself has made."""
+
+    # -- states --------------------------------------------------------------------------------------------------
+
+    def begin(self, incarnation: int) -> int:
+        """The state of a life that begins."""
+        self._canon.put(self._blank)
+        node = self._life.node
+        node.membership.me = Member(id=self._peer, incarnation=incarnation)
+        if self._life.run:
+            node.handle(ev.RunWanted(self._life.run, self._life.wait_for), NOW)
+        return self._number(NOW)
+
+    def _number(self, now: float) -> int:
+        state = self._canon.take(now)
+        found = self._numbers.get(state)
+        if found is None:
+            found = self._numbers[state] = len(self._states)
+            self._states.append(state)
+            life, node = self._life, self._life.node
+            fingerprint = blake2b(repr(state).encode(), digest_size=8).digest()
+            self.facts.append(
+                Facts(
+                    peer=self._peer,
+                    me=node.membership.me,
+                    view=node.view,
+                    rounds=dict(life.rounds),
+                    over=life.next_round - 1,
+                    holding=node.allreduce.holding,
+                    ready=life.ready,
+                    fingerprint=fingerprint,
+                )
+            )
+        return found
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def step(self, state: int, event: Op) -> Step:
+        """What happens in that state because of ("frame", peer, frame), ("up", peer, incarnation), ("down", peer),
+        ("failed", peer, refused), ("contribute",), ("late",), ("beat", connected peers that are there), or
+        ("word", word) of the broker, by number: ("seen", member), ("gone", peer), ("view", view), ("synced",), or
+        ("relayed", frame, payload).
+        """
+        known = self._steps.get((state, event))
+        if known is None:
+            known = self._steps[state, event] = self._work_out(state, event)
+        return known
+
+    def _work_out(self, state: int, event: Op) -> Step:
+        self.worked_out += 1
+        self._canon.put(self._states[state])
+        table = Table(self._life, self._frames)
+        try:
+            now = table.happen(event)
+            after = self._number(now)
+        except Exception as error:  # whatever it is, it is a find
+            said = " ".join(str(error).split())
+            return Step(-1, broken=said if isinstance(error, ProtocolBug) else f"{type(error).__name__}: {said}")
+        return Step(after, tuple(table.ops), tuple(table.ends), tuple(table.views))
+
+
+class Table:
+    """An event at a life, and what comes of it."""
+
+    def __init__(self, life: _Life, frames: Frames) -> None:
+        self._life = life
+        self._node = life.node
+        self._frames = frames
+        self._now = NOW
+        self.ops: list[Op] = []
+        self.ends: list[Committed] = []
+        self.views: list[View] = []
+        self._on_effect: dict[type, Callable[[Any], None]] = {
+            fx.Send: lambda e: self._say("send", e.peer, e.frame, e.payload),
+            fx.Relay: lambda e: self._say("relay", e.peer, e.frame, e.payload),
+            fx.Dial: lambda e: self.ops.append(("dial", PeerId(e.member.id))),
+            fx.CloseLink: lambda e: self.ops.append(("close", e.peer, e.abrupt)),
+            fx.PublishView: lambda e: self.ops.append(("view", e.view)),
+            fx.PublishPresence: lambda e: self.ops.append(("present", self._node.membership.me)),
+            fx.ViewInstalled: self._on_view,
+            fx.Removed: lambda e: self._forget(),
+            fx.RoundCommitted: self._on_committed,
+            fx.RoundAborted: self._on_aborted,
+            fx.Behind: self._on_behind,
+            fx.ProvideState: self._provide,
+            fx.StateReceived: self._load,
+            fx.Note: lambda e: None,
+        }
+
+    def happen(self, event: Op) -> float:
+        """Let it happen. Returns what the clock shows then."""
+        kind = event[0]
+        if kind == "beat":
+            self._now = NOW + BEAT_S
+            for peer in event[1]:
+                self._handle(ev.Heard(peer, self._now))
+            if self._node.next_deadline() <= self._now:
+                self._do(self._node.tick(self._now))
+        elif kind == "late":
+            self._now = NOW + _LATE_S
+            self._do(self._node.tick(self._now))
+        elif kind == "contribute":
+            self._contribute()
+        else:
+            self._handle(self._event(event))
+        return self._now
+
+    def _event(self, event: Op) -> ev.Event:
+        event = self._frames[event[1]] if event[0] == "word" else event
+        kind = event[0]
+        if kind == "frame":
+            return self._received(event[1], *self._frames[event[2]])
+        if kind == "relayed":
+            return ev.Relayed(event[1], event[2])
+        make: dict[str, Callable[..., ev.Event]] = {
+            "up": ev.LinkUp,
+            "down": lambda peer: ev.LinkDown(peer, "closed"),
+            "failed": lambda peer, refused: ev.DialFailed(peer, "no answer", refused),
+            "seen": ev.PresenceSeen,
+            "gone": ev.PresenceGone,
+            "view": ev.ViewSeen,
+            "synced": ev.ControlSynced,
+        }
+        return make[kind](*event[1:])
+
+    def _received(self, peer: PeerId, frame: Frame, data: bytes) -> ev.Event:
+        if has_document(frame):
+            return ev.FrameReceived(peer, frame, data, len(data))
+        sink = self._node.sink(peer, frame, len(data))
+        if sink is not None:
+            if len(sink) != len(data):
+                raise ProtocolBug(f"sink of {len(sink)} bytes for {len(data)}")
+            sink[:] = data
+        return ev.FrameReceived(peer, frame, None, len(data), sink is not None)
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+
+    def _handle(self, event: ev.Event) -> None:
+        self._do(self._node.handle(event, self._now))
+
+    def _do(self, effects: list[fx.Effect]) -> None:
+        for effect in effects:
+            self._on_effect[type(effect)](effect)
+
+    def _say(self, how: str, peer: PeerId, frame: Frame, payload: memoryview | bytes | None) -> None:
+        self.ops.append((how, peer, self._frames.frame(frame, payload)))
+
+    def _forget(self) -> None:
+        life = self._life
+        life.rounds, life.over, life.owed = {}, 0, 0
+
+    def _on_view(self, effect: fx.ViewInstalled) -> None:
+        life = self._life
+        if life.current != effect.view.run:
+            self._forget()
+            life.current = effect.view.run
+        self.views.append(effect.view)
+
+    def _contribute(self) -> None:
+        self._handle(ev.Contribute(contribution(self._node.id, self._life.next_round), 1.0))
+
+    def _over(self, number: int, total: bytes) -> None:
+        life = self._life
+        if number <= life.over or (life.run and number != life.over + 1):
+            raise ProtocolBug(f"round {number} ends after round {life.over}")
+        life.over, life.rounds[number] = number, total
+
+    def _on_committed(self, effect: fx.RoundCommitted) -> None:
+        total = effect.sum.tobytes()
+        plain = sum(contribution(peer, effect.round) for peer in effect.contributors)
+        if len(set(effect.contributors)) != len(effect.contributors) or not np.array_equal(effect.sum, plain):
+            raise ProtocolBug(f"round {effect.round} is not the sum over {', '.join(effect.contributors)}")
+        self._over(effect.round, total)
+        generation = getattr(effect, "generation", 0)
+        self.ends.append(Committed(generation, effect.round, effect.epoch, total, effect.contributors))
+
+    def _on_aborted(self, effect: fx.RoundAborted) -> None:
+        life = self._life
+        if effect.cause in ("mismatch", "timeout") and effect.round > life.over:
+            self._over(effect.round, DROPPED)
+            self.ends.append(Committed(0, effect.round, 0, DROPPED, ()))
+            life.owed += not effect.mine
+        elif effect.mine and life.owed:
+            life.owed -= 1
+
+    def _on_behind(self, effect: fx.Behind) -> None:
+        self._life.over, self._life.owed = effect.committed, 0
+
+    def _provide(self, effect: fx.ProvideState) -> None:
+        life = self._life
+        state = b"".join(total.ljust(8, b"\0") for total in life.rounds.values()) or _NO_STATE
+        self._handle(ev.StateReady(effect.peer, effect.run, life.over, state))
+
+    def _load(self, effect: fx.StateReceived) -> None:
+        life, blob = self._life, bytes(effect.state)
+        pieces = [blob[at : at + 8] for at in range(0, len(blob), 8)] if blob != _NO_STATE else []
+        if len(pieces) != effect.round:
+            raise ProtocolBug(f"a state of {len(pieces)} rounds for round {effect.round}")
+        life.rounds = {number: piece.rstrip(b"\0") if piece.startswith(DROPPED) else piece
+                       for number, piece in enumerate(pieces, start=1)}  # fmt: skip
+        life.over, life.owed = effect.round, 0
+        self._handle(ev.Adopted(effect.run, effect.round))

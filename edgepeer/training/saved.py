@@ -1,0 +1,178 @@
+"""Trained models in files: .keras for Keras, .npz for NumPy alone.
+
+A .npz file holds a dense network: kernel_0 (inputs, width), bias_0 (width,), kernel_1 ... of its layers, with relu
+between them; input_shape, of one sample; and loss, the name of what it was trained on. `load_npz` reads it. The model
+in a .keras file puts out what it did in training: built-in ones no probabilities, but their logits.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from edgepeer.errors import ConfigError, DataError, JobError, ModelError
+from edgepeer.training.build import build_trainer
+from edgepeer.training.checkpoint import write_atomically
+from edgepeer.training.form import CLASSIFYING, Form
+from edgepeer.training.job import Job
+from edgepeer.training.models import DENSE_NETWORKS, keras_model
+from edgepeer.training.npz import read_npz
+from edgepeer.training.state import parameter_digest, read_about
+from edgepeer.training.trainer import Float32Vector
+
+__all__ = ["SUFFIXES", "DenseModel", "check_target", "load_npz", "save_model"]
+
+SUFFIXES: Final = (".keras", ".npz")
+_MOST_LAYERS: Final = 64
+
+_Layer = tuple[NDArray[np.float32], NDArray[np.float32]]
+
+
+def check_target(what: str, path: Path, *, model: str, described: bool) -> None:
+    """Refuse what could not be written when the training is over.
+
+    Args:
+        what: how the setting is called.
+        model: the job's; `described`: whether a Keras config describes it instead.
+
+    Raises:
+        ConfigError: the file can't be written, or not in this format.
+    """
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"{what} = {path}: must end in .keras, or in .npz for a model for NumPy")
+    if path.suffix == ".npz" and (described or model not in DENSE_NETWORKS):
+        raise ConfigError(f"{what} = {path}: only {', '.join(DENSE_NETWORKS)} fit into .npz; use .keras")
+    if path.suffix == ".keras" and importlib.util.find_spec("keras") is None:
+        raise ConfigError(f"{what} = {path}: needs Keras here: pip install 'edgepeer[tensorflow]'; or use .npz")
+    if path.is_dir():
+        raise ConfigError(f"{what} = {path}: is a directory; must be a file")
+    if not os.access(path.parent, os.W_OK | os.X_OK) or (path.exists() and not path.is_file()):
+        problem = "can't write there" if path.parent.is_dir() else f"there is no directory {path.parent}"
+        raise ConfigError(f"{what} = {path}: {problem}")
+
+
+def save_model(path: Path, job: Job, state: bytes | memoryview, *, digest: str, models: Collection[str] = ()) -> None:
+    """Write the model of a job with the parameters of a trainer's state.
+
+    Args:
+        digest: what `parameter_digest` must say of them.
+        models: the packages that the job may name a function of.
+
+    Raises:
+        EdgepeerError: the state is not of this job, or damaged; or the model can't be built or written here.
+    """
+    kind, form = read_about(state)
+    trained = msgspec.structs.replace(job, trainer="keras" if kind == "keras" else "numpy")
+    trainer = build_trainer(trained, form, models=models)
+    trainer.load_state(state)
+    vector = trainer.parameters()
+    if parameter_digest(vector) != digest:
+        raise JobError("the state's parameters are not those that the peers have trained")
+    dense = None
+    if job.model in DENSE_NETWORKS and not job.model_config:
+        dense = _layers(vector, (form.features, *DENSE_NETWORKS[job.model].hidden, form.outputs))
+    try:
+        if path.suffix == ".npz":
+            if dense is None:
+                raise ModelError(f"{path}: only {', '.join(DENSE_NETWORKS)} fit into .npz; use .keras")
+            _write_npz(path, dense, form)
+            return
+        fresh = path.with_name(f".{path.stem}.unfinished.keras")  # Keras goes by the suffix
+        try:
+            _keras_of(job, trainer, form, dense).save(fresh)
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
+    except OSError as error:
+        raise ModelError(f"{path}: can't be written: {error.strerror or error}") from error
+
+
+def _keras_of(job: Job, trainer: Any, form: Form, dense: Sequence[_Layer] | None) -> Any:
+    """Something that Keras can save."""
+    if hasattr(trainer, "save"):
+        return trainer
+    assert dense is not None  # the NumPy trainer has no others
+    model = keras_model(job.model, "", form)
+    model.set_weights([array for layer in dense for array in layer])
+    return model
+
+
+def _layers(vector: Float32Vector, widths: Sequence[int]) -> list[_Layer]:
+    """Kernels and biases of a dense network, as both trainers lay them out."""
+    layers, start = [], 0
+    for rows, columns in pairwise(widths):
+        middle = start + rows * columns
+        layers.append((vector[start:middle].reshape(rows, columns), vector[middle : middle + columns]))
+        start = middle + columns
+    return layers
+
+
+def _write_npz(path: Path, layers: Sequence[_Layer], form: Form) -> None:
+    arrays: dict[str, Any] = {"input_shape": np.array(form.input_shape, np.int64), "loss": np.array(form.loss)}
+    for number, (kernel, bias) in enumerate(layers):
+        arrays |= {f"kernel_{number}": kernel, f"bias_{number}": bias}
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    write_atomically(path, buffer.getbuffer())
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseModel:
+    """A trained dense network, in NumPy alone."""
+
+    layers: tuple[_Layer, ...]
+    """Kernel and bias of each."""
+    input_shape: tuple[int, ...]
+    """Of one sample."""
+    loss: str
+
+    def predict(self, x: ArrayLike) -> NDArray[np.float32]:
+        """What the model says of samples, shape (n, *input_shape): probabilities where it classifies, else numbers.
+
+        Raises:
+            ModelError: these are no such samples.
+        """
+        samples = np.asarray(x, np.float32)
+        if samples.shape[1:] != self.input_shape:
+            raise ModelError(f"samples of shape {samples.shape[1:]} for a model that takes {self.input_shape}")
+        outputs = samples.reshape(len(samples), -1)
+        for number, (kernel, bias) in enumerate(self.layers):
+            outputs = (np.maximum(outputs, 0) if number else outputs) @ kernel + bias
+        if self.loss not in CLASSIFYING:
+            return outputs
+        if self.loss == "binary_crossentropy":
+            return np.asarray(0.5 * (1 + np.tanh(0.5 * outputs)), np.float32)
+        powers = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
+
+
+def load_npz(path: Path | str) -> DenseModel:
+    """The model in a .npz file.
+
+    Raises:
+        DataError: the file can't be read, or holds none.
+    """
+    where = Path(path)
+    names = [f"{part}_{number}" for number in range(_MOST_LAYERS) for part in ("kernel", "bias")]
+    found = read_npz(where, ("input_shape", "loss", *names))
+    layers: list[_Layer] = []
+    while f"kernel_{len(layers)}" in found and f"bias_{len(layers)}" in found:
+        number = len(layers)
+        layers.append((found[f"kernel_{number}"], found[f"bias_{number}"]))
+    if not layers or "loss" not in found or "input_shape" not in found or len(found) != 2 * len(layers) + 2:
+        raise DataError(f"{where}: is not a saved model: needs input_shape, loss, kernel_0, bias_0 and so on")
+    shape = tuple(int(length) for length in found["input_shape"].reshape(-1))
+    widths = [int(np.prod(shape)), *(len(bias) for _, bias in layers)]
+    if [kernel.shape for kernel, _ in layers] != list(pairwise(widths)):
+        raise DataError(f"{where}: is not a saved model: its layers don't fit together")
+    return DenseModel(layers=tuple(layers), input_shape=shape, loss=str(found["loss"]))

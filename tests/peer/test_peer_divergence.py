@@ -1,0 +1,92 @@
+"""A run whose loss is no number any more ends at all peers after the same round, if that is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from peer_agents import agents
+from peer_fleet import DEADLINE_S
+
+from edgepeer.emulation.follow import run_job
+from edgepeer.emulation.observe import observe
+from edgepeer.emulation.progress import Progress
+from edgepeer.emulation.result import JobResult
+from edgepeer.emulation.saving import state_from_fleet
+from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.fabric.documents import PeerReport
+from edgepeer.fabric.events import FabricEvent, ReportSeen
+from edgepeer.training.job import new_job
+from edgepeer.training.saved import load_npz, save_model
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")
+async def test_who_comes_after_the_end_ends_like_the_others(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    x = np.random.default_rng(1).normal(size=(60, 4)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x, y=x[:, 0])
+    job = new_job(
+        trainer="numpy",
+        model="linear",
+        dataset=f"npz:{tmp_path}/data.npz",
+        learning_rate=100.0,
+        rounds=1000,
+        wait_for=2,
+        stop_on_nan=True,
+    )
+    reports: dict[str, PeerReport] = {}
+    news = asyncio.Event()
+
+    def take(event: FabricEvent) -> None:
+        if isinstance(event, ReportSeen):
+            reports[event.report.peer] = event.report
+            news.set()
+
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(observe(broker.address, "lab", take))
+        await stack.enter_async_context(agents(broker, 2))
+
+        async def somebody_comes(result: JobResult) -> None:
+            await stack.enter_async_context(agents(broker, 1, peer_id="late"))
+            async with asyncio.timeout(DEADLINE_S):
+                while "late" not in reports or reports["late"].state != "done":
+                    news.clear()
+                    await news.wait()
+
+        progress = Progress(job, broker="embedded")
+        result = await run_job(
+            progress, lambda _: None, broker=broker.address, fabric="lab", timeout=DEADLINE_S, at_end=somebody_comes
+        )
+    at = result.diverged
+    assert at is not None
+    assert 1 < at < 100
+    assert {(report.round, report.diverged) for report in reports.values()} == {(at, at)}
+    assert len({report.digest for report in reports.values()}) == 1
+    assert set(reports) == {"p0", "p1", "late"}
+    assert result.rounds == at
+    assert f"the loss of round {at} is not finite: the training diverges" in progress.notes
+
+
+async def test_the_model_of_a_fleet(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """Also of a coded one; and who has fetched it is gone again."""
+    for code in ("none", "cyclic:s=1"):
+        job = new_job(trainer="numpy", model="linear", rounds=20, wait_for=3, learning_rate=0.1, code=code)
+        states: list[memoryview] = []
+
+        async def fetch(result: JobResult, states: list[memoryview] = states) -> None:
+            states.append(await state_from_fleet(broker.address.url(), "lab", result, timeout=DEADLINE_S))
+
+        async with agents(broker, 3):
+            result = await run_job(
+                Progress(job, broker="embedded"),
+                lambda _: None,
+                broker=broker.address,
+                fabric="lab",
+                timeout=DEADLINE_S,
+                at_end=fetch,
+            )
+        path = tmp_path / "model.npz"
+        save_model(path, job, states[0], digest=result.digests["p0"])
+        assert [layer[0].shape for layer in load_npz(path).layers] == [(64, 10)]

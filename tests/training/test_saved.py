@@ -1,0 +1,144 @@
+"""A trained model in a file, loaded again, says the same."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgepeer.errors import ConfigError, DataError, JobError, ModelError, WireError
+from edgepeer.training.build import make_trainer
+from edgepeer.training.datasets import Dataset
+from edgepeer.training.job import Job, new_job
+from edgepeer.training.saved import check_target, load_npz, save_model
+from edgepeer.training.state import pack_state, parameter_digest
+from edgepeer.training.trainer import Trainer
+
+# Keras' own reading and writing of files does that with NumPy 2.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+
+RANDOM = np.random.default_rng(7)
+X = RANDOM.normal(size=(40, 4, 3)).astype(np.float32)
+KINDS = {
+    "crossentropy": (np.argmax(X[:, 0], axis=1), 3),
+    "binary_crossentropy": ((X[:, :2, 0] > 0).astype(np.float32), 0),
+    "mse": ((X.reshape(40, -1) @ RANDOM.normal(size=(12, 2))).astype(np.float32), 0),
+}
+
+
+def data(loss: str) -> Dataset:
+    y, classes = KINDS[loss]
+    return Dataset(x_train=X, y_train=y, x_test=X, y_test=y, classes=classes, name="some")
+
+
+def trained(job: Job, dataset: Dataset) -> Trainer:
+    trainer, gradient = make_trainer(job, dataset), None
+    for number in range(15):
+        gradient = np.empty(trainer.size, np.float32)
+        trainer.gradient(dataset.x_train, dataset.y_train, gradient, seed=number)
+        trainer.apply(gradient)
+    return trainer
+
+
+def save(path: Path, job: Job, trainer: Trainer) -> Path:
+    save_model(path, job, trainer.state(), digest=parameter_digest(trainer.parameters()))
+    return path
+
+
+@pytest.mark.parametrize("loss", KINDS)
+@pytest.mark.parametrize("kind", ["numpy", "keras"])
+def test_both_formats_predict_what_the_trainer_does(keras: Any, loss: str, kind: str, tmp_path: Path) -> None:
+    dataset = data(loss)
+    job = new_job(model="mlp", trainer=kind, loss=loss, optimizer="rmsprop", learning_rate=0.01)
+    trainer = trained(job, dataset)
+    measured = trainer.evaluate(dataset.x_test, dataset.y_test)
+    model = load_npz(save(tmp_path / "model.npz", job, trainer))
+    assert (model.input_shape, model.loss, len(model.layers)) == ((4, 3), loss, 2)
+    found = model.predict(X)
+    other = keras.saving.load_model(save(tmp_path / "model.keras", job, trainer))
+    outputs = np.asarray(other(X, training=False))
+    if loss == "crossentropy":
+        assert float(np.mean(found.argmax(axis=1) == dataset.y_test)) == measured.accuracy
+        np.testing.assert_allclose(found, np.asarray(keras.ops.softmax(outputs)), atol=1e-5)
+        np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
+    elif loss == "binary_crossentropy":
+        assert float(np.mean((found > 0.5) == (dataset.y_test > 0.5))) == measured.accuracy
+        np.testing.assert_allclose(found, np.asarray(keras.ops.sigmoid(outputs)), atol=1e-5)
+    else:
+        assert float(np.abs(found - dataset.y_test).mean()) == pytest.approx(measured.mae, rel=1e-4)
+        np.testing.assert_allclose(found, outputs, rtol=1e-4, atol=1e-4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.keras", "model.npz"]
+
+
+def test_any_keras_model(keras: Any, tmp_path: Path) -> None:
+    layers = keras.layers
+    described = keras.Sequential([keras.Input((4, 3)), layers.LSTM(5), layers.BatchNormalization(), layers.Dense(3)])
+    dataset = data("crossentropy")
+    for job in (new_job(model="cnn"), new_job(model_config=described.to_json(), optimizer="adamw")):
+        trainer = trained(job, dataset)
+        loaded = keras.saving.load_model(save(tmp_path / "model.keras", job, trainer))
+        outputs = np.asarray(loaded(X, training=False))
+        expected = trainer.evaluate(dataset.x_test, dataset.y_test).accuracy
+        assert float(np.mean(outputs.argmax(axis=1) == dataset.y_test)) == expected
+        with pytest.raises(ModelError, match=r"only mlp, mlp-plain, linear fit into \.npz"):
+            save(tmp_path / "model.npz", job, trainer)
+
+
+def test_states_that_are_not_the_jobs(tmp_path: Path) -> None:
+    job = new_job(model="linear", trainer="numpy")
+    trainer = trained(job, data("mse"))
+    path = tmp_path / "model.npz"
+    with pytest.raises(JobError, match="are not those that the peers have trained"):
+        save_model(path, job, trainer.state(), digest="ab" * 16)
+    with pytest.raises(WireError, match="of an older build"):
+        save_model(path, job, pack_state("numpy sgd", {}), digest="")
+    with pytest.raises(WireError, match="damaged"):
+        save_model(path, job, trainer.state()[:-1] + b"?", digest="")
+    assert not path.exists()
+
+
+def test_targets_that_could_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "taken.npz").mkdir()
+    for name, model, reason in (
+        ("model.h5", "mlp", "must end in .keras, or in .npz for a model for NumPy"),
+        ("model", "mlp", "must end in .keras"),
+        ("model.npz", "cnn", "only mlp, mlp-plain, linear fit into .npz; use .keras"),
+        ("taken.npz", "mlp", "is a directory; must be a file"),
+        ("absent/model.npz", "mlp", f"there is no directory {tmp_path}/absent"),
+    ):
+        with pytest.raises(ConfigError, match=r"^save = ") as raised:
+            check_target("save", tmp_path / name, model=model, described=False)
+        assert reason in str(raised.value)
+    with pytest.raises(ConfigError, match=r"use \.keras"):
+        check_target("save", tmp_path / "model.npz", model="mlp", described=True)
+    check_target("save", tmp_path / "model.npz", model="mlp", described=False)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_is_not_ours(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(ConfigError, match="can't write there"):
+        check_target("save", tmp_path / "model.npz", model="mlp", described=False)
+
+
+def test_files_that_hold_no_model(tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    kernel, bias = np.ones((12, 2), np.float32), np.ones(2, np.float32)
+    whole = {"input_shape": np.array([4, 3]), "loss": np.array("mse"), "kernel_0": kernel, "bias_0": bias}
+    np.savez(path, **whole)
+    assert load_npz(path).predict(np.zeros((1, 4, 3))).tolist() == [[1, 1]]
+    with pytest.raises(ModelError, match=r"samples of shape \(12,\) for a model that takes \(4, 3\)"):
+        load_npz(path).predict(np.zeros((1, 12)))
+    for changed in (
+        {name: array for name, array in whole.items() if name != "loss"},
+        {name: array for name, array in whole.items() if name != "bias_0"},
+        {**whole, "kernel_2": kernel},
+        {**whole, "input_shape": np.array([3])},
+        {**whole, "kernel_1": kernel, "bias_1": bias},
+    ):
+        np.savez(path, **changed)
+        with pytest.raises(DataError, match="is not a saved model"):
+            load_npz(path)
