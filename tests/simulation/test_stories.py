@@ -204,7 +204,7 @@ def test_when_all_who_had_the_state_have_died_the_run_begins_again_in_a_new_gene
         each.digests, each.over = {}, 0
     dead = [peer(world, name) for name in ("p0", "p1")]
     for each in dead:
-        world.kill(each)
+        world.kill(each, silently=True)
     assert not world.run_until(lambda: any(p.done for p in late), 20)
     for each in dead:
         world.restart(each)
