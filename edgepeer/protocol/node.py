@@ -132,12 +132,12 @@ class Node(Wiring):
             self._tick_at = self.vitals.next_due(now)
         self.paths.tick(now)
         self.allreduce.look_again()
-        if now >= self._call_at:
-            self._call_round()
         if (first := self.outside.first_view(now)) is not None:
             self._install(first)
         if self.membership.coordinator:
             self._coordinate(boundary=False)
+        if now >= self._call_at:
+            self._call_round()
         return self._drain()
 
     def next_deadline(self) -> float:

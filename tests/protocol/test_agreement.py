@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transcript import vector, view
 
+from edgepeer.ids import Generation
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.topology.view import View
@@ -60,11 +61,12 @@ def contribute(company: Company) -> None:
 
 
 def check(company: Company) -> dict[int, float]:
-    """The sums of the rounds that count anywhere, by those who have gone since, too."""
+    """The sums of the rounds that count anywhere, by those who have gone since, too; nobody has begun anew."""
     sums: dict[int, float] = {}
     last: dict[str, int] = {}
     for _, name, effect in company.effects(fx.RoundCommitted):
         assert isinstance(effect, fx.RoundCommitted)
+        assert effect.generation == Generation()
         assert effect.round > last.get(name, 0)
         last[name] = effect.round
         total = float(effect.sum[0])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transcript import Machine, member, vector, view
 
 from edgepeer.errors import WireError
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.peer.code_in_use import CodeInUse
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
@@ -42,6 +42,8 @@ NOW = -1
 peers = st.sampled_from("aaaddecx")
 stamps = st.sampled_from([NOW] * 10 + [0, *(world.stamp for world in VIEWS), FIVE.stamp + 1, 2**53])
 numbers = st.sampled_from([NOW] * 6 + [0, 1, 2, 3, 2**53])
+ballots = st.sampled_from([0, 0, 1, 4096, 4097, 4098, 4099, 8192, 8195, 2**53])
+generations = st.sampled_from([None, *[Generation()] * 4, Generation(1, 5, 7), Generation(2), Generation(2**31 - 1)])
 sizes = st.sampled_from([0, 1, 1, 2, 3, 300, 2**53])
 bits = st.sampled_from([b"", b"\x01", b"\x02", b"\x04", b"\x08", b"\x10", b"\x1a", b"\x1f", b"\xff" * 512])
 seconds = st.sampled_from([0.0, 1e-300, 0.05, 1.0, 4.0, float(2**53), math.inf, math.nan])
@@ -55,11 +57,14 @@ commits = st.builds(
 )  # fmt: skip
 plain: dict[type[fr.Frame], st.SearchStrategy[fr.Frame]] = {
     fr.Hello: st.builds(fr.Hello, fabric=peers, peer=peers, incarnation=numbers),
-    fr.Sync: st.builds(fr.Sync, epoch=stamps, run=runs, committed=st.sampled_from([-2, -1, 0, 1, 2, 9, 2**53])),
+    fr.Sync: st.builds(
+        fr.Sync, epoch=stamps, run=runs, committed=st.sampled_from([-2, -1, 0, 1, 2, 9, 2**53]), generation=generations,
+    ),
     fr.ViewFrame: st.builds(fr.ViewFrame, epoch=stamps),
     fr.Ping: st.builds(
         fr.Ping, waiting=st.booleans(), stamp=seconds, echo=seconds, held=seconds, every=seconds, epoch=stamps,
-        reaches=bits, orphan=st.booleans(), ready=st.booleans(), settled=st.booleans(),
+        reaches=bits, orphan=st.booleans(), level=st.integers(-1, 3),
+        settled=st.booleans(), ballot=ballots,
     ),
     fr.Reduce: st.builds(
         fr.Reduce, epoch=stamps, round=numbers, offset=sizes, total=sizes, dtype=st.sampled_from(["<f4", "<f8"]),
@@ -86,13 +91,24 @@ plain: dict[type[fr.Frame], st.SearchStrategy[fr.Frame]] = {
     fr.Decide: st.builds(fr.Decide, epoch=stamps, round=numbers),
     fr.Knock: st.builds(fr.Knock, incarnation=st.integers(0, 2), answer=st.booleans()),
     fr.NoWay: st.builds(fr.NoWay, target=peers, tunnel=numbers),
-    fr.Poll: st.builds(fr.Poll, epoch=stamps, candidate=peers, number=numbers),
-    fr.Vote: st.builds(fr.Vote, epoch=stamps, candidate=peers, number=numbers, voter=peers),
+    fr.Poll: st.builds(fr.Poll, epoch=stamps, candidate=peers, number=numbers, ballot=ballots),
+    fr.Propose: st.builds(fr.Propose, epoch=stamps, candidate=peers, number=numbers, ballot=ballots),
+    fr.Vote: st.builds(
+        fr.Vote, epoch=stamps, candidate=peers, number=numbers, voter=peers, promised=ballots,
+        accepted=st.just(-1) | ballots, committed=st.integers(-1, 3), holding=st.booleans(),
+    ),
+    fr.Call: st.builds(
+        fr.Call, incarnation=numbers, generation=generations, epoch=stamps, known=generations, view=st.booleans(),
+    ),
+    fr.Here: st.builds(
+        fr.Here, incarnation=numbers, generation=generations, epoch=stamps, known=generations, aside=st.booleans(),
+    ),
     fr.Meta: st.builds(fr.Meta, epoch=stamps, round=numbers, what=st.just("reduce_sent"), about=numbers),
 }  # fmt: skip
 documents = st.sampled_from([b"", b"\xc1", b"{}", *(pack(world) for world in VIEWS)])
 payloads = st.one_of(documents, st.sampled_from([vector.tobytes() for vector in SUMS.values()]))
-tunnels = st.sampled_from([77, 78])
+tunnels = st.sampled_from([77, 78, 0])
+"""The last is none: what is in it is a letter, if it comes through the broker."""
 
 
 @st.composite
@@ -240,6 +256,9 @@ STATES: tuple[Callable[[], Machine], ...] = (
 )  # fmt: skip
 
 
+WITH_PAYLOAD = (fr.Reduce, fr.Result, fr.State, fr.ViewFrame, fr.Propose, fr.Vote, fr.Via)
+
+
 class Victim:
     """A machine that hears all kinds of things. What it does is looked at, for what must never happen."""
 
@@ -288,7 +307,7 @@ class Victim:
     def frame(self, peer: str, frame: fr.Frame, payload: bytes) -> None:
         """As a transport does: what is no frame ends the connection, and does not come here."""
         frame = self.timely(frame)
-        data = payload if isinstance(frame, fr.Reduce | fr.Result | fr.State | fr.ViewFrame | fr.Via) else b""
+        data = payload if isinstance(frame, WITH_PAYLOAD) else b""
         try:
             head = codec.encode(frame, len(data))
             kind, size, payload_bytes = codec.decode_prelude(head)
@@ -353,7 +372,7 @@ def deliveries(draw: st.DrawFn, kind: type[fr.Frame]) -> tuple[str, fr.Frame, by
             changes["commit"] = draw(commits) if complete else None
         frame = msgspec.structs.replace(frame, **changes)
     else:
-        payload = draw(documents if kind is fr.ViewFrame else payloads)
+        payload = draw(documents if kind in (fr.ViewFrame, fr.Propose, fr.Vote) else payloads)
     return draw(peers), frame, payload
 
 

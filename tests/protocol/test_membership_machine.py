@@ -582,6 +582,9 @@ def test_a_coordinator_hands_over_its_place_before_it_leaves(a: Machine) -> None
 def test_a_coordinator_among_leavers_sends_them_home_and_goes_last(a: Machine) -> None:
     a.hear(ev.LeaveWanted(), 1.0)
     for name in "bc":
+        assert a.node.view is not None
+        for other in "bc":
+            a.frame(other, fr.Ping(waiting=False, epoch=a.node.view.epoch, level=0))
         a.frame(name, fr.Leave(peer=name, incarnation=1, until=0))
     assert a.said[-1] == "left"
     assert not a.node.membership.coordinator

@@ -66,7 +66,12 @@ def everything(start: Council, wanted: dict[str, View]) -> Iterator[Council]:
 
 
 @pytest.mark.parametrize(
-    ("names", "candidates"), [("abc", "ab"), ("abc", "bc"), pytest.param("abcd", "ab", marks=pytest.mark.slow)]
+    ("names", "candidates"),
+    [
+        ("abc", "ab"),
+        pytest.param("abc", "bc", marks=pytest.mark.slow),
+        pytest.param("abcd", "ab", marks=pytest.mark.slow),
+    ],
 )
 def test_in_every_order_of_all_messages_one_view_follows_at_most(names: str, candidates: str) -> None:
     """Each candidate wants another view, and leads one ballot: the head the lowest, the others one of their own."""

@@ -11,8 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgepeer.errors import ProtocolBug
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
+from edgepeer.simulation.ledger import NO_SUM, Ledger, end_of
 from edgepeer.simulation.network import LinkModel
+from edgepeer.simulation.peer import SimulatedPeer
 from edgepeer.simulation.schedule import Schedule
 from edgepeer.simulation.story import SMALL_SEGMENTS, Story
 from edgepeer.simulation.world import Workload, World
@@ -144,6 +147,69 @@ def test_the_checker_notices_a_wrong_commit(victim: str, change: dict[str, objec
     tampering(world, victim, change)
     with pytest.raises(ProtocolBug, match=complaint):
         world.run_rounds()
+
+
+LEDGER_ROUND = fx.RoundCommitted(
+    run="", round=1, generation=Generation(), epoch=1, sum=np.full(4, 3.0, "<f4"), weight=2.0,
+    contributors=(PeerId("a"), PeerId("b")), exact=True, digest=bytes(16), mine=True,
+)  # fmt: skip
+
+
+def ledger() -> Ledger:
+    """a brings 1, b 2, to each of four elements, in all rounds."""
+    return Ledger(lambda peer, number: (np.full(4, 1.0 if peer == "a" else 2.0, "<f4"), 1.0))
+
+
+def who(world: World, name: str) -> SimulatedPeer:
+    return world.network.peers[PeerId(name)]
+
+
+def test_a_round_ends_in_one_way_in_each_generation() -> None:
+    """Another generation may end the same round otherwise: what was done in the earlier one is given up there."""
+    world, book = small_world(), ledger()
+    book.committed(who(world, "p0"), LEDGER_ROUND)
+    book.committed(who(world, "p1"), LEDGER_ROUND)
+    other = dataclasses.replace(LEDGER_ROUND, sum=np.full(4, 1.0, "<f4"), weight=1.0, contributors=(PeerId("a"),))
+    with pytest.raises(ProtocolBug, match="p2 commits other bits or contributors for round 1 of generation 1-00000000"):
+        book.committed(who(world, "p2"), other)
+    book.committed(who(world, "p2"), dataclasses.replace(other, generation=Generation(2)))
+    with pytest.raises(ProtocolBug, match="of generation 2-00000000, which p2 has committed"):
+        book.committed(who(world, "p0"), dataclasses.replace(LEDGER_ROUND, generation=Generation(2)))
+    assert book.checked == 5
+
+
+def test_a_sum_against_an_abort_is_noticed_whoever_comes_first() -> None:
+    world = small_world()
+    assert world.run_until(lambda: len(world.alive) == 3 and all(peer.views for peer in world.alive), 10)
+    generation = who(world, "p0").views[-1].generation
+    committed = dataclasses.replace(LEDGER_ROUND, generation=generation)
+    aborted = fx.RoundAborted("", 1, "timeout", "too late", mine=True)
+    book = ledger()
+    book.aborted(who(world, "p0"), aborted)
+    with pytest.raises(ProtocolBug, match="which p0 has dropped"):
+        book.committed(who(world, "p1"), committed)
+    book = ledger()
+    book.committed(who(world, "p1"), committed)
+    with pytest.raises(ProtocolBug, match=r"p0 drops round 1 of generation .* which p1 has committed"):
+        book.aborted(who(world, "p0"), aborted)
+
+
+def test_who_counts_twice_is_noticed() -> None:
+    world = small_world()
+    twice = dataclasses.replace(LEDGER_ROUND, contributors=(PeerId("a"), PeerId("a")))
+    with pytest.raises(ProtocolBug, match="counts somebody twice"):
+        ledger().committed(who(world, "p0"), twice)
+
+
+def test_a_state_is_of_rounds_that_somebody_has_seen_the_end_of_in_that_generation() -> None:
+    world, book = small_world(), ledger()
+    book.committed(who(world, "p0"), LEDGER_ROUND)
+    adopter = who(world, "p1")
+    adopter.digests = {1: end_of(Generation(), LEDGER_ROUND.digest), 2: NO_SUM}
+    book.adopted(adopter)
+    adopter.digests = {1: end_of(Generation(2), LEDGER_ROUND.digest)}
+    with pytest.raises(ProtocolBug, match="p1 adopts a state with an end of round 1 that nobody has seen"):
+        book.adopted(adopter)
 
 
 def test_the_checker_notices_a_buffer_that_is_written_too_early() -> None:
