@@ -97,6 +97,10 @@ class Node(Wiring):
     def view(self) -> View | None:
         return self.membership.view
 
+    @property
+    def waits(self) -> str:
+        return self.membership.waits
+
     def introduce(self, addresses: tuple[str, ...]) -> None:
         """Where this peer listens: to be said before it takes part in anything."""
         self.membership.me = msgspec.structs.replace(self.membership.me, addresses=addresses)
@@ -555,7 +559,8 @@ class Node(Wiring):
         if was_coordinator:
             self._emit(fx.PublishView(None))
         before = self.view
-        self.allreduce.leave(reason)
+        anew = view is not None and before is not None and view.generation != before.generation
+        self.allreduce.leave(reason, anew=anew)
         self.neighbours.reset()
         self.membership.exit()
         self.succession.enter(None)
@@ -565,7 +570,6 @@ class Node(Wiring):
             self.membership.new_life()
         self.links.want((), self._now)
         self.paths.view = None
-        anew = view is not None and before is not None and view.generation != before.generation
         self._emit(fx.Removed(reason, wanted, anew))
         if not wanted:
             self._emit(fx.PublishPresence())

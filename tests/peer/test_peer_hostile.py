@@ -22,7 +22,7 @@ from edgepeer.fabric.documents import Presence
 from edgepeer.peer.switchboard import STRANGERS_BYTES
 from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
-from edgepeer.wire.codec import PRELUDE, encode
+from edgepeer.wire.codec import FRAME_VERSION, PRELUDE, encode
 from edgepeer.wire.documents import pack
 
 ME = fr.Hello(fabric="lab", peer="zz", incarnation=1)
@@ -63,12 +63,12 @@ async def at_work(broker: EmbeddedBroker) -> AsyncIterator[tuple[list[Peer], Pum
 REFUSED = {
     "not a frame": (b"GET / HTTP/1.1\r\nHost: edgepeer\r\n\r\n", "not an edgepeer frame"),
     "another version": (PRELUDE.pack(b"EP", 9, 1, 10, 0) + bytes(10), "frame of version 9"),
-    "unknown kind": (PRELUDE.pack(b"EP", 1, 99, 0, 0), "unknown frame kind 99"),
-    "oversized vector": (encode(ME) + PRELUDE.pack(b"EP", 1, 5, 100, (1 << 32) - 1), "limit"),
-    "oversized document": (encode(ME) + PRELUDE.pack(b"EP", 1, 3, 2, (4 << 20) + 1), "limit"),
-    "payload where none belongs": (PRELUDE.pack(b"EP", 1, 1, 10, 5) + bytes(15), "limit 0"),
-    "no msgpack": (PRELUDE.pack(b"EP", 1, 1, 3, 0) + b"\xc1\xc1\xc1", "Hello header"),
-    "wrong fields": (PRELUDE.pack(b"EP", 1, 1, 1, 0) + msgpack.packb([]), "Hello header"),
+    "unknown kind": (PRELUDE.pack(b"EP", FRAME_VERSION, 99, 0, 0), "unknown frame kind 99"),
+    "oversized vector": (encode(ME) + PRELUDE.pack(b"EP", FRAME_VERSION, 5, 100, (1 << 32) - 1), "limit"),
+    "oversized document": (encode(ME) + PRELUDE.pack(b"EP", FRAME_VERSION, 3, 2, (4 << 20) + 1), "limit"),
+    "payload where none belongs": (PRELUDE.pack(b"EP", FRAME_VERSION, 1, 10, 5) + bytes(15), "limit 0"),
+    "no msgpack": (PRELUDE.pack(b"EP", FRAME_VERSION, 1, 3, 0) + b"\xc1\xc1\xc1", "Hello header"),
+    "wrong fields": (PRELUDE.pack(b"EP", FRAME_VERSION, 1, 1, 0) + msgpack.packb([]), "Hello header"),
     "no Hello": (encode(fr.Ping(waiting=False)), "Ping before Hello"),
     "another fabric": (encode(fr.Hello(fabric="other", peer="zz", incarnation=1)), "speaks for fabric 'other'"),
     "its own name": (encode(fr.Hello(fabric="lab", peer="a", incarnation=1)), "that is this peer itself"),

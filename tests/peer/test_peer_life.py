@@ -43,8 +43,9 @@ async def test_a_slow_reader_of_views_gets_the_latest(broker: EmbeddedBroker) ->
     async with fleet(broker, "a") as (a,):
         views = a.views()
         assert (await anext(views)).size == 1
-        async with peer_at(broker, "b"), peer_at(broker, "c"):
-            await view_of(a, "a", "b", "c")
+        async with peer_at(broker, "b") as b, peer_at(broker, "c") as c:
+            for peer in (a, b, c):
+                await view_of(peer, "a", "b", "c")
         await view_of(a, "a")
         assert (await anext(views)) is a.view
         await views.aclose()

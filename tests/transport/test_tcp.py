@@ -19,7 +19,7 @@ from edgepeer.peer import api
 from edgepeer.transport import options, tcp
 from edgepeer.transport.base import Channel, Traffic
 from edgepeer.transport.window import ReceiveWindows
-from edgepeer.wire.codec import PRELUDE, encode, wrap
+from edgepeer.wire.codec import FRAME_VERSION, PRELUDE, encode, wrap
 from edgepeer.wire.frames import Frame, Have, Hello, Ping, Reduce, State, Via, ViewFrame
 
 
@@ -190,7 +190,7 @@ def test_whatever_comes_the_channel_never_raises(noise: bytes, at: int) -> None:
 
 
 def header(
-    kind: int = 1, version: int = 1, header_bytes: int = 4, payload_bytes: int = 0, magic: bytes = b"EP"
+    kind: int = 1, version: int = FRAME_VERSION, header_bytes: int = 4, payload_bytes: int = 0, magic: bytes = b"EP"
 ) -> bytes:
     return PRELUDE.pack(magic, version, kind, header_bytes, payload_bytes)
 
