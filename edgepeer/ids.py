@@ -16,11 +16,13 @@ import msgspec
 
 from edgepeer.errors import ConfigError
 
-__all__ = ["Generation", "Identity", "PeerId", "check_fabric", "check_peer_id", "load_identity"]
+__all__ = ["Generation", "Identity", "PeerId", "check_fabric", "check_peer_id", "keep_generation", "load_identity"]
 
 PeerId = NewType("PeerId", str)
 """Random, kept for the life of a device, never reused. Safe in an MQTT topic and in a file name."""
 
+_JOINS = 1 << 11
+"""So many times a millisecond a process may join again and not come to the number of a later start."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 
 
@@ -30,8 +32,9 @@ class Identity:
 
     peer_id: PeerId
     incarnation: int
-    """Grows at every start (and, in the low 16 bits, whenever the peer joins again within one), so that a
-    message from an earlier life is recognised."""
+    """Grows at every start, and by one whenever the peer joins again, so that no two lives have the same."""
+    known: Generation | None = None
+    """The newest generation that the device was in."""
 
 
 class Generation(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -81,7 +84,7 @@ def load_identity(state_dir: Path | None, peer_id: str | None = None) -> Identit
     """
     wanted = check_peer_id(peer_id) if peer_id is not None else None
     if state_dir is None:
-        return Identity(peer_id=wanted or PeerId(secrets.token_hex(8)), incarnation=int(time.time()) << 16)
+        return Identity(peer_id=wanted or PeerId(secrets.token_hex(8)), incarnation=_by_the_clock())
     path = state_dir / "identity"
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
@@ -89,15 +92,40 @@ def load_identity(state_dir: Path | None, peer_id: str | None = None) -> Identit
         if fields:
             if not _NAME.match(fields[0]):
                 raise ValueError(f"{path} does not begin with a peer id")
-            kept, starts = PeerId(fields[0]), int(fields[1])
+            kept, starts, last = PeerId(fields[0]), int(fields[1]), int(fields[2]) if len(fields) > 2 else 0
             if wanted is not None and kept != wanted:
                 raise ConfigError(f"state_dir {state_dir}: belongs to peer {kept!r}, not {wanted!r}")
         else:
-            kept, starts = wanted or PeerId(secrets.token_hex(8)), 0
-        _write_atomically(path, f"{kept} {starts + 1}\n")
+            kept, starts, last = wanted or PeerId(secrets.token_hex(8)), 0, 0
+        # The clock may stand anywhere after a start; and the directory may have been lost, and the count with it.
+        incarnation = max(last + _JOINS, starts + 1 << 16, _by_the_clock())
+        _write_atomically(path, f"{kept} {starts + 1} {incarnation}\n")
+        known = _kept_generation(state_dir / "generation")
     except (OSError, IndexError, ValueError) as error:
         raise ConfigError(f"state_dir {state_dir}: can't keep the identity there: {error}") from error
-    return Identity(peer_id=kept, incarnation=starts + 1 << 16)
+    return Identity(peer_id=kept, incarnation=incarnation, known=known)
+
+
+def _by_the_clock() -> int:
+    return int(time.time() * 1000) * _JOINS
+
+
+def keep_generation(state_dir: Path | None, generation: Generation) -> None:
+    """Remember that the device was in that generation: one that it begins later comes after it.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    if state_dir is not None:
+        text = f"{generation.counter} {generation.founders} {generation.nonce}\n"
+        _write_atomically(state_dir / "generation", text)
+
+
+def _kept_generation(path: Path) -> Generation | None:
+    if not path.exists():
+        return None
+    counter, founders, nonce = map(int, path.read_text().split())
+    return msgspec.convert((counter, founders, nonce), Generation)
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -11,7 +11,7 @@ from edgepeer.baselines.shell import Shell
 from edgepeer.baselines.static_tree import StaticTree
 from edgepeer.baselines.tree import Star, Tree
 from edgepeer.errors import ConfigError
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.machine import Machine
 from edgepeer.protocol.node import Node
@@ -31,6 +31,7 @@ def make_machine(
     quorum: int = 0,
     limits: Limits | None = None,
     static_timeout_s: float = STATIC_TIMEOUT_S,
+    known: Generation | None = None,
     now: float,
 ) -> Machine:
     """The machine that a peer runs under that protocol.
@@ -42,6 +43,7 @@ def make_machine(
         quorum: of ft-tree, if this peer makes the first view, see `View.quorum`.
         limits: when to give up on what.
         static_timeout_s: how long ft-tree-static waits before it takes a message for lost.
+        known: of ft-tree, the newest generation that this peer was ever in.
         now: the current time; all later `now` come from the same clock and never go back.
 
     Raises:
@@ -52,7 +54,7 @@ def make_machine(
     if not 0 < static_timeout_s <= 3600:
         raise ConfigError(f"static_timeout = {static_timeout_s}: must be more than 0 and at most 3600 seconds")
     if protocol == "ft-tree":
-        return Node(me, fanout=fanout, quorum=quorum, limits=limits, now=now)
+        return Node(me, fanout=fanout, quorum=quorum, limits=limits, known=known, now=now)
     limits = limits or Limits()
     if protocol == "ft-tree-static":
         rounds: Collective = StaticTree(PeerId(me.id), limits, static_timeout_s)

@@ -20,7 +20,7 @@ from edgepeer.fabric import events as seen
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.topics import Group, Topics
-from edgepeer.ids import PeerId, check_fabric, load_identity
+from edgepeer.ids import Generation, PeerId, check_fabric, keep_generation, load_identity
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.code_in_use import CodeInUse
 from edgepeer.peer.coded_work import Gradient, Pace
@@ -144,7 +144,7 @@ class Peer:
         tasks = await self._stack.enter_async_context(task_group())
         # From here on, in reverse order of what must happen at the end.
         me = Member(id=self.id, incarnation=identity.incarnation)
-        node = self._machine(me, now=time.monotonic())
+        node = self._machine(me, known=identity.known, now=time.monotonic())
         self._driver = Driver(node, self)
         self._rounds.run_on(self._driver)
         hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation, protocol=self._protocol)
@@ -359,9 +359,17 @@ class Peer:
             switchboard.hello = msgspec.structs.replace(switchboard.hello, incarnation=me.incarnation)
 
     def view_installed(self, view: View) -> None:
+        if self._view is None or self._view.generation != view.generation:
+            self._keep_generation(view.generation)
         self._view = view
         self._rounds.installed(view)
         self.bell.ring()
+
+    def _keep_generation(self, generation: Generation) -> None:
+        try:
+            keep_generation(self._identity_args[0], generation)
+        except OSError as error:  # a full disk must not end a run
+            _log.warning("state_dir %s: can't keep the generation there: %s", self._identity_args[0], error)
 
     def removed(self, effect: fx.Removed) -> None:
         self._view = None

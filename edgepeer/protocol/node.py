@@ -51,13 +51,22 @@ class Node(Wiring):
         quorum: how many members must be together to go on, if more than a majority, and if this peer makes the first
             view; 0: the majority.
         limits: within which bounds to give up on what.
+        known: the newest generation that this peer was ever in.
         now: the current time; all later `now` come from the same clock and never go back.
     """
 
     def __init__(
-        self, me: Member, *, fanout: int = 2, quorum: int = 0, limits: Limits | None = None, now: float
+        self,
+        me: Member,
+        *,
+        fanout: int = 2,
+        quorum: int = 0,
+        limits: Limits | None = None,
+        known: Generation | None = None,
+        now: float,
     ) -> None:
         super().__init__(me, fanout, quorum, limits or Limits(), now)
+        self.rolls.learn(known)
         self.outside = Outside(self.membership, self.rolls, self.limits)
         self._tick_at = now
         self._call_at = now
@@ -440,9 +449,8 @@ class Node(Wiring):
         if (proposal := self._received(peer, event)) is None:
             return
         allreduce = self.allreduce
-        spare = self.membership.leaving and not allreduce.holding and (
-            allreduce.committed < proposal.first_round or proposal.run != view.run
-        )  # fmt: skip
+        over = allreduce.committed < proposal.first_round or proposal.run != view.run
+        spare = over and not allreduce.holding
         self.succession.on_propose(
             peer,
             frame,

@@ -136,20 +136,11 @@ def _in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
     """By time; nobody joins twice."""
     seen: set[tuple[str, ...]] = set()
     kept: list[Fault] = []
-    faults = sorted(faults, key=lambda fault: fault.at)
-    for fault in faults:
-        again = fault.kind == "join" and fault.who in seen
-        if not again and not _comes_to_a_broker_without_memory(fault, faults):
+    for fault in sorted(faults, key=lambda fault: fault.at):
+        if not (fault.kind == "join" and fault.who in seen):
             kept.append(fault)
             seen.add(fault.who)
     return tuple(kept)
-
-
-def _comes_to_a_broker_without_memory(fault: Fault, faults: list[Fault]) -> bool:
-    """Whether somebody comes, or comes back, while a broker that has forgotten everything may not yet have heard from
-    the others again: such a newcomer begins a fleet of its own, since nothing tells it of another."""
-    comes = fault.at if fault.kind == "join" else fault.until if fault.kind in ("kill", "power") else None
-    return comes is not None and any(f.extra == "forget" and f.at - 5 <= comes <= f.end + 5 for f in faults)
 
 
 # -- stories for soaks -------------------------------------------------------------------------------------------

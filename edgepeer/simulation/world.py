@@ -217,7 +217,9 @@ class World:
 
     def all_chunks(self, outcome: fx.RoundCommitted) -> FloatVector:
         """Of a coded round: the plain sum over all chunks, as long as the one that was committed."""
-        view = next(v for p in self.network.peers.values() for v in p.views if v.epoch == outcome.epoch and v.slots)
+        views = [v for p in self.network.peers.values() for v in p.views if v.epoch == outcome.epoch and v.slots]
+        # What was added up in an earlier generation may have been decided in this one.
+        view = max(views, key=lambda v: (v.generation == outcome.generation, v.generation))
         assert self.build_code is not None
         code, load = self.build_code(len(view.slots), view.fanout), self.workload
         vectors = [chunk_vector(c, outcome.round, load.size, "<f8", code.blocks) for c in range(code.chunks)]

@@ -44,7 +44,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One peer as the others know it."""
 
     id: _Id
-    incarnation: Annotated[int, msgspec.Meta(ge=0, le=2**52)]
+    incarnation: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
     """Which life of the peer is meant: a restarted peer is admitted anew."""
     addresses: Annotated[tuple[_Address, ...], msgspec.Meta(max_length=16)] = ()
     """Where it listens, as host:port; the first that answers is used."""
