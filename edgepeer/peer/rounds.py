@@ -177,9 +177,10 @@ class Rounds:
         if view is None or (self.view is not None and view.run != self.view.run):
             self._missed.clear()
             self._work, self._behind = None, 0
-        if self.view is None and view is not None and self._done is not None and self._done[0] == view.run:
-            if self._done[1] != view.generation:  # it began while this peer was out of the view
-                self._give_up(f"generation {view.generation} has begun, and {self._done[1]} is given up")
+        if self.view is None and view is not None and self._done is not None:
+            run, generation = self._done
+            if run == view.run and generation != view.generation:  # it began while this peer was out of the view
+                self._give_up(f"generation {view.generation} has begun, and what was done in {generation} is given up")
         self.view = view
         if view is not None and self._work is not None:  # also of a call that was cancelled: what it has still counts
             asyncio.get_running_loop().call_soon(self._enter, view)

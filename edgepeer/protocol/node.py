@@ -108,7 +108,13 @@ class Node(Wiring):
 
     @property
     def waits(self) -> str:
-        return self.membership.waits
+        """Why nothing comes of the view that this peer wants, and who does not answer; empty if something does."""
+        why, view = self.membership.waits, self.view
+        silent = [peer for peer in view.ids if peer not in self.succession.there] if view is not None and why else []
+        if not silent:
+            return why
+        names = ", ".join(silent[:5]) + (f" and {len(silent) - 5} more" if len(silent) > 5 else "")
+        return f"{why}; no answer from {names}"
 
     def introduce(self, addresses: tuple[str, ...]) -> None:
         """Where this peer listens: to be said before it takes part in anything."""
