@@ -299,6 +299,10 @@ class JobRun:
                     return view
             await self._peer.bell.wait(count)
 
+    def _is_due(self, number: int) -> bool:
+        """Whether this is still the round that comes next here."""
+        return self._applied == self._peer.committed - self._peer.missed == number - 1
+
     def _is_over(self) -> bool:
         """Whether no round is left to be done; with what is in the run's state, so that all peers say the same."""
         return self._applied >= self._job.rounds or (self._diverged > 0 and self._job.stop_on_nan)
@@ -320,6 +324,8 @@ class JobRun:
             try:
                 if self._code is None:
                     vector, weight = await computing.batch(view, number)
+                    if not self._is_due(number):
+                        continue  # out of the view and in again meanwhile, with the others' state
                     outcome = await self._peer.allreduce(vector, weight=weight)
                 else:
                     outcome = await self._peer.allreduce_chunks(computing.chunks(number))

@@ -34,7 +34,9 @@ async def test_who_gives_up_what_it_has_done_is_told_once(broker: EmbeddedBroker
                 await pending
         for peer in (*few, *many):
             await view_of(peer, *"abcde")
-        with pytest.raises(FellBehind, match=r"generation 1-\w+ has begun, and what was done in 1-\w+ is given up") as told:
+        with pytest.raises(
+            FellBehind, match=r"generation 1-\w+ has begun, and what was done in 1-\w+ is given up"
+        ) as told:
             await b.allreduce(one)
         assert type(told.value) is BegunAnew
         # Nobody is told twice, nor who has given up nothing.
