@@ -174,8 +174,8 @@ def _numbers(progress: Progress, elapsed: float) -> RenderableType:
         exact = sum(1 for record in progress.records.values() if record.exact)
         table.add_row("exact so far", f"{exact} of {len(progress.records)}")
     view = progress.view
-    words = "-" if view is None else f"generation {view.generation}, epoch {view.epoch}, fan-out {view.fanout}"
-    table.add_row("view", words)
+    table.add_row("generation", "-" if view is None else str(view.generation))
+    table.add_row("view", "-" if view is None else f"epoch {view.epoch}, fan-out {view.fanout}")
     table.add_row("elapsed", duration(elapsed))
     for at, fault in enumerate(progress.marks.labels):
         table.add_row("" if at else "faults", Text(fault, "bold red"))
