@@ -17,9 +17,9 @@ from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 3000
+ROUNDS = 600
 EARLY = 30
-JOB = {"rounds": ROUNDS, "batch_size": 50, "eval_every": 1000, "optimizer": "sgd", "learning_rate": 0.1}
+JOB = {"rounds": ROUNDS, "batch_size": 50, "eval_every": 200, "optimizer": "sgd", "learning_rate": 0.1}
 NAMES = ("p0", "p1", "p2", "p3", "p4")
 
 
