@@ -184,9 +184,10 @@ class Membership:
         view, self.waits = self.view, ""
         if view is None or (self.leaving and view.size == 1):
             return None
+        # Not before the view is settled: till then each of its lives may be needed to decide what follows.
         leavers = {
             p: until for p, (life, until) in self._leavers.items() if p in view and view.member(p).incarnation <= life
-        }
+        } if self.settled else {}  # fmt: skip
         lost = self.lost(now)
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
         # The round in progress can't end without somebody who will not contribute to it, and needs nothing of it.
@@ -229,7 +230,7 @@ class Membership:
         if not view.may_go_on(there, settled=self.settled):
             count = sum(peer in there for peer in view.ids)
             self.waits = f"{count} of {view.size} peers are in reach, too few to go on without the others"
-        elif view.epoch == MAX_EPOCH or (not self.settled and len(view.guards) >= MAX_GUARDS):
+        elif view.epoch == MAX_EPOCH or (not self.settled and len(view.all_guards) > MAX_GUARDS):
             self.waits = "some peers have not heard of the last views yet"
         else:
             self.waits = ""

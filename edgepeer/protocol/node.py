@@ -244,8 +244,10 @@ class Node(Wiring):
         """Call whoever matters and has not spoken for a while."""
         view, hint = self.view, self.outside.hint
         callees = self.outside.callees(self._now) if view is None else []
-        if view is not None and (self.membership.coordinator or self.succession.highest):
+        if view is not None and (self.membership.coordinator or self.succession.asked):
             callees = self.membership.callees()
+            if callees and self.membership.coordinator:  # members answer, if the broker brings answers at all
+                callees = [*view.ids[1:CALLED_OF_HINT], *callees]
         if view is not None and hint is not None:
             if self._doubt(hint, view):
                 return
@@ -385,9 +387,9 @@ class Node(Wiring):
             return
         succession = self.succession
         self._ask(lead=succession.highest > 0 or not self.membership.coordinator)
-        may = self.membership.may_succeed(view, succession.there)
-        if may and not succession.proposed and succession.leads(settled=self.membership.settled):
-            self._propose(self._wanted(view))
+        possible = self.membership.may_succeed(view, succession.there)
+        if not succession.proposed and succession.leads(settled=self.membership.settled):
+            self._propose(self._wanted(view) if possible else None)
         self._conclude()
 
     def _wanted(self, view: View) -> View:
@@ -398,6 +400,7 @@ class Node(Wiring):
             gone = set()
         if parent is not None and not self.links.is_up(parent):
             gone.add(parent)
+        gone -= self.succession.followers  # who has promised lives, and what it holds may be needed
         return view.successor(
             first_round=self._first_round(),
             without=gone,
@@ -411,11 +414,18 @@ class Node(Wiring):
         self.succession.ask(members, self._now, again_s, self._standing(), lead=lead)
         self._freeze()
 
-    def _propose(self, wanted: View) -> None:
+    def _propose(self, wanted: View | None) -> None:
         members, again_s = self.vitals.members(), self.limits.poll_s
-        self.succession.propose(wanted, members, self._now, again_s, self._standing())
+        mine = self._standing()
+        self.succession.propose(wanted, members, self._now, again_s, mine, is_spare=self._is_spare)
         self._freeze()
         self._conclude()
+
+    def _is_spare(self, proposal: View) -> bool:
+        """Whether those in a view can do without this peer: what it has, they have as well, or don't need."""
+        view, rounds = self.view, self.allreduce
+        over = view is not None and (rounds.committed < proposal.first_round or proposal.run != view.run)
+        return over and not rounds.holding
 
     def _conclude(self) -> None:
         """Work in the view that follows as soon as it is known which that is."""
@@ -454,9 +464,6 @@ class Node(Wiring):
             return
         if (proposal := self._received(peer, event)) is None:
             return
-        allreduce = self.allreduce
-        over = allreduce.committed < proposal.first_round or proposal.run != view.run
-        spare = over and not allreduce.holding
         self.succession.on_propose(
             peer,
             frame,
@@ -464,7 +471,7 @@ class Node(Wiring):
             bytes(event.payload or b""),
             self.vitals.members(),
             self._standing(),
-            fits=self.membership.contains_me(proposal) or spare,
+            fits=self.membership.contains_me(proposal) or self._is_spare(proposal),
         )
         self._freeze()
 
@@ -524,6 +531,7 @@ class Node(Wiring):
         self.membership.enter(view, self._now)
         self.succession.enter(view)
         self.rolls.learn(view.generation)
+        self.rolls.admitted(view)
         self.outside.hint = None
         self._suspect_again.clear()
         self.paths.view, self.paths.incarnation = view, self.membership.me.incarnation

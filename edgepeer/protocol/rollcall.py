@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from edgepeer.ids import Generation, PeerId
@@ -116,6 +116,13 @@ class RollCall:
             return
         entry.word = word
         entry.calls, entry.pause_s, entry.call_at = 0, _PAUSE_S, word.at + _AGAIN_S
+
+    def admitted(self, view: View) -> None:
+        """These are in now: what they said before, that they wanted to be, does not count once they are out again."""
+        for member in view.members:
+            entry = self._entries.get(PeerId(member.id))
+            if entry is not None and entry.word is not None and entry.word.life == member.incarnation:
+                entry.word = replace(entry.word, generation=view.generation, epoch=view.stamp)
 
     def learn(self, generation: Generation | None) -> None:
         """There is such a generation."""

@@ -18,7 +18,8 @@ position, and collect promises first.
 
     a candidate has                   | does
     ----------------------------------+-----------------------------------------------------------------------
-    no promises of a quorum           | sends its Poll through all links, again and again
+    no promises of a quorum           | sends its Poll through all links, again and again; and promises, too, as soon as
+                                      | another has
     promises of a quorum              | proposes the view that was accepted in the highest ballot among them; only
                                       | if there is none, the view that it wants itself
     heard of a higher ballot          | takes a higher one still: at once if the other stands behind it in the order,
@@ -110,6 +111,11 @@ class Succession:
         """Whether this peer waits for its proposal to be accepted."""
         return self._campaign is not None and self._campaign.proposal is not None
 
+    @property
+    def followers(self) -> set[PeerId]:
+        """Who has promised to follow this peer."""
+        return set(self._campaign.promises) if self._campaign is not None else set()
+
     # -- as an acceptor ------------------------------------------------------------------------------------------
 
     def on_poll(self, peer: PeerId, poll: Poll, links: Iterable[PeerId], mine: Standing, *, free: bool) -> None:
@@ -120,12 +126,12 @@ class Succession:
         self._pass_on(peer, poll, None, links)
         if poll.candidate not in view:
             return
-        self.highest = max(self.highest, poll.ballot)
         willing = free or poll.candidate == view.coordinator or self.promised > 0
         if poll.ballot > self.promised and willing and _belongs(poll.ballot, view, PeerId(poll.candidate)):
             self.promised = poll.ballot
         elif poll.ballot and poll.ballot != self.promised and not self.promised:
             return  # not bound by anything, and content with the head
+        self.highest = max(self.highest, poll.ballot)
         self._answer(peer, poll, mine, document=True)
 
     def on_propose(
@@ -217,11 +223,29 @@ class Succession:
             self._passing += 1
             return
         self._passing = 0
-        self.promised = self.highest = (max(self.highest, self.promised) // MAX_MEMBERS + 1) * MAX_MEMBERS + position
-        self._campaign = _Campaign(self.promised, {self._me: self.accepted or (-1, None)})
+        self._campaign = _Campaign((max(self.highest, self.promised) // MAX_MEMBERS + 1) * MAX_MEMBERS + position)
+        if not position:
+            self._promise_myself(self._campaign)
 
-    def propose(self, wanted: View, links: Iterable[PeerId], now: float, again_s: float, mine: Standing) -> None:
-        """Propose what this peer wants: in ballot 0, or with the promises of a quorum, whose word counts more."""
+    def _promise_myself(self, campaign: _Campaign) -> None:
+        """Be bound to one's own ballot: the head at once, others not before somebody is ready to follow them. So who
+        has lost only its own way disturbs nobody."""
+        if campaign.ballot > self.promised:
+            self.promised = self.highest = campaign.ballot
+            campaign.promises[self._me] = self.accepted or (-1, None)
+
+    def propose(
+        self,
+        wanted: View | None,
+        links: Iterable[PeerId],
+        now: float,
+        again_s: float,
+        mine: Standing,
+        *,
+        is_spare: Callable[[View], bool] = lambda view: False,
+    ) -> None:
+        """Propose what this peer wants, if anything: in ballot 0, or with the promises of a quorum, whose word counts
+        more. `is_spare`: whether those in a view can do without this life and what it has."""
         view, campaign = self._view, self._campaign
         if view is None:
             return
@@ -232,9 +256,13 @@ class Succession:
         if campaign.proposal is None:
             _, before = max(campaign.promises.values(), key=lambda made: made[0], default=(-1, None))
             campaign.proposal = before if before is not None else wanted
-            if campaign.ballot >= self.promised and _same_life(view, campaign.proposal, self._me):
-                self.accepted = campaign.ballot, campaign.proposal
-                campaign.accepts.add(self._me)
+            if campaign.proposal is None:
+                return
+        if campaign.ballot >= self.promised and (
+            _same_life(view, campaign.proposal, self._me) or is_spare(campaign.proposal)
+        ):
+            self.promised, self.accepted = campaign.ballot, (campaign.ballot, campaign.proposal)
+            campaign.accepts.add(self._me)
         self._again_at = now + again_s
         self._number += 1
         self.standings[self._me] = mine
@@ -268,6 +296,7 @@ class Succession:
         elif campaign.proposal is None and vote.accepted < campaign.ballot:
             if vote.accepted >= 0 and (accepted is None or not _follows(view, accepted)):
                 return  # its word is not complete
+            self._promise_myself(campaign)
             campaign.promises[voter] = vote.accepted, accepted
 
     def leads(self, *, settled: bool) -> bool:

@@ -178,7 +178,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return Guard(tuple(Life(member.id, member.incarnation) for member in self.members), self.quorum)
 
     @property
-    def _all_guards(self) -> tuple[Guard, ...]:
+    def all_guards(self) -> tuple[Guard, ...]:
         """The guards of what follows this view while it is not settled: those that ask for the same, once."""
         found = {(guard.lives[0], frozenset(guard.lives), guard.quorum): guard for guard in (*self.guards, self.guard)}
         return tuple(found.values())
@@ -255,7 +255,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return View(
             generation=generation or self.generation,
             epoch=1 if anew else self.epoch + 1,
-            guards=() if anew else (self.guard,) if settled else self._all_guards,
+            guards=() if anew else (self.guard,) if settled else self.all_guards,
             members=tuple(order),
             fanout=self.fanout,
             run=following,

@@ -184,7 +184,7 @@ def test_who_is_loading_a_state_is_a_hope_itself() -> None:
     for name in "de":
         b.level(name, committed=-1)
     state(b, "a", b"state", number=7)
-    b.hear(ev.ViewSeen(view(4, "bde", run="r", first_round=8)))
+    b.learn(view(4, "bde", run="r", first_round=8))
     for name in "de":
         b.sync(name, -1)
     assert b.node.allreduce.committed == -1
@@ -195,7 +195,7 @@ def test_who_is_loading_a_state_is_a_hope_itself() -> None:
 def test_another_run_ends_the_round_and_forgets_the_state() -> None:
     b = Machine("b").join(view(1, "ab"), up="a")
     b.contribute(1)
-    said = b.hear(ev.ViewSeen(view(2, "ab", run="r")))
+    said = b.learn(view(2, "ab", run="r"))
     assert "round 1 aborted: run" in said
     assert b.node.allreduce.committed == -1
 
@@ -222,7 +222,7 @@ def test_a_state_that_the_owner_never_gave_is_asked_of_it_again() -> None:
 
 def test_the_state_is_not_fetched_before_the_owner_wants_the_run() -> None:
     b = Machine("b")
-    b.hear(ev.ViewSeen(RUN))
+    b.learn(RUN)
     assert b.level("a", committed=7) == []
     assert b.hear(ev.RunWanted("r")) == ["a <- state of r?"]
 
@@ -233,7 +233,7 @@ def test_the_state_is_not_fetched_before_the_owner_wants_the_run() -> None:
 def test_who_has_restored_a_state_needs_none() -> None:
     b = Machine("b")
     b.hear(ev.RunWanted("r", 1, have=7))
-    b.hear(ev.ViewSeen(RUN))
+    b.learn(RUN)
     assert b.node.allreduce.committed == 7
     assert b.level("a", committed=7) == []
     assert b.contribute(1) == []
@@ -247,7 +247,7 @@ def test_a_run_goes_on_from_the_newest_state_that_somebody_has() -> None:
     """The root has an older one: it takes the newer from below before the run goes on."""
     a = Machine("a")
     a.hear(ev.RunWanted("r", 1, have=5))
-    a.hear(ev.ViewSeen(view(1, "abc", run="r")))
+    a.learn(view(1, "abc", run="r"))
     a.level("b", committed=5)
     assert a.level("c", committed=7) == ["c <- state of r?"]
     assert state(a, "c", b"seven", number=7) == ["state of r after 7: seven"]
@@ -256,7 +256,7 @@ def test_a_run_goes_on_from_the_newest_state_that_somebody_has() -> None:
 
 def test_a_state_that_is_restored_after_the_run_has_begun_counts_too() -> None:
     a = Machine("a")
-    a.hear(ev.ViewSeen(view(1, "abc", run="r")))
+    a.learn(view(1, "abc", run="r"))
     a.level("b", committed=-1)
     assert a.hear(ev.RunWanted("r", 1, have=5)) == ["b <- sync 1 r after 5"]
     assert a.node.allreduce.committed == 5
@@ -265,7 +265,7 @@ def test_a_state_that_is_restored_after_the_run_has_begun_counts_too() -> None:
 def test_a_restored_state_of_another_run_is_none_of_this() -> None:
     b = Machine("b")
     b.hear(ev.RunWanted("old", 1, have=7))
-    b.hear(ev.ViewSeen(RUN))
+    b.learn(RUN)
     assert b.node.allreduce.committed == -1
 
 

@@ -117,7 +117,7 @@ def test_progress_of_others_slots_does_not_count() -> None:
 def test_chunks_of_slots_in_an_earlier_view() -> None:
     b = coded("b")
     old = b.node.view
-    b.hear(ev.ViewSeen(view(2, "abde", slots="abde")))
+    b.learn(view(2, "abde", slots="abde"))
     for peer in "ade":
         b.level(peer)
     assert old is not None
@@ -190,7 +190,7 @@ def test_whoever_has_promised_once_is_not_waited_for_in_later_rounds() -> None:
 
 def test_nobody_is_done_without_in_a_view_before_it_has_been_heard() -> None:
     a = promised()
-    a.hear(ev.ViewSeen(view(2, "abcde", slots="abcde", first_round=2)))
+    a.learn(view(2, "abcde", slots="abcde", first_round=2))
     for peer in "bc":
         a.level(peer, 1)
     a.did({0: 2}, number=2)
@@ -391,7 +391,7 @@ def test_a_plain_vector_in_a_coded_round() -> None:
     assert b.contribute(1) == ["a <- abort 1: mismatch"]
     b = Machine("b").join(view(1, "abcde"), up="ade")
     b.contribute(1)
-    b.hear(ev.ViewSeen(view(2, "abcde", slots="abcde")))
+    b.learn(view(2, "abcde", slots="abcde"))
     assert "a <- abort 1: mismatch" in b.level("a")
 
 
@@ -400,7 +400,7 @@ def test_a_plain_view_after_a_coded_one_does_not_add_up_what_was_encoded() -> No
     b.did({1: 1})
     b.release("a", "01000")
     assert encoded(b, 1) == ["a <- reduce 1 [0:] 1 of 10"]
-    b.hear(ev.ViewSeen(view(2, "abcde")))
+    b.learn(view(2, "abcde"))
     for peer in "ade":
         assert not any("reduce" in line for line in b.level(peer))
     assert b.did({1: 1}) == ["a <- abort 1: mismatch"]
@@ -452,7 +452,7 @@ def holding_root(limits: Limits | None = None) -> Machine:
     b.release("a", "11111")
     encoded(b, 1)
     assert "a <- have 1 in 10" in b.result("a", vector(5), "abcde", final=False)
-    b.hear(ev.ViewSeen(view(2, "becd", slots="beced")))
+    b.learn(view(2, "becd", slots="beced"))
     for peer in "ec":
         b.level(peer)
     return b
@@ -463,7 +463,7 @@ def test_what_is_held_is_said_before_anything_is_computed() -> None:
     b.did({1: 1})
     b.release("a", "11111")
     b.result("a", vector(5), "abcde", final=False)
-    b.hear(ev.ViewSeen(view(2, "abcde", slots="abcde")))
+    b.learn(view(2, "abcde", slots="abcde"))
     said = b.level("a")
     assert "a <- progress 1 of 10: ..... holding" in said
     assert b.did({1: 1}) == ["a <- progress 1 of 10: .1... holding"]
@@ -502,7 +502,7 @@ def test_the_newest_of_what_is_held_below_goes_up_anew() -> None:
 def test_a_root_does_not_drop_what_an_earlier_one_may_have_closed_without_it() -> None:
     b = coded("b")
     b.did({1: 0})  # it lets a do without it from here on, and brings nothing
-    b.hear(ev.ViewSeen(view(2, "becd", slots="beced")))
+    b.learn(view(2, "becd", slots="beced"))
     for peer in "ec":
         b.level(peer)
     b.did({0: 0})
@@ -523,7 +523,7 @@ def test_a_new_code_in_mid_round_does_not_make_forget_what_is_held() -> None:
     b.did({1: 1})
     b.release("a", "11111")
     b.result("a", vector(5), "abcde", final=False)
-    b.hear(ev.ViewSeen(view(2, "abcde", slots="abcde")))
+    b.learn(view(2, "abcde", slots="abcde"))
     b.level("a")
     b.hear(ev.CodeWanted(None))
     assert "a <- progress 1 of 10: ..... holding" in b.hear(ev.CodeWanted(PAIRS.for_protocol))
@@ -549,7 +549,7 @@ def test_a_leaver_is_not_kept_for_chunks_that_it_will_not_compute() -> None:
     c = coded("c")
     c.did({2: 1})
     assert "a <- leave c until 1" in c.hear(ev.LeaveWanted())
-    c.hear(ev.ViewSeen(view(2, "abcde", slots="abcde")))  # where it does not take part any more
+    c.learn(view(2, "abcde", slots="abcde"))  # where it does not take part any more
     c.level("a")
     assert "0: a <- leave c until 0" in c.until(1.0)
 

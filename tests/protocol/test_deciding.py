@@ -258,7 +258,7 @@ def holder(name: str = "b") -> Machine:
 
 def meets(machine: Machine, world: View, levels: str) -> list[str]:
     """A new view, with level links to these neighbours. What it says once they are there."""
-    said = machine.hear(ev.ViewSeen(world))
+    said = machine.learn(world)
     for peer in levels:
         machine.hear(ev.LinkUp(PeerId(peer), 1))
         said += machine.sync(peer, 0)
@@ -407,7 +407,7 @@ def test_what_was_held_is_kept_through_a_view_in_which_nothing_happened() -> Non
 def test_the_root_that_holds_it_puts_it_forward_again_too() -> None:
     a = summed_up()
     a.frame("b", fr.Suspect(epoch=1, peer="e", reason="gone"))
-    said = a.votes("b", "c")
+    said = a.agree("bcd")
     assert "view 2 abcd" in said
     assert ended(said) == []
     for peer in "bc":
@@ -419,7 +419,7 @@ def test_the_root_that_holds_it_puts_it_forward_again_too() -> None:
 
 def test_a_single_survivor_commits_what_it_holds_at_once() -> None:
     b = holder()
-    assert ended(b.hear(ev.ViewSeen(view(2, "b")))) == ["round 1 = 5 of abcde"]
+    assert ended(b.learn(view(2, "b"))) == ["round 1 = 5 of abcde"]
 
 
 def test_a_sum_of_the_old_view_is_not_put_forward_where_nobody_holds_it() -> None:
@@ -480,20 +480,20 @@ def test_who_has_only_a_part_of_it_does_not() -> None:
     b = full("b")
     b.contribute(1, 1)
     b.frame("a", fr.Result(epoch=1, round=1, offset=0, total=2, dtype="<f4"), vector(5))
-    assert ended(b.hear(ev.ViewSeen(view(2, "bcde")))) == []
+    assert ended(b.learn(view(2, "bcde"))) == []
 
 
 def test_another_run_does_not_ask_for_what_is_held() -> None:
     b = full("b")
     b.contribute(1)
     b.result("a", vector(5), "abcde", final=False)
-    assert ended(b.hear(ev.ViewSeen(view(2, "abcde", run="r")))) == ["round 1 aborted: run"]
+    assert ended(b.learn(view(2, "abcde", run="r"))) == ["round 1 aborted: run"]
 
 
 def test_a_member_without_the_result_is_handed_it_by_the_holder_that_took_over() -> None:
     c = Machine("c").join(FIVE, up="a")
     c.contribute(1)  # and it has sent all: who knows what a has made of it
-    c.hear(ev.ViewSeen(view(2, "becd")))
+    c.learn(view(2, "becd"))
     c.hear(ev.LinkUp(B, 1))
     c.sync("b", 1)
     assert c.hear(ev.TimedOut("too long")) == []

@@ -139,7 +139,7 @@ def holding() -> Machine:
 def held_before() -> Machine:
     """Root of the second view that it holds a result in."""
     b = holding()
-    b.hear(ev.ViewSeen(view(2, "badce")))
+    b.learn(view(2, "badce"))
     for peer in "ad":
         b.level(peer)
     return b
@@ -200,7 +200,7 @@ def closed_anew() -> Machine:
 
 def coded_root() -> Machine:
     b = coded()
-    b.hear(ev.ViewSeen(NEXT_CODED))
+    b.learn(NEXT_CODED)
     for peer in "ac":
         b.level(peer)
     b.did({0: 2, 4: 2})
@@ -215,7 +215,7 @@ def coded_holding() -> Machine:
 
 def coded_root_held_before() -> Machine:
     b = coded_holding()
-    b.hear(ev.ViewSeen(NEXT_CODED))
+    b.learn(NEXT_CODED)
     for peer in "ac":
         b.level(peer)
     return b

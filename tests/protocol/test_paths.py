@@ -166,7 +166,7 @@ def test_knocking_ends_when_the_link_is_back_or_not_wanted_any_more() -> None:
     b.level("d")
     assert not any("knock" in line for line in b.until(0.9))
     lose(b, "d")
-    b.hear(ev.ViewSeen(view(2, "abce")))
+    b.learn(view(2, "abce"))
     assert not any("knock" in line for line in b.until(2.0))
 
 
@@ -358,6 +358,7 @@ def test_a_knock_shows_that_somebody_lives() -> None:
 
 def test_a_knock_of_a_new_life_says_that_the_old_one_is_over() -> None:
     a = around("a")
+    a.others = "cdefg"
     a.until(0.6)
     knock(a, "c", "b", life=2)
     assert when(a.until(1.1), "publish view 2 agcdef") < 0.9

@@ -253,7 +253,7 @@ def test_the_root_ends_it_for_all(a: Machine) -> None:
 def test_a_new_root_takes_the_old_ones_word_from_a_child() -> None:
     b = Machine("b").join(view(1, "abc"), up="a")
     b.contribute(1)  # all of it has gone to a: b could not decide by itself that the round is dropped
-    b.hear(ev.ViewSeen(view(2, "bc")))
+    b.learn(view(2, "bc"))
     b.hear(ev.LinkUp(PeerId("c"), 1))
     b.sync("c", 1)
     verdict = fr.Abort(epoch=2, round=1, cause="timeout", reason="a gave up", over=True)
@@ -273,7 +273,7 @@ def test_a_new_root_does_not_drop_what_the_old_one_may_have_committed() -> None:
     b = Machine("b").join(view(1, "abc"), up="a")
     b.contribute(1)
     b.hear(ev.TimedOut("too long"))
-    b.hear(ev.ViewSeen(view(2, "bc")))
+    b.learn(view(2, "bc"))
     assert b.node.allreduce.committed == 0
     b.hear(ev.LinkUp(PeerId("c"), 1))
     b.sync("c", 1)
@@ -284,7 +284,7 @@ def test_a_new_root_does_not_drop_what_the_old_one_may_have_committed() -> None:
 def test_a_new_root_that_had_not_sent_all_may_drop_the_round() -> None:
     b = Machine("b").join(FIVE, up="ade")
     b.contribute(1)
-    b.hear(ev.ViewSeen(view(2, "bdce")))
+    b.learn(view(2, "bdce"))
     b.sync("d", 0)
     assert b.hear(ev.TimedOut("too long")) == ["d <- drop 1: timeout complete"]
     assert b.have("d") == ["d <- abort 1: timeout", "round 1 aborted: timeout"]
@@ -313,14 +313,14 @@ def test_timing_out_without_a_contribution_means_nothing(c: Machine) -> None:
 
 def test_a_round_that_a_new_view_cuts_short_starts_again(c: Machine) -> None:
     c.contribute(1, 2)
-    c.hear(ev.ViewSeen(view(2, "ac")))
+    c.learn(view(2, "ac"))
     assert c.sync("a", 0) == ["a <- reduce 1 [0:] 1 2 of 10"]
 
 
 def test_children_of_an_earlier_view_do_not_count(b: Machine) -> None:
     b.contribute(1)
     b.reduce("d", vector(10), "d")
-    b.hear(ev.ViewSeen(view(2, "abcde")))
+    b.learn(view(2, "abcde"))
     for name in "ade":
         b.sync(name, 0)
     assert b.reduce("e", vector(100), "e") == []
@@ -330,7 +330,7 @@ def test_children_of_an_earlier_view_do_not_count(b: Machine) -> None:
 def test_a_round_without_one_that_was_there_at_its_beginning_is_not_exact() -> None:
     a = Machine("a").join(view(1, "abc"), up="bc")
     a.contribute(1)
-    a.hear(ev.ViewSeen(view(2, "ab")))
+    a.learn(view(2, "ab"))
     a.sync("b", 0)
     assert a.reduce("b", vector(1), "b")[-1] == "round 1 = 2 of ab inexact"
     a.contribute(1)
@@ -340,7 +340,7 @@ def test_a_round_without_one_that_was_there_at_its_beginning_is_not_exact() -> N
 def test_a_neighbour_that_missed_the_end_is_handed_it_with_its_view(c: Machine) -> None:
     c.contribute(1)
     c.result("a", vector(6), "abc")
-    c.hear(ev.ViewSeen(view(2, "bca")))
+    c.learn(view(2, "bca"))
     c.hear(ev.LinkUp(PeerId("b"), 1))
     assert c.sync("b", 0) == ["b <- view 1", "b <- result 1 [0:] 6 committed"]
     assert c.contribute(2) == ["b <- reduce 2 [0:] 2 of 10"]
@@ -398,7 +398,7 @@ def test_two_kept_results_are_handed_over_in_order() -> None:
     for number in (1, 2):
         c.contribute(1)
         c.result("a", vector(number), "abc", number=number)
-    c.hear(ev.ViewSeen(view(2, "bca")))
+    c.learn(view(2, "bca"))
     c.hear(ev.LinkUp(PeerId("b"), 1))
     assert c.sync("b", 0) == [
         "b <- view 1", "b <- result 1 [0:] 1 committed",
@@ -418,7 +418,7 @@ def test_buffers_are_used_again_only_for_the_round_after(b: Machine) -> None:
         b.result("a", vector(5), "abcde", number=number)
     assert np.shares_memory(memories[1], memories[2])
     b.contribute(1)
-    b.hear(ev.ViewSeen(view(2, "abcde")))  # frames of the old epoch may still be under way
+    b.learn(view(2, "abcde"))  # frames of the old epoch may still be under way
     for name in "ade":
         b.sync(name, 3)
     b.reduce("d", vector(1), "d", number=4)
@@ -430,7 +430,7 @@ def test_buffers_are_used_again_only_for_the_round_after(b: Machine) -> None:
 
 def test_without_a_run_a_member_does_not_jump_over_a_round_that_it_has_not_seen_the_end_of(c: Machine) -> None:
     """It would have nothing to hand over to a neighbour below that waits for just that."""
-    c.hear(ev.ViewSeen(view(2, "abc", first_round=2)))
+    c.learn(view(2, "abc", first_round=2))
     c.hear(ev.LinkUp(PeerId("a"), 1))
     assert c.said == ["a <- sync 2 after 0"]
     assert c.frame("a", fr.Abort(epoch=2, round=1, cause="timeout", reason="over", over=True)) == []  # not level yet

@@ -24,7 +24,7 @@ def full(name: str, world: View = SEVEN) -> Machine:
     return machine
 
 
-def says(machine: Machine, peer: str, *, epoch: int = 1, **fields: bool) -> None:
+def says(machine: Machine, peer: str, *, epoch: int = 1, **fields: int) -> None:
     machine.frame(peer, fr.Ping(waiting=False, stamp=1.0, every=1.0, epoch=epoch, **fields))  # type: ignore[arg-type]
 
 
@@ -115,98 +115,150 @@ def test_the_coordinator_is_never_one() -> None:
     assert not a.node.vitals.orphan
 
 
-# -- ready and settled -------------------------------------------------------------------------------------
+# -- level and settled -------------------------------------------------------------------------------------
+
+OPEN = view(1, "abcdefg", after=view(9, "abcdefgh"))
+"""Something of the view before it may be open."""
+NEXT = view(2, "abcdef", after=OPEN)
 
 
-def test_a_leaf_is_ready_as_soon_as_it_works_in_the_view() -> None:
-    d = Machine("d").join(SEVEN)
+def level(machine: Machine) -> int:
+    return machine.node.vitals._state()[1]
+
+
+def test_a_leaf_stands_level_as_soon_as_it_works_in_the_view() -> None:
+    d = Machine("d").join(OPEN)
     d.hear(ev.LinkUp(B, 1))
-    assert told(d)["b"].ready
+    assert told(d)["b"].level == 0
 
 
-def test_an_inner_peer_is_ready_when_all_below_it_are() -> None:
-    b = full("b")
-    assert not b.node.vitals._state()[1]
-    says(b, "d", ready=True)
+def test_an_inner_peer_stands_level_when_all_below_it_do() -> None:
+    b = full("b", OPEN)
+    assert level(b) == -1
+    says(b, "d", level=0)
     assert told(b) == {}
-    says(b, "e", ready=True)
-    assert {ping.ready for ping in told(b).values()} == {True}
+    says(b, "e", level=0)
+    assert {ping.level for ping in told(b).values()} == {0}
     b.hear(ev.LinkDown(D, "reset"))
-    assert {ping.ready for ping in told(b).values()} == {False}
+    assert {ping.level for ping in told(b).values()} == {-1}
 
 
-def test_ready_in_another_view_does_not_count() -> None:
-    b = full("b")
-    says(b, "d", ready=True, epoch=2)
-    says(b, "e", ready=True)
-    assert not b.node.vitals._state()[1]
+def test_who_stands_after_another_round_does_not_stand_level() -> None:
+    b = full("b", OPEN)
+    says(b, "d", level=0)
+    says(b, "e", level=1)
+    assert level(b) == -1
+    says(b, "d", level=1)
+    assert level(b) == -1
 
 
-def test_when_all_are_ready_the_root_says_that_it_is_settled() -> None:
-    a = full("a")
-    says(a, "b", ready=True)
-    says(a, "c", ready=True)
+def test_level_in_another_view_does_not_count() -> None:
+    b = full("b", OPEN)
+    says(b, "d", level=0, epoch=2)
+    says(b, "e", level=0)
+    assert level(b) == -1
+
+
+def test_who_holds_a_result_that_may_count_does_not_stand_level() -> None:
+    d = full("d", OPEN)
+    assert level(d) == 0
+    d.contribute(1)
+    d.result("b", vector(7), "abcdefg", final=False)
+    assert level(d) == -1
+
+
+def test_nor_does_who_has_missed_a_round_of_the_views_before() -> None:
+    d = Machine("d").join(view(1, "abcdefg", run="r", first_round=4, after=view(9, "abcdefgh")))
+    d.hear(ev.LinkUp(B, 1))
+    assert level(d) == -1
+    d = Machine("d")
+    d.hear(ev.RunWanted("r", 1, 3))
+    d.join(view(1, "abcdefg", run="r", first_round=4, after=view(9, "abcdefgh")))
+    assert level(d) == 3
+
+
+def test_when_all_stand_level_the_root_says_that_it_is_settled() -> None:
+    a = full("a", OPEN)
+    says(a, "b", level=0)
+    assert not a.node.membership.settled
+    says(a, "c", level=0)
     assert {ping.settled for ping in told(a).values()} == {True}
-    assert a.node.membership.base == SEVEN
+    assert {ping.level for ping in told(a).values()} == {-1}  # which nobody needs to know any more
+    assert a.node.membership.settled
+
+
+def test_a_view_that_nothing_open_precedes_is_settled_from_the_start() -> None:
+    assert full("b").node.membership.settled
+    assert not full("b", OPEN).node.membership.settled
 
 
 def test_only_the_parents_word_that_it_is_settled_counts() -> None:
-    b = full("b")
-    b.hear(ev.ViewSeen(view(2, "abcdef")))
+    b = full("b", OPEN)
+    b.learn(NEXT)
     says(b, "c", settled=True, epoch=2)
     says(b, "a", settled=True)  # of the view before
-    assert b.node.membership.base == SEVEN
+    assert not b.node.membership.settled
     says(b, "a", settled=True, epoch=2)
-    assert b.node.membership.base == view(2, "abcdef")
+    assert b.node.membership.settled
     assert {ping.settled for ping in told(b).values()} == {True}
 
 
 def test_a_round_that_counts_shows_that_all_work_in_the_view_that_decided_it() -> None:
-    b = full("b")
-    b.hear(ev.ViewSeen(view(2, "abcdef")))
+    b = full("b", OPEN)
+    b.learn(NEXT)
     for peer in "ade":
         b.sync(peer, 0)
     b.contribute(1)
     b.result("a", vector(6), "abcdef")
-    assert b.node.membership.base == view(2, "abcdef")
+    assert b.node.membership.settled
 
 
 def test_a_round_that_was_decided_in_the_view_before_does_not() -> None:
-    b = full("b")
-    b.hear(ev.ViewSeen(view(2, "abcdef")))
+    b = full("b", OPEN)
+    b.learn(NEXT)
     for peer in "ade":
         b.sync(peer, 0)
-    b.view_frame("a", SEVEN)
-    b.result("a", vector(7), "abcdefg", decided_in=SEVEN.stamp, of="abcdefg")
+    b.view_frame("a", OPEN)
+    b.result("a", vector(7), "abcdefg", decided_in=OPEN.stamp, of="abcdefg")
     assert b.node.allreduce.committed == 1
-    assert b.node.membership.base == SEVEN
+    assert not b.node.membership.settled
 
 
 def test_with_a_new_view_it_begins_anew() -> None:
-    a = full("a")
+    a = full("a", OPEN)
     for peer in "bc":
-        says(a, peer, ready=True)
-    a.hear(ev.ViewSeen(view(2, "abcdef")))
-    assert not a.node.vitals._state()[1]
-    assert a.node.membership.base == SEVEN
+        says(a, peer, level=0)
+    assert a.node.membership.settled
+    a.learn(NEXT)
+    assert level(a) == -1
+    assert not a.node.membership.settled
 
 
-@pytest.mark.parametrize(
-    "world", [view(1, "a"), view(1, "ab"), SEVEN, view(1, "abcdefghijklmno"), view(1, "abcde", fanout=1)]
-)
-def test_in_a_fleet_that_is_whole_all_know_it_soon(world: View) -> None:
-    company = Company(world)
+def test_the_highest_ballot_that_was_heard_of_goes_through_the_tree() -> None:
+    """So that the head knows that somebody is bound to follow another."""
+    b = full("b")
+    says(b, "d", ballot=4100, epoch=2)  # of another view
+    assert told(b) == {}
+    says(b, "d", ballot=4099)
+    assert {ping.ballot for ping in told(b).values()} == {4099}
+    says(b, "e", ballot=4098)
+    assert told(b) == {}
+
+
+@pytest.mark.parametrize("names", ["a", "ab", "abcdefg", "abcdefghijklmno"])
+def test_in_a_fleet_that_is_whole_all_know_it_soon(names: str) -> None:
+    company = Company(view(1, names, after=view(9, names)))
     company.until(0.5)
-    for name in world.ids:
-        assert company[name].node.vitals._settled
+    for name in names:
+        assert company[name].node.membership.settled
         assert not company[name].node.vitals.orphan
 
 
 def test_while_one_is_missing_nobody_thinks_so() -> None:
-    company = Company(SEVEN)
+    company = Company(OPEN)
     company.kill("g")
     company.until(2.5)
-    assert not any(company[name].node.vitals._settled for name in "abcdef")
+    assert not any(company[name].node.membership.settled for name in "abcdef")
 
 
 def test_all_below_a_cut_know_that_they_are_orphans_and_again_when_they_are_not() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
@@ -36,9 +37,11 @@ def view(
     first_round: int = 1,
     quorum: int = 0,
     slots: str = "",
+    after: View | None = None,
     **lives: int,
 ) -> View:
-    """A view of one-letter peers, like view(3, "abc"); `b=2` gives b its second life, slots="abb" slots 1 and 2."""
+    """A view of one-letter peers, like view(3, "abc"); `b=2` gives b its second life, slots="abb" slots 1 and 2;
+    `after` is a view before it of which something may still be open."""
     members = tuple(member(name, lives.get(name, 1)) for name in names)
     VIEWS[epoch] = View(
         epoch=epoch,
@@ -48,6 +51,7 @@ def view(
         first_round=first_round,
         quorum=quorum,
         slots=tuple(slots),
+        guards=(after.guard,) if after is not None else (),
     )
     return VIEWS[epoch]
 
@@ -81,7 +85,11 @@ def to_digits(done: bytes) -> str:
 
 
 class Machine:
-    """A node and what it has said. `hidden`: kinds of frames that get no line, sent by whatever path."""
+    """A node and what it has said. `hidden`: kinds of frames that get no line, sent by whatever path.
+
+    `others` are there, and for it: they answer Calls in the life that was announced last, and promise, and accept,
+    whatever it asks for, at once and by way of any of its neighbours. The rest is up to the test.
+    """
 
     def __init__(
         self,
@@ -97,13 +105,18 @@ class Machine:
         self.hidden = hidden
         self.effects: list[fx.Effect] = []
         self.now = 0.0
-        self.polled = 0
-        """Number of the last Poll that this machine has sent out for itself."""
+        self.others: Collection[str] = ""
+        self.asked: fr.Poll | fr.Propose | None = None
+        """What this machine has asked the members of its view last."""
+        self._lives: dict[str, int] = {}
+        self._answered = 0
 
     # -- events --------------------------------------------------------------------------------------------
 
     def hear(self, event: ev.Event, at: float | None = None) -> list[str]:
         self.now = self.now if at is None else at
+        if isinstance(event, ev.PresenceSeen):
+            self._lives[event.member.id] = event.member.incarnation
         self.effects = self.node.handle(event, self.now)
         return self._heard_out()
 
@@ -113,10 +126,33 @@ class Machine:
         return self._heard_out()
 
     def _heard_out(self) -> list[str]:
-        for effect in self.effects:
-            if isinstance(effect, fx.Send) and isinstance(effect.frame, fr.Poll):
-                self.polled = effect.frame.number if effect.frame.candidate == self.node.id else self.polled
+        """Let the others answer what it has said."""
+        at = 0
+        while at < len(self.effects):  # answers add to them
+            effect = self.effects[at]
+            at += 1
+            match effect:
+                case fx.Send(_, fr.Poll(_, candidate) | fr.Propose(_, candidate) as asked):
+                    if candidate == self.node.id:
+                        self.asked = asked
+                case fx.Relay(peer, via) if peer in self.others and codec.unwrap(via, 0) == self.node._call():
+                    self.effects += self.node.handle(letter_to(self.node.id, peer, self._here(peer)), self.now)
+            if at == len(self.effects) and self.asked is not None and self.asked.number != self._answered:
+                self._answered = self.asked.number
+                for voter in sorted(self.others):
+                    if self._here(voter).epoch == self.asked.epoch:
+                        self.effects += self._vote(voter, self.asked)
         return self.said
+
+    @property
+    def _stamp_now(self) -> int:
+        return self.node.view.stamp if self.node.view is not None else 0
+
+    def _here(self, peer: str) -> fr.Here:
+        world, life = self.node.view, self._lives.get(peer, 1)
+        if world is None or peer not in world or world.member(PeerId(peer)).incarnation != life:
+            return fr.Here(incarnation=life)
+        return fr.Here(incarnation=life, generation=world.generation, epoch=world.stamp)
 
     def until(self, at: float) -> list[str]:
         """Tick whenever the machine wants to, up to a time."""
@@ -131,6 +167,8 @@ class Machine:
         changes: dict[str, Any] = {}
         if 0 < (epoch := getattr(frame, "epoch", 0)) < 1 << 20:
             changes["epoch"] = self.stamp(epoch)
+        if isinstance(frame, fr.Sync) and frame.epoch:
+            changes["generation"] = Generation()
         if isinstance(frame, fr.Result) and frame.commit is not None:
             commit = frame.commit
             stamps = {name: getattr(commit, name) for name in ("decided_in", "held_in")}
@@ -148,25 +186,27 @@ class Machine:
     def frame(self, peer: str, frame: fr.Frame, data: ev.FloatVector | bytes | None = None) -> list[str]:
         """A frame arrives, its payload by way of the sink."""
         frame = self.stamped(frame)
-        if isinstance(data, bytes) and isinstance(frame, fr.ViewFrame):
-            return self.hear(ev.FrameReceived(PeerId(peer), frame, data, len(data)))
+        if isinstance(data, bytes) and codec.has_document(frame):
+            return self.document(peer, frame, data)
         raw = data if isinstance(data, bytes) else data.tobytes() if data is not None else b""
         sink = self.node.sink(PeerId(peer), frame, len(raw))
         if sink is not None:
             sink[:] = raw
         return self.hear(ev.FrameReceived(PeerId(peer), frame, None, len(raw), sink is not None, 1e-3))
 
-    def learn(self, world: View) -> list[str]:
+    def document(self, peer: str, frame: fr.Frame, data: bytes) -> list[str]:
+        """A frame arrives with a document."""
+        return self.hear(ev.FrameReceived(PeerId(peer), frame, data, len(data)))
+
+    def learn(self, world: View, at: float | None = None) -> list[str]:
         """A member of a view that has been decided says so, through the broker."""
         source = next((m for m in world.members if m.id != self.node.id), member("x"))
         here = fr.Here(incarnation=source.incarnation, generation=world.generation, epoch=world.stamp)
-        self.hear(letter_to(self.node.id, source.id, here))
+        self.hear(letter_to(self.node.id, source.id, here), at)
         return self.hear(letter_to(self.node.id, source.id, fr.ViewFrame(epoch=world.stamp), pack(world)))
 
     def join(self, world: View, *, up: str = "", committed: int = 0) -> Machine:
         """Install a view, with level links to the neighbours named in `up`, and want its run."""
-        if world.run:
-            self.hear(ev.RunWanted(world.run))
         self.hear(ev.RunWanted(world.run or None))
         self.learn(world)
         for name in up:
@@ -286,15 +326,32 @@ class Machine:
         frame = fr.Release(epoch=self._world.epoch, round=number, done=from_digits(done), anew=anew)
         return self.frame(parent, frame)
 
-    def votes(self, *voters: str) -> list[str]:
-        """These members are for this machine: so they answer to its last Poll, by way of its neighbours."""
-        assert self.node.view is not None
-        said = []
-        for voter in voters:
-            by_way_of = next(peer for peer, _ in self.node.links.connected())
-            vote = fr.Vote(epoch=self.node.view.epoch, candidate=self.node.id, number=self.polled, voter=voter)
-            said += self.frame(str(by_way_of), vote)
-        return said
+    def votes(self, voters: str, **said: Any) -> list[str]:
+        """These members are for this machine: so they answer what it has asked last. `said`: what else is in their
+        votes than this; `proposal` is the view that comes along."""
+        asked = self.asked
+        self.effects = [effect for voter in voters for effect in self._vote(voter, asked, **said)]
+        return self._heard_out()
+
+    def agree(self, voters: str, **said: Any) -> list[str]:
+        """These members promise, and accept, whatever it asks for now."""
+        lines: list[str] = []
+        before = None
+        while self.asked is not None and self.asked.epoch == self._stamp_now and self.asked != before:
+            before = self.asked
+            lines += self.votes(voters, **said)
+        return lines
+
+    def _vote(self, voter: str, asked: fr.Poll | fr.Propose | None, **said: Any) -> list[fx.Effect]:
+        by_way_of = next((p for p, link in self.node.links.connected() if link.direct), None)
+        if asked is None or by_way_of is None or self._stamp_now != asked.epoch:
+            return []
+        accepted = asked.ballot if isinstance(asked, fr.Propose) else -1
+        proposal = said.pop("proposal", None)
+        document = pack(proposal) if proposal is not None else b""
+        answer = {"promised": asked.ballot, "accepted": accepted, "committed": 0} | said
+        vote = fr.Vote(epoch=asked.epoch, candidate=asked.candidate, number=asked.number, voter=voter, **answer)
+        return self.node.handle(ev.FrameReceived(by_way_of, vote, document or None, len(document)), self.now)
 
     def decide(self, parent: str, *, number: int = 1) -> list[str]:
         assert self.node.view is not None
@@ -412,8 +469,8 @@ def describe_frame(frame: fr.Frame, payload: memoryview | bytes | None) -> str:
             return f"poll {number} for {candidate} in {epoch >> 32}{led}"
         case fr.Propose(_, candidate, number, ballot):
             world = unpack(payload or b"", View)
-            led = describe_ballot(ballot)
-            return f"propose {number} of {candidate} by ballot {led}: {world.epoch} {''.join(world.ids)}"
+            led = f" by ballot {describe_ballot(ballot)}" if ballot else ""
+            return f"propose {number} for {candidate}{led}: {world.epoch} {''.join(world.ids)}"
         case fr.Vote(_, candidate, number, voter):
             promise = f", promises {describe_ballot(frame.promised)}" if frame.promised else ""
             accepts = f", accepts {describe_ballot(frame.accepted)}" if frame.accepted >= 0 else ""

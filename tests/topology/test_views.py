@@ -9,19 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepeer.errors import WireError
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.topology import tree
-from edgepeer.topology.view import MAX_FANOUT, MAX_MEMBERS, Member, View
+from edgepeer.topology.view import MAX_EPOCH, MAX_FANOUT, MAX_GUARDS, MAX_MEMBERS, Life, Member, View, enough
+from edgepeer.wire import codec
 from edgepeer.wire.documents import pack, unpack
+from edgepeer.wire.frames import ViewFrame
 
 names = st.lists(st.sampled_from("abcdefghijklmnop"), min_size=1, max_size=12, unique=True)
 
 
-def of(order: list[str] | str, *, epoch: int = 3, fanout: int = 2, life: int = 1) -> View:
-    return View(epoch=epoch, members=tuple(Member(id=name, incarnation=life) for name in order), fanout=fanout)
+def of(order: list[str] | str, *, epoch: int = 3, fanout: int = 2, life: int = 1, counter: int = 1) -> View:
+    members = tuple(Member(id=name, incarnation=life) for name in order)
+    return View(generation=Generation(counter), epoch=epoch, members=members, fanout=fanout)
 
 
-views = st.builds(of, names, epoch=st.integers(1, 3), life=st.integers(1, 2))
+generations = st.builds(Generation, st.integers(1, 3), st.integers(1, 3), st.integers(0, 3))
+views = st.builds(of, names, epoch=st.integers(1, 3), life=st.integers(1, 2), counter=st.integers(1, 2))
 
 
 def links(view: View) -> set[frozenset[str]]:
@@ -32,31 +36,49 @@ def links(view: View) -> set[frozenset[str]]:
 
 
 @given(views, views)
-def test_of_two_different_views_exactly_one_precedes(one: View, other: View) -> None:
+def test_the_later_generation_then_the_later_epoch_counts_and_nothing_else(one: View, other: View) -> None:
+    """Of one generation and epoch there is one view: there is nothing to compare by size or by names."""
     assert not one.precedes(one)
-    if one.epoch != other.epoch or one.members != other.members:
-        assert one.precedes(other) != other.precedes(one)
+    places = [(view.generation.counter, view.epoch) for view in (one, other)]
+    assert one.precedes(other) == (places[0] < places[1])
+    assert (one.place == other.place) == (places[0] == places[1])
 
 
-@given(views, views, views)
-def test_precedes_is_transitive(one: View, two: View, three: View) -> None:
-    for a, b, c in itertools.permutations((one, two, three)):
-        if a.precedes(b) and b.precedes(c):
-            assert a.precedes(c)
+@given(generations, generations)
+def test_of_two_generations_one_is_the_later(one: Generation, other: Generation) -> None:
+    """First the counter counts, then the number of founders; two of the same are told apart by their lives."""
+    fields = [(each.counter, each.founders, each.nonce) for each in (one, other)]
+    assert (one < other) == (fields[0] < fields[1])
+    assert (one == other) == (fields[0] == fields[1])
+    assert View(generation=one, epoch=9, members=of("ab").members).precedes(
+        View(generation=other, epoch=1, members=of("ab").members)
+    ) == (one < other)
 
 
-def test_what_decides() -> None:
-    assert of("ab", epoch=1).precedes(of("z", epoch=2))
-    assert of("a").precedes(of("yz"))  # the larger fleet
-    assert of("bc").precedes(of("ac")) != of("ac").precedes(of("bc"))  # whichever, but all peers agree
+def test_a_generation_is_later_than_those_that_its_founders_knew_of_and_has_a_name_of_its_own() -> None:
+    lives = [("a", 1), ("b", 1)]
+    first = Generation.after(None, lives)
+    assert (first.counter, first.founders) == (1, 2)
+    assert Generation.after(None, lives) == first  # who makes it twice has made the same
+    others = {Generation.after(None, [("a", 2), ("b", 1)]), Generation.after(None, lives[:1])}
+    assert first not in others
+    assert len(others) == 2
+    after = Generation.after(first, lives[:1])
+    assert first < after  # however few begin it
+    assert (after.counter, after.founders) == (2, 1)
+    newest = Generation(2**31 - 1, 7, 5)
+    last = Generation.after(newest, lives)
+    assert last.counter == 2**31 - 1  # a bound, which nobody gets to by counting
+    assert last != newest
 
 
 @given(views, views)
 def test_frames_name_a_view_by_its_stamp(one: View, other: View) -> None:
-    assert one.stamp == of(list(one.ids), epoch=one.epoch, life=one.members[0].incarnation).stamp
-    assert (one.stamp == other.stamp) == (one.epoch == other.epoch and one.members == other.members)
-    assert one.stamp < 2**53
-    assert one.stamp >> 33 == one.epoch
+    again = of(list(one.ids), epoch=one.epoch, life=one.members[0].incarnation, counter=one.generation.counter)
+    assert one.stamp == again.stamp
+    same = (one.generation, one.epoch, one.members) == (other.generation, other.epoch, other.members)
+    assert (one.stamp == other.stamp) == same
+    assert one.stamp >> 32 == one.epoch
     assert one.epoch >= other.epoch or one.stamp < other.stamp
 
 
@@ -68,7 +90,9 @@ def test_views_for_another_run_or_round_have_another_stamp() -> None:
 
 def test_the_largest_stamp_fits_a_frame() -> None:
     members = tuple(Member(id=f"p{n}", incarnation=1) for n in range(MAX_MEMBERS))
-    assert View(epoch=(1 << 20) - 1, members=members).stamp < 2**53
+    frame = ViewFrame(epoch=View(epoch=MAX_EPOCH, members=members).stamp)
+    kind, header_bytes, _ = codec.decode_prelude(encoded := codec.encode(frame))
+    assert codec.decode_header(kind, encoded[-header_bytes:], 0) == frame
 
 
 # -- the next view -----------------------------------------------------------------------------------------
@@ -145,73 +169,125 @@ def parts(ids: tuple[PeerId, ...]) -> list[frozenset[PeerId]]:
     return [frozenset(part) for n in range(len(ids) + 1) for part in itertools.combinations(ids, n)]
 
 
-def quorate(size: int, quorum: int) -> View:
+def quorate(size: int, quorum: int = 0) -> View:
     members = tuple(Member(id=f"p{n}", incarnation=1) for n in range(size))
     return View(epoch=1, members=members, quorum=quorum)
 
 
-@pytest.mark.parametrize("size", range(1, 10))
-def test_of_two_disjoint_parts_only_one_may_go_on(size: int) -> None:
-    view = quorate(size, 0)
-    sides = {part: view.has_quorum(part) for part in parts(view.ids)}
-    everyone = frozenset(view.ids)
-    for part, may in sides.items():
-        # it is enough to look at the largest of the disjoint parts, since a larger part never loses its quorum
-        assert not (may and sides[everyone - part])
-        assert all(sides[part | {peer}] or not may for peer in everyone)
-        assert may == (2 * len(part) > size or (2 * len(part) == size and view.coordinator in part))
+@pytest.mark.parametrize("size", range(1, 8))
+@pytest.mark.parametrize("least", [0, 2, 4, 9])
+def test_what_is_enough(size: int, least: int) -> None:
+    """More than half, or half with the head; at least so many. Any two share a member, and each meets the holders."""
+    view = quorate(size, least)
+    holders = frozenset(view.ids[: view.holders])
+    quorums = []
+    for part in parts(view.ids):
+        half = 2 * len(part) > size or (2 * len(part) == size and view.coordinator in part)
+        expected = half and len(part) >= min(least, size)
+        assert enough(view.ids, part, least) == view.may_go_on(part, settled=True) == expected
+        assert view.may_go_on(part, settled=False) == expected  # nothing precedes it
+        quorums += [part] if expected else []
+    assert frozenset(view.ids) in quorums
+    for one, other in itertools.combinations_with_replacement(quorums, 2):
+        assert one & other
+    assert all(quorum & holders for quorum in quorums)
+    if not least:
+        assert any(quorum <= holders | {view.ids[-1]} for quorum in quorums)
 
 
 @pytest.mark.parametrize("size", range(1, 8))
-def test_also_if_some_are_known_to_be_dead(size: int) -> None:
-    """Both sides need not know of the same deaths, but nobody on either side is dead."""
-    view = quorate(size, 0)
-    everyone = frozenset(view.ids)
-    for one in parts(view.ids):
-        for other in parts(tuple(sorted(everyone - one))):
-            rest = everyone - one - other
-            known = parts(tuple(sorted(rest)))
-            ones = any(view.has_quorum(one, dead) for dead in known)
-            assert not (ones and any(view.has_quorum(other, dead) for dead in known))
-
-
-@pytest.mark.parametrize("size", range(1, 10))
-@pytest.mark.parametrize("quorum", range(10))
-def test_every_quorum_has_one_of_those_who_must_hold_a_result(size: int, quorum: int) -> None:
-    view = quorate(size, quorum)
-    holders = frozenset(view.ids[: view.holders])
-    assert 1 <= view.holders <= size
-    assert view.has_quorum(holders)
+def test_any_half_that_holds_a_coded_result_with_the_root_meets_every_quorum(size: int) -> None:
+    view = quorate(size)
+    quorums = [part for part in parts(view.ids) if view.may_go_on(part, settled=True)]
     for part in parts(view.ids):
-        assert part & holders or not view.has_quorum(part)
+        if len(part) >= view.holders and view.coordinator in part:
+            assert all(part & quorum for quorum in quorums)
 
 
-@pytest.mark.parametrize("size", range(1, 10))
-@pytest.mark.parametrize("quorum", range(1, 11))
-def test_a_configured_quorum_is_a_number_of_members(size: int, quorum: int) -> None:
-    view = quorate(size, quorum)
-    for part in parts(view.ids):
-        assert view.has_quorum(part) == (len(part) >= min(quorum, size))
-
-
-def test_whoever_is_known_to_be_dead_is_not_waited_for() -> None:
+def test_whoever_has_ended_counts_against_a_quorum_for_ever() -> None:
+    """Who is dead for good has promised what it has promised: one of five with four dead is not a quorum."""
     view = of("abcde")
-    assert not view.has_quorum({PeerId("d"), PeerId("e")})
-    assert view.has_quorum({PeerId("d"), PeerId("e")}, dead={PeerId("a"), PeerId("b")})
-    assert not view.has_quorum({PeerId("d")}, dead={PeerId("a"), PeerId("b")})
-    assert not of("ab").has_quorum({PeerId("b")})
-    assert of("ab").has_quorum({PeerId("b")}, dead={PeerId("a")})
-    three = View(epoch=1, members=of("abcd").members, quorum=3)
-    assert not three.has_quorum({PeerId("c"), PeerId("d")}, dead={PeerId("a")})
-    assert three.has_quorum({PeerId("c"), PeerId("d")}, dead={PeerId("a"), PeerId("b")})
+    assert not view.may_go_on({PeerId("a"), PeerId("b")}, settled=True)
+    assert not of("ab").may_go_on({PeerId("b")}, settled=True)
 
 
 def test_strangers_do_not_count() -> None:
-    assert not of("abc").has_quorum({PeerId("a"), PeerId("x"), PeerId("y")})
+    assert not of("abc").may_go_on({PeerId("a"), PeerId("x"), PeerId("y")}, settled=True)
 
 
 def test_the_quorum_goes_from_view_to_view() -> None:
     assert quorate(5, 4).successor(first_round=1, without={PeerId("p1")}).quorum == 4
+
+
+# -- views that are not settled ----------------------------------------------------------------------------
+
+
+def chain(start: View, *steps: tuple[str, str]) -> View:
+    """What comes of leaving out and letting in, nothing of it settled: ("de", "f") is without d and e, and with f."""
+    view = start
+    for gone, come in steps:
+        without = {PeerId(name) for name in gone}
+        joined = [Member(id=name, incarnation=view.epoch) for name in come]
+        view = view.successor(first_round=1, without=without, joined=joined, settled=False)
+    return view
+
+
+def test_a_view_keeps_those_before_it_for_guards_until_it_is_settled() -> None:
+    first = of("abc")
+    second = first.successor(first_round=1, without={PeerId("c")}, settled=True)
+    assert second.guards == (first.guard,)  # of the first nothing was open, but results of it may be
+    third = second.successor(first_round=1, settled=False)
+    assert third.guards == (first.guard, second.guard)
+    assert third.successor(first_round=1, settled=True).guards == (third.guard,)
+    anew = third.successor(first_round=1, settled=False, generation=Generation(2))
+    assert (anew.guards, anew.epoch, anew.generation) == ((), 1, Generation(2))
+    assert first.guard.lives == (Life("a", 1), Life("b", 1), Life("c", 1))
+    assert quorate(3, 2).guard.quorum == 2
+
+
+STEPS = [[("c", "")], [("de", "")], [("e", ""), ("d", "")], [("", "xyz")], [("c", "c")], [("de", "xy"), ("x", "")]]
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_until_then_each_quorum_has_a_holder_of_every_view_before(steps: list[tuple[str, str]]) -> None:
+    view = chain(of("abcde"), *steps)
+    both = [part for part in parts(view.ids) if view.may_go_on(part, settled=False)]
+    assert both
+    for part in both:
+        assert view.may_go_on(part, settled=True)  # more is asked, never less
+        assert enough(view.ids, part)
+        lives = {(peer, view.member(peer).incarnation) for peer in part}
+        for guard in view.guards:
+            ids = [PeerId(life.id) for life in guard.lives]
+            same = {life.id for life in guard.lives if (life.id, life.incarnation) in lives}
+            assert enough(ids, same)
+            assert same & set(ids[: (len(ids) + 1) // 2])
+
+
+def test_another_life_is_no_witness_of_what_the_first_has_seen() -> None:
+    view = chain(of("abc"), ("bc", "bc"))
+    assert view.member(PeerId("b")).incarnation == 3
+    assert view.may_go_on(view.ids, settled=True)
+    assert not view.may_go_on(view.ids, settled=False)
+
+
+def test_where_too_few_are_left_of_a_guard_only_being_settled_helps() -> None:
+    view = chain(of("abcde"), ("de", ""), ("c", ""))
+    assert not view.may_go_on(view.ids, settled=False)
+    assert view.may_go_on({PeerId("a")}, settled=True)
+
+
+def test_step_by_step_a_minority_does_not_become_the_whole() -> None:
+    view = chain(of("abcde"), ("de", ""))
+    assert view.may_go_on({PeerId("a"), PeerId("c")}, settled=True)
+    assert not view.may_go_on({PeerId("a"), PeerId("c")}, settled=False)
+    assert view.may_go_on(view.ids, settled=False)
+
+
+def test_a_guards_own_quorum_counts() -> None:
+    view = quorate(5, 4).successor(first_round=1, without={PeerId("p4")}, settled=False)
+    assert view.may_go_on(view.ids, settled=False)
+    assert not view.successor(first_round=1, without={PeerId("p3")}, settled=False).may_go_on(view.ids, settled=False)
 
 
 @given(names, st.integers(1, 4))
@@ -236,7 +312,18 @@ def test_round_trip(view: View) -> None:
     [
         {"epoch": 0},
         {"epoch": -1},
-        {"epoch": 1 << 20},
+        {"epoch": MAX_EPOCH + 1},
+        {"generation": [0, 1, 1]},
+        {"generation": [1 << 31, 1, 1]},
+        {"generation": [1, 0, 1]},
+        {"generation": [1, 4097, 1]},
+        {"generation": [1, 1, 1 << 32]},
+        {"guards": [[[["a", 1]], 0]] * (MAX_GUARDS + 1)},
+        {"guards": [[[], 0]]},
+        {"guards": [[[["a", 1]] * (MAX_MEMBERS + 1), 0]]},
+        {"guards": [[[["a/b", 1]], 0]]},
+        {"guards": [[[["a", -1]], 0]]},
+        {"guards": [[[["a", 1]], -1]]},
         {"members": []},
         {"members": [{"id": f"p{n}", "incarnation": 1} for n in range(MAX_MEMBERS + 1)]},
         {"members": [{"id": "a", "incarnation": 1}, {"id": "a", "incarnation": 2}]},

@@ -13,30 +13,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepeer.errors import VersionError, WireError
+from edgepeer.ids import Generation
 from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
 
 count = st.integers(0, 2**53)
+stamp = st.integers(0, 2**63 - 1)
 small = st.integers(0, 1000)
 text = st.text(max_size=60)
 peer = st.text(min_size=1, max_size=15)
 rate = st.floats(0, 1e12)
 bits = st.binary(max_size=512)
 dtype = st.sampled_from(["<f4", "<f8"])
+generation = st.builds(Generation, st.integers(1, 2**31 - 1), st.integers(1, 4096), st.integers(0, 2**32 - 1))
+maybe_generation = st.none() | generation
 commits = st.builds(
-    fr.Commit, decided_in=count, contributors=bits, weight=rate, exact=st.booleans(),
-    digest=st.binary(min_size=16, max_size=16), final=st.booleans(),
+    fr.Commit, decided_in=stamp, contributors=bits, weight=rate, exact=st.booleans(),
+    digest=st.binary(min_size=16, max_size=16), final=st.booleans(), held_in=stamp, generation=generation,
 )  # fmt: skip
 seconds = st.floats(0, 2**53)
 
 FRAMES: dict[str, st.SearchStrategy[tuple[fr.Frame, int]]] = {
     "Hello": st.tuples(st.builds(fr.Hello, fabric=peer, peer=peer, incarnation=count, protocol=peer), st.just(0)),
-    "Sync": st.tuples(st.builds(fr.Sync, epoch=count, run=text, committed=st.integers(-2, 2**53)), st.just(0)),
-    "ViewFrame": st.tuples(st.builds(fr.ViewFrame, epoch=count), st.integers(0, codec.MAX_DOCUMENT_BYTES)),
+    "Sync": st.tuples(
+        st.builds(
+            fr.Sync, epoch=stamp, run=text, committed=st.integers(-2, 2**53), generation=maybe_generation,
+        ),
+        st.just(0),
+    ),
+    "ViewFrame": st.tuples(st.builds(fr.ViewFrame, epoch=stamp), st.integers(0, codec.MAX_DOCUMENT_BYTES)),
     "Ping": st.tuples(
         st.builds(
-            fr.Ping, waiting=st.booleans(), stamp=seconds, echo=seconds, held=seconds, every=seconds, epoch=count,
-            reaches=bits, orphan=st.booleans(), ready=st.booleans(), settled=st.booleans(),
+            fr.Ping, waiting=st.booleans(), stamp=seconds, echo=seconds, held=seconds, every=seconds, epoch=stamp,
+            reaches=bits, orphan=st.booleans(), level=st.integers(-1, 2**53),
+            settled=st.booleans(), ballot=count,
         ),
         st.just(0),
     ),
@@ -45,7 +55,7 @@ FRAMES: dict[str, st.SearchStrategy[tuple[fr.Frame, int]]] = {
             fr.Reduce(offset=before, total=before + items + after, dtype=kind, **rest),
             items * (4 if kind == "<f4" else 8),
         ),
-        small, small, small, dtype, epoch=count, round=count, contributors=bits, weight=rate, rate_bytes_per_s=rate,
+        small, small, small, dtype, epoch=stamp, round=count, contributors=bits, weight=rate, rate_bytes_per_s=rate,
     ),
     "Result": st.builds(
         lambda before, items, after, kind, commit, **rest: (
@@ -54,18 +64,18 @@ FRAMES: dict[str, st.SearchStrategy[tuple[fr.Frame, int]]] = {
             ),
             items * (4 if kind == "<f4" else 8),
         ),
-        small, small, small, dtype, commits, epoch=count, round=count, rate_bytes_per_s=rate,
+        small, small, small, dtype, commits, epoch=stamp, round=count, rate_bytes_per_s=rate,
     ),
     "Abort": st.tuples(
         st.builds(
-            fr.Abort, epoch=count, round=count, cause=st.sampled_from(["mismatch", "timeout"]), reason=text,
+            fr.Abort, epoch=stamp, round=count, cause=st.sampled_from(["mismatch", "timeout"]), reason=text,
             over=st.booleans(),
         ),
         st.just(0),
     ),
-    "Suspect": st.tuples(st.builds(fr.Suspect, epoch=count, peer=peer, reason=text), st.just(0)),
+    "Suspect": st.tuples(st.builds(fr.Suspect, epoch=stamp, peer=peer, reason=text), st.just(0)),
     "Meta": st.tuples(
-        st.builds(fr.Meta, epoch=count, round=count, what=st.sampled_from(get_args(fr.MetaWhat)), about=count),
+        st.builds(fr.Meta, epoch=stamp, round=count, what=st.sampled_from(get_args(fr.MetaWhat)), about=count),
         st.just(0),
     ),
     "Leave": st.tuples(st.builds(fr.Leave, peer=peer, incarnation=count, until=st.integers(-1, 2**53)), st.just(0)),
@@ -77,19 +87,19 @@ FRAMES: dict[str, st.SearchStrategy[tuple[fr.Frame, int]]] = {
         small, small, small, run=text, round=count,
     ),
     "Bye": st.tuples(st.builds(fr.Bye, reason=text), st.just(0)),
-    "Have": st.tuples(st.builds(fr.Have, epoch=count, round=count, holding=bits), st.just(0)),
+    "Have": st.tuples(st.builds(fr.Have, epoch=stamp, round=count, holding=bits), st.just(0)),
     "Progress": st.tuples(
         st.builds(
-            fr.Progress, epoch=count, round=count, code=text, began=bits, holding=st.booleans(),
+            fr.Progress, epoch=stamp, round=count, code=text, began=bits, holding=st.booleans(),
             done=st.binary(max_size=4096),
         ),
         st.just(0),
     ),
     "Release": st.tuples(
-        st.builds(fr.Release, epoch=count, round=count, done=st.binary(max_size=4096), anew=st.booleans()),
+        st.builds(fr.Release, epoch=stamp, round=count, done=st.binary(max_size=4096), anew=st.booleans()),
         st.just(0),
     ),
-    "Decide": st.tuples(st.builds(fr.Decide, epoch=count, round=count), st.just(0)),
+    "Decide": st.tuples(st.builds(fr.Decide, epoch=stamp, round=count), st.just(0)),
     "Knock": st.tuples(st.builds(fr.Knock, incarnation=count, answer=st.booleans()), st.just(0)),
     "Via": st.tuples(
         st.builds(
@@ -99,8 +109,32 @@ FRAMES: dict[str, st.SearchStrategy[tuple[fr.Frame, int]]] = {
         st.integers(0, codec.MAX_DOCUMENT_BYTES),
     ),
     "NoWay": st.tuples(st.builds(fr.NoWay, target=peer, tunnel=count), st.just(0)),
-    "Poll": st.tuples(st.builds(fr.Poll, epoch=count, candidate=peer, number=count), st.just(0)),
-    "Vote": st.tuples(st.builds(fr.Vote, epoch=count, candidate=peer, number=count, voter=peer), st.just(0)),
+    "Poll": st.tuples(st.builds(fr.Poll, epoch=stamp, candidate=peer, number=count, ballot=count), st.just(0)),
+    "Propose": st.tuples(
+        st.builds(fr.Propose, epoch=stamp, candidate=peer, number=count, ballot=count),
+        st.integers(0, codec.MAX_DOCUMENT_BYTES),
+    ),
+    "Vote": st.tuples(
+        st.builds(
+            fr.Vote, epoch=stamp, candidate=peer, number=count, voter=peer, promised=count,
+            accepted=st.integers(-1, 2**53), committed=st.integers(-1, 2**53), holding=st.booleans(),
+        ),
+        st.integers(0, codec.MAX_DOCUMENT_BYTES),
+    ),
+    "Call": st.tuples(
+        st.builds(
+            fr.Call, incarnation=count, generation=maybe_generation, epoch=stamp, known=maybe_generation,
+            view=st.booleans(),
+        ),
+        st.just(0),
+    ),
+    "Here": st.tuples(
+        st.builds(
+            fr.Here, incarnation=count, generation=maybe_generation, epoch=stamp, known=maybe_generation,
+            aside=st.booleans(),
+        ),
+        st.just(0),
+    ),
 }  # fmt: skip
 any_frame = st.one_of(*FRAMES.values())
 
@@ -145,7 +179,7 @@ def test_arbitrary_bytes(data: bytes) -> None:
 
 @given(st.sampled_from(range(1, len(codec._KINDS) + 1)), st.binary(max_size=200), st.integers(0, 2**32 - 1))
 def test_arbitrary_headers(code: int, header: bytes, payload_bytes: int) -> None:
-    data = codec.PRELUDE.pack(b"EP", 1, code, len(header), payload_bytes) + header
+    data = codec.PRELUDE.pack(b"EP", codec.FRAME_VERSION, code, len(header), payload_bytes) + header
     try:
         frame, size = decode(data)
     except WireError:
@@ -203,19 +237,19 @@ def test_lengths_are_limited_before_anything_is_stored(kind: type[fr.Frame]) -> 
     code = codec._KINDS.index(kind) + 1
     for payload_bytes in (codec.MAX_PAYLOAD_BYTES + 1, 2**32 - 1):
         with pytest.raises(WireError, match=f"{kind.__name__} frame announces {payload_bytes} payload bytes"):
-            codec.decode_prelude(codec.PRELUDE.pack(b"EP", 1, code, 3, payload_bytes))
+            codec.decode_prelude(codec.PRELUDE.pack(b"EP", codec.FRAME_VERSION, code, 3, payload_bytes))
     limit = (
         codec.MAX_PAYLOAD_BYTES if kind in (fr.Reduce, fr.Result, fr.State)
-        else codec.MAX_DOCUMENT_BYTES if kind in (fr.ViewFrame, fr.Via) else 0
+        else codec.MAX_DOCUMENT_BYTES if kind in (fr.ViewFrame, fr.Propose, fr.Vote, fr.Via) else 0
     )  # fmt: skip
-    assert codec.decode_prelude(codec.PRELUDE.pack(b"EP", 1, code, 3, limit)) == (kind, 3, limit)
+    assert codec.decode_prelude(codec.PRELUDE.pack(b"EP", codec.FRAME_VERSION, code, 3, limit)) == (kind, 3, limit)
     with pytest.raises(WireError):
-        codec.decode_prelude(codec.PRELUDE.pack(b"EP", 1, code, 3, limit + 1))
+        codec.decode_prelude(codec.PRELUDE.pack(b"EP", codec.FRAME_VERSION, code, 3, limit + 1))
 
 
-@pytest.mark.parametrize("version", [0, 2, 255])
+@pytest.mark.parametrize("version", [0, 1, 3, 255])
 def test_another_version_is_named(version: int) -> None:
-    with pytest.raises(VersionError, match=f"version {version}; this build speaks 1"):
+    with pytest.raises(VersionError, match=f"version {version}; this build speaks 2"):
         codec.decode_prelude(struct.pack("!2sBBHI", b"EP", version, 1, 0, 0))
 
 
@@ -247,6 +281,9 @@ def test_what_is_no_frame_is_shown() -> None:
         fr.Ping(waiting=False, every=float("inf")),
         fr.Ping(waiting=False, reaches=bytes(513)),
         fr.Ping(waiting=False, epoch=-1),
+        fr.Ping(waiting=False, epoch=2**63),
+        fr.Ping(waiting=False, level=-2),
+        fr.Ping(waiting=False, ballot=-1),
         fr.Have(epoch=1, round=-1),
         fr.Decide(epoch=-1, round=1),
         fr.Via(source="", target="b", tunnel=1, serial=0, kind=4, header=b""),
@@ -260,7 +297,20 @@ def test_what_is_no_frame_is_shown() -> None:
         fr.NoWay(target="", tunnel=1),
         fr.Poll(epoch=1, candidate="", number=1),
         fr.Poll(epoch=1, candidate="a", number=-1),
+        fr.Poll(epoch=1, candidate="a", number=1, ballot=-1),
+        fr.Poll(epoch=1, candidate="a", number=1, ballot=2**53 + 1),
+        fr.Propose(epoch=1, candidate="a", number=1, ballot=-1),
+        fr.Propose(epoch=1, candidate="", number=1, ballot=0),
         fr.Vote(epoch=1, candidate="a", number=1, voter="x" * 64),
+        fr.Vote(epoch=1, candidate="a", number=1, voter="b", promised=-1),
+        fr.Vote(epoch=1, candidate="a", number=1, voter="b", accepted=-2),
+        fr.Vote(epoch=1, candidate="a", number=1, voter="b", committed=-2),
+        fr.Call(incarnation=-1),
+        fr.Call(incarnation=1, generation=Generation(0)),
+        fr.Call(incarnation=1, known=Generation(1, 4097)),
+        fr.Here(incarnation=1, generation=Generation(1, 1, 2**32)),
+        fr.Here(incarnation=1, epoch=-1),
+        fr.Sync(epoch=1, run="", committed=0, generation=Generation(2**31)),
     ],
 )
 def test_fields_out_of_bounds(wrong: fr.Frame) -> None:
@@ -286,6 +336,7 @@ def test_the_commit_comes_with_the_last_segment_and_only_with_that() -> None:
 
 # -- frames in frames --------------------------------------------------------------------------------------
 
+WITH_PAYLOAD = {"Reduce", "Result", "State", "ViewFrame", "Propose", "Vote", "Via"}
 CARRIED = sorted(set(FRAMES) - {"Hello", "Via", "Bye", "NoWay"})
 
 
@@ -323,7 +374,7 @@ def test_a_via_of_a_kind_that_there_is_not(kind: int) -> None:
         codec.unwrap(via(kind, b"\x90"), 0)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in CARRIED if kind not in ("Reduce", "Result", "State", "ViewFrame")])
+@pytest.mark.parametrize("kind", [kind for kind in CARRIED if kind not in WITH_PAYLOAD])
 @given(data=st.data())
 def test_a_frame_without_a_payload_has_none_in_a_via_either(kind: str, data: st.DataObject) -> None:
     frame, _ = data.draw(FRAMES[kind])
@@ -354,13 +405,29 @@ def test_anything_that_msgpack_can_say_in_a_via(kind: int, header: object, paylo
 
 
 def test_every_header_fits_into_a_via() -> None:
-    """The longest there can be: 512 bytes of contributors and the longest texts."""
-    commit = fr.Commit(decided_in=2**53, contributors=bytes(512), weight=1e300, exact=True, digest=bytes(16))
+    """The longest there can be: 512 bytes of contributors and of chunks, and the longest texts."""
+    most, last, name = 2**63 - 1, Generation(2**31 - 1, 4096, 2**32 - 1), "\U0001f333" * 63
+    commit = fr.Commit(
+        decided_in=most, contributors=bytes(512), weight=1e300, exact=True, digest=bytes(16), held_in=most,
+        dropped="mismatch", reason="\U0001f333" * 256, chunks=bytes(512), error=1e300, generation=last,
+    )  # fmt: skip
     frames: list[fr.Frame] = [
         fr.Result(epoch=2**53, round=2**53, offset=2**53, total=2**53, dtype="<f8", commit=commit),
-        fr.Ping(waiting=True, stamp=1e9, echo=1e9, held=1.0, every=1.0, epoch=2**53, reaches=bytes(512)),
+        fr.Ping(
+            waiting=True,
+            stamp=1e9,
+            echo=1e9,
+            held=1.0,
+            every=1.0,
+            epoch=most,
+            level=2**53,
+            ballot=2**53,
+            reaches=bytes(512),
+        ),
         fr.Abort(epoch=2**53, round=2**53, cause="mismatch", reason="\U0001f333" * 256, over=True),
-        fr.Suspect(epoch=2**53, peer="\U0001f333" * 63, reason="\U0001f333" * 256),
+        fr.Suspect(epoch=most, peer=name, reason="\U0001f333" * 256),
+        fr.Vote(epoch=most, candidate=name, number=2**53, voter=name, promised=2**53, accepted=2**53, committed=2**53),
+        fr.Call(incarnation=2**53, generation=last, epoch=most, known=last, view=True),
     ]
     for frame in frames:
         code, header = codec.wrap(frame)
@@ -373,7 +440,7 @@ def test_every_header_fits_into_a_via() -> None:
 @given(data=st.data())
 def test_the_transport_holds_documents_and_what_is_carried_on(kind: str, data: st.DataObject) -> None:
     frame, _ = data.draw(FRAMES[kind])
-    assert codec.has_document(frame) == (kind in ("ViewFrame", "Via"))
+    assert codec.has_document(frame) == (kind in ("ViewFrame", "Propose", "Vote", "Via"))
 
 
 # -- bit sets ----------------------------------------------------------------------------------------------

@@ -1,0 +1,758 @@
+"""What follows a view is decided once: the table in succession.py, alone and by transcript."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from company import Company
+from council import Council, Message
+from hypothesis import given
+from hypothesis import strategies as st
+from transcript import Machine, describe_ballot, member, vector, view, when
+
+from edgepeer.ids import Generation, PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.limits import Limits
+from edgepeer.topology.view import MAX_GUARDS, MAX_MEMBERS, Guard, Life, View
+from edgepeer.wire import frames as fr
+from edgepeer.wire.documents import pack
+
+A, B, C, D = map(PeerId, "abcd")
+FIVE = view(1, "abcde")
+
+
+def ballot(text: str) -> int:
+    """The number of a ballot: "2c" is the second that a member at position 2 can lead."""
+    return 0 if text == "0" else int(text[0]) * MAX_MEMBERS + "abcdefghij".index(text[1])
+
+
+def without(world: View, names: str, head: str | None = None) -> View:
+    return world.successor(
+        first_round=1, without=set(map(PeerId, names)), coordinator=PeerId(head) if head else None
+    )  # fmt: skip
+
+
+# -- all there is: every order, every loss, every repetition -------------------------------------------------
+
+
+def everything(start: Council, wanted: dict[str, View]) -> Iterator[Council]:
+    """All states that a council can come to, whatever arrives when, and how often."""
+    numbers: dict[Message, int] = {}
+
+    def numbered(post: list[Message]) -> set[int]:
+        return {numbers.setdefault(message, len(numbers)) for message in post}
+
+    todo, seen = [(start, frozenset(numbered(start.post)))], set()
+    while todo:
+        council, sent = todo.pop()
+        if (state := (council.state, sent)) in seen:
+            continue
+        seen.add(state)
+        yield council
+        messages = list(numbers)
+        for move in (*(messages[n] for n in sent), *(name for name in wanted if council.may_propose(name))):
+            if isinstance(move, Message):
+                other = council.fork(move.target)
+                other.deliver(move)
+            else:
+                other = council.fork(move)
+                other.propose(move, wanted[move])
+            todo.append((other, sent | numbered(other.post)))
+
+
+@pytest.mark.parametrize(
+    ("names", "candidates"), [("abc", "ab"), ("abc", "bc"), pytest.param("abcd", "ab", marks=pytest.mark.slow)]
+)
+def test_in_every_order_of_all_messages_one_view_follows_at_most(names: str, candidates: str) -> None:
+    """Each candidate wants another view, and leads one ballot: the head the lowest, the others one of their own."""
+    world = view(1, names)
+    council = Council(world, passing=False)
+    for name in set(candidates) - {"a"}:
+        council.ask(name, lead=True)
+    wanted = {name: world.successor(first_round=1, coordinator=PeerId(name), run=name) for name in candidates}
+    winners = set()
+    for count, reached in enumerate(everything(council, wanted)):
+        reached.check()
+        winners |= {following.run for following in reached.chosen.values()}
+        assert count < 100_000
+    assert winners == set(candidates)  # each can win
+
+
+# -- whatever is lost, late or doubled ------------------------------------------------------------------------
+
+
+def tell(council: Council, wanted: dict[str, View], choices: list[int]) -> Counter[str]:
+    """Let each number make something happen. Returns what has."""
+    happened = Counter[str]()
+    names = list(council.view.ids)
+    for choice in choices:
+        what, which = choice % 16, choice // 16
+        name = names[which % len(names)]
+        if what < 11:
+            if council.post:
+                at = which % len(council.post)
+                message = council.post[at] if what == 10 else council.post.pop(at)
+                council.deliver(message)
+                happened["doubled" if what == 10 else "delivered"] += 1
+        elif what < 13:
+            head = name == council.view.coordinator
+            council.ask(name, lead=not head or council[name].highest > 0)
+            happened["asked"] += 1
+        elif what < 15:
+            if council.may_propose(name):
+                before = council[name].promised
+                council.propose(name, wanted[name])
+                happened["proposed"] += 1
+                led = council[name]._campaign
+                happened["higher"] += before > 0
+                happened["again"] += led is not None and led.proposal is not wanted[name]
+        elif len(council.dead) < (len(names) - 1) // 2 and which % 5 == 0:
+            council.dead.add(PeerId(name))
+            happened["died"] += 1
+        else:
+            del council.post[which % (len(council.post) + 1) :]
+            happened["lost"] += 1
+        council.check()
+    happened["chosen"] = bool(council.decisions())
+    return happened
+
+
+def drawn(size: int, leaver: int, pairs: list[tuple[int, int]], open_: bool) -> tuple[Council, dict[str, View]]:
+    """A council of so many, who are connected as a tree and by these pairs besides, and what each of them wants."""
+    names = "abcde"[:size]
+    world = view(1, names, after=view(9, names + "z") if open_ else None)
+    links = {peer: set(world.neighbours(peer)) for peer in world.ids}
+    for one, other in pairs:
+        here, there = world.ids[one % size], world.ids[other % size]
+        if here != there:
+            links[here].add(there)
+            links[there].add(here)
+    leavers = frozenset(names[leaver]) if leaver < size else frozenset()
+    wanted = {
+        name: world.successor(
+            first_round=1,
+            run=name,
+            without=set(leavers) - {name},
+            coordinator=PeerId(name),
+            settled=not open_,
+        )
+        for name in names
+    }
+    unsettled = frozenset(names[1::2]) if open_ else frozenset()
+    return Council(world, links=links, leavers=leavers, unsettled=unsettled), wanted
+
+
+councils = st.builds(
+    drawn, st.integers(3, 5), st.integers(0, 9), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=4),
+    st.booleans(),
+)  # fmt: skip
+
+
+@given(councils, st.lists(st.integers(0, 16 * 60), min_size=20, max_size=250))
+def test_whatever_becomes_of_messages_one_view_follows_at_most(
+    drawn: tuple[Council, dict[str, View]], choices: list[int]
+) -> None:
+    council, wanted = drawn
+    tell(council, wanted, choices)
+    stands = [life.promised for life in council.lives.values()]
+    # When all who are left can talk to each other, somebody is soon followed by a quorum, whoever it is.
+    council.links = {peer: set(council.view.ids) - {peer} for peer in council.view.ids}
+    for _ in range(40):
+        council.run()
+        if council.decisions() and council.chosen:
+            break
+        for name in council.view.ids:
+            head = name == council.view.coordinator
+            council.ask(name, lead=not head or council[name].highest > 0)
+            council.run()
+            if council.may_propose(name):
+                council.propose(name, wanted[name])
+        council.check()
+    assert len(council.decisions()) == 1
+    council.check()
+    assert all(life.promised >= before for life, before in zip(council.lives.values(), stands, strict=True))
+
+
+def test_such_stories_are_full_of_events_and_one_view_follows_at_most() -> None:
+    """Proposals in higher ballots, and such as others had accepted before; lives that die; and decisions."""
+    happened = Counter[str]()
+    for seed in range(500):
+        dice = random.Random(seed)
+        pairs = [(dice.randrange(5), dice.randrange(5)) for _ in range(3)]
+        council, wanted = drawn(3 + seed % 3, dice.randrange(10), pairs, bool(seed % 2))
+        happened += tell(council, wanted, [dice.randrange(16 * 60) for _ in range(200)])
+    least = {"delivered": 30000, "doubled": 3000, "lost": 3000, "died": 500, "higher": 500, "again": 300, "chosen": 300}
+    assert {what: count for what, count in least.items() if happened[what] < count} == {}, happened
+
+
+# -- what an acceptor answers ---------------------------------------------------------------------------------
+
+SEVEN = view(1, "abcdefg")
+
+
+def poll(machine: Machine, peer: str, candidate: str, led: str = "0", *, number: int = 1, epoch: int = 1) -> list[str]:
+    return machine.frame(peer, fr.Poll(epoch=epoch, candidate=candidate, number=number, ballot=ballot(led)))
+
+
+def propose(machine: Machine, peer: str, candidate: str, led: str, proposal: View, *, number: int = 1) -> list[str]:
+    world = machine.node.view
+    assert world is not None
+    frame = fr.Propose(epoch=world.stamp, candidate=candidate, number=number, ballot=ballot(led))
+    return machine.document(peer, frame, pack(proposal))
+
+
+def vote(machine: Machine, peer: str, candidate: str, voter: str, *, number: int = 1, epoch: int = 1) -> list[str]:
+    return machine.frame(peer, fr.Vote(epoch=epoch, candidate=candidate, number=number, voter=voter))
+
+
+def member_d(*, orphan: bool) -> Machine:
+    """A leaf with all its links; its parent is b, and c and e its backups."""
+    d = Machine("d").join(SEVEN, up="bce")
+    d.frame("b", fr.Ping(waiting=False, stamp=1.0, every=1.0, epoch=1, orphan=orphan))
+    return d
+
+
+def last(said: list[str]) -> str:
+    """Its own answer: what it passes on comes before."""
+    return said[-1].split(" <- ")[1]
+
+
+def test_who_has_lost_the_way_to_the_head_promises_and_passes_the_poll_on() -> None:
+    d = member_d(orphan=True)
+    assert poll(d, "c", "c", "1c") == [
+        "b <- poll 1 for c in 1 by ballot 1c", "e <- poll 1 for c in 1 by ballot 1c",
+        "c <- vote 1 of d for c, promises 1c",
+    ]  # fmt: skip
+    assert d.node.allreduce.place.frozen
+
+
+def test_so_does_who_has_lost_its_own_parent() -> None:
+    d = member_d(orphan=False)
+    d.hear(ev.LinkDown(B, "reset"))
+    assert last(poll(d, "c", "c", "1c")) == "vote 1 of d for c, promises 1c"
+
+
+def test_who_has_a_way_to_the_head_only_passes_the_poll_on() -> None:
+    d = member_d(orphan=False)
+    passed_on = ["b <- poll 1 for c in 1 by ballot 1c", "e <- poll 1 for c in 1 by ballot 1c"]
+    assert poll(d, "c", "c", "1c") == passed_on
+    assert not d.node.allreduce.place.frozen
+    assert d.node.succession.highest == 0  # nobody is bound to anything
+
+
+def test_everybody_promises_the_head_what_it_asks_for() -> None:
+    for orphan in (True, False):
+        d = member_d(orphan=orphan)
+        assert last(poll(d, "b", "a")) == "vote 1 of d for a"
+        assert not d.node.allreduce.place.frozen
+        assert last(poll(d, "b", "a", "1a", number=2)) == "vote 2 of d for a, promises 1a"
+
+
+def test_who_is_bound_to_somebody_answers_all_and_follows_the_highest() -> None:
+    d = member_d(orphan=True)
+    poll(d, "c", "c", "1c")
+    d.frame("b", fr.Ping(waiting=False, stamp=2.0, every=1.0, epoch=1))  # the way to the head is whole again
+    assert last(poll(d, "c", "b", "1b")) == "vote 1 of d for b, promises 1c"
+    assert last(poll(d, "c", "b", "2b", number=2)) == "vote 2 of d for b, promises 2b"
+    assert last(poll(d, "c", "c", "2a", number=2)) == "vote 2 of d for c, promises 2b"  # c may not lead that one
+
+
+def test_the_head_is_not_free_to_follow_another() -> None:
+    a = Machine("a").join(SEVEN, up="bc")
+    assert poll(a, "b", "c", "1c") == ["c <- poll 1 for c in 1 by ballot 1c"]
+
+
+def test_a_question_is_passed_on_and_answered_once() -> None:
+    d = member_d(orphan=True)
+    poll(d, "c", "c")
+    assert poll(d, "e", "c") == []
+    assert poll(d, "c", "c") == []
+    assert poll(d, "e", "c", number=2) == ["b <- poll 2 for c in 1", "c <- poll 2 for c in 1", "e <- vote 2 of d for c"]
+    following = SEVEN.successor(first_round=1)
+    assert last(propose(d, "c", "c", "1c", following, number=3)) == "vote 3 of d for c, promises 1c, accepts 1c"
+    assert propose(d, "e", "c", "1c", following, number=3) == []
+
+
+def test_a_candidate_does_not_answer_itself() -> None:
+    d = member_d(orphan=True)
+    assert poll(d, "c", "d", "1d") == []
+    assert propose(d, "c", "d", "1d", SEVEN.successor(first_round=1)) == []
+
+
+def test_strangers_get_no_answer() -> None:
+    d = member_d(orphan=True)
+    assert poll(d, "c", "x") == ["b <- poll 1 for x in 1", "e <- poll 1 for x in 1"]
+    assert not any("vote" in line for line in propose(d, "c", "x", "0", SEVEN.successor(first_round=1), number=2))
+
+
+def test_who_asks_about_an_older_view_is_told_the_newer() -> None:
+    d = Machine("d").join(view(3, "abcdefg"), up="bce")
+    assert poll(d, "c", "c", epoch=2) == ["c <- view 3"]
+    frame = fr.Propose(epoch=2 << 32, candidate="c", number=1, ballot=0)
+    assert d.document("c", frame, pack(view(3, "abc"))) == ["c <- view 3"]
+
+
+def test_questions_about_a_view_that_is_not_here_bind_nobody() -> None:
+    d = member_d(orphan=True)
+    assert poll(d, "c", "c", "1c", epoch=2) == ["c <- view 1"]
+    assert d.node.succession.promised == 0
+    assert poll(Machine("d"), "c", "c") == []
+
+
+def test_a_vote_goes_back_the_way_that_the_question_has_come() -> None:
+    d = member_d(orphan=True)
+    poll(d, "c", "c", number=5)
+    assert vote(d, "b", "c", "b", number=5) == ["c <- vote 5 of b for c"]
+    assert vote(d, "b", "c", "b", number=6) == []  # never heard of
+    assert vote(d, "b", "c", "b", number=5, epoch=9) == []
+
+
+def test_questions_that_are_remembered_are_few() -> None:
+    d = member_d(orphan=True)
+    for number in range(1, 1000):
+        poll(d, "c", "c", number=number)
+    assert len(d.node.succession._seen) <= 256
+
+
+def test_a_proposal_is_accepted_in_no_lower_ballot_than_was_promised() -> None:
+    d = member_d(orphan=True)
+    one, other = without(SEVEN, "a", "b"), without(SEVEN, "a", "c")
+    assert last(propose(d, "b", "a", "0", SEVEN.successor(first_round=1))) == "vote 1 of d for a, accepts 0"
+    assert last(poll(d, "c", "c", "1c")) == "vote 1 of d for c, promises 1c, accepts 0"
+    assert last(propose(d, "c", "b", "1b", one)) == "vote 1 of d for b, promises 1c, accepts 0"
+    assert last(propose(d, "c", "c", "1c", other, number=2)) == "vote 2 of d for c, promises 1c, accepts 1c"
+    assert d.node.succession.accepted == (ballot("1c"), other)
+    assert last(propose(d, "c", "b", "2b", one, number=3)) == "vote 3 of d for b, promises 2b, accepts 2b"
+
+
+def test_a_promise_says_what_was_accepted_before_and_how_far_the_voter_stands() -> None:
+    d = Machine("d").join(view(1, "abcdefg", run="r"), up="bce", committed=-1)
+    d.hear(ev.StateReady(B, "r", 0, b""))
+    d.node.allreduce.adopt(4)
+    following = without(d.node.view or SEVEN, "g")
+    propose(d, "b", "a", "0", following)
+    poll(d, "c", "a", "1a", number=2)
+    answer = next(e for e in d.effects if isinstance(e, fx.Send) and isinstance(e.frame, fr.Vote))
+    assert isinstance(answer.frame, fr.Vote)
+    assert (answer.frame.accepted, answer.frame.committed, answer.frame.holding) == (0, 4, False)
+    assert answer.payload == pack(following)
+
+
+@pytest.mark.parametrize("wrong", ["epoch", "later epoch", "generation", "ballot", "candidate"])
+def test_a_document_that_does_not_follow_is_refused(wrong: str) -> None:
+    d = member_d(orphan=True)
+    following, led, candidate = SEVEN.successor(first_round=1), "1c", "c"
+    match wrong:
+        case "epoch":
+            following = view(1, "abcd")
+        case "later epoch":
+            following = following.successor(first_round=1)
+        case "generation":
+            following = SEVEN.successor(first_round=1, generation=Generation(2))
+        case "ballot":
+            led = "1b"
+        case "candidate":
+            candidate = "x"
+    assert not any("vote" in line for line in propose(d, "c", candidate, led, following))
+    assert d.node.succession.accepted is None
+    assert not d.node.allreduce.place.frozen
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\xc1", pack(member("a"))])
+def test_garbage_instead_of_a_view_costs_the_link(garbage: bytes) -> None:
+    d = member_d(orphan=True)
+    frame = fr.Propose(epoch=SEVEN.stamp, candidate="c", number=1, ballot=ballot("1c"))
+    assert d.document("c", frame, garbage)[0].startswith("close c: bad view")
+    assert d.node.succession.accepted is None
+
+
+def test_who_is_not_in_the_proposal_accepts_it_if_it_has_nothing_that_the_others_may_need() -> None:
+    d = member_d(orphan=False)
+    following = without(SEVEN, "d")
+    assert last(propose(d, "b", "a", "0", following)) == "vote 1 of d for a, accepts 0"
+
+    d = member_d(orphan=False)
+    d.contribute(1)
+    d.result("b", vector(7), "abcdefg", final=False)
+    assert d.node.allreduce.holding
+    assert last(propose(d, "b", "a", "0", following)) == "vote 1 of d for a"
+    d.decide("b")
+    assert last(propose(d, "b", "a", "0", following, number=2)) == "vote 2 of d for a"  # it has what they may lack
+    later = SEVEN.successor(first_round=2, without={D})
+    assert last(propose(d, "b", "a", "0", later, number=3)) == "vote 3 of d for a, accepts 0"
+
+
+# -- frozen --------------------------------------------------------------------------------------------------
+
+
+def frozen_child(*, holding: bool) -> Machine:
+    """b under a and over d and e, who has promised the ballot of c."""
+    b = Machine("b").join(FIVE, up="acde")
+    b.contribute(1)
+    for child in "de":
+        b.reduce(child, vector(1), child)
+    if holding:
+        b.result("a", vector(5), "abcde", final=False)
+    b.frame("a", fr.Ping(waiting=False, stamp=1.0, every=1.0, epoch=1, orphan=True))
+    assert last(poll(b, "c", "c", "1c")) == "vote 1 of b for c, promises 1c"
+    return b
+
+
+def test_who_is_frozen_sends_no_reduce() -> None:
+    b = Machine("b").join(FIVE, up="acde")
+    b.contribute(1)
+    b.reduce("d", vector(1), "d")
+    b.frame("a", fr.Ping(waiting=False, stamp=1.0, every=1.0, epoch=1, orphan=True))
+    poll(b, "c", "c", "1c")
+    assert b.reduce("e", vector(1), "e") == []  # now all is here, and a must not have it
+
+
+def test_nor_have_and_holds_nothing_new() -> None:
+    b = frozen_child(holding=False)
+    assert not any("have" in line for line in b.result("a", vector(5), "abcde", final=False))
+    assert not b.node.allreduce.holding
+    assert b.decide("a") == []
+    assert b.node.allreduce.committed == 0
+
+
+def test_but_what_is_decided_counts() -> None:
+    b = frozen_child(holding=True)
+    assert b.node.allreduce.holding
+    assert "round 1 = 5 of abcde" in b.decide("a")
+
+
+def test_also_if_it_comes_as_a_whole_and_decided() -> None:
+    b = frozen_child(holding=False)
+    assert "round 1 = 5 of abcde" in b.result("a", vector(5), "abcde", final=True)
+
+
+def test_a_head_that_is_frozen_decides_nothing_any_more() -> None:
+    a = Machine("a").join(view(1, "abc"), up="bc")
+    a.contribute(1)
+    a.reduce("b", vector(1), "b")
+    a.reduce("c", vector(1), "c")
+    a.frame("b", fr.Suspect(epoch=1, peer="c", reason="gone"))
+    a.votes("b")  # it is there, so a view without c is proposed, and a has accepted it itself
+    assert a.node.allreduce.place.frozen
+    assert not any("round 1" in line for line in a.have("b"))
+    assert "view 2 ab" in a.agree("b")
+
+
+def test_the_next_view_ends_it() -> None:
+    b = frozen_child(holding=False)
+    b.learn(view(2, "cbde"))
+    assert not b.node.allreduce.place.frozen
+    assert b.node.succession.promised == 0
+
+
+# -- the candidate ---------------------------------------------------------------------------------------------
+
+
+def keep(machine: Machine) -> None:
+    """All who are connected go on living."""
+    for peer, _ in machine.node.links.connected():
+        epoch = machine.node.view.epoch if machine.node.view is not None else 0
+        machine.frame(str(peer), fr.Ping(waiting=False, epoch=epoch, orphan=True))
+
+
+def orphan(world: View = SEVEN) -> Machine:
+    """b, whose parent a is lost for good, with links to everybody else that it wants."""
+    b = Machine("b", limits=Limits(silence_s=2.0)).join(world)
+    assert b.node.view is not None
+    for peer in {*b.node.view.neighbours(B), *b.node.view.backups(B)} - {"a"}:
+        b.hear(ev.LinkUp(peer, b.node.view.member(peer).incarnation))
+    b.until(1.0)
+    keep(b)
+    b.until(2.0)
+    return b
+
+
+def installed(said: list[str]) -> list[str]:
+    return [line for line in said if line.startswith("view")]
+
+
+def test_it_takes_the_promises_of_a_quorum_and_then_their_acceptance() -> None:
+    b = orphan()
+    assert b.node.succession.promised == 0  # nobody has said yet that it would follow
+    assert not any("propose" in line for line in b.votes("cd"))
+    assert b.node.succession.promised == ballot("1b")
+    assert b.node.membership.waits == "3 of 7 peers are in reach, too few to go on without the others"
+    said = b.votes("e")
+    assert "c <- propose 2 for b by ballot 1b: 2 bgcdef" in said
+    assert installed(said) == []
+    assert installed(b.votes("cd")) == []
+    assert installed(b.votes("f")) == ["view 2 bgcdef"]
+    assert b.node.membership.coordinator
+
+
+def test_the_promise_of_the_same_life_counts_once_and_that_of_a_stranger_not_at_all() -> None:
+    b = orphan()
+    assert not any("propose" in line for line in b.votes("cccdxyz"))
+    b = orphan()
+    b.votes("cde")
+    assert installed(b.votes("cccdxyz")) == []
+
+
+def test_promises_of_another_ballot_and_of_polls_never_held_do_not_count() -> None:
+    b = orphan()
+    for voter in "cde":
+        frame = fr.Vote(epoch=1, candidate="b", number=99, voter=voter, promised=ballot("1b"))
+        assert b.frame("c", frame) == []
+    assert not any("propose" in line for line in b.votes("cde", promised=0))
+    assert b.node.succession.promised == 0
+
+
+def test_a_promise_without_the_view_that_it_speaks_of_does_not_count() -> None:
+    b = orphan()
+    assert not any("propose" in line for line in b.votes("cde", accepted=0))
+
+
+def test_what_was_accepted_in_the_highest_ballot_is_proposed_again() -> None:
+    """It may have been chosen; so what the candidate itself wants does not matter."""
+    b = orphan()
+    older, newer = without(SEVEN, "g"), without(SEVEN, "a", "c")
+    b.votes("c", accepted=ballot("0"), proposal=older)
+    b.votes("d", accepted=ballot("0") + 2, proposal=newer)
+    said = b.votes("e")
+    assert f"c <- propose 2 for b by ballot 1b: 2 {''.join(newer.ids)}" in said
+    assert installed(b.votes("cde")) == ["view 2 cbgdef"]
+    assert not b.node.membership.coordinator
+
+
+def test_a_candidate_that_was_overtaken_takes_a_higher_ballot() -> None:
+    b = orphan()
+    b.votes("c")
+    b.votes("d", promised=ballot("2d"))
+    keep(b)
+    said = [line for line in b.until(b.now + 0.3) if "c <- poll" in line]
+    assert said[0].endswith("by ballot 3b")  # it stands before d in the order
+    assert installed(b.agree("cdef")) == ["view 2 bgcdef"]
+
+
+def test_who_stands_behind_another_candidate_lets_it_have_its_turns() -> None:
+    d = Machine("d", limits=Limits(silence_s=2.0)).join(view(1, "abcd"), up="c")
+    d.frame("c", fr.Ping(waiting=False, epoch=1, orphan=True))
+    ballots = []
+    while d.now < 12.0:
+        keep(d)
+        d.until(d.now + 0.25)
+        if isinstance(d.asked, fr.Poll) and d.asked.ballot and (not ballots or ballots[-1][1] != d.asked.ballot):
+            ballots.append((d.now, d.asked.ballot))
+        if len(ballots) == 1:
+            d.votes("c", promised=ballot("2c"))
+    (first, one), (second, other) = ballots
+    assert [describe_ballot(each) for each in (one, other)] == ["1d", "3d"]
+    assert second - first >= 8 * 0.25
+
+
+def test_a_head_that_hears_that_somebody_is_bound_to_another_leads_a_higher_ballot() -> None:
+    a = Machine("a").join(view(1, "abc"), up="bc")
+    assert "b <- poll 1 for a in 1 by ballot 2a" in a.frame("b", fr.Ping(waiting=False, epoch=1, ballot=ballot("1c")))
+    assert installed(a.agree("b")) == ["view 2 abc"]  # with the same members, who are not frozen there
+
+
+def test_old_answers_do_not_say_who_is_there() -> None:
+    a = Machine("a").join(view(1, "abcde"), up="bc")
+    a.frame("c", fr.Suspect(epoch=1, peer="e", reason="gone"))
+    a.votes("b", promised=0)
+    assert a.node.succession.there == {A, B}
+    for _ in range(5):
+        keep(a)
+        a.frame("c", fr.Suspect(epoch=1, peer="e", reason="gone"))
+        a.until(a.now + 0.5)
+    assert a.node.succession.there == {A}
+
+
+def test_it_asks_again_and_again_until_its_parent_is_back() -> None:
+    b = orphan()
+    polls = [line for line in b.until(2.9) if "c <- poll" in line]
+    assert [line.split("<- ")[1].split()[1] for line in polls] == ["2", "3", "4"][: len(polls)]
+    assert len(polls) >= 3
+    b.level("a")
+    keep(b)
+    assert not any("poll" in line for line in b.until(3.5))
+
+
+def test_where_the_tree_has_fallen_apart_it_connects_with_more_members() -> None:
+    """f and g are no backups of d; without b, c and a, nobody else could tell it of them."""
+    d = Machine("d", limits=Limits(silence_s=2.0)).join(SEVEN)
+    said = d.until(3.9)
+    assert when(said, "dial b") < 0.3
+    assert when(said, "dial f") > 3.0  # its turn is two half seconds after its parent was lost
+    assert {line.split(": dial ")[1] for line in said if ": dial " in line} == set("abcefg")
+    d.learn(view(2, "abcdefg"))
+    assert {state.peer for state in d.node.link_states()} == set("bce")  # not wanted any more
+
+
+def test_promises_for_an_earlier_view_are_void() -> None:
+    b = orphan()
+    b.votes("cd")
+    b.learn(view(2, "abcdefg"))
+    assert b.node.succession.there == {B}
+    assert not b.node.succession.leads(settled=True)
+
+
+# -- joint quorums -----------------------------------------------------------------------------------------------
+
+OPEN = view(2, "abcde", after=view(1, "abcdefg"))
+"""What was decided in the view before, with f and g, may be known to none but its holders."""
+
+
+def test_until_a_view_is_settled_it_takes_a_quorum_of_the_one_before_too() -> None:
+    b = orphan(OPEN)
+    assert not any("propose" in line for line in b.votes("cd"))  # three of five, but three of seven
+    assert "c <- propose 2 for b by ballot 1b: 3 becd" in b.votes("e")
+    assert installed(b.votes("cd")) == []
+    assert installed(b.votes("e")) == ["view 3 becd"]
+    assert [len(guard.lives) for guard in (b.node.view or OPEN).guards] == [7, 5]
+
+
+def test_when_it_is_settled_its_own_quorum_is_enough() -> None:
+    b = Machine("b", limits=Limits(silence_s=2.0)).join(OPEN, up="a")
+    b.frame("a", fr.Ping(waiting=False, epoch=2, settled=True))
+    for peer in "cde":
+        b.hear(ev.LinkUp(PeerId(peer), 1))
+    b.hear(ev.LinkDown(A, "reset"))
+    while b.now < 2.5:
+        keep(b)
+        b.until(b.now + 0.5)
+    assert installed(b.agree("cd")) == ["view 3 becd"]
+    assert [len(guard.lives) for guard in (b.node.view or OPEN).guards] == [5]
+
+
+@pytest.mark.parametrize("world", [view(1, "abcd"), view(1, "abcde", quorum=4)])
+def test_half_without_the_head_or_less_than_is_configured_is_not_enough(world: View) -> None:
+    b = orphan(world)
+    enough = "cd" if world.size == 4 else "cde"
+    assert not any("propose" in line for line in b.votes(enough[:-1]))
+    assert len(installed(b.agree(enough))) == 1
+
+
+@pytest.mark.parametrize(
+    ("quorum", "lost", "goes_on"),
+    [(0, "de", True), (0, "cde", False), (4, "d", True), (4, "de", False), (2, "de", True)],
+)
+def test_a_configured_quorum_is_what_counts_if_it_is_more(quorum: int, lost: str, goes_on: bool) -> None:
+    rest = "".join(sorted(set("bcde") - set(lost)))
+    a = Machine("a").join(view(1, "abcde", quorum=quorum), up="bc")
+    for peer in lost:
+        a.frame("b", fr.Suspect(epoch=1, peer=peer, reason="gone"))
+    assert bool(installed(a.agree(rest))) == goes_on
+    assert bool(a.node.membership.waits) != goes_on
+
+
+def test_half_with_the_head_may_go_on() -> None:
+    a = Machine("a").join(view(1, "ab"), up="b")
+    a.until(1.0)
+    assert 3.0 <= when(a.until(5.0), "view 2 a") < 3.3
+
+
+def test_there_is_room_for_so_many_views_that_are_not_settled_and_no_more() -> None:
+    """What does not fit a document is not proposed: all links would be lost by it."""
+    guards = tuple(Guard((Life("a", 1),), asked_for) for asked_for in range(MAX_GUARDS))
+    world = msgspec.structs.replace(view(1, "abcdefghi"), guards=guards)
+    a = Machine("a").join(world, up="bc")
+    a.frame("c", fr.Suspect(epoch=world.epoch, peer="g", reason="gone"))
+    assert not any("propose" in line for line in a.agree("bcdefhi"))
+    assert a.node.membership.waits == "some peers have not heard of the last views yet"
+    a.frame("b", fr.Ping(waiting=False, epoch=world.epoch, level=0))
+    a.frame("c", fr.Ping(waiting=False, epoch=world.epoch, level=0))
+    assert a.node.membership.settled
+    a.frame("c", fr.Suspect(epoch=world.epoch, peer="g", reason="gone"))
+    assert len(installed(a.until(a.now + 0.3) + a.agree("bcdefhi"))) == 1
+
+
+def test_views_of_the_same_members_do_not_fill_it() -> None:
+    world = view(1, "abc")
+    for _ in range(20):
+        world = world.successor(first_round=1, settled=False)
+    assert world.guards == (view(1, "abc").guard,)
+
+
+# -- all of it ---------------------------------------------------------------------------------------------
+
+
+def training(world: View, rounds: int = 3) -> Company:
+    company = Company(world)
+    company.until(1.0)
+    for _ in range(rounds):
+        contribute(company)
+        company.until(company.now + 0.2)
+    assert company["a"].node.allreduce.committed == rounds
+    return company
+
+
+def contribute(company: Company) -> None:
+    """Each brings its own bit."""
+    for position, (name, machine) in enumerate(company.machines.items()):
+        if machine.node.view is not None and not machine.node.allreduce.contributed:
+            company.hear(name, ev.Contribute(vector(1 << position), 1.0))
+
+
+def commits(company: Company, since: float) -> dict[str, list[tuple[int, float]]]:
+    """By peer: which rounds it has committed, and the sums."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for _, name, effect in company.effects(fx.RoundCommitted, since=since):
+        assert isinstance(effect, fx.RoundCommitted)
+        found.setdefault(name, []).append((effect.round, float(effect.sum[0])))
+    return found
+
+
+@pytest.mark.parametrize("dead", ["a", "b", "d", "ab", "ac", "bc", "bd", "abc"])
+def test_whoever_dies_the_others_go_on_without_them(dead: str) -> None:
+    company = training(SEVEN)
+    for name in dead:
+        company.kill(name)
+    began = company.now
+    contribute(company)
+    company.until(began + 9.0)
+    living = [name for name in SEVEN.ids if name not in dead]
+    views = {company[name].node.view for name in living}
+    assert len(views) == 1
+    assert sorted(views.pop().ids) == living  # type: ignore[union-attr]
+    total = sum(1 << "abcdefg".index(name) for name in living)
+    assert commits(company, began) == {name: [(4, float(total))] for name in living}
+
+
+@pytest.mark.parametrize(
+    ("world", "side", "goes_on"),
+    [
+        (SEVEN, "abc", "defg"),
+        (SEVEN, "bde", "acfg"),
+        (SEVEN, "abde", "abde"),
+        (SEVEN, "a", "bcdefg"),
+        (view(1, "abcd"), "ab", "ab"),
+        (view(1, "abcd"), "bc", "ad"),
+        (view(1, "ab"), "a", "a"),
+        (view(1, "abcdefg", quorum=5), "abcd", ""),
+        (view(1, "abcdefg", quorum=5), "ab", "cdefg"),
+    ],
+)
+def test_of_two_sides_of_a_partition_only_the_one_with_a_quorum_goes_on(world: View, side: str, goes_on: str) -> None:
+    company = training(world)
+    company.broker = False
+    company.sever(*[one + other for one in side for other in world.ids if other not in side])
+    began = company.now
+    contribute(company)
+    company.until(began + 12.0)
+    assert sorted(commits(company, began)) == sorted(goes_on)
+    assert len({tuple(rounds) for rounds in commits(company, began).values()}) <= 1
+    waiting = [name for name in world.ids if name not in goes_on]
+    assert any("too few" in company[name].node.membership.waits for name in waiting)
+
+
+def test_a_peer_that_has_lost_only_its_own_way_does_not_take_over() -> None:
+    company = training(SEVEN)
+    company.broker = False
+    company.sever("ab", "bc", "cd", "ce", "bf", "bg")  # b reaches its children, and they nobody else they know
+    company.until(company.now + 10.0)
+    assert company["b"].node.view is None
+    for name in "acdefg":
+        following = company[name].node.view
+        assert following is not None
+        assert (following.epoch, following.first_round, "".join(following.ids)) == (2, 4, "agcdef")
