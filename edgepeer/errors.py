@@ -14,6 +14,7 @@
     │   ├── ContributionMismatch  peers brought vectors of different size or dtype to one round
     │   ├── LeftFabric         the peer has left, or was removed from, the view
     │   └── FellBehind         rounds were committed without this peer; load the state and go on
+    │       └── BegunAnew      a newer generation has begun: what was done in the one before is given up
     ├── Undecodable            a gradient code can't give the exact sum of what is there
     └── ProtocolBug            our mistake, never the network's: please report it
 
@@ -24,6 +25,7 @@ one that means edgepeer itself is.
 from __future__ import annotations
 
 __all__ = [
+    "BegunAnew",
     "ConfigError",
     "ContributionMismatch",
     "DataError",
@@ -97,6 +99,11 @@ class LeftFabric(PeerError):
 
 class FellBehind(PeerError):
     """Rounds were committed without this peer, and their results are no longer kept."""
+
+
+class BegunAnew(FellBehind):
+    """The others have begun anew, as a newer generation: rounds of the one before may be given up, also such whose
+    outcomes this peer has had. Take the others' state, and go on from there."""
 
 
 class Undecodable(EdgepeerError):

@@ -16,7 +16,16 @@ import msgspec
 
 from edgepeer.errors import ConfigError
 
-__all__ = ["Generation", "Identity", "PeerId", "check_fabric", "check_peer_id", "keep_generation", "load_identity"]
+__all__ = [
+    "Generation",
+    "Identity",
+    "PeerId",
+    "check_fabric",
+    "check_peer_id",
+    "generation_order",
+    "keep_generation",
+    "load_identity",
+]
 
 PeerId = NewType("PeerId", str)
 """Random, kept for the life of a device, never reused. Safe in an MQTT topic and in a file name."""
@@ -58,6 +67,12 @@ class Generation(msgspec.Struct, frozen=True, order=True, array_like=True):
         """The one that these lives, as (peer, incarnation), begin, who know of that one."""
         counter = min(known.counter + 1, 2**31 - 1) if known is not None else 1
         return cls(counter, len(lives), zlib.crc32(f"{counter};{known};{lives}".encode()))
+
+
+def generation_order(name: str) -> tuple[int, str]:
+    """What sorts generations by their names, oldest first; no name comes before all."""
+    counter, _, _ = name.partition("-")
+    return (int(counter) if counter else 0, name)
 
 
 def check_peer_id(text: str) -> PeerId:

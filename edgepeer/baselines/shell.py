@@ -98,6 +98,10 @@ class Shell:
     def view(self) -> View | None:
         return self.membership.view
 
+    @property
+    def waits(self) -> str:
+        return ""  # a fleet without a member stands still, and makes no other view
+
     def introduce(self, addresses: tuple[str, ...]) -> None:
         """Where this peer listens: to be said before it takes part in anything."""
         self.membership.me = msgspec.structs.replace(self.membership.me, addresses=addresses)

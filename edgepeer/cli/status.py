@@ -70,6 +70,7 @@ def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, An
                 "version": peer.version,
                 "started": peer.started,
                 "links": _links(picture, peer.id),
+                "waits": report.waits if (report := picture.links.get(peer.id)) is not None else "",
             }
             for _, peer in sorted(picture.peers.items())
         ],
@@ -77,6 +78,7 @@ def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, An
         "view": None
         if view is None or picture.deserted
         else {
+            "generation": str(view.generation),
             "epoch": view.epoch,
             "coordinator": view.coordinator,
             "fanout": view.fanout,
@@ -136,13 +138,16 @@ def status_lines(fields: dict[str, Any]) -> list[str]:
         lines.append(f"  {peer['id']} at {where}{'' if peer['id'] in members else ', not in the view'}")
         if peer["links"]:
             lines.append(f"    links: {'; '.join(map(_link_words, peer['links']))}")
+        if peer["waits"]:
+            lines.append(f"    waits: {peer['waits']}")
     for peer, addresses in fields["silent"].items():
         lines.append(f"announced, but silent: {peer} at {', '.join(addresses) or 'no address'}")
     if view is None:
         lines.append("view: none")
     else:
         count = len(view["members"])
-        lines.append(f"view: epoch {view['epoch']}, fan-out {view['fanout']}, {count} member{'s' * (count != 1)}")
+        where = f"generation {view['generation']}, epoch {view['epoch']}, fan-out {view['fanout']}"
+        lines.append(f"view: {where}, {count} member{'s' * (count != 1)}")
     return lines
 
 

@@ -173,8 +173,9 @@ def _numbers(progress: Progress, elapsed: float) -> RenderableType:
         table.add_row("sum", quality(last) if last.exact else f"[bold red]{quality(last)}[/]")
         exact = sum(1 for record in progress.records.values() if record.exact)
         table.add_row("exact so far", f"{exact} of {len(progress.records)}")
-    epoch = "-" if progress.view is None else f"epoch {progress.view.epoch}, fan-out {progress.view.fanout}"
-    table.add_row("view", epoch)
+    view = progress.view
+    table.add_row("generation", "-" if view is None else str(view.generation))
+    table.add_row("view", "-" if view is None else f"epoch {view.epoch}, fan-out {view.fanout}")
     table.add_row("elapsed", duration(elapsed))
     for at, fault in enumerate(progress.marks.labels):
         table.add_row("" if at else "faults", Text(fault, "bold red"))

@@ -185,7 +185,9 @@ def _time(axes: Any, result: JobResult, rounds: list[int]) -> None:
 
 def _mark_views(axes: Any, result: JobResult) -> None:
     pairs = zip(result.records, result.records[1:], strict=False)
-    changes = [after.round for before, after in pairs if after.epoch != before.epoch]
+    changes = [
+        after.round for before, after in pairs if (after.generation, after.epoch) != (before.generation, before.epoch)
+    ]
     for at, change in enumerate(changes):
         label = "new view" if at == 0 else None
         axes.axvline(change - 0.5, color=_RED, linewidth=0.9, linestyle=":", label=label)

@@ -17,6 +17,7 @@ from edgepeer.emulation.faults.marks import Marks
 from edgepeer.emulation.result import JobResult, Quality
 from edgepeer.errors import JobError
 from edgepeer.fabric.documents import PeerReport, Presence, RoundRecord, Telemetry
+from edgepeer.ids import generation_order
 from edgepeer.peer.round_log import LoggedRound
 from edgepeer.topology.view import View
 from edgepeer.training.job import Job
@@ -45,7 +46,7 @@ class Progress:
         self.reports: dict[str, PeerReport] = {}
         self.records: dict[int, RoundRecord] = {}
         """By round; of two records of one round the one of the later view counts, and its coordinator's."""
-        self._ranks: dict[int, tuple[int, bool]] = {}
+        self._ranks: dict[int, tuple[tuple[int, str], int, bool]] = {}
         self._paths: dict[int, frozenset[tuple[str, str]]] = {}
         self._stride = 2
         self._shared: dict[Any, Any] = {}
@@ -116,7 +117,7 @@ class Progress:
         )
         used = self._paths.get(record.round, frozenset()) | {(path, peer) for path in record.paths}
         self._paths[record.round] = self._share(used)
-        rank = (record.epoch, coordinator)
+        rank = (generation_order(record.generation), record.epoch, coordinator)
         known = self._ranks.get(record.round)
         if known is not None and known >= rank:
             return False

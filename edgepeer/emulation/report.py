@@ -88,9 +88,12 @@ def report_fields(result: JobResult) -> dict[str, Any]:
         "bytes_sent_per_peer": result.bytes_sent,
         "parameter_digests": result.digests,
         "view_epochs": result.view_epochs,
+        "generations": result.generations,
         "rounds_detail": [
             {
                 "round": record.round,
+                "generation": record.generation,
+                "epoch": record.epoch,
                 "seconds": record.seconds,
                 "phases": {name: getattr(record, f"{name}_seconds") for name in _PHASES},
                 "contributors": record.contributors,

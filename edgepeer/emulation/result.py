@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from edgepeer.emulation.faults.marks import FaultRecord
 from edgepeer.fabric.documents import PeerReport, RoundRecord
+from edgepeer.ids import generation_order
 from edgepeer.training.job import Job
 
 __all__ = ["JobResult", "Quality", "Spread"]
@@ -152,7 +153,12 @@ class JobResult:
     @property
     def view_epochs(self) -> int:
         """Under how many views rounds were done."""
-        return len({record.epoch for record in self.records})
+        return len({(record.generation, record.epoch) for record in self.records})
+
+    @property
+    def generations(self) -> tuple[str, ...]:
+        """In which generations rounds were done, oldest first: more than one where most of the fleet was lost."""
+        return tuple(sorted({record.generation for record in self.records} - {""}, key=generation_order))
 
     @property
     def unreported(self) -> int:

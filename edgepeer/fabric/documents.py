@@ -33,6 +33,7 @@ _Address = Annotated[str, msgspec.Meta(max_length=128)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0)]
 _Path = Annotated[str, msgspec.Meta(max_length=80)]
+_Generation = Annotated[str, msgspec.Meta(max_length=24, pattern=r"^([0-9]{1,10}-[0-9a-f]{8})?\Z")]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -101,6 +102,8 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """As `accuracy`, where numbers are learned: the mean absolute error ..."""
     rmse: float | None = None
     """... and the root of the mean squared one."""
+    generation: _Generation = ""
+    """In which the round has ended."""
 
 
 class LinkEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +125,8 @@ class LinkReport(msgspec.Struct, frozen=True, kw_only=True):
 
     peer: _Id
     links: Annotated[tuple[LinkEntry, ...], msgspec.Meta(max_length=MAX_LINKS)]
+    waits: Annotated[str, msgspec.Meta(max_length=MAX_ERROR_CHARS)] = ""
+    """Why the fleet can't go on, as far as this peer knows; empty if nothing is in its way."""
 
 
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,3 +164,5 @@ class PeerReport(msgspec.Struct, frozen=True, kw_only=True):
     rmse: float | None = None
     diverged: _Count = 0
     """The first round whose loss was not finite; 0: there was none."""
+    generation: _Generation = ""
+    """That the peer was in when it said so."""

@@ -235,6 +235,6 @@ class _Agent:
             _log.error("job %s: %s", job.id, error)
             # Whoever can't do this job must not keep the others waiting, but may do the next one.
             self._peer.stand_aside()
-            await asyncio.Event().wait()
+            await run.hand_over()
         finally:
             run.close()

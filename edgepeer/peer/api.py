@@ -60,7 +60,8 @@ class Peer:
         listen: host:port for other peers to connect to; the default is for this machine only.
         advertise: addresses to announce instead of those that `listen` is reached under.
         fanout: children per peer in the tree, if this peer makes the fleet's first view.
-        quorum: how many peers may go on without the others; 0: a majority. If this peer makes the first view.
+        quorum: how many peers it takes to go on without the others, if that is more than a majority. If this peer
+            makes the first view.
         limits: when to give up on what.
         aside: listen only, until `come_back`: the others do not know of this peer.
         protocol: what rounds run by, see edgepeer.baselines; `static_timeout`, in seconds, is ft-tree-static's.
@@ -93,7 +94,7 @@ class Peer:
         if not 1 <= fanout <= MAX_FANOUT:
             raise ConfigError(f"fanout = {fanout}: must be from 1 to {MAX_FANOUT}")
         if not 0 <= quorum <= MAX_MEMBERS:
-            raise ConfigError(f"quorum = {quorum}: must be from 1 to {MAX_MEMBERS}, or 0 for the majority")
+            raise ConfigError(f"quorum = {quorum}: must be from 0, for a majority, to {MAX_MEMBERS}")
         self._broker = BrokerAddress.parse(broker)
         self._fabric_name = check_fabric(fabric)
         self._identity_args = (Path(state_dir) if state_dir is not None else None, peer_id)
@@ -260,6 +261,7 @@ class Peer:
             RoundTimeout: not all contributions came in time.
             ContributionMismatch: peers brought different sizes or dtypes.
             FellBehind: rounds were decided without this peer.
+            BegunAnew: a newer generation has begun, without this peer: what it had of the one before is given up.
             LeftFabric: this peer left, or was removed.
             PeerError: another allreduce of this peer has not ended: its round goes on even if the call was
                 cancelled.
@@ -324,6 +326,11 @@ class Peer:
         self._driver.dispatch(ev.Adopted(run, number))
 
     @property
+    def waits(self) -> str:
+        """Why the fleet can't go on, as far as this peer knows; empty if nothing is in its way."""
+        return self._driver.node.waits
+
+    @property
     def links(self) -> tuple[LinkState, ...]:
         """How this peer's links are, and what they run over."""
         return self._driver.node.link_states()
@@ -366,7 +373,7 @@ class Peer:
 
     def removed(self, effect: fx.Removed) -> None:
         self._view = None
-        self._rounds.installed(None)
+        self._rounds.removed(effect)
         self.bell.ring()
         if effect.wanted:
             self._left.set()

@@ -14,9 +14,11 @@ from typing import Final, Literal
 import msgspec
 
 from edgepeer.errors import JobError, WireError
+from edgepeer.topology.view import View
 from edgepeer.training.checkpoint import (
     Checkpoint,
     list_checkpoints,
+    newest_first,
     prune_checkpoints,
     read_checkpoint,
     write_atomically,
@@ -58,15 +60,16 @@ class Checkpoints:
         """Whether the state after this round is to be kept: every so many rounds, and the last."""
         return self.directory is not None and (number % self._every == 0 or last)
 
-    def save(self, job: Job, number: int, trainer: Trainer, *, epoch: int, members: tuple[str, ...]) -> None:
-        """Write the trainer's state after round `number`; a failure is told and counted."""
+    def save(self, job: Job, number: int, trainer: Trainer, view: View) -> None:
+        """Write the trainer's state after round `number`, which ended in `view`; a failure is told and counted."""
         if self.directory is None:
             return
         checkpoint = Checkpoint(
             job=job,
             round=number,
-            epoch=epoch,
-            members=members,
+            generation=view.generation,
+            epoch=view.epoch,
+            members=view.ids,
             digest=parameter_digest(trainer.parameters()),
             state=trainer.state(),
         )
@@ -103,7 +106,8 @@ class Checkpoints:
         return newest[1].job if newest is not None and newest[1].job.id not in self._over else None
 
     def restore(self, job: Job, trainer: Trainer) -> Checkpoint | None:
-        """Let the trainer go on from the newest checkpoint of this job that fits; None: there is none.
+        """Let the trainer go on from the newest checkpoint of this job that fits; None: there is none. Those of a newer
+        generation come first, whatever their round.
 
         Raises:
             JobError: the trainer did not become what the checkpoint holds.
@@ -139,7 +143,7 @@ class Checkpoints:
 
     def _paths(self) -> list[Path]:
         try:
-            return list_checkpoints(self.directory) if self.directory is not None else []
+            return newest_first(list_checkpoints(self.directory)) if self.directory is not None else []
         except OSError as error:
             _log.warning("checkpoints in %s can't be read: %s", self.directory, error.strerror or error)
             return []

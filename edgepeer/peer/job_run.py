@@ -234,14 +234,29 @@ class JobRun:
             count = self._peer.bell.count
             if self._incoming is not None:
                 await self._load(*self._incoming)
-                continue
-            ready = next((peer for peer, number in self._wanted.items() if 0 <= number <= self._applied), None)
-            if ready is not None:
-                del self._wanted[ready]
-                number, state = await self._state()
-                self._peer.give_state(ready, self._job.id, number, state)
-                continue
-            await self._peer.bell.wait(count)
+            elif not await self._give():
+                await self._peer.bell.wait(count)
+
+    async def hand_over(self) -> None:
+        """Having failed, give the state that is here to whoever asks, and may need it to go on. Until cancelled."""
+        try:
+            while self._trainer is not None:
+                count = self._peer.bell.count
+                if not await self._give():
+                    await self._peer.bell.wait(count)
+        except Exception as error:  # of the job's own code: whatever was wrong with it may be wrong with its state
+            _log.warning("job %s: its state can't be handed on: %s", self._job.id, error)
+        await asyncio.Event().wait()
+
+    async def _give(self) -> bool:
+        """Give the state to one that has asked for it. Returns whether there was one, and the state was here."""
+        ready = next((peer for peer, number in self._wanted.items() if 0 <= number <= self._applied), None)
+        if ready is None:
+            return False
+        del self._wanted[ready]
+        number, state = await self._state()
+        self._peer.give_state(ready, self._job.id, number, state)
+        return True
 
     async def _load(self, number: int, state: memoryview) -> None:
         trainer = self._require_trainer()
@@ -277,12 +292,16 @@ class JobRun:
             count = self._peer.bell.count
             view = self._peer.view
             if view is not None and view.run == self._job.id:
-                if self._applied < 0 and self._peer.committed == 0:
-                    self._applied = 0  # the run begins here: this peer's initial parameters are everybody's
+                if self._peer.committed == 0 != self._applied:
+                    self._applied = 0  # the run begins here: this peer's parameters are everybody's
                     self._peer.bell.ring()
                 if self._applied == self._peer.committed - self._peer.missed >= 0:
                     return view
             await self._peer.bell.wait(count)
+
+    def _is_due(self, number: int) -> bool:
+        """Whether this is still the round that comes next here."""
+        return self._applied == self._peer.committed - self._peer.missed == number - 1
 
     def _is_over(self) -> bool:
         """Whether no round is left to be done; with what is in the run's state, so that all peers say the same."""
@@ -305,6 +324,8 @@ class JobRun:
             try:
                 if self._code is None:
                     vector, weight = await computing.batch(view, number)
+                    if not self._is_due(number):
+                        continue  # out of the view and in again meanwhile, with the others' state
                     outcome = await self._peer.allreduce(vector, weight=weight)
                 else:
                     outcome = await self._peer.allreduce_chunks(computing.chunks(number))
@@ -313,6 +334,7 @@ class JobRun:
                 continue
             except (ContributionMismatch, RoundTimeout) as error:
                 self._rounds.failed(number, error)
+                self._applied = number  # given up by all: the state after it is what it was before
                 raise JobError(str(error)) from error
             if outcome.round != number:
                 raise JobError(f"round {outcome.round} came out where round {number} was due")
@@ -347,7 +369,7 @@ class JobRun:
             trainer.apply(mean[:-1])
             self._applied = number
             if self._checkpoints.due(number, last=last):
-                self._checkpoints.save(self._job, number, trainer, epoch=view.epoch, members=view.ids)
+                self._checkpoints.save(self._job, number, trainer, view)
             return trainer.evaluate(test.x_test, test.y_test) if due else None
 
         return await self._in_worker(apply)

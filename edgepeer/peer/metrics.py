@@ -151,6 +151,11 @@ class Metrics:
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"edgepeer_{name}", text, value)
+        of = GaugeMetricFamily(
+            "edgepeer_generation", "The generation of the view, by name and counter; 0 outside of any.", labels=["name"]
+        )
+        of.add_metric([str(view.generation) if view else ""], view.generation.counter if view else 0)
+        yield of
         yield GaugeMetricFamily("edgepeer_loss", "Mean training loss of the last round.", value=self._loss)
         tested = GaugeMetricFamily(
             "edgepeer_test",

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepeer.errors import ContributionMismatch, FellBehind, LeftFabric, PeerError, RoundTimeout
+from edgepeer.errors import BegunAnew, ContributionMismatch, FellBehind, LeftFabric, PeerError, RoundTimeout
 from edgepeer.ids import PeerId
 from edgepeer.protocol.effects import Phases
 from edgepeer.protocol.events import FloatVector
@@ -22,6 +22,7 @@ ABORTED: Final[dict[str, type[PeerError]]] = {
     "mismatch": ContributionMismatch,
     "timeout": RoundTimeout,
     "left": LeftFabric,
+    "anew": BegunAnew,
     "run": FellBehind,
 }
 """What a round that has no result raises, by cause."""
@@ -83,6 +84,8 @@ class Outcome:
 
     round: int
     """Number of the round within its run."""
+    generation: str
+    """The generation that it was decided in: in one, a round ends in one way only."""
     epoch: int
     """Epoch of the view in which it was decided."""
     contributors: tuple[PeerId, ...]

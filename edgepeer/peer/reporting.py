@@ -58,6 +58,7 @@ class RoundReporter:
         phases = outcome.phases
         record = RoundRecord(
             round=outcome.round,
+            generation=outcome.generation,
             epoch=outcome.epoch,
             seconds=seconds,
             allreduce_seconds=outcome.seconds,
@@ -125,6 +126,7 @@ class RoundReporter:
             **(evaluation._asdict() if evaluation is not None else {}),
             coordinator=coordinator,
             diverged=diverged,
+            generation=str(view.generation) if (view := self._peer.view) is not None else "",
         )
         self._peer.fabric.publish_retained(self._peer.fabric.topics.report(self._job.id, self._peer.id), report)
 

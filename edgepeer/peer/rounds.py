@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from edgepeer.errors import FellBehind, LeftFabric, NotReady, PeerError, RoundTimeout
-from edgepeer.ids import PeerId
+from edgepeer.errors import BegunAnew, FellBehind, LeftFabric, NotReady, PeerError, RoundTimeout
+from edgepeer.ids import Generation, PeerId
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.code_in_use import CodeInUse
 from edgepeer.peer.coded_work import CodedWork, Gradient, Pace
@@ -48,6 +48,10 @@ class Rounds:
         self._missed: deque[fx.RoundCommitted] = deque()
         self._behind = 0
         """The last of the coded rounds whose outcomes are lost, since the program did not ask for them; 0: none."""
+        self._done: tuple[str, Generation] | None = None
+        """The run and the generation of the last round whose outcome the program has had."""
+        self._given_up = ""
+        """Why such rounds count no more, until the program is told."""
 
     def run_on(self, driver: Driver) -> None:
         """The peer has started."""
@@ -77,6 +81,7 @@ class Rounds:
         code = self.code
         if code is None:
             raise PeerError("this peer's rounds are not coded: give it a code, as in Peer(code='cyclic:s=1')")
+        self._tell_what_is_given_up()
         if self.view is None and not self._missed:
             raise NotReady("this peer is in no view yet: await ready() first")
         if self._behind:
@@ -128,6 +133,7 @@ class Rounds:
             )
         if self.closed:
             raise LeftFabric("this peer has left the fabric")
+        self._tell_what_is_given_up()
         if self.view is None:
             raise NotReady("this peer is in no view yet: await ready() first")
         loop = asyncio.get_running_loop()
@@ -143,6 +149,11 @@ class Rounds:
                 self._driver.dispatch(ev.Abandoned())
             else:
                 timer.cancel()
+
+    def _tell_what_is_given_up(self) -> None:
+        if self._given_up:
+            why, self._given_up = self._given_up, ""
+            raise BegunAnew(why)
 
     def _time_out(self, seconds: float, round_: int) -> None:
         if self._driver.node.allreduce.committed >= round_:
@@ -166,15 +177,30 @@ class Rounds:
         if view is None or (self.view is not None and view.run != self.view.run):
             self._missed.clear()
             self._work, self._behind = None, 0
+        if self.view is None and view is not None and self._done is not None:
+            run, generation = self._done
+            if run == view.run and generation != view.generation:  # it began while this peer was out of the view
+                self._give_up(f"generation {view.generation} has begun, and what was done in {generation} is given up")
         self.view = view
         if view is not None and self._work is not None:  # also of a call that was cancelled: what it has still counts
             asyncio.get_running_loop().call_soon(self._enter, view)
+
+    def removed(self, effect: fx.Removed) -> None:
+        """In no view any more."""
+        if effect.anew and self._done is not None:
+            self._give_up(effect.reason)
+        self.installed(None)
+
+    def _give_up(self, why: str) -> None:
+        self._done, self._given_up = None, why
 
     def _enter(self, view: View) -> None:
         if self.view is view and self._work is not None:
             self._work.enter(view, self._me)
 
     def committed(self, effect: fx.RoundCommitted) -> None:
+        if effect.mine:
+            self._done = effect.run, effect.generation
         if effect.mine and self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(effect)
         elif self.code is not None and not effect.mine and self.view is not None and self.view.slots:
@@ -197,6 +223,8 @@ class Rounds:
 
     def aborted(self, effect: fx.RoundAborted) -> None:
         if effect.mine:
+            if effect.cause == "anew":
+                self._done = None  # the program hears of it now
             self.fail(ABORTED[effect.cause](f"round {effect.round}: {effect.reason}"))
 
     def behind(self, effect: fx.Behind) -> None:
@@ -211,6 +239,7 @@ class Rounds:
 def _outcome(effect: fx.RoundCommitted, began: float, shapes: Shapes) -> Outcome:
     return Outcome(
         round=effect.round,
+        generation=str(effect.generation),
         epoch=effect.epoch,
         contributors=effect.contributors,
         exact=effect.exact,

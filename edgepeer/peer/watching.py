@@ -29,7 +29,7 @@ class Watch:
         self._peer = peer
         self._view: View | None = None
         self._known: dict[str, tuple[str, str]] = {}
-        self._said: tuple[LinkEntry, ...] | None = None
+        self._said: LinkReport | None = None
 
     async def run(self) -> None:
         """Until cancelled, or the peer has left."""
@@ -43,7 +43,7 @@ class Watch:
 
     async def _watch_links(self) -> None:
         while True:
-            self.see_links(self._peer.links)
+            self.see_links(self._peer.links, self._peer.waits)
             await asyncio.sleep(EVERY_S)
 
     def see_view(self, view: View) -> None:
@@ -52,14 +52,16 @@ class Watch:
         joined, left = sorted(set(view.ids) - before), sorted(before - set(view.ids))
         self._view = view
         _log.info(
-            "view %d: %d peers, coordinator %s%s%s",
+            "view %d of generation %s: %d peers, coordinator %s%s%s",
             view.epoch,
+            view.generation,
             view.size,
             view.coordinator,
             _listed("; in: ", joined),
             _listed("; out: ", left),
             extra={
                 "fields": {
+                    "generation": str(view.generation),
                     "epoch": view.epoch,
                     "size": view.size,
                     "coordinator": view.coordinator,
@@ -70,8 +72,8 @@ class Watch:
             },
         )
 
-    def see_links(self, states: tuple[LinkState, ...]) -> None:
-        """Tell of links that have come or gone, or run over something else."""
+    def see_links(self, states: tuple[LinkState, ...], waits: str = "") -> None:
+        """Tell of links that have come or gone, or run over something else, and of what is in the fleet's way."""
         ours = [state for state in states if state.role != "other"]
         now: dict[str, tuple[str, str]] = {s.peer: (s.role, s.path if s.up and s.path else "down") for s in ours}
         for peer in sorted({*self._known, *now}):
@@ -84,10 +86,10 @@ class Watch:
             for s in ours[:MAX_LINKS]
             if s.role != "other"
         )
-        if self._said is None or _differ(self._said, entries):
-            self._said = entries
+        if self._said is None or self._said.waits != waits or _differ(self._said.links, entries):
+            self._said = LinkReport(peer=self._peer.id, links=entries, waits=waits)
             fabric = self._peer.fabric
-            fabric.publish_retained(fabric.topics.links(self._peer.id), LinkReport(peer=self._peer.id, links=entries))
+            fabric.publish_retained(fabric.topics.links(self._peer.id), self._said)
 
     def _tell(self, peer: str, old: tuple[str, str] | None, new: tuple[str, str] | None) -> None:
         role, path = new or old or ("", "")

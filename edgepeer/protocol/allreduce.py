@@ -75,13 +75,13 @@ class Allreduce(CodedRounds):
         self._begin()
         self._advance()
 
-    def leave(self, reason: str) -> None:
-        """In no view any more."""
-        self._drop_round("left", reason)
+    def leave(self, reason: str, *, anew: bool = False) -> None:
+        """In no view any more. `anew`: since another generation has begun."""
+        self._drop_round("anew" if anew else "left", reason)
         self.place.leave()
         self._coded.enter(None)
 
-    def _drop_round(self, cause: Literal["left", "run"], reason: str) -> None:
+    def _drop_round(self, cause: Literal["left", "anew", "run"], reason: str) -> None:
         if self._round.mine:
             self._emit(fx.RoundAborted(self.run, self.committed + 1, cause, reason, mine=True))
         self._round = Round()

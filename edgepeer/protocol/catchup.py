@@ -23,7 +23,7 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol.limits import Limits
 from edgepeer.wire.frames import State, StateRequest
 
-__all__ = ["PATIENCE_S", "Catchup"]
+__all__ = ["PATIENCE_S", "PROVIDING_S", "Catchup"]
 
 PATIENCE_S: Final = 5.0
 """How long a neighbour that is ahead may take to show it."""

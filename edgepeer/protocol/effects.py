@@ -150,8 +150,9 @@ class RoundAborted:
 
     run: str
     round: int
-    cause: Cause | Literal["left", "run"]
-    """Vectors did not fit together; somebody waited too long; this peer left the view; the run went on or ended."""
+    cause: Cause | Literal["left", "anew", "run"]
+    """Vectors did not fit together; somebody waited too long; this peer left the view, or another generation has begun
+    without it; the run went on or ended."""
     reason: str
     mine: bool
     """Whether this peer had contributed, and so waits for it."""

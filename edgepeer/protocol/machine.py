@@ -51,6 +51,10 @@ class Machine(Protocol):
     def view(self) -> View | None:
         """The view that this peer works in."""
 
+    @property
+    def waits(self) -> str:
+        """Why nothing comes of the view that this peer wants; empty if something does, or if it wants none."""
+
     def introduce(self, addresses: tuple[str, ...]) -> None:
         """Where this peer listens: to be said before it takes part in anything."""
 

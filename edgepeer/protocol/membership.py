@@ -181,7 +181,7 @@ class Membership:
 
         `there`: whom it has heard of just now; what can't be decided by these is not proposed.
         """
-        view = self.view
+        view, self.waits = self.view, ""
         if view is None or (self.leaving and view.size == 1):
             return None
         # Not before the view is settled: till then each of its lives may be needed to decide what follows.

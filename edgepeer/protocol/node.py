@@ -106,6 +106,16 @@ class Node(Wiring):
     def view(self) -> View | None:
         return self.membership.view
 
+    @property
+    def waits(self) -> str:
+        """Why nothing comes of the view that this peer wants, and who does not answer; empty if something does."""
+        why, view = self.membership.waits, self.view
+        silent = [peer for peer in view.ids if peer not in self.succession.there] if view is not None and why else []
+        if not silent:
+            return why
+        names = ", ".join(silent[:5]) + (f" and {len(silent) - 5} more" if len(silent) > 5 else "")
+        return f"{why}; no answer from {names}"
+
     def introduce(self, addresses: tuple[str, ...]) -> None:
         """Where this peer listens: to be said before it takes part in anything."""
         self.membership.me = msgspec.structs.replace(self.membership.me, addresses=addresses)
@@ -573,7 +583,8 @@ class Node(Wiring):
         if was_coordinator:
             self._emit(fx.PublishView(None))
         before = self.view
-        self.allreduce.leave(reason)
+        anew = view is not None and before is not None and view.generation != before.generation
+        self.allreduce.leave(reason, anew=anew)
         self.neighbours.reset()
         self.membership.exit()
         self.succession.enter(None)
@@ -583,7 +594,6 @@ class Node(Wiring):
             self.membership.new_life()
         self.links.want((), self._now)
         self.paths.view = None
-        anew = view is not None and before is not None and view.generation != before.generation
         self._emit(fx.Removed(reason, wanted, anew))
         if not wanted:
             self._emit(fx.PublishPresence())

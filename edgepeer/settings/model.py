@@ -117,7 +117,7 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
     ] = 2
     quorum: Annotated[
         Annotated[int, Meta(ge=0, le=4096)],
-        _says("How many peers may go on without the others; 0: a majority. The fleet's first peer decides."),
+        _says("Peers it takes to go on without the others, if more than a majority. The fleet's first peer decides."),
     ] = 0
     protocol: Annotated[ProtocolName, _says("What rounds run by; all peers of a fabric must use the same.")] = "ft-tree"
     static_timeout: Annotated[
@@ -259,7 +259,7 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
     fanout: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("Children of each peer in the tree.")] = 2
     quorum: Annotated[
         Annotated[int, Meta(ge=0, le=4096)],
-        _says("How many peers may go on without the others; 0: a majority."),
+        _says("Peers it takes to go on without the others, if more than a majority."),
     ] = 0
     protocol: Annotated[ProtocolName, _says("What rounds run by; all peers of a fabric must use the same.")] = "ft-tree"
     static_timeout: Annotated[

@@ -4,7 +4,7 @@ A file is complete or it is not there: it is written beside its place, brought t
 reads one finds every damage, by length and digest, and may fall back to the file before it.
 
 Layout: 8 bytes magic and version; header length, 32 bits, little-endian; a msgpack header with the job, the round,
-the view's epoch and members, the digest of the parameters and the length of the state; the state, as
+the view's generation, epoch and members, the digest of the parameters and the length of the state; the state, as
 `state.pack_state` makes it; a 128-bit xxHash of all before it. It detects damage, not forgery.
 """
 
@@ -14,19 +14,22 @@ import contextlib
 import os
 import re
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, BinaryIO, Final
 
 import msgspec
 import xxhash
 
 from edgepeer.errors import VersionError, WireError
+from edgepeer.ids import Generation
 from edgepeer.training.job import Job
 
 __all__ = [
     "Checkpoint",
     "list_checkpoints",
+    "newest_first",
     "prune_checkpoints",
     "read_checkpoint",
     "write_atomically",
@@ -48,6 +51,7 @@ _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
 class _Header(msgspec.Struct, frozen=True, kw_only=True):
     job: Job
     round: Annotated[int, msgspec.Meta(ge=0)]
+    generation: Generation | None = None
     epoch: Annotated[int, msgspec.Meta(ge=0)]
     members: Annotated[tuple[_Id, ...], msgspec.Meta(max_length=4096)]
     digest: Annotated[str, msgspec.Meta(max_length=64)]
@@ -61,6 +65,8 @@ class Checkpoint:
     job: Job
     round: int
     """The last round in the parameters."""
+    generation: Generation | None
+    """That the round ended in; None in files from before there were any."""
     epoch: int
     """Of the view that the round ended in."""
     members: tuple[str, ...]
@@ -99,23 +105,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
         WireError: it is damaged, cut short, or no checkpoint at all.
     """
     with path.open("rb") as file:
+        prefix, encoded, header = _read_header(path, file)
         size = os.fstat(file.fileno()).st_size
-        prefix = file.read(_PREFIX.size)
-        if len(prefix) < _PREFIX.size:
-            raise WireError(f"{path}: {size} bytes are too short for a checkpoint")
-        magic, version, header_length = _PREFIX.unpack(prefix)
-        if magic != _MAGIC:
-            raise WireError(f"{path}: is not a checkpoint")
-        if version != _VERSION:
-            raise VersionError(f"{path}: checkpoint of version {version}; this build reads {_VERSION}")
-        if header_length > _HEADER_LIMIT_BYTES:
-            raise WireError(f"{path}: damaged: a header of {header_length} bytes is over the limit")
-        encoded = file.read(header_length)
-        try:
-            header = msgspec.msgpack.decode(encoded, type=_Header)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise WireError(f"{path}: damaged or cut short: {error}") from error
-        if size != _PREFIX.size + header_length + header.state_bytes + _DIGEST_BYTES:
+        if size != len(prefix) + len(encoded) + header.state_bytes + _DIGEST_BYTES:
             raise WireError(f"{path}: cut short, or longer than it says: {size} bytes")
         rest = file.read(header.state_bytes + _DIGEST_BYTES)
     state = memoryview(rest)[: header.state_bytes]
@@ -127,11 +119,48 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(
         job=header.job,
         round=header.round,
+        generation=header.generation,
         epoch=header.epoch,
         members=header.members,
         digest=header.digest,
         state=state,
     )
+
+
+def _read_header(path: Path, file: BinaryIO) -> tuple[bytes, bytes, _Header]:
+    """What comes before the state: the prefix, the header's bytes, the header."""
+    prefix = file.read(_PREFIX.size)
+    if len(prefix) < _PREFIX.size:
+        raise WireError(f"{path}: {len(prefix)} bytes are too short for a checkpoint")
+    magic, version, header_length = _PREFIX.unpack(prefix)
+    if magic != _MAGIC:
+        raise WireError(f"{path}: is not a checkpoint")
+    if version != _VERSION:
+        raise VersionError(f"{path}: checkpoint of version {version}; this build reads {_VERSION}")
+    if header_length > _HEADER_LIMIT_BYTES:
+        raise WireError(f"{path}: damaged: a header of {header_length} bytes is over the limit")
+    encoded = file.read(header_length)
+    try:
+        return prefix, encoded, msgspec.msgpack.decode(encoded, type=_Header)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise WireError(f"{path}: damaged or cut short: {error}") from error
+
+
+def newest_first(paths: Iterable[Path]) -> list[Path]:
+    """In the order in which to try to go on from them: of a newer generation, of a later round, written later.
+
+    Taken as they say: nothing but the header is read. Where that can't be, the reader is to hear of it first.
+    """
+
+    def standing(path: Path) -> tuple[bool, Generation, int, int]:
+        try:
+            with path.open("rb") as file:
+                header = _read_header(path, file)[-1]
+        except (OSError, WireError):
+            return True, Generation(), 0, _number(path)
+        return False, header.generation or Generation(), header.round, _number(path)
+
+    return sorted(paths, key=standing, reverse=True)
 
 
 def list_checkpoints(directory: Path) -> list[Path]:

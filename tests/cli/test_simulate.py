@@ -264,7 +264,7 @@ def test_an_exploration_ends_after_so_many_states(edgepeer_simulate: Run) -> Non
 def test_an_exploration_prints_how_it_comes_to_what_breaks(
     edgepeer_simulate: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(View, "has_quorum", lambda self, peers, dead=(): True)
+    monkeypatch.setattr(View, "may_go_on", lambda self, peers, *, settled: True)
     code, out, error = edgepeer_simulate("explore", "--peers", "2", "--faults", "1", "--depth", "1")
     assert (code, error) == (1, "")
     assert "\nbroken: p1 ends round 2 with the sum over p1, but p0 with the sum over p0\n" in out

@@ -47,11 +47,14 @@ def test_report(tmp_path: Path, running: Progress, told: Told, finish: Finish) -
         "bytes_sent_per_peer": dict.fromkeys(told.peers, 1_600_000),
         "parameter_digests": dict.fromkeys(told.peers, "ab" * 8),
         "view_epochs": 1,
+        "generations": ["1-00c0ffee"],
         "faults": [],
     }
     assert [entry["round"] for entry in detail] == list(range(1, 11))
     assert detail[0] == {
         "round": 1,
+        "generation": "1-00c0ffee",
+        "epoch": 3,
         "seconds": 0.1,
         "phases": {"compute": 0.05, "waited": 0.012, "broadcast": 0.007, "decided": 0.001},
         "contributors": list(told.peers),

@@ -8,19 +8,24 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from edgepeer.errors import ConfigError, JobError
+from edgepeer.ids import Generation
 from edgepeer.peer.checkpoints import Checkpoints
 from edgepeer.settings import PeerSettings
+from edgepeer.topology.view import Member, View
 from edgepeer.training import checkpoint as files
 from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
 from edgepeer.training.job import new_job
 from edgepeer.training.numpy_trainer import NumpyTrainer
 
 JOB = new_job(id="j1", rounds=25)
-MEMBERS = ("a", "b", "c")
+VIEW = View(
+    generation=Generation(counter=2), epoch=7, members=tuple(Member(id=name, incarnation=1) for name in ("a", "b", "c"))
+)
 
 
 def trainer(hidden: int = 3, *, steps: int = 0) -> NumpyTrainer:
@@ -30,8 +35,8 @@ def trainer(hidden: int = 3, *, steps: int = 0) -> NumpyTrainer:
     return made
 
 
-def save(store: Checkpoints, number: int, job: Any = JOB, hidden: int = 3) -> None:
-    store.save(job, number, trainer(hidden, steps=number), epoch=7, members=MEMBERS)
+def save(store: Checkpoints, number: int, job: Any = JOB, hidden: int = 3, view: View = VIEW) -> None:
+    store.save(job, number, trainer(hidden, steps=number), view)
 
 
 @pytest.fixture
@@ -55,6 +60,16 @@ def test_off_means_nothing_is_written_or_read(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_a_newer_generation_comes_before_a_later_round(store: Checkpoints) -> None:
+    """What was done in an earlier generation is given up, wherever it had come to."""
+    for number, counter in ((2, 3), (4, 3), (9, 2)):
+        save(store, number, view=msgspec.structs.replace(VIEW, generation=Generation(counter=counter)))
+    restored = store.restore(JOB, fresh := trainer())
+    assert restored is not None
+    assert (restored.round, restored.generation) == (4, Generation(counter=3))
+    assert np.array_equal(fresh.parameters(), trainer(steps=4).parameters())
+
+
 def test_the_newest_is_restored(store: Checkpoints) -> None:
     for number in (2, 4, 6, 8):
         save(store, number)
@@ -64,7 +79,7 @@ def test_the_newest_is_restored(store: Checkpoints) -> None:
     mine = trainer()
     restored = store.restore(JOB, mine)
     assert restored is not None
-    assert (restored.round, restored.epoch, restored.members) == (8, 7, MEMBERS)
+    assert (restored.round, restored.epoch, restored.members) == (8, 7, VIEW.ids)
     assert mine.state() == trainer(steps=8).state()
 
 

@@ -18,7 +18,7 @@ from peer_fleet import DEADLINE_S
 
 from edgepeer.errors import ConfigError
 from edgepeer.fabric.broker import EmbeddedBroker
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.peer.agent import run_agent
 from edgepeer.peer.checkpoints import Checkpoints
 from edgepeer.peer.metrics import Metrics
@@ -63,6 +63,7 @@ def outcome(*, exact: bool = True) -> Outcome:
     vector, shapes = flatten(np.ones(3, np.float32))
     return Outcome(
         round=7,
+        generation="3-00c0ffee",
         epoch=4,
         contributors=(PeerId("a"), PeerId("b")),
         exact=exact,
@@ -84,7 +85,7 @@ def a_peer(links: tuple[LinkState, ...]) -> Any:
     return SimpleNamespace(
         id="a",
         fabric=fabric,
-        view=View(epoch=4, members=members),
+        view=View(generation=Generation(counter=3, nonce=0xC0FFEE), epoch=4, members=members),
         committed=7,
         traffic=Traffic(bytes_sent=10, bytes_received=20, frames_rejected=1),
         links=links,
@@ -122,6 +123,7 @@ async def test_a_scrape_says_how_the_peer_is(metrics: Metrics) -> None:
     metrics.aborted()
     seen = await scrape(metrics.url)
     expected = {
+        "edgepeer_generation{name=3-00c0ffee}": 3,
         "edgepeer_rounds_total{outcome=exact}": 1,
         "edgepeer_rounds_total{outcome=inexact}": 1,
         "edgepeer_rounds_total{outcome=aborted}": 1,

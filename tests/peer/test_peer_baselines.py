@@ -90,7 +90,7 @@ async def test_two_protocols_in_one_fabric_are_refused_with_a_reason(
         if "runs rounds by 'tree', this fabric by 'ring'" in text % arguments:
             refused.set()
 
-    monkeypatch.setattr(logging.getLogger("edgepeer.peer.session"), "warning", hear)
+    monkeypatch.setattr(logging.getLogger("edgepeer.peer.switchboard"), "warning", hear)
     async with peer_at(broker, "a", protocol="ring") as ring:
         await view_of(ring, "a")
         async with peer_at(broker, "b", protocol="tree"), asyncio.timeout(DEADLINE_S):

@@ -19,12 +19,14 @@ from edgepeer.peer.reporting import RoundReporter
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.protocol.effects import Phases
 from edgepeer.training.job import new_job
+from edgepeer.transport.base import Traffic
 
 
 def outcome(*names: str, exact: bool) -> Outcome:
     vector, shapes = flatten(np.ones(3, np.float32))
     return Outcome(
         round=12,
+        generation="2-00c0ffee",
         epoch=4,
         contributors=tuple(map(PeerId, names)),
         exact=exact,
@@ -46,7 +48,7 @@ def published() -> list[Telemetry]:
 @pytest.fixture
 def reporter(published: list[Telemetry]) -> RoundReporter:
     fabric = SimpleNamespace(topics=Topics("lab"), publish_event=lambda topic, document: published.append(document))
-    peer: Any = SimpleNamespace(id="a", fabric=fabric)
+    peer: Any = SimpleNamespace(id="a", fabric=fabric, traffic=Traffic())
     return RoundReporter(peer, new_job(id="j1"), RoundLog(None), Metrics(None))
 
 
@@ -60,7 +62,7 @@ async def test_a_round_is_told_at_debug(
             seconds=0.05,
             compute_seconds=0.004,
             loss=0.5,
-            accuracy=None,
+            evaluation=None,
             coordinator=exact,
         )
     first, second = caplog.records

@@ -99,6 +99,12 @@ def test_a_report_is_bounded(watch: Watch, fabric: Fabric) -> None:
     assert msgspec.convert(msgspec.to_builtins(report), LinkReport) == report
 
 
+def test_what_the_fleet_waits_for_is_reported_until_it_is_over(watch: Watch, fabric: Fabric) -> None:
+    for waits in ("", "too few", "too few", ""):
+        watch.see_links((link("b"),), waits)
+    assert [report.waits for report in fabric.published] == ["", "too few", ""]
+
+
 def test_a_view_is_told_of(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
     def view(epoch: int, *names: str) -> View:
         return View(epoch=epoch, members=tuple(Member(id=name, incarnation=1) for name in names), run="j1")
@@ -106,6 +112,7 @@ def test_a_view_is_told_of(watch: Watch, caplog: pytest.LogCaptureFixture) -> No
     watch.see_view(view(3, "a", "b"))
     watch.see_view(view(4, "b", "c"))
     assert caplog.records[1].__dict__["fields"] == {
+        "generation": "1-00000000",
         "epoch": 4,
         "size": 2,
         "coordinator": "b",
@@ -114,8 +121,8 @@ def test_a_view_is_told_of(watch: Watch, caplog: pytest.LogCaptureFixture) -> No
         "left": ["a"],
     }
     assert told(caplog) == [
-        "view 3: 2 peers, coordinator a; in: a, b",
-        "view 4: 2 peers, coordinator b; in: c; out: a",
+        "view 3 of generation 1-00000000: 2 peers, coordinator a; in: a, b",
+        "view 4 of generation 1-00000000: 2 peers, coordinator b; in: c; out: a",
     ]
 
 

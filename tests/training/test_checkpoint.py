@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepeer.errors import VersionError, WireError
+from edgepeer.ids import Generation
 from edgepeer.training import checkpoint as module
 from edgepeer.training.checkpoint import (
     Checkpoint,
@@ -28,12 +29,20 @@ from edgepeer.training.checkpoint import (
 from edgepeer.training.job import new_job
 
 JOB = new_job(id="j1", rounds=50, wait_for=3, model_config="{}")
-FIRST = Checkpoint(job=JOB, round=10, epoch=3, members=("a", "b"), digest="d1", state=b"state after ten rounds")
+FIRST = Checkpoint(
+    job=JOB,
+    round=10,
+    generation=Generation(counter=2, founders=2, nonce=7),
+    epoch=3,
+    members=("a", "b"),
+    digest="d1",
+    state=b"state after ten rounds",
+)
 SECOND = replace(FIRST, round=20, digest="d2", state=b"and after twenty")
 
 
 def fields(checkpoint: Checkpoint) -> tuple[Any, ...]:
-    names = ("job", "round", "epoch", "members", "digest")
+    names = ("job", "round", "generation", "epoch", "members", "digest")
     return (*(getattr(checkpoint, name) for name in names), bytes(checkpoint.state))
 
 
