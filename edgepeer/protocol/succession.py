@@ -100,6 +100,8 @@ class Succession:
         self.highest = 0
         """The highest ballot that was heard of."""
         self._campaign: _Campaign | None = None
+        self._led = 0
+        """The last ballot of its own: none is led twice."""
         self.asked = 0
         """How often this peer has asked the others."""
         self._again_at = 0.0
@@ -247,7 +249,8 @@ class Succession:
             return
         self._passing = 0
         self._give_up()
-        self._campaign = _Campaign((max(self.highest, self.promised) // MAX_MEMBERS + 1) * MAX_MEMBERS + position)
+        self._led = (max(self.highest, self.promised, self._led) // MAX_MEMBERS + 1) * MAX_MEMBERS + position
+        self._campaign = _Campaign(self._led)
         if not position:
             self._promise_myself(self._campaign)
 

@@ -64,14 +64,18 @@ class Council:
         self.proposals: dict[int, View] = {}
         self.chosen: dict[PeerId, View] = {}
         """What somebody has found to be chosen."""
+        self.led: dict[PeerId, int] = {}
+        self.void: set[int] = set()
+        """Ballots that their leaders have given up: nobody will ever count their votes."""
 
     def fork(self, name: str) -> Council:
         """Another that has come as far, for something to happen to this one."""
         other, life = copy(self), self[name]
         other.outbox, other.post, other.chosen = [], [], self.chosen.copy()
+        other.led, other.void = self.led.copy(), self.void.copy()
         other.accepted = {key: by.copy() for key, by in self.accepted.items()}
         twin = copy(life)
-        twin._emit, twin._seen, twin._answers = other.outbox.append, life._seen.copy(), life._answers.copy()
+        twin._emit, twin.seen, twin.answers = other.outbox.append, life.seen.copy(), life.answers.copy()
         twin.standings = life.standings.copy()
         if (led := life._campaign) is not None:
             twin._campaign = copy(led)
@@ -92,7 +96,7 @@ class Council:
                 campaign = led.ballot, promises, proposed, frozenset(led.accepts), led.again, led.repeated, before
             if life.accepted is not None:
                 accepted = life.accepted[0], life.accepted[1].stamp
-            states.append((name, life.promised, accepted, life.highest, life.number, frozenset(life._seen), campaign))
+            states.append((name, life.promised, accepted, life.highest, life.number, frozenset(life.seen), campaign))
         return tuple(states)
 
     def __getitem__(self, name: str) -> Succession:
@@ -109,14 +113,14 @@ class Council:
     def ask(self, name: str, *, lead: bool) -> None:
         """Ask who is there, or for promises; and propose what is to be proposed with those of a quorum."""
         me, life = PeerId(name), self[name]
-        if me not in self.dead:
+        if me not in self.dead and me not in self.chosen:
             self.now += 1.0
             life.ask(self.neighbours(me), self.now, 0.5, self.standing(me), lead=lead)
             self._took_place(me)
 
     def propose(self, name: str, wanted: View) -> None:
         me = PeerId(name)
-        if me not in self.dead:
+        if me not in self.dead and me not in self.chosen:
             self.now += 1.0
             self[name].propose(wanted, self.neighbours(me), self.now, 0.5, self.standing(me))
             self._took_place(me)
@@ -132,7 +136,7 @@ class Council:
         """It arrives; it stays under way if the test does not take it out."""
         me = message.target
         life, frame = self.lives[me], message.frame
-        if me in self.dead:
+        if me in self.dead or me in self.chosen:  # who knows what follows works there
             return
         links, mine = self.neighbours(me) if self.passing else [], self.standing(me)
         match frame:
@@ -156,6 +160,9 @@ class Council:
             self.post.append(Message(me, effect.peer, effect.frame, bytes(effect.payload or b"")))
         self.outbox.clear()
         life = self.lives[me]
+        if (before := self.led.get(me, -1)) not in (-1, life.leading) and me not in self.chosen:
+            self.void.add(before)
+        self.led[me] = life.leading
         if life.accepted is not None:
             ballot, proposal = life.accepted
             self.accepted.setdefault((ballot, proposal.stamp), set()).add(me)
@@ -174,10 +181,12 @@ class Council:
     # -- the plain account ------------------------------------------------------------------------------------------
 
     def decisions(self) -> set[int]:
-        """The stamps of all proposals that a quorum has accepted in one ballot."""
+        """The stamps of all proposals that a quorum has accepted in one ballot that may still be concluded."""
         return {
-            stamp for (_, stamp), by in self.accepted.items() if self.view.may_go_on(by, settled=True)
-        }  # fmt: skip
+            stamp
+            for (ballot, stamp), by in self.accepted.items()
+            if ballot not in self.void and self.view.may_go_on(by, settled=True)
+        }
 
     def check(self) -> None:
         """At most one view follows, and nobody takes another for it."""
