@@ -393,7 +393,7 @@ def test_a_machine_that_forgets_what_it_holds_is_found(monkeypatch: pytest.Monke
     monkeypatch.setattr(Round, "restart", restart)
     find, _ = found(TRIO, ONE_SURPRISE)
     assert find is not None
-    assert find.complaint == "p1 ends round 2 with the sum over p1, p2, but p0 with the sum over p0, p1, p2"
+    assert find.complaint == "nobody in view 3 (p1/1, p2/1) holds the end of round 2, which counts"
     assert replay(TRIO, find) == find.complaint
     told = list(lines(TRIO, find))
     assert sum(line.startswith(" ! ") for line in told) == 1
