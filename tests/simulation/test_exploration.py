@@ -7,28 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 
+import msgspec
 import pytest
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import allreduce, ending
 from edgepeer.protocol.deciding import Deciding
-from edgepeer.protocol.links import Links
+from edgepeer.protocol.membership import Membership
 from edgepeer.protocol.node import Node
 from edgepeer.protocol.round import Round
+from edgepeer.protocol.succession import Succession
 from edgepeer.simulation.exploration.canon import NOW, Canon
 from edgepeer.simulation.exploration.checks import Violation
 from edgepeer.simulation.exploration.fleet import Fleet
-from edgepeer.simulation.exploration.life import LIMITS
+from edgepeer.simulation.exploration.life import LIMITS, Facts
 from edgepeer.simulation.exploration.search import Bounds, Find, Search, recover
 from edgepeer.simulation.exploration.shared import explore
 from edgepeer.simulation.exploration.state import Setting, State
 from edgepeer.simulation.exploration.telling import lines, replay
 from edgepeer.topology import view as view_module
 from edgepeer.topology.view import Member, View
+from edgepeer.wire.frames import Vote
 
 PAIR = Setting(peers=2, faults=1)
 TRIO = Setting(peers=3, faults=1)
 ONE_SURPRISE = Bounds(depth=1)
+DUEL = Setting(peers=3, faults=2, kinds=("isolate",))
 
 
 def found(setting: Setting, bounds: Bounds) -> tuple[Find | None, Search]:
@@ -230,7 +234,7 @@ def test_a_quorum_of_any_half_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_module, "enough", half_without_the_head)
     find, search = found(PAIR, bounds)
     assert find is not None
-    assert find.complaint == "view 2 has two successors: p0/1; p1/1"
+    assert find.complaint == "two views of epoch 3: p0/1; p1/1"
     assert search.tally.states < 1500
 
 
@@ -245,6 +249,111 @@ def test_a_quorum_of_anybody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     find, _ = found(TRIO, bounds)
     assert find is not None
     assert find.complaint == "two views of epoch 3: p0/1; p1/1, p2/1"
+
+
+def guards_ignored(self: View, peers: Container[PeerId], *, settled: bool) -> bool:
+    return view_module.enough(self.ids, peers, self.quorum)
+
+
+def test_guards_keep_what_only_their_holders_know() -> None:
+    """A view of two that follows one of four: whoever is left alone of it may not go on before it is settled."""
+    four = View(epoch=1, members=tuple(Member(id=f"p{at}", incarnation=1) for at in range(4)))
+    two = four.successor(first_round=2, without=[PeerId("p2"), PeerId("p3")], settled=True)
+    assert guards_ignored(two, [PeerId("p0")], settled=False)
+    assert not two.may_go_on([PeerId("p0")], settled=False)
+    assert two.may_go_on([PeerId("p0")], settled=True)
+
+
+def accepted_and_cut_off(fleet: Fleet) -> State:
+    """p2 has accepted what p1 has proposed without p0; then p0 is back, and p1 gone before it knows."""
+    state = fleet.after(fleet.formed()._replace(rounds=1), ("isolate", 0))
+    state = usually(fleet, state, lambda state: facts(fleet, state, 2).accepted is not None)
+    return fleet.after(fleet.after(state, ("isolate", 1)), ("heal", ("isolate", 0)))
+
+
+def facts(fleet: Fleet, state: State, peer: int) -> Facts:
+    found = fleet.facts(state, peer)
+    assert found is not None
+    return found
+
+
+def test_a_candidate_that_ignores_what_others_have_accepted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(DUEL)
+    state = usually(fleet, accepted_and_cut_off(fleet), lambda state: facts(fleet, state, 0).leading > 4097)
+    for _ in range(100):
+        action = fleet.usual(state)
+        assert action is not None
+        state = fleet.after(state, action)
+    assert facts(fleet, state, 0).view == facts(fleet, state, 2).view  # whom p2's word binds waits for p1
+    real = Succession.on_vote
+
+    def on_vote(self: Succession, vote: Vote, accepted: View | None, document: bytes | None) -> None:
+        if self.leading >= 0 and not self.proposed:
+            vote, accepted = msgspec.structs.replace(vote, accepted=-1), None
+        real(self, vote, accepted, document)
+
+    monkeypatch.setattr(Succession, "on_vote", on_vote)
+    fleet = Fleet(DUEL)
+    state = accepted_and_cut_off(fleet)
+    with pytest.raises(Violation, match=r"^view 2 has two successors: p1/1, p2/1; p0/1, p1/1, p2/1$"):
+        usually(fleet, state, lambda state: False)
+
+
+def both_lead(fleet: Fleet) -> State:
+    """p2 has promised p1, whose proposal is still under way, and then p0, which proposes, too; then p1 is back."""
+    state = fleet.after(fleet.formed()._replace(rounds=1), ("isolate", 0))
+    state = usually(fleet, state, lambda state: facts(fleet, state, 1).accepted is not None)
+    state = fleet.after(fleet.after(state, ("isolate", 1)), ("heal", ("isolate", 0)))
+    state = usually(fleet, state, lambda state: facts(fleet, state, 0).accepted is not None)
+    assert facts(fleet, state, 2).accepted is None
+    state = fleet.after(state, ("heal", ("isolate", 1)))
+    assert state.channels[1 * fleet.n + 2]
+    return state
+
+
+def lower_first(fleet: Fleet) -> None:
+    state = both_lead(fleet)
+    while state.channels[1 * fleet.n + 2] and facts(fleet, state, 2).accepted is None:
+        state = fleet.after(state, ("bring", 1, 2))
+    while (action := fleet.usual(state)) is not None:
+        state = fleet.after(state, action)
+
+
+@pytest.mark.parametrize("forgotten", ["on_propose", "on_poll"])
+def test_a_promise_that_is_not_kept_is_found(monkeypatch: pytest.MonkeyPatch, forgotten: str) -> None:
+    lower_first(Fleet(DUEL))
+    real = getattr(Succession, forgotten)
+
+    def forget(self: Succession, *args: object, **kwargs: object) -> None:
+        if forgotten == "on_propose":
+            self.promised = 0
+        real(self, *args, **kwargs)
+        if forgotten == "on_poll":
+            self.promised = 0
+
+    monkeypatch.setattr(Succession, forgotten, forget)
+    with pytest.raises(Violation, match=r"^view 2 has two successors: "):
+        lower_first(Fleet(DUEL))
+
+
+def test_a_frozen_life_that_helps_to_decide_a_round_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def contributes(fleet: Fleet) -> None:
+        state = fleet.after(fleet.formed()._replace(rounds=1), ("kill", 2))
+        state = usually(fleet, state, lambda state: facts(fleet, state, 1).frozen)
+        fleet.after(state._replace(rounds=3), ("contribute", 1))
+
+    contributes(Fleet(TRIO))
+    monkeypatch.setattr(Node, "_freeze", lambda self: None)
+    with pytest.raises(Violation, match=r"^p1 is frozen, and sends Reduce of round 2$"):
+        contributes(Fleet(TRIO))
+
+
+def test_a_head_whose_proposal_was_in_vain_goes_on_with_whoever_is_there() -> None:
+    fleet = Fleet(Setting(peers=3, faults=2))
+    state = fleet.after(fleet.formed(), ("isolate", 1))
+    state = usually(fleet, state, lambda state: facts(fleet, state, 0).accepted is not None)
+    assert facts(fleet, state, 2).accepted is None
+    assert recover(fleet, fleet.after(state, ("kill", 2))) is None
 
 
 def test_a_digest_that_is_not_checked_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +393,7 @@ def test_a_machine_that_forgets_what_it_holds_is_found(monkeypatch: pytest.Monke
     monkeypatch.setattr(Round, "restart", restart)
     find, _ = found(TRIO, ONE_SURPRISE)
     assert find is not None
-    assert find.complaint == "p1 ends round 2 with the sum over p1, p2, but p0 with the sum over p0, p1, p2"
+    assert find.complaint == "nobody in view 3 (p1/1, p2/1) holds the end of round 2, which counts"
     assert replay(TRIO, find) == find.complaint
     told = list(lines(TRIO, find))
     assert sum(line.startswith(" ! ") for line in told) == 1
@@ -296,14 +405,13 @@ def test_a_fleet_that_does_not_find_together_again_is_found(monkeypatch: pytest.
     state = fleet.after(fleet.formed(), ("isolate", 2))
     state = usually(fleet, state, works_without(fleet, "p2"))
     assert recover(fleet, state) is None
-    monkeypatch.setattr(Links, "dial_at_once", lambda self, peer, now: None)
-    monkeypatch.setattr("edgepeer.protocol.membership.Membership._joiners", lambda self, view, now: [])
     fleet = Fleet(TRIO)
     state = fleet.after(fleet.formed(), ("isolate", 2))
     state = usually(fleet, state, works_without(fleet, "p2"))
+    monkeypatch.setattr(Membership, "_joiners", lambda self, view, now: [])
     complaint = recover(fleet, state)
     assert complaint is not None
-    assert complaint.startswith("the fleet does not find together again: p0 is in view 2 of p0, p1, ")
+    assert complaint.startswith("the fleet does not find together again: p0 is in view 3 of p0, p1, ")
 
 
 def test_whatever_a_machine_raises_is_a_find(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgepeer.protocol.succession import CURRENT
 from edgepeer.simulation.exploration.checks import Violation, check_sent, ended, look_at
-from edgepeer.simulation.exploration.life import Facts, Op, Step
+from edgepeer.simulation.exploration.life import Op, Step
 from edgepeer.simulation.exploration.state import FAULTS, Action, State, is_cut
 from edgepeer.topology.view import Member
 
@@ -88,7 +88,7 @@ class Draft:
             if after.frozen and op[0] == "send":
                 check_sent(self.frames, op[2], after)
             self._op(peer, op)
-        if step.ends or step.views or (before is not None and _stands(before) != _stands(after)):
+        if step.ends or step.views or (before is not None and before.stands != after.stands):
             facts = [of.facts[at] if at >= 0 else None for of, at in zip(self.fleet.lives, self.lives, strict=True)]
             self.history = look_at(self.history, peer, before, step, facts)
 
@@ -361,8 +361,3 @@ class Draft:
         for peer in range(self.n):
             if self.unsaid >> peer & 1:
                 self._publish(peer, "present", "view")
-
-
-def _stands(facts: Facts) -> tuple[object, ...]:
-    """What else must be looked at when it changes."""
-    return facts.me.incarnation, facts.accepted, facts.leading, facts.settled

@@ -260,6 +260,9 @@ class Fleet:
             for (peer, _), step in zip(awake, steps, strict=True):
                 if step.broken or step.ends or step.views or any(self._is_news(state, peer, op) for op in step.ops):
                     return tuple(passed)
+                known = self.lives[peer].facts
+                if known[numbers[peer]].stands != known[step.after].stands:
+                    return tuple(passed)
             before = list(numbers)
             for (peer, _), step in zip(awake, steps, strict=True):
                 numbers[peer] = step.after

@@ -120,6 +120,11 @@ class Facts:
     """To whom, the number, and how much has gone and come through it."""
     fingerprint: bytes
 
+    @property
+    def stands(self) -> tuple[object, ...]:
+        """What else must be looked at when it changes, though nothing is sent."""
+        return self.me.incarnation, self.accepted, self.leading, self.settled
+
 
 class Frames:
     """Everything that is under way somewhere, by number: frames, documents, words of the broker."""
@@ -311,9 +316,9 @@ class Lives:
 
     def step(self, state: int, event: Op) -> Step:
         """What happens in that state because of ("frame", peer, frame), ("up", peer, incarnation), ("down", peer),
-        ("failed", peer, refused), ("contribute",), ("late",), ("renew", numbers of what,
-        peer), ("beat", connected peers that are there), or ("word", word) of the broker, by number: ("seen", member), ("gone", peer), ("view", view), ("synced",), or
-        ("relayed", frame, payload).
+        ("failed", peer, refused), ("contribute",), ("late",), ("renew", numbers of what, peer), ("beat", connected
+        peers that are there), or ("word", word) of the broker, by number: ("seen", member), ("gone", peer),
+        ("view", view), ("synced",), or ("relayed", frame, payload).
         """
         known = self._steps.get((state, event))
         if known is None:
