@@ -144,6 +144,7 @@ class CodedWork:
         assert self._shapes is not None
         return Outcome(
             round=effect.round,
+            generation=effect.generation,
             epoch=effect.epoch,
             contributors=effect.contributors,
             exact=effect.exact,

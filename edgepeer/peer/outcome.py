@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.errors import ContributionMismatch, FellBehind, LeftFabric, PeerError, RoundTimeout
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol.effects import Phases
 from edgepeer.protocol.events import FloatVector
 
@@ -83,6 +83,8 @@ class Outcome:
 
     round: int
     """Number of the round within its run."""
+    generation: Generation
+    """The beginning of the fleet that the round belongs to: another one counts its rounds anew."""
     epoch: int
     """Epoch of the view in which it was decided."""
     contributors: tuple[PeerId, ...]

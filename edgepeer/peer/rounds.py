@@ -211,6 +211,7 @@ class Rounds:
 def _outcome(effect: fx.RoundCommitted, began: float, shapes: Shapes) -> Outcome:
     return Outcome(
         round=effect.round,
+        generation=effect.generation,
         epoch=effect.epoch,
         contributors=effect.contributors,
         exact=effect.exact,

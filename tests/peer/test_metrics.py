@@ -18,7 +18,7 @@ from peer_fleet import DEADLINE_S
 
 from edgepeer.errors import ConfigError
 from edgepeer.fabric.broker import EmbeddedBroker
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.peer.agent import run_agent
 from edgepeer.peer.checkpoints import Checkpoints
 from edgepeer.peer.metrics import Metrics
@@ -63,6 +63,7 @@ def outcome(*, exact: bool = True) -> Outcome:
     vector, shapes = flatten(np.ones(3, np.float32))
     return Outcome(
         round=7,
+        generation=Generation(),
         epoch=4,
         contributors=(PeerId("a"), PeerId("b")),
         exact=exact,

@@ -12,7 +12,7 @@ import pytest
 from edgepeer.errors import FellBehind
 from edgepeer.fabric.documents import Telemetry
 from edgepeer.fabric.topics import Topics
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.outcome import Outcome, flatten
 from edgepeer.peer.reporting import RoundReporter
@@ -25,6 +25,7 @@ def outcome(*names: str, exact: bool) -> Outcome:
     vector, shapes = flatten(np.ones(3, np.float32))
     return Outcome(
         round=12,
+        generation=Generation(),
         epoch=4,
         contributors=tuple(map(PeerId, names)),
         exact=exact,
