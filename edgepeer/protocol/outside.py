@@ -30,6 +30,9 @@ _PROBED: Final = 8
 """So many members of a view that does not admit us are connected with at a time."""
 _CALLED: Final = 64
 """And so many called."""
+_FURTHER: Final = 8
+"""If none of those answers that are called, so many times more are: few of a fleet that is there, and soon all of one
+that is not."""
 
 
 class Outside:
@@ -97,7 +100,7 @@ class Outside:
         while all(self._rolls.silent(peer, now) for peer in before):
             if len(before) < self._reach:
                 return found + self._rolls.order
-            self._reach *= 2
+            self._reach *= _FURTHER
             before = self._rolls.before(me, self._reach)
         return found + before
 
