@@ -262,7 +262,8 @@ def thawed_after_a_newcomer_has_begun(run: str | None, frozen_s: float) -> tuple
     pass_time(world, 5.0)
     new = world.add("q5")
     pass_time(world, frozen_s - 5.0)
-    assert new.node.view is not None and new.node.view.generation.counter == 2
+    assert new.node.view is not None
+    assert new.node.view.generation.counter == 2
     done, before = len(old.outcomes), new.done
     world.thaw(old)
     assert world.run_until(lambda: old.node.view == new.node.view, 10)
