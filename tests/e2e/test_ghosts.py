@@ -33,7 +33,7 @@ pytestmark = [
 ]
 
 TOPICS = Topics("default")
-ENDLESS = {"peers": 3, "rounds": 1_000_000, "batch_size": 50, "eval_every": 100_000, "optimizer": "sgd"}
+ENDLESS = {"peers": 3, "rounds": 100_000, "batch_size": 50, "eval_every": 20_000, "optimizer": "sgd"}
 
 
 @pytest.fixture
