@@ -263,7 +263,7 @@ class Node(Wiring):
     def _clear(self, stale: list[Member]) -> None:
         """Nobody answers for these."""
         names = ", ".join(member.id for member in stale[:5]) + (", ..." if len(stale) > 5 else "")
-        self._emit(fx.Note("info", f"nobody answers for {len(stale)}, whose presence is cleared: {names}"))
+        self._emit(fx.Note("info", f"cleared the presence of {len(stale)} who did not answer: {names}"))
         for member in stale:
             self.rolls.on_gone(PeerId(member.id))
             self._emit(fx.ClearPresence(member))
