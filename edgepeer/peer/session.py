@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import Final, Protocol
 
+import msgspec
+
 from edgepeer.complaints import Complaints
 from edgepeer.ids import PeerId
 from edgepeer.transport.base import Channel, Traffic
@@ -60,10 +62,14 @@ class SessionOwner(Protocol):
 class Session:
     """Implements transport.base.Receiver for one channel."""
 
-    def __init__(self, owner: SessionOwner, channel: Channel, hello: Hello, traffic: Traffic, *, dialled: bool) -> None:
+    def __init__(
+        self, owner: SessionOwner, channel: Channel, hello: Hello, traffic: Traffic, *, wanted: PeerId | None = None
+    ) -> None:
         self.channel = channel
-        self.dialled = dialled
-        """Whether this end opened the connection."""
+        self.wanted = wanted
+        """Whom this end has dialled; None: the other end has opened the connection."""
+        self.named = ""
+        """Who the other end says that it is, welcome or not."""
         self.peer: PeerId | None = None
         """Who is at the other end; None before its Hello."""
         self.incarnation = 0
@@ -76,7 +82,7 @@ class Session:
         self._lines = owner.lines
         self._hello = hello
         self._traffic = traffic
-        channel.send(hello)
+        channel.send(msgspec.structs.replace(hello, wanted=wanted or ""))
         self._overdue = asyncio.get_running_loop().call_later(
             HELLO_WITHIN_S, self._refuse, f"no Hello within {HELLO_WITHIN_S:g} s"
         )
@@ -109,10 +115,14 @@ class Session:
             self._refuse(f"{type(frame).__name__} before Hello")
 
     def _meet(self, hello: Hello) -> None:
+        self.named = hello.peer
         if hello.fabric != self._hello.fabric:
             self._refuse(f"speaks for fabric {hello.fabric!r}, this is {self._hello.fabric!r}")
         elif hello.protocol != self._hello.protocol:
             self._refuse(f"runs rounds by {hello.protocol!r}, this fabric by {self._hello.protocol!r}")
+        elif hello.wanted not in ("", self._hello.peer) or self.wanted not in (None, hello.peer):
+            # An address outlives its peer. Connections in use must not give way to one that is for somebody else.
+            self.channel.close(f"looking for {self.wanted or hello.wanted}")
         elif hello.peer == self._hello.peer:
             self._refuse("that is this peer itself, or another one with its id")
         else:

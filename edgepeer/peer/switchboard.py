@@ -122,7 +122,7 @@ class Switchboard:
         made: list[Session] = []
 
         def accept(channel: Channel) -> Session:
-            made.append(Session(self, channel, self.hello, self._transport.traffic, dialled=True))
+            made.append(Session(self, channel, self.hello, self._transport.traffic, wanted=peer))
             self._strangers.add(made[0])
             return made[0]
 
@@ -138,12 +138,13 @@ class Switchboard:
             raise
         if made[0].peer == peer or peer in self._sessions:
             answered.set()
+        elif made[0].named not in ("", peer):
+            failures.append(ConnectionRefusedError(f"{address}: {made[0].named} is there now"))
         else:
-            failures.append(OSError(f"{address}: somebody else is there"))
-            made[0].channel.close(f"looking for {peer}")
+            failures.append(OSError(f"{address}: nobody there says who it is"))
 
     def _accept(self, channel: Channel) -> Session:
-        session = Session(self, channel, self.hello, self._transport.traffic, dialled=False)
+        session = Session(self, channel, self.hello, self._transport.traffic)
         if len(self._strangers) + len(self._sessions) >= self._max_links:
             self.refused.add("connection from %s refused: %d links are in use", channel.remote, self._max_links)
             channel.close("too many connections")
@@ -170,7 +171,7 @@ class Switchboard:
 
     def admits(self, session: Session, payload_bytes: int) -> bool:
         assert session.peer is not None
-        if session.dialled or self._known(session.peer):
+        if session.wanted is not None or self._known(session.peer):
             return True
         if self._borrowed + payload_bytes > STRANGERS_BYTES:
             return False
@@ -188,10 +189,10 @@ class Switchboard:
         The newer one stays, since the other end may have lost the old one without our knowing. But where both
         dialled each other at once, both must decide alike: for the one that the smaller id opened.
         """
-        if new.met_at - old.met_at > CROSSING_S or old.dialled == new.dialled:
+        if new.met_at - old.met_at > CROSSING_S or (old.wanted is None) == (new.wanted is None):
             return False
         opened_by_us_stays = self.hello.peer < str(new.peer)
-        return old.dialled == opened_by_us_stays
+        return (old.wanted is not None) == opened_by_us_stays
 
     def session_closed(self, session: Session, reason: str) -> None:
         self._strangers.discard(session)

@@ -105,6 +105,10 @@ class Ending:
             "closed": coded.done if coded is not None else None,
         }
 
+    def go_on(self) -> None:
+        """This peer may help to decide again."""
+        self._advance()
+
     # -- going on ------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:

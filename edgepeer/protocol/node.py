@@ -21,6 +21,7 @@ from edgepeer.protocol.outside import Outside
 from edgepeer.protocol.place import UNKNOWN
 from edgepeer.protocol.rollcall import Word, in_view, letter
 from edgepeer.protocol.succession import Standing
+from edgepeer.protocol.waking import Waking
 from edgepeer.protocol.wiring import Wiring
 from edgepeer.topology.view import Member, View
 from edgepeer.wire import frames as fr
@@ -68,6 +69,7 @@ class Node(Wiring):
         super().__init__(me, fanout, quorum, limits or Limits(), now)
         self.rolls.learn(known)
         self.outside = Outside(self.membership, self.rolls, self.limits)
+        self.waking = Waking(self.allreduce.place, self.rolls, self.limits)
         self._tick_at = now
         self._call_at = now
         self._left = False
@@ -122,9 +124,10 @@ class Node(Wiring):
 
     def handle(self, event: ev.Event, now: float) -> list[fx.Effect]:
         """What to do about `event`, which happened at `now`."""
-        self._now = self.allreduce.place.now = now
+        self._pass_time(now)
         before = self.allreduce.committed
         self._on_event[type(event)](event)
+        self._look_awake()
         if self.allreduce.committed > before:
             self.vitals.round_ended(now)
         if self.membership.coordinator:
@@ -133,8 +136,8 @@ class Node(Wiring):
 
     def tick(self, now: float) -> list[fx.Effect]:
         """What to do because `next_deadline()` has come."""
-        late, self._now = now - self._tick_at, now
-        self.allreduce.place.now = now
+        late = self._pass_time(now)
+        self._look_awake()
         if late >= 0:
             if late > EXCUSED_S:
                 self.links.excuse(late, now)  # this peer was not listening; what has come meanwhile is still to be read
@@ -142,7 +145,7 @@ class Node(Wiring):
             self._tick_at = self.vitals.next_due(now)
         self.paths.tick(now)
         self.allreduce.look_again()
-        if (first := self.outside.first_view(now)) is not None:
+        if self.waking.over and (first := self.outside.first_view(now)) is not None:
             self._install(first)
         if self.membership.coordinator:
             self._coordinate(boundary=False)
@@ -155,6 +158,7 @@ class Node(Wiring):
         due = min(self._tick_at, self._call_at)
         deadlines = (
             self.outside.next_deadline(),
+            self.waking.next_deadline(),
             self.membership.next_deadline(),
             self.paths.next_deadline(),
             self.allreduce.next_deadline(),
@@ -163,6 +167,22 @@ class Node(Wiring):
             if other is not None and self._now < other < due:  # what has passed without effect waits for the next tick
                 due = other
         return due
+
+    def _pass_time(self, now: float) -> float:
+        """It is now so late. Returns by how much this peer is later than it wanted to be."""
+        self._now = self.allreduce.place.now = now
+        late = now - self._tick_at
+        if late >= self.limits.silence_s and self.waking.over:
+            self.waking.begin(late, now)
+            self._write_to_myself()
+        return late
+
+    def _write_to_myself(self) -> None:
+        self._emit(letter(self.id, self.id, self._call(view=True)))
+
+    def _look_awake(self) -> None:
+        if self.waking.look(self._now):
+            self.allreduce.go_on()
 
     def diagnosis(self, now: float) -> dict[str, Any]:
         """All that decides what this peer does next, as JSON has it."""
@@ -239,6 +259,8 @@ class Node(Wiring):
     def _on_control_synced(self) -> None:
         self.outside.on_synced(self._now)
         self._call_at = self._now
+        if not self.waking.over:
+            self._write_to_myself()
 
     def _call_round(self) -> None:
         """Call whoever matters and has not spoken for a while."""
@@ -252,13 +274,22 @@ class Node(Wiring):
             if self._doubt(hint, view):
                 return
             callees = [*hint.ids[:CALLED_OF_HINT], *callees]
+        callees = [peer for peer in callees if peer != self.id]
+        if self.membership.coordinator and (stale := self.rolls.stale()):
+            if self.rolls.answered(self._now):
+                self._clear(stale)
+            else:
+                callees.append(self.id)
         self.rolls.call(self.id, callees, self._call(), self._now)
-        if self.membership.coordinator:
-            for member in self.rolls.stale(self._now):
-                self.rolls.on_gone(PeerId(member.id))
-                self._emit(fx.Note("info", f"nobody answers for {member.id}: its presence is cleared"))
-                self._emit(fx.ClearPresence(member))
         self._call_at = self._now + CALL_ROUND_S if callees or view is None else float("inf")
+
+    def _clear(self, stale: list[Member]) -> None:
+        """Nobody answers for these."""
+        names = ", ".join(member.id for member in stale[:5]) + (", ..." if len(stale) > 5 else "")
+        self._emit(fx.Note("info", f"cleared the presence of {len(stale)} who did not answer: {names}"))
+        for member in stale:
+            self.rolls.on_gone(PeerId(member.id))
+            self._emit(fx.ClearPresence(member))
 
     def _call(self, *, view: bool = False) -> fr.Call:
         generation, epoch = in_view(self.view)
@@ -269,6 +300,10 @@ class Node(Wiring):
 
     def _on_letter(self, source: PeerId, frame: fr.Frame, payload: memoryview | bytes) -> None:
         match frame:
+            case fr.Call() if source == self.id:
+                self.rolls.on_word(source, Word(self._now, frame.incarnation, frame.generation, frame.epoch))
+                if frame.view:
+                    self.waking.on_letter()
             case fr.Call():
                 aside = self._left or self.membership.leaving
                 generation, epoch = in_view(self.view)
@@ -434,7 +469,7 @@ class Node(Wiring):
             self._on_view(following)
 
     def _freeze(self) -> None:
-        self.allreduce.place.frozen = self.succession.frozen
+        self.allreduce.place.promised = self.succession.frozen
 
     def _begin_anew(self, view: View) -> bool:
         """Go on in a new generation where no quorum of the view can ever be there again, and all have been asked."""

@@ -28,8 +28,13 @@ __all__ = ["Outside"]
 
 _PROBED: Final = 8
 """So many members of a view that does not admit us are connected with at a time."""
+_LEAP: Final = 1_000_000
+"""No fleet has begun anew so often that nobody has heard of it."""
 _CALLED: Final = 64
 """And so many called."""
+_FURTHER: Final = 8
+"""If none of those answers that are called, so many times more are: few of a fleet that is there, and soon all of one
+that is not."""
 
 
 class Outside:
@@ -62,7 +67,6 @@ class Outside:
 
     def on_hint(self, view: View) -> None:
         """There is, or was, such a view."""
-        self._rolls.learn(view.generation)
         if self.hint is None or self.hint.precedes(view):
             self.hint = view
             self._refused.clear()
@@ -97,7 +101,7 @@ class Outside:
         while all(self._rolls.silent(peer, now) for peer in before):
             if len(before) < self._reach:
                 return found + self._rolls.order
-            self._reach *= 2
+            self._reach *= _FURTHER
             before = self._rolls.before(me, self._reach)
         return found + before
 
@@ -125,7 +129,7 @@ class Outside:
             return None
         run = membership.run[0] if membership.run is not None and len(members) >= membership.run[1] else ""
         return View(
-            generation=Generation.after(rolls.newest, [(m.id, m.incarnation) for m in members]),
+            generation=Generation.after(self._known(), [(m.id, m.incarnation) for m in members]),
             epoch=1,
             members=members,
             fanout=membership.fanout,
@@ -133,6 +137,13 @@ class Outside:
             quorum=membership.quorum,
             slots=tuple(member.id for member in members) if membership.coded else (),
         )
+
+    def _known(self) -> Generation | None:
+        """The newest generation: what is only retained counts as well, if it is not too far from what is known."""
+        newest, hint = self._rolls.newest, self.hint.generation if self.hint is not None else None
+        if hint is None or hint.counter > (newest.counter if newest is not None else 0) + _LEAP:
+            return newest
+        return max(newest, hint) if newest is not None else hint
 
     def _may_be_at_work(self, members: tuple[Member, ...], now: float) -> bool:
         """Whether to leave it to the members of a view of which nobody answers to come back."""

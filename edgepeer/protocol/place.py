@@ -32,24 +32,31 @@ class Place:
         """The time of what is being handled."""
         self.proven = 0
         """The newest epoch in which a round was committed here: all its members worked in it."""
-        self.frozen = False
+        self.promised = False
         """Whether this life has promised not to help to decide rounds of the view any more (succession.py)."""
+        self.waking = False
+        """Whether this process was stopped, and may not know of all that has happened meanwhile (waking.py)."""
         self.loading = False
         """Whether the state has come and is being put to use."""
         self.at: dict[PeerId, int] = {}
         """Neighbours in this view and run: the last round that is over there."""
 
     def enter(self, view: View) -> None:
-        self.view, self.frozen = view, False
+        self.view, self.promised = view, False
         self.parent, self.children = view.parent(self.me), view.children(self.me)
         self.at.clear()
 
     def leave(self) -> None:
         self.view = self.parent = None
-        self.frozen = False
+        self.promised = False
         self.children = ()
         self.run, self.committed = "", 0
         self.at.clear()
+
+    @property
+    def frozen(self) -> bool:
+        """Whether to take part in nothing that could help to decide a round."""
+        return self.promised or self.waking
 
     @property
     def neighbours(self) -> tuple[PeerId, ...]:

@@ -9,7 +9,8 @@ the broker), and counts on nobody who has not answered (Here), or called, or com
     says Here, or calls, or comes over a | is there, in that life, in that view or in none, for 3 s; after one it is
     link                                 | called again
     is silent for the third call         | does not count as somebody to wait for
-    is announced, but silent for long    | its presence is cleared, by a coordinator to whom the broker brings answers
+    is announced, but silent for long    | its presence is cleared, by a coordinator to whom the broker brings answers:
+                                         | its own to itself, if nobody else has reason to say anything
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 from typing import Final
 
 from edgepeer.ids import Generation, PeerId
@@ -181,29 +183,27 @@ class RollCall:
             return None
         return member
 
-    def stale(self, now: float) -> list[Member]:
-        """Who is announced, and has not answered for long, while others do."""
-        if now - self._answered_at > FRESH_S:
-            return []  # it may be the way there that is broken
+    def stale(self) -> list[Member]:
+        """Who is announced, and has not answered for long."""
         found = (e.member for e in self._entries.values() if e.calls >= _STALE_CALLS and e.member is not None)
         return sorted(found, key=lambda member: member.id)
+
+    def answered(self, now: float) -> bool:
+        """Whether anybody has answered just now; if not, it may be the way there that is broken."""
+        return now - self._answered_at <= FRESH_S
 
     # -- calling ---------------------------------------------------------------------------------------------------
 
     def call(self, me: PeerId, peers: Iterable[PeerId], frame: Call, now: float) -> None:
-        """Call those of them whose turn it is."""
-        left = _AT_ONCE
-        for peer in peers:
-            entry = self._entry(peer, now)
-            if peer == me or now < entry.call_at:
-                continue
+        """Call those of them whose turn it is: first who has been called least, so that the many who are not there
+        don't keep this peer from the few who are."""
+        entries = [(peer, self._entry(peer, now)) for peer in dict.fromkeys(peers)]
+        due = (each for each in entries if now >= each[1].call_at)
+        for peer, entry in nsmallest(_AT_ONCE, due, key=lambda each: each[1].calls):
             entry.calls += 1
             entry.call_at = now + entry.pause_s
             entry.pause_s = min(2 * entry.pause_s, _PAUSE_LIMIT_S)
             self._emit(letter(me, peer, frame))
-            left -= 1
-            if not left:
-                return
 
 
 def letter(me: PeerId, to: PeerId, frame: Call | Here | Frame, document: bytes | None = None) -> fx.Relay:

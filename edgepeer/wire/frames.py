@@ -70,6 +70,8 @@ class Hello(_Header, frozen=True):
     incarnation: _Count
     protocol: _Peer = "ft-tree"
     """What its rounds run by."""
+    wanted: Annotated[str, msgspec.Meta(max_length=63)] = ""
+    """Whom the sender has dialled; empty: it was dialled itself."""
 
 
 class Sync(_Header, frozen=True):

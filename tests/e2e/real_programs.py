@@ -20,7 +20,7 @@ from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.documents import RoundRecord
 from edgepeer.fabric.events import FabricEvent, TelemetrySeen
 
-__all__ = ["DEADLINE_S", "Field", "Program", "Watch", "clean_environment", "edgepeer"]
+__all__ = ["DEADLINE_S", "Field", "Program", "Watch", "clean_environment", "edgepeer", "python"]
 
 DEADLINE_S = 60.0
 _ONE_THREAD_EACH = {
@@ -71,6 +71,17 @@ class Program:
         except TimeoutError:
             raise AssertionError(self.everything(pattern)) from None
 
+    async def until(self, condition: Callable[[], bool], deadline: float = DEADLINE_S) -> None:
+        """Wait until the condition holds for what it has said."""
+        try:
+            async with asyncio.timeout(deadline):
+                while not condition():
+                    assert not all(reader.done() for reader in self._readers), self.everything()
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise AssertionError(self.everything()) from None
+
     def everything(self, wanted: str = "") -> str:
         """For the message of a failed assertion."""
         title = [f"wanted: {wanted}"] if wanted else []
@@ -89,13 +100,16 @@ class Program:
             raise AssertionError(self.everything("its end")) from None
 
 
-@contextlib.asynccontextmanager
-async def edgepeer(*arguments: object, home: Path, **environment: str) -> AsyncIterator[Program]:
+def edgepeer(*arguments: object, home: Path, **environment: str) -> contextlib.AbstractAsyncContextManager[Program]:
     """`edgepeer ARGUMENTS` in the directory `home`; killed, if it still runs, when the context ends."""
+    return python("-m", "edgepeer", *arguments, home=home, **environment)
+
+
+@contextlib.asynccontextmanager
+async def python(*arguments: object, home: Path, **environment: str) -> AsyncIterator[Program]:
+    """This Python with these arguments; the rest as with `edgepeer`."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        "-m",
-        "edgepeer",
         *map(str, arguments),
         cwd=home,
         env=clean_environment(home, **environment),
@@ -168,7 +182,11 @@ class Field:
             print(f"=== {name}: exit status {peer.process.returncode}\n{peer.everything()}")
 
     async def run(self, *arguments: object, **environment: str) -> Program:
-        return await self._stack.enter_async_context(edgepeer(*arguments, home=self.home, **environment))
+        return await self.enter(edgepeer(*arguments, home=self.home, **environment))
+
+    async def enter(self, program: contextlib.AbstractAsyncContextManager[Program]) -> Program:
+        """Another program, which ends with all others."""
+        return await self._stack.enter_async_context(program)
 
     async def open(self, url: str | None = None) -> None:
         """Begin with a broker: the one at `url`, or `edgepeer broker`."""

@@ -102,6 +102,17 @@ async def test_what_ends_in_the_middle(cut: int, broker: EmbeddedBroker) -> None
         await say(peers[0], encode(ME)[:cut])
 
 
+async def test_who_looks_for_somebody_else_takes_nobodys_connection(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The addresses of the dead are used again, by a peer that is connected with whoever looks for them."""
+    caplog.set_level(logging.DEBUG, "edgepeer.peer.driver")
+    async with at_work(broker) as (peers, _):
+        hello = fr.Hello(fabric="lab", peer="b", incarnation=1, wanted="gone")
+        assert b"looking for gone" in await say(peers[0], encode(hello), half_close=False)
+        assert "link to b down" not in caplog.text
+
+
 async def test_who_says_nothing_is_not_waited_for(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -256,3 +256,71 @@ def test_a_peer_that_stalls_is_removed_though_its_link_lives() -> None:
     others = [p for p in world.alive if p.id != "p3"]
     assert world.run_until(lambda: all(p.done >= 4 for p in others), 120)
     assert any("kept the round waiting" in note for note in world.notes)
+
+
+def thawed_after_a_newcomer_has_begun(run: str | None, frozen_s: float) -> tuple[World, list[str], int]:
+    """One peer alone is stopped, and goes on after another has begun a generation. Returns what it commits from then
+    on until both are together, and how many rounds the newcomer had done by then."""
+    world = fleet(1, rounds=10_000, run=run)
+    old = peer(world, "p0")
+    at_round(world, 30)
+    world.freeze(old)
+    pass_time(world, 5.0)
+    new = world.add("q5")
+    pass_time(world, frozen_s - 5.0)
+    assert new.node.view is not None
+    assert new.node.view.generation.counter == 2
+    done, before = len(old.outcomes), new.done
+    world.thaw(old)
+    assert world.run_until(lambda: old.node.view == new.node.view, 10)
+    assert world.run_until(lambda: new.done > before + 5 and old.done == new.done, 10)
+    return world, [str(outcome.generation) for outcome in old.outcomes[done:]], before
+
+
+# A broker has given up who was stopped for more than 22.5 s: it must connect anew before it can hear of anything.
+@pytest.mark.parametrize("frozen_s", [20.0, 40.0])
+@pytest.mark.parametrize("run", ["run", None])
+def test_who_comes_back_from_an_older_generation_learns_so_before_it_commits_anything_more(
+    run: str | None, frozen_s: float
+) -> None:
+    world, generations, _ = thawed_after_a_newcomer_has_begun(run, frozen_s)
+    newest = peer(world, "q5").node.view
+    assert newest is not None
+    assert generations
+    assert set(generations) == {str(newest.generation)}
+
+
+def test_who_was_stopped_and_finds_no_broker_goes_on_without_it() -> None:
+    world = fleet(1, rounds=10_000)
+    alone = peer(world, "p0")
+    at_round(world, 30)
+    world.broker.go_down()
+    world.freeze(alone)
+    pass_time(world, 6.0)
+    world.thaw(alone)
+    done = alone.done
+    pass_time(world, 4.9)
+    assert alone.done == done
+    assert world.run_until(lambda: alone.done > done + 5, 2.0)
+
+
+def test_a_short_stop_costs_nobody_alone_anything() -> None:
+    world = fleet(1, rounds=10_000)
+    alone = peer(world, "p0")
+    at_round(world, 30)
+    world.freeze(alone)
+    pass_time(world, 2.9)
+    world.thaw(alone)
+    done = alone.done
+    assert world.run_until(lambda: alone.done > done, 0.11)
+
+
+def test_presences_of_nobody_are_cleared_though_nobody_else_has_anything_to_say() -> None:
+    world = fleet(3, rounds=0, run=None)
+    for number in range(3):
+        gone = world.add(f"gone{number}")
+        assert world.run_until(lambda gone=gone: world.settled() and gone.node.view is not None, 5)  # type: ignore[misc]
+        world.kill(gone, will=False)
+        assert world.run_until(world.settled, 5)
+    assert peer(world, "p1").node.rolls.order == ["gone0", "gone1", "gone2", "p0", "p2"]
+    assert world.run_until(lambda: peer(world, "p1").node.rolls.order == ["p0", "p2"], 60)

@@ -1,0 +1,58 @@
+"""After a long stop: what has happened meanwhile is learned before anything more is decided.
+
+A process that was stopped, like one on a laptop that slept, goes on with what it did, while the word of a generation
+that has begun without it still waits to be read. So it sends a letter to itself through the broker, which brings first
+what came before; and it helps to decide nothing (`Place.frozen`), and begins no generation, until
+
+    the letter is back, and no generation is known    | it is awake
+    that comes after the one it works in              |
+    it is in the view of that generation, or in none  | it is awake, as above
+    it has waited for as long as it had been stopped, | it is awake: there is no broker, or what it has heard of that
+    but at most `anew_s`                              | generation is of the dead
+"""
+
+from __future__ import annotations
+
+from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.place import Place
+from edgepeer.protocol.rollcall import RollCall
+
+__all__ = ["Waking"]
+
+
+class Waking:
+    """One peer between a stop and its next decision."""
+
+    def __init__(self, place: Place, rolls: RollCall, limits: Limits) -> None:
+        self._place = place
+        self._rolls = rolls
+        self._limits = limits
+        self._until = 0.0
+        self._letter = False
+
+    @property
+    def over(self) -> bool:
+        """Whether this peer is awake."""
+        return not self._place.waking
+
+    def begin(self, stopped_s: float, now: float) -> None:
+        """This peer was stopped for so long."""
+        self._place.waking, self._letter = True, False
+        self._until = now + min(stopped_s, self._limits.anew_s)
+
+    def on_letter(self) -> None:
+        """What this peer has sent to itself is back."""
+        self._letter = True
+
+    def look(self, now: float) -> bool:
+        """Whether this peer has just come to be awake."""
+        place, newest = self._place, self._rolls.newest
+        if not place.waking:
+            return False
+        told = place.view is None or newest is None or newest <= place.view.generation
+        place.waking = now < self._until and not (self._letter and told)
+        return not place.waking
+
+    def next_deadline(self) -> float | None:
+        """When this peer is awake at the latest."""
+        return self._until if self._place.waking else None
