@@ -311,9 +311,9 @@ class Lives:
 
     def step(self, state: int, event: Op) -> Step:
         """What happens in that state because of ("frame", peer, frame), ("up", peer, incarnation), ("down", peer),
-        ("failed", peer, refused), ("contribute",), ("late",), ("renew", numbers of what,
-        peer), ("beat", connected peers that are there), or ("word", word) of the broker, by number: ("seen", member), ("gone", peer), ("view", view), ("synced",), or
-        ("relayed", frame, payload).
+        ("failed", peer, refused), ("contribute",), ("late",), ("renew", numbers of what, peer), ("beat", connected
+        peers that are there), or ("word", word) of the broker, by number: ("seen", member), ("gone", peer),
+        ("view", view), ("synced",), or ("relayed", frame, payload).
         """
         known = self._steps.get((state, event))
         if known is None:
