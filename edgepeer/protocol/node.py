@@ -27,7 +27,7 @@ from edgepeer.topology.view import Member, View
 from edgepeer.wire import frames as fr
 from edgepeer.wire.documents import pack, unpack
 
-__all__ = ["Node"]
+__all__ = ["ASKED_BEFORE_ANEW", "Node"]
 
 EXCUSED_S: Final = 0.02
 """A tick that comes later than this finds the peer's own machine busy."""

@@ -41,7 +41,7 @@ from edgepeer.topology.view import View
 from edgepeer.wire.codec import unwrap, wrap
 from edgepeer.wire.frames import Frame, Knock, NoWay, Reduce, Result, State, Via
 
-__all__ = ["Paths"]
+__all__ = ["CROSSING_S", "Attempt", "Paths"]
 
 _KNOCK_MIN_S: Final = 0.1
 _KNOCK_MAX_S: Final = 2.0

@@ -27,7 +27,7 @@ from edgepeer.topology.view import MAX_MEMBERS, Member, View
 from edgepeer.wire.codec import wrap
 from edgepeer.wire.frames import Call, Frame, Here, Via
 
-__all__ = ["RollCall", "Word", "in_view", "letter"]
+__all__ = ["FRESH_S", "Entry", "RollCall", "Word", "in_view", "letter"]
 
 FRESH_S: Final = 3.0
 """How long somebody's word counts."""

@@ -46,7 +46,7 @@ from edgepeer.topology.view import MAX_MEMBERS, View
 from edgepeer.wire.documents import pack
 from edgepeer.wire.frames import Poll, Propose, Vote
 
-__all__ = ["Standing", "Succession"]
+__all__ = ["CURRENT", "Standing", "Succession"]
 
 _REMEMBERED: Final = 256
 CURRENT: Final = 4
