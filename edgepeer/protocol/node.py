@@ -402,8 +402,8 @@ class Node(Wiring):
         )
         if wanted is not None:
             self._propose(wanted)
-        elif lost:
-            self._begin_anew(view)
+        elif lost and not self._begin_anew(view):
+            self.vitals.reach_out(view, self._now)
 
     def _try_takeover(self, view: View, parent: PeerId, reason: str, since: float) -> bool:
         """Stand for the head's place, if it is this peer's turn."""

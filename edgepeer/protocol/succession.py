@@ -146,7 +146,8 @@ class Succession:
         if poll.candidate not in view:
             return
         willing = free or poll.candidate == view.coordinator or self.promised > 0
-        if poll.ballot > self.promised and willing and _belongs(poll.ballot, view, PeerId(poll.candidate)):
+        highest = max(self.promised, self.leading)  # of two that cross, the higher one goes on
+        if poll.ballot > highest and willing and _belongs(poll.ballot, view, PeerId(poll.candidate)):
             self._give_up()
             self.promised = poll.ballot
         elif poll.ballot and poll.ballot != self.promised and not self.promised:
