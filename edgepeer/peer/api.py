@@ -299,12 +299,12 @@ class Peer:
 
     # -- state of a run --------------------------------------------------------------------------------------
 
-    def want_run(self, run: str | None, peers: int = 1, have: int = 0) -> None:
+    def want_run(self, run: str | None, peers: int = 1, have: int = 0, of: Generation | None = None) -> None:
         """Ask for a run: the coordinator starts it once `peers` peers are in.
 
-        `have`: the last round whose state is in use here, from a checkpoint; 0: none.
+        `have`: the last round whose state is in use here, from a checkpoint of the generation `of`; 0: none.
         """
-        self._driver.dispatch(ev.RunWanted(run, peers, have))
+        self._driver.dispatch(ev.RunWanted(run, peers, have, of))
 
     def stand_aside(self) -> None:
         """Leave the view but stay in reach; `come_back` undoes it. Not in an allreduce."""

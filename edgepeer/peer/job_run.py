@@ -204,7 +204,7 @@ class JobRun:
         everybody = len(restored.members)
         _log.info("job %s: goes on after round %d, when its %d peers are there", job.id, restored.round, everybody)
         for peers in (everybody, everybody // 2 + 1):
-            self._peer.want_run(job.id, peers, have=restored.round)
+            self._peer.want_run(job.id, peers, have=restored.round, of=restored.generation)
             self._peer.bell.ring()  # the run may have begun before: then this was what it waited for
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REGATHER_S):

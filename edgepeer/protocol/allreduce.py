@@ -30,7 +30,7 @@ from __future__ import annotations
 from typing import Literal
 
 from edgepeer.errors import ProtocolBug
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.coded_rounds import CodedRounds
 from edgepeer.protocol.ending import what_is_wrong
@@ -64,8 +64,10 @@ class Allreduce(CodedRounds):
         if view.run != place.run:
             self._drop_round("run", "another run has begun")
             place.run = view.run
-            run, number = self._own_state
-            place.committed = (number if run == view.run else UNKNOWN) if view.run else view.first_round - 1
+            run, number, generation = self._own_state
+            mine = bool(view.run) and run == view.run
+            place.committed = (number if mine else UNKNOWN) if view.run else view.first_round - 1
+            place.restored = generation if mine else None
         elif joining:
             place.committed = view.first_round - 1
         self._round.may_be_decided |= joining and view.first_round > 1
@@ -142,11 +144,18 @@ class Allreduce(CodedRounds):
         if peer in self.place.at:
             self._past.learn(peer, view)
 
-    def own_state(self, run: str, committed: int) -> None:
-        """The owner has the state of a run after round `committed`, from an earlier life."""
-        self._own_state = run, committed
+    def own_state(self, run: str, committed: int, generation: Generation | None) -> None:
+        """The owner has the state of a run after round `committed`, from an earlier life in that generation."""
+        self._own_state = run, committed, generation
         if run == self.run and self.committed == UNKNOWN and not self.place.loading:
             self.adopt(committed)
+            self.place.restored = generation
+
+    def give_up_restored(self) -> None:
+        """What is from a checkpoint here has been given up by others: be without a state until theirs is here."""
+        self._own_state = "", 0, None
+        self.forget()
+        self.place.loading = False
 
     def adopt(self, committed: int) -> None:
         """The state after round `committed` is in use here."""
@@ -167,7 +176,7 @@ class Allreduce(CodedRounds):
     def _skip(self, committed: int) -> None:
         self._drop_round("run", "the run went on without this peer")
         self._round.may_be_decided = True
-        self.place.committed = committed
+        self.place.committed, self.place.restored = committed, None
         if self.place.view is not None:
             self._origin = frozenset(self.place.view.ids)
         self._restart()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from edgepeer.errors import ProtocolBug
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.coded import Coded
 from edgepeer.protocol.deciding import Deciding
@@ -57,7 +57,8 @@ class Ending:
         self._deciding = Deciding(self.place, emit)
         self._round = Round()
         self._origin: frozenset[PeerId] = frozenset()  # who was in when the round began
-        self._own_state = "", 0  # of which run the owner has the state after which round
+        self._own_state: tuple[str, int, Generation | None] = "", 0, None
+        """Of which run the owner has the state after which round, from a checkpoint of which generation."""
         self._past = Past(limits.kept_results, emit)
         self._rates = Rates(limits)
         self._send = Sending(self.place, self._past, self._rates, emit)
@@ -237,7 +238,8 @@ class Ending:
         rd, view = self._round, self.place.view
         self._past.keep(ended)
         self._send.ended(rd, ended, source)
-        self.place.committed = ended.round
+        self.place.committed, self.place.restored = ended.round, None
+        self._own_state = "", 0, None  # it is of the past
         spare = rd.reusable(ended.total) if isinstance(ended, Decided) else None
         if isinstance(ended, Dropped):
             mine = rd.mine

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol.code import Coding
 from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Frame, Via
@@ -169,7 +169,9 @@ class RunWanted:
     run: str | None
     peers: int = 1
     have: int = 0
-    """The last round of it whose state the owner has in use, from a checkpoint; 0: none."""
+    """The last round of it whose state the owner has in use, from a checkpoint; 0: none ..."""
+    of: Generation | None = None
+    """... and the generation of that checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

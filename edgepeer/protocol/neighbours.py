@@ -73,6 +73,8 @@ class Neighbours:
     def on_sync(self, peer: PeerId, committed: int, now: float) -> None:
         """A neighbour that is level has said where it stands."""
         before = self._place.committed
+        if self._compare_restored(peer, committed):
+            committed = UNKNOWN
         self._allreduce.on_sync(peer, committed)
         if before != self._place.committed:
             self.sync_all()
@@ -80,6 +82,27 @@ class Neighbours:
             self.send_sync(peer)  # a round has ended since, and we did not know yet that it must hear of it
         self.hope()
         self.ask_for_state(now, patient=True)
+
+    def _compare_restored(self, peer: PeerId, committed: int) -> bool:
+        """Rounds of the same number need not be the same where states are from checkpoints of several generations: the
+        latest counts, and what a fleet at work has counts more. Returns whether it is the neighbour who gives up."""
+        sync, place = self._links[peer].sync, self._place
+        if sync is None or committed <= 0 or place.committed <= 0 or sync.restored == place.restored:
+            return False
+        if None in (sync.restored, place.restored) and committed != place.committed:
+            return False  # one of them has just seen the end of the first round after the checkpoint
+        if place.restored is None or (sync.restored is not None and sync.restored < place.restored):
+            return True
+        if not self._allreduce.holding:
+            self._allreduce.give_up_restored()
+        return False
+
+    def _counts(self, peer: PeerId) -> bool:
+        """Whether no other neighbour's state is from a later checkpoint, or from none."""
+        syncs = {other: sync for other in self._around() if (sync := self._links[other].sync) is not None}
+        mine = syncs[peer].restored
+        others = [sync.restored for sync in syncs.values() if sync.committed > 0]
+        return mine is None or all(other is not None and other <= mine for other in others)
 
     def sync_all(self) -> None:
         """Say to all neighbours where this peer stands, and hear again where they do."""
@@ -91,7 +114,8 @@ class Neighbours:
         """Take up what a neighbour has said before it mattered here."""
         link = self._links.get(peer)
         if link is not None and link.sync is not None and self.is_level(peer):
-            self._allreduce.on_sync(peer, link.sync.committed)
+            given_up = self._compare_restored(peer, link.sync.committed)
+            self._allreduce.on_sync(peer, UNKNOWN if given_up else link.sync.committed)
 
     def hope(self) -> None:
         """Tell the parent when it becomes known whether somebody below has the state."""
@@ -127,7 +151,8 @@ class Neighbours:
         ahead = []
         for peer in self._around():
             sync = self._links[peer].sync
-            if sync is not None and sync.committed >= max(mine + gap, self._least) and self.is_level(peer):
+            far = sync is not None and sync.committed >= max(mine + gap, self._least)
+            if far and self.is_level(peer) and self._counts(peer):
                 ahead.append(peer)
         if self._place.run:
             if self.wanted_run != self._place.run:

@@ -637,7 +637,7 @@ class Node(Wiring):
         self.neighbours.wanted_run = event.run
         self.membership.want_run(event.run, event.peers, self._now)
         if event.run is not None and event.have:
-            self.allreduce.own_state(event.run, event.have)
+            self.allreduce.own_state(event.run, event.have, event.of)
             self.neighbours.sync_all()
         self.neighbours.ask_for_state(self._now, patient=True)
 

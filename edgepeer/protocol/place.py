@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from edgepeer.errors import ProtocolBug
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Abort, Decide, Have, Progress, Reduce, Release, Result, Sync
 
@@ -36,6 +36,8 @@ class Place:
         """Whether this life has promised not to help to decide rounds of the view any more (succession.py)."""
         self.waking = False
         """Whether this process was stopped, and may not know of all that has happened meanwhile (waking.py)."""
+        self.restored: Generation | None = None
+        """The state is from a checkpoint of that generation, and no round has been over since."""
         self.loading = False
         """Whether the state has come and is being put to use."""
         self.at: dict[PeerId, int] = {}
@@ -50,7 +52,7 @@ class Place:
         self.view = self.parent = None
         self.promised = False
         self.children = ()
-        self.run, self.committed = "", 0
+        self.run, self.committed, self.restored = "", 0, None
         self.at.clear()
 
     @property
@@ -82,7 +84,9 @@ class Place:
         """What tells neighbours where this peer stands. `kept`: the first round whose end it can still tell."""
         view = self.view
         generation, epoch = (view.generation, view.stamp) if view is not None else (None, 0)
-        return Sync(epoch=epoch, run=self.run, committed=standing, generation=generation, kept=kept)
+        return Sync(
+            epoch=epoch, run=self.run, committed=standing, generation=generation, restored=self.restored, kept=kept
+        )
 
     def current(self, frame: Reduce | Result | Abort | Have | Decide | Progress | Release) -> bool:
         """Whether a frame is of this view, and of the round that comes next here."""

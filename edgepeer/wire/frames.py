@@ -85,6 +85,8 @@ class Sync(_Header, frozen=True):
     nobody below it who has it; -2 while it waits and somebody below may have it."""
     generation: Generation | None = None
     """Of the sender's view."""
+    restored: Generation | None = None
+    """Of the checkpoint that the sender's state is from, as long as no round has shown that others have the same."""
     kept: _Count = 0
     """The first round whose end the sender can still hand over, the next one if it can't even the last: it may have
     joined after that. 0: it does not say."""

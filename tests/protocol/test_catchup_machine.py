@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from transcript import Machine, vector, view, when
 
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
 from edgepeer.wire import frames as fr
@@ -230,6 +230,53 @@ def test_the_state_is_not_fetched_before_the_owner_wants_the_run() -> None:
 # -- states from checkpoints -------------------------------------------------------------------------------
 
 
+EARLY, LATE = Generation(counter=1), Generation(counter=2)
+
+
+def restored(machine: Machine, name: str, committed: int, of: Generation | None) -> list[str]:
+    """A link comes up, and the other end says of which checkpoint its state is."""
+    world = machine.node.view
+    assert world is not None
+    machine.hear(ev.LinkUp(PeerId(name), 1))
+    where = fr.Sync(epoch=world.stamp, run="r", committed=committed, generation=world.generation, restored=of)
+    return machine.frame(name, where)
+
+
+@pytest.mark.parametrize("theirs", [LATE, None])
+def test_of_checkpoints_of_two_generations_the_later_counts_and_a_fleet_at_work_counts_more(
+    theirs: Generation | None,
+) -> None:
+    b = Machine("b")
+    b.hear(ev.RunWanted("r", 1, 7, EARLY))
+    b.join(view(3, "abcde", run="r"))
+    assert b.node.allreduce.committed == 7
+    assert "a <- state of r?" in restored(b, "a", 7, theirs)
+    assert b.node.allreduce.committed == -1
+    assert state(b, "a", b"theirs", number=7) == ["state of r after 7: theirs"]
+
+
+def test_who_has_the_earlier_one_takes_part_in_nothing() -> None:
+    b = Machine("b")
+    b.hear(ev.RunWanted("r", 1, 7, LATE))
+    b.join(view(3, "abcde", run="r"))
+    restored(b, "a", 7, LATE)
+    restored(b, "d", 7, EARLY)
+    restored(b, "e", 7, LATE)
+    assert b.node.allreduce.committed == 7
+    b.contribute(1)
+    b.reduce("e", vector(1), "e", number=8)
+    assert b.node.allreduce.place.at == {"a": 7, "d": -1, "e": 7}
+
+
+def test_the_first_round_after_a_checkpoint_is_handed_over_as_any_other() -> None:
+    b = Machine("b")
+    b.hear(ev.RunWanted("r", 1, 7, EARLY))
+    b.join(view(3, "abcde", run="r"))
+    restored(b, "a", 8, None)
+    assert b.node.allreduce.committed == 7
+    assert b.result("a", vector(3), "abcde", number=8)[-1].startswith("round 8 = 3")
+
+
 def test_who_has_restored_a_state_needs_none() -> None:
     b = Machine("b")
     b.hear(ev.RunWanted("r", 1, have=7))
@@ -281,7 +328,7 @@ def behind() -> Machine:
     """It has contributed to round 5, which the others have seen the end of. Its parent came after that."""
     d = Machine("d", limits=Limits(silence_s=60.0)).join(view(8, "abcdefgh", first_round=5), up="b", committed=4)
     d.contribute(1)
-    d.hear(ev.ViewSeen(view(9, "axcdefgh", first_round=6)))
+    d.learn(view(9, "axcdefgh", first_round=6))
     d.hear(ev.LinkUp(PeerId("x"), 1))
     d.hear(ev.LinkUp(PeerId("h"), 1))
     return d
@@ -311,7 +358,7 @@ def test_who_waits_in_vain_gives_up_however_often_views_and_links_change_meanwhi
         after(d, "x", 5, kept=5)
         said += d.until(second - 0.1)
         if second == 4:
-            d.hear(ev.ViewSeen(view(10, "axcdefgh", first_round=6)))
+            d.learn(view(10, "axcdefgh", first_round=6))
             after(d, "x", 5, kept=5)
         d.hear(ev.LinkDown(PeerId("x"), "reset"))
         said += d.until(second)
