@@ -42,8 +42,7 @@ class Company:
         self._count = itertools.count()
         for name in world.ids:
             self.hear(name, ev.RunWanted(world.run or None))
-            self[name].learn(world)
-            self._do(name)
+            self.learn(name, world)
 
     def __getitem__(self, name: str) -> Machine:
         return self.machines[PeerId(name)]
@@ -66,6 +65,11 @@ class Company:
         if name not in self.dead:
             self[name].hear(event, self.now)
             self._do(PeerId(name))
+
+    def learn(self, name: str, world: View) -> None:
+        """Somebody is told of a view that has been decided."""
+        self[name].learn(world)
+        self._do(PeerId(name))
 
     def sever(self, *pairs: str) -> None:
         """Cut the lines between pairs, like sever("ab", "b>c"): the second only in one direction."""

@@ -141,18 +141,18 @@ def test_small_fleets(names: str, own_word: bool) -> None:
 
 def test_phases_and_paths_of_a_round() -> None:
     b = full("b")
-    b.now = 10.0
+    b.now = 0.5
     b.contribute(1)
-    b.now = 12.0
+    b.now = 1.5
     b.reduce("d", vector(1), "d")
-    b.now = 13.0
+    b.now = 2.0
     b.reduce("e", vector(1), "e")
-    b.now = 13.5
+    b.now = 2.5
     b.result("a", vector(5), "abcde", final=False)
-    b.now = 13.75
+    b.now = 2.75
     b.decide("a")
     (committed,) = (effect for effect in b.effects if isinstance(effect, fx.RoundCommitted))
-    assert committed.phases == fx.Phases(waited_s=3.0, broadcast_s=0.5, decided_s=0.25)
+    assert committed.phases == fx.Phases(waited_s=1.5, broadcast_s=0.5, decided_s=0.25)
     assert committed.paths == ("direct", "direct", "direct")
 
 
@@ -463,7 +463,7 @@ def test_what_is_held_below_comes_through_a_tunnel_in_pieces_too() -> None:
     company.sever("ab", "bc")
     two = world.successor(first_round=1)
     for name in "abc":
-        company.hear(name, ev.ViewSeen(two))
+        company.learn(name, two)
     company.until(9.0)
     assert {machine.node.allreduce.committed for machine in company.machines.values()} == {1}
 

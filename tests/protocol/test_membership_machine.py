@@ -78,6 +78,7 @@ def test_what_was_said_long_ago_does_not_count() -> None:
     b = Machine("b")
     b.hear(ev.PresenceSeen(member("c")), 0.0)
     calls(b, "c")
+    b.until(4.0)
     b.hear(ev.ControlSynced(), 4.0)
     assert views(b.until(5.0))[0].endswith("view 1 b")
 

@@ -771,7 +771,7 @@ def test_a_view_that_makes_neighbours_of_two_who_can_not_reach_each_other_is_at_
     company.sever("df")
     following = view(2, "afcdebg")
     for name in SEVEN.ids:
-        company.hear(name, ev.ViewSeen(following))
+        company.learn(name, following)
     assert rounds(company) < 0.8 < DIAL_TIMEOUT_S
     assert company.path("d", "f").startswith("via")
 

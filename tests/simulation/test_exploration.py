@@ -5,7 +5,7 @@ Each test with a broken rule has a sibling without, in the same setting: so it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 
 import msgspec
 import pytest
@@ -224,20 +224,6 @@ def test_nothing_breaks(setting: Setting, bounds: Bounds) -> None:
 # -- what is broken is found ---------------------------------------------------------------------------------------
 
 
-def half_without_the_head(order: Sequence[PeerId], there: Container[PeerId], least: int = 0) -> bool:
-    return 2 * sum(peer in there for peer in order) >= len(order)
-
-
-def test_a_quorum_of_any_half_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    bounds = Bounds(depth=1, states=1500)
-    assert found(PAIR, bounds)[0] is None
-    monkeypatch.setattr(view_module, "enough", half_without_the_head)
-    find, search = found(PAIR, bounds)
-    assert find is not None
-    assert find.complaint == "two views of epoch 3: p0/1; p1/1"
-    assert search.tally.states < 1500
-
-
 def anybody(self: View, peers: object, *, settled: bool) -> bool:
     return True
 
@@ -284,7 +270,9 @@ def test_a_candidate_that_ignores_what_others_have_accepted_is_found(monkeypatch
         action = fleet.usual(state)
         assert action is not None
         state = fleet.after(state, action)
-    assert facts(fleet, state, 0).view == facts(fleet, state, 2).view  # whom p2's word binds waits for p1
+    after = facts(fleet, state, 2).view
+    assert after is not None
+    assert after.epoch > 2  # what p2's word binds both to is decided, though one of them is not in it
     real = Succession.on_vote
 
     def on_vote(self: Succession, vote: Vote, accepted: View | None, document: bytes | None) -> None:
