@@ -3,7 +3,7 @@
 the broker gives back ...                  | it tells of all that it retains | so we
 -------------------------------------------+---------------------------------+---------------------------------
 our note, then what it retains of ours     | yes                             | are done (`Hearing`)
-our note, and what it retains a bit later  | yes, but in no order (aedes)    | wait for that
+our note, and what it retains a bit later  | yes, but in no order (aedes)    | wait for that, till all is quiet
 our note alone                             | not to wildcards (RabbitMQ)     | ask the others, till all is quiet
 nothing                                    | who knows                       | go on, and say so
 """
@@ -36,17 +36,26 @@ async def catch_up(client: aiomqtt.Client, hearing: Hearing, *, broker: str, tim
     """
     if not await _within(hearing.told, timeout):
         _LOG.warning("broker %s: no echo of our own message; what it retains may come later", broker)
-    elif not await _within(hearing.probed, _LATE_S):
+    elif hearing.probed.is_set():
+        pass  # in order: all is here
+    elif await _within(hearing.probed, _LATE_S):
+        await _till_quiet(hearing.retained, _LATE_S, timeout)
+    else:
         _LOG.info("broker %s: does not tell newcomers all that it retains; asking the others", broker)
         await publish(client, *hearing.question, timeout=timeout)
-        try:
-            async with asyncio.timeout(timeout):
-                while await _within(hearing.answers, _QUIET_S):
-                    hearing.answers.clear()
-        except TimeoutError:
-            _LOG.debug("broker %s: answers still come after %g s", broker, timeout)
+        await _till_quiet(hearing.answers, _QUIET_S, timeout)
     hearing.settle()
     await publish(client, hearing.probe, b"", retain=True, timeout=timeout)
+
+
+async def _till_quiet(event: asyncio.Event, quiet_s: float, timeout: float) -> None:
+    """Until it has not happened for so long, or time is up."""
+    try:
+        async with asyncio.timeout(timeout):
+            while await _within(event, quiet_s):
+                event.clear()
+    except TimeoutError:
+        _LOG.debug("still not quiet after %g s", timeout)
 
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:

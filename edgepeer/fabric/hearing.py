@@ -67,6 +67,8 @@ class Hearing:
         """The broker has answered: it has told, if it does so at all, what it retained."""
         self.probed = asyncio.Event()
         """It has given back what we had made it retain."""
+        self.retained = asyncio.Event()
+        """Something has come that was retained."""
         self.answers = asyncio.Event()
         """Another client has answered a question of ours."""
         self.question = (topics.ask, pack(Ask(client=client_id)))
@@ -99,6 +101,7 @@ class Hearing:
         self.told.clear()
         self.probed.clear()
         self.answers.clear()
+        self.retained.clear()
         groups = self._interests | Group.ASK | Group.ANSWERS
         wanted = [*self._topics.filters(groups, self._client_id), self.marker]
         if self._will_topic is not None:
@@ -126,9 +129,11 @@ class Hearing:
         if topic in (self.marker, self.probe):
             if payload and payload == self._note:
                 (self.told if topic == self.marker else self.probed).set()
-                if self.told.is_set() and self.probed.is_set():
-                    self.settle()
+                if topic == self.marker and self.probed.is_set():
+                    self.settle()  # what is retained has come in order, before what was said after it
             return
+        if kept:
+            self.retained.set()
         if topic == self.trace:
             self._meet(payload)
             return

@@ -184,10 +184,14 @@ class Membership:
         view, self.waits = self.view, ""
         if view is None or (self.leaving and view.size == 1):
             return None
-        # Not before the view is settled: till then each of its lives may be needed to decide what follows.
+        # Till the view is settled each of its lives may be needed to decide what follows; but not for longer than it
+        # takes to know who is lost: a round that waits for a leaver may be what keeps it from being settled.
+        settled = self.settled or now >= self._entered_at + self._limits.silence_s + self._limits.takeover_s
         leavers = {
-            p: until for p, (life, until) in self._leavers.items() if p in view and view.member(p).incarnation <= life
-        } if self.settled else {}  # fmt: skip
+            p: until
+            for p, (life, until) in self._leavers.items()
+            if settled and p in view and view.member(p).incarnation <= life
+        }
         lost = self.lost(now)
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
         # The round in progress can't end without somebody who will not contribute to it, and needs nothing of it.

@@ -29,7 +29,7 @@ def check_report(
     assert list(report) == [
         "peers", "rounds", "trainer", "dataset", "broker", "code", "wait", "computed", "final", "diverged",
         "round_seconds", "allreduce_seconds", "bytes_sent_per_peer", "parameter_digests", "view_epochs",
-        "rounds_detail", "faults",
+        "generations", "rounds_detail", "faults",
     ]  # fmt: skip
     told = {name: report[name] for name in ("peers", "rounds", "trainer", "dataset", "broker")}
     assert told == {"peers": peers, "rounds": rounds, "trainer": trainer, "dataset": dataset, "broker": broker}
@@ -49,8 +49,8 @@ def check_report(
     assert [detail["round"] for detail in report["rounds_detail"]] == list(range(1, rounds + 1))
     for detail in report["rounds_detail"]:
         assert set(detail) == {
-            "round", "seconds", "contributors", "exact", "faults", "paths", "phases", "chunks", "chunks_covered",
-            "error",
+            "round", "generation", "epoch", "seconds", "contributors", "exact", "faults", "paths", "phases", "chunks",
+            "chunks_covered", "error",
         }  # fmt: skip
         assert set(detail["contributors"]) == names
         assert detail["exact"] is True

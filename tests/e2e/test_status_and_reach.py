@@ -159,6 +159,7 @@ async def test_a_peer_says_how_it_stands_when_it_is_asked_to(tmp_path: Path) -> 
         await field.open()
         await field.add("p0", "p1")
         await field.watch.until(lambda: set(field.watch.members) == {"p0", "p1"})
+        await field.peers["p1"].said(r"view \d+ of generation")
         field.peers["p1"].signal(signal.SIGUSR1)
         standing = json.loads((await field.peers["p1"].said(r"asked how it stands: (.*)"))[1])
         assert (standing["peer"], set(standing["view"]["members"])) == ("p1", {"p0", "p1"})
