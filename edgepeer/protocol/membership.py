@@ -187,11 +187,10 @@ class Membership:
         # Till the view is settled each of its lives may be needed to decide what follows; but not for longer than it
         # takes to know who is lost: a round that waits for a leaver may be what keeps it from being settled.
         settled = self.settled or now >= self._entered_at + self._limits.silence_s + self._limits.takeover_s
-        leavers = {
-            p: until
-            for p, (life, until) in self._leavers.items()
-            if settled and p in view and view.member(p).incarnation <= life
+        leaving = {
+            p: until for p, (life, until) in self._leavers.items() if p in view and view.member(p).incarnation <= life
         }
+        leavers = leaving if settled else {}
         lost = self.lost(now)
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
         # The round in progress can't end without somebody who will not contribute to it, and needs nothing of it.
@@ -203,7 +202,7 @@ class Membership:
         later = [until for member in wanted if (until := self._barred_until(PeerId(member.id))) > now]
         gone = lost | set(leavers)
         joiners = joiners[: MAX_MEMBERS - view.size + len(gone)]
-        staying = [peer for peer in view.ids if peer not in gone and peer != self.id]
+        staying = [peer for peer in view.ids if peer not in gone and peer not in leaving and peer != self.id]
         head = staying[0] if self.leaving and due and staying else None
         size = view.size - len(gone) + len(joiners)
         run = None

@@ -206,11 +206,13 @@ class Node(Wiring):
         view = self.view
         for member, end in self.links.all():
             self.membership.on_refused(member, self._now, refused=end.refused and not end.up)
+        orphan = False
         for peer, reason, since in list(self.links.lost(self._now, others=view is None)):
             self.membership.on_life(peer, self.links[peer].life, self._now)
             if view is None:
                 self.outside.on_refused(peer, refused=self.links[peer].refused)
             elif peer == view.parent(self.id):
+                orphan = True
                 if self.membership.leaving:
                     self._exit(None, "left")  # whoever takes over will find us gone
                     return
@@ -218,6 +220,8 @@ class Node(Wiring):
                     return
             else:
                 self._suspect(peer, reason)
+        if not orphan and not self.membership.coordinator:
+            self.succession.rest()
         for peer in list(self.allreduce.laggards(self._now)):
             link = self.links.get(peer)
             if link is not None and not link.waiting:

@@ -255,6 +255,12 @@ class Succession:
         if not position:
             self._promise_myself(self._campaign)
 
+    def rest(self) -> None:
+        """There is no reason to lead any more. What nobody has followed is given up, or it would keep this peer from
+        following others."""
+        if self._campaign is not None and self._campaign.ballot > self.promised:
+            self._give_up()
+
     def _give_up(self) -> None:
         """Lead no ballot any more. Nobody else counts its votes, so what this peer has accepted in it is void."""
         campaign, self._campaign = self._campaign, None
