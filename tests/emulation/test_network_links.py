@@ -250,6 +250,8 @@ async def test_nothing_is_left_when_it_closes(mode: Mode) -> None:
             raise ZeroDivisionError
     assert psutil.wait_procs(children, timeout=DEADLINE_S)[1] == []
     assert not homes & namespaces_in_use()
+    for each in held:
+        os.close(each)
     assert set(os.listdir("/sys/class/net")) == devices
     assert set(os.listdir("/proc/self/fd")) <= files | {str(n) for n in range(3)}
 
@@ -281,11 +283,15 @@ async def test_nothing_is_left_when_its_owner_is_killed() -> None:
     children = psutil.Process(owner.pid).children(recursive=True)
     homes = {os.readlink(f"/proc/{child.pid}/ns/net") for child in children}
     assert len(homes) == 3
+    # While they are held here, no other namespace can be given their numbers.
+    held = [os.open(f"/proc/{child.pid}/ns/net", os.O_RDONLY) for child in children]
     children[-1].send_signal(signal.SIGSTOP)  # even who can't notice
     owner.kill()
     await owner.wait()
     assert psutil.wait_procs(children, timeout=DEADLINE_S)[1] == []
     assert not homes & namespaces_in_use()
+    for each in held:
+        os.close(each)
 
 
 async def test_what_the_kernel_refuses_leaves_the_way_to_something_simpler() -> None:
