@@ -247,6 +247,7 @@ async def test_nothing_is_left_when_it_closes(mode: Mode) -> None:
                 homes = {os.readlink(f"/proc/{child.pid}/ns/net") for child in children}
                 assert len(homes) == (4 if mode == "namespaces" else 1)
                 assert os.readlink("/proc/self/ns/net") not in homes
+                held = [os.open(f"/proc/{child.pid}/ns/net", os.O_RDONLY) for child in children]
             raise ZeroDivisionError
     assert psutil.wait_procs(children, timeout=DEADLINE_S)[1] == []
     assert not homes & namespaces_in_use()
