@@ -145,7 +145,11 @@ class Ending:
     def on_decide(self, peer: PeerId, frame: Decide) -> None:
         """The parent has committed the round."""
         if self.place.current(frame) and peer == self.place.parent:
-            self._round.decided = True
+            rd = self._round
+            rd.decided = True
+            if rd.held is None and rd.result.complete and rd.commit is not None:
+                # All of it is here, though this peer was not to hold anything new (Place.frozen): now it counts.
+                rd.commit = msgspec.structs.replace(rd.commit, final=True)
             self._try_commit()
 
     def _try_commit(self) -> None:
