@@ -47,11 +47,11 @@ class Ledger:
         self,
         contribution: Callable[[PeerId, int], tuple[FloatVector, float]],
         protocol: ProtocolName = "ft-tree",
-        all_chunks: Callable[[fx.RoundCommitted], FloatVector] | None = None,
+        all_chunks: Callable[[fx.RoundCommitted], list[FloatVector]] | None = None,
     ) -> None:
         self._protocol = protocol
         self._all_chunks = all_chunks
-        """Of coded rounds: the plain sum."""
+        """Of coded rounds: what the plain sum may be."""
         self.approximate = 0
         """How many coded rounds were called approximate."""
         self._contribution = contribution
@@ -114,11 +114,14 @@ class Ledger:
         if not np.allclose(outcome.sum, plain, rtol=tolerance, atol=tolerance * max(len(outcome.contributors), 1)):
             raise ProtocolBug(f"round {outcome.round} is not the sum over {outcome.contributors}")
 
-    def _check_coded(self, outcome: fx.RoundCommitted, plain: FloatVector) -> None:
+    def _check_coded(self, outcome: fx.RoundCommitted, plain: list[FloatVector]) -> None:
         """A round that is called exact is the sum over all chunks."""
         self.approximate += not outcome.exact
         if (outcome.error == 0) != outcome.exact:
             raise ProtocolBug(f"round {outcome.round}: exact is {outcome.exact}, the error {outcome.error}")
         tolerance = 1e-4 if outcome.sum.dtype == np.float32 else 1e-9
-        if outcome.exact and not np.allclose(outcome.sum, plain, rtol=tolerance, atol=tolerance * plain.size):
+        if outcome.exact and not any(
+            each.size == outcome.sum.size and np.allclose(outcome.sum, each, rtol=tolerance, atol=tolerance * each.size)
+            for each in plain
+        ):
             raise ProtocolBug(f"round {outcome.round} is called exact, and is not the sum over all chunks")

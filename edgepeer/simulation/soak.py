@@ -79,14 +79,20 @@ def broken(schedule: Schedule, tally: Tally | None = None, account: Account | No
 
 
 def smallest(schedule: Schedule, *, tries: int = 400) -> Schedule:
-    """The smallest schedule found that still breaks something; its comment says what.
+    """The smallest schedule found that still breaks the same; its comment says what.
 
     Args:
         schedule: breaks something.
         tries: how many smaller ones are tried.
     """
-    small = shrink(schedule, lambda each: broken(each) is not None, tries=tries)
+    kind = _kind(broken(schedule))
+    small = shrink(schedule, lambda each: _kind(broken(each)) == kind, tries=tries)
     return replace(small, comment=" ".join((broken(small) or "").split())[:300])
+
+
+def _kind(complaint: str | None) -> str | None:
+    """A complaint without whom and when: what is broken."""
+    return None if complaint is None else " ".join(w for w in complaint.split() if w.strip(".,:;()").isalpha())
 
 
 def drawn_from(seed: int, peers: int) -> Schedule:

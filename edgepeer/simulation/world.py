@@ -14,6 +14,7 @@ from edgepeer.baselines import STATIC_TIMEOUT_S
 from edgepeer.coding.code import Code
 from edgepeer.coding.spec import parse_code
 from edgepeer.coding.wait import parse_wait
+from edgepeer.errors import ConfigError
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.code import Coding
@@ -215,15 +216,25 @@ class World:
         vector, weight = self.contribution(peer, number)
         return (np.full_like(vector, np.nan) if weight == 0 else vector), weight
 
-    def all_chunks(self, outcome: fx.RoundCommitted) -> FloatVector:
-        """Of a coded round: the plain sum over all chunks, as long as the one that was committed."""
-        views = [v for p in self.network.peers.values() for v in p.views if v.epoch == outcome.epoch and v.slots]
-        # What was added up in an earlier generation may have been decided in this one.
-        view = max(views, key=lambda v: (v.generation == outcome.generation, v.generation))
+    def all_chunks(self, outcome: fx.RoundCommitted) -> list[FloatVector]:
+        """Of a coded round: the plain sum over all chunks, for each number of slots that its view may have had.
+
+        An outcome names the generation in which it was decided; what is held from an earlier one is put forward again
+        as it is, so its view is any of that number whose members all contributors are.
+        """
         assert self.build_code is not None
-        code, load = self.build_code(len(view.slots), view.fanout), self.workload
-        vectors = [chunk_vector(c, outcome.round, load.size, "<f8", code.blocks) for c in range(code.chunks)]
-        return np.asarray(np.sum(vectors, axis=0))
+        views = [v for p in self.network.peers.values() for v in p.views if v.epoch == outcome.epoch and v.slots]
+        load, sums = self.workload, []
+        for slots, fanout in sorted(
+            {(len(v.slots), v.fanout) for v in views if set(outcome.contributors) <= set(v.ids)}
+        ):
+            try:
+                code = self.build_code(slots, fanout)
+            except ConfigError:  # too small a view for this code: nothing can have been added up in it
+                continue
+            vectors = [chunk_vector(c, outcome.round, load.size, "<f8", code.blocks) for c in range(code.chunks)]
+            sums.append(np.asarray(np.sum(vectors, axis=0)))
+        return sums
 
     def compute_s(self) -> float:
         """How long an application is busy with something."""
