@@ -33,6 +33,8 @@ __all__ = ["SimulatedPeer", "vector_of"]
 _NO_STATE: Final = b"-"
 HANDLING_S: Final = 5e-5
 """How long a slowed process takes for an event, times its factor."""
+_LEAVE_S: Final = 5.0
+"""A peer waits for so long for the others to let it go (peer/api.py)."""
 
 
 class SimulatedPeer:
@@ -235,9 +237,10 @@ class SimulatedPeer:
     # -- the application -------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Leave gracefully: nothing more is contributed."""
+        """Leave gracefully: nothing more is contributed. If the others can't let it go in time, it goes anyway."""
         self.leaving = True
         self.receive(ev.LeaveWanted())
+        self.later(_LEAVE_S, lambda: self._world.kill(self) if self.alive else None)
 
     def pause(self) -> None:
         """Contribute to nothing until `resume`."""

@@ -6,7 +6,8 @@
 - Of one generation and epoch there is one view: no two are installed, and no two proposals for it are each accepted by
   a quorum of the view before, in whatever ballots.
 - Of a round that has ended in a view, every later view of the generation has a member that has its end, or holds it.
-- Once a view is settled for anybody, all members have seen all rounds end that have ended in views before it.
+- Once a view is settled for anybody, all members have seen all rounds end that have ended in views before it, but for
+  one that was put forward again, and has been decided in this view as well.
 - A life that is frozen sends nothing that could help to decide a round of its view.
 - No machine breaks.
 """
@@ -43,6 +44,8 @@ class _End:
     end: Committed
     epoch: int
     """Of the view that it worked in."""
+    last: int
+    """Of the last view that has decided it: what is held from one is put forward again in the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +124,18 @@ def _ends(history: History, mine: Facts, step: Step) -> tuple[History, bool]:
     ends = dict(history.ends)
     for end in step.ends:
         known = ends.get((end.generation, end.round))
+        last = mine.proven >> 32
         if known is None:
             epoch = mine.view.epoch if mine.view is not None else end.epoch >> 32
-            ends[end.generation, end.round] = _End(mine.peer, end, epoch)
+            ends[end.generation, end.round] = _End(mine.peer, end, epoch, last)
         elif (known.end.total, known.end.contributors) != (end.total, end.contributors):
             was, now = _told(known.end), _told(end)
             raise Violation(f"{mine.peer} ends round {end.round} with {now}, but {known.peer} with {was}")
-    if len(ends) == len(history.ends):
-        return history, False
-    return _printed(replace(history, ends=tuple(sorted(ends.items(), key=lambda item: item[0])))), True
+        elif known.last < last:
+            ends[end.generation, end.round] = replace(known, last=last)
+    news = len(ends) > len(history.ends)
+    found = tuple(sorted(ends.items(), key=lambda item: item[0]))
+    return (_printed(replace(history, ends=found)) if found != history.ends else history), news
 
 
 def _told(end: Committed) -> str:
@@ -152,8 +158,10 @@ def _knows(life: Life, history: History, facts: Sequence[Facts | None]) -> int:
 
 def _check_settled(history: History, mine: Facts, facts: Sequence[Facts | None]) -> None:
     view = mine.view
-    if view is None or not view.guards or not (newest := _newest_before(history, view)):
+    if view is None or not view.guards:
         return
+    ends = ((number, end) for (of, number), end in history.ends if of == view.generation and end.epoch < view.epoch)
+    newest = max((number for number, end in ends if end.last < view.epoch), default=0)
     for member in view.members:
         if _knows(Life(member.id, member.incarnation), history, facts) < newest:
             what = f"and {member.id} does not know how round {newest} has ended"

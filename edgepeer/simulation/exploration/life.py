@@ -106,6 +106,8 @@ class Facts:
     """Whether the application may contribute to round `over` + 1."""
     settled: bool
     """Whether it takes its view to be settled."""
+    proven: int
+    """The stamp of the last view that has decided a round for it."""
     frozen: bool
     """Whether it has promised not to help to decide rounds of its view any more."""
     accepted: tuple[int, View] | None
@@ -301,6 +303,7 @@ class Lives:
                     holding=node.allreduce.holding,
                     ready=life.ready,
                     settled=node.membership.settled,
+                    proven=node.allreduce.place.proven,
                     frozen=node.succession.frozen,
                     accepted=node.succession.accepted,
                     leading=node.succession.leading,
