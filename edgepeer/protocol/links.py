@@ -306,6 +306,8 @@ class Links:
         link = self._links[peer]
         if ping.echo:
             link.clock.sample(now - ping.echo - ping.held)
+        if 0 < ping.every < link.every / _BEATS:
+            link.clock.hurry()
         link.clock.forgive(now)
         link.echo, link.echo_at, link.every = ping.stamp, now, ping.every
         link.waiting, link.orphan, link.level = ping.waiting, ping.orphan, ping.level

@@ -430,6 +430,8 @@ class Node(Wiring):
         if not succession.proposed and succession.leads(settled=self.membership.settled):
             self._propose(self._wanted(view) if possible else None)
         self._conclude()
+        if self.view is view and not possible and succession.asked >= ASKED_BEFORE_ANEW:
+            self.vitals.reach_out(view, self._now)  # others may be there, or their machines say that they are not
 
     def _wanted(self, view: View) -> View:
         """What this peer proposes for want of anything that is to be proposed again."""

@@ -32,7 +32,7 @@ _SAMPLE_LIMIT_S: Final = 60.0
 class RoundTrip:
     """What is known of one path's timing."""
 
-    __slots__ = ("_backoff", "_backoff_at", "late", "srtt", "var")
+    __slots__ = ("_backoff", "_backoff_at", "_stale", "late", "srtt", "var")
 
     def __init__(self) -> None:
         self.srtt: float | None = None
@@ -40,6 +40,8 @@ class RoundTrip:
         self.var = 0.0
         self.late = 0.0
         """By how much signs of life have come later than promised: the worst of the last ones, slowly forgotten."""
+        self._stale = True
+        """What is known is of other times: the next sample begins anew."""
         self._backoff = 1.0
         self._backoff_at = 0.0
 
@@ -47,8 +49,8 @@ class RoundTrip:
         """A round trip took so long. What can't be true is ignored."""
         if not 0 <= seconds <= _SAMPLE_LIMIT_S:
             return
-        if self.srtt is None:
-            self.srtt, self.var = seconds, seconds / 2
+        if self.srtt is None or self._stale:
+            self.srtt, self.var, self._stale = seconds, seconds / 2, False
         else:
             self.var += _BETA * (abs(self.srtt - seconds) - self.var)
             self.srtt += _ALPHA * (seconds - self.srtt)
@@ -57,6 +59,11 @@ class RoundTrip:
         """So long after the last one a sign of life has come."""
         left = self.late * _LATE_DECAY ** (seconds / promised_s)
         self.late = max(min(seconds - promised_s, _SAMPLE_LIMIT_S), left)
+
+    def hurry(self) -> None:
+        """Rounds have begun: what was measured while everybody was at rest, loading data or making a model, says
+        nothing about them. What a false alarm has taught stays."""
+        self.late, self._stale = 0.0, True
 
     def answer_within(self) -> float | None:
         """RFC 6298's retransmission timeout; None before the first sample."""

@@ -85,7 +85,7 @@ class KerasTrainer:
         self._gradient = traced(self._gradient_graph, input_signature=[*batch, seeds], jit_compile=False)
         self._apply = traced(self._apply_graph, input_signature=[spec((self.size,), "float32")], jit_compile=False)
         self._evaluate = traced(self._evaluate_graph, input_signature=batch, jit_compile=False)
-        for graph in (self._gradient, self._apply):
+        for graph in (self._gradient, self._apply, self._evaluate):
             graph.get_concrete_function()  # now, while nobody waits for it
 
     @property
