@@ -105,16 +105,28 @@ class Allreduce(CodedRounds):
         if coded and rd.mine and not rd.in_chunks:
             self._want_abort("mismatch", f"{self.place.me} brings a plain vector, but rounds are coded here")
 
-    def on_sync(self, peer: PeerId, committed: int) -> None:
-        """A neighbour stands in this view and run, after round `committed`; all that it lacks is sent again."""
+    def have_of(self, peer: PeerId) -> int:
+        """How many elements are here of what a neighbour sends in this round: a child up, the parent down."""
+        prefix = self._round.streams.get(peer) if peer != self.place.parent else self._round.result
+        return max(prefix.received, 0) if prefix is not None else 0
+
+    def on_sync(self, peer: PeerId, committed: int, have: int = 0) -> None:
+        """A neighbour stands in this view and run, after round `committed`; all that it lacks is sent again.
+
+        `have`: what it has of this peer's part of the round that comes next there; of one view that is the same bits.
+        """
         place = self.place
         if place.at.get(peer) != committed:
             self._round.sent_down.pop(peer, None)
+            if have and committed == place.committed and peer in place.children:
+                self._round.sent_down[peer] = have
             if peer == place.parent:
                 self._round.forget_sent()
+                if have and committed == place.committed:
+                    self._round.sent_up = have
             place.at[peer] = committed
             if committed >= 0 and place.committed >= 0:
-                self._send.hand_over(peer)
+                self._send.hand_over(peer, have if peer in place.children else 0)
                 if committed > place.committed + 1 and not place.run:
                     self.fall_behind(committed - 1)
         if self._begin() and place.view is not None:

@@ -24,7 +24,7 @@ from edgepeer.protocol.allreduce import Allreduce
 from edgepeer.protocol.catchup import PATIENCE_S, PROVIDING_S, Catchup
 from edgepeer.protocol.links import Links
 from edgepeer.protocol.place import UNKNOWN
-from edgepeer.wire.frames import State
+from edgepeer.wire.frames import State, Sync
 
 __all__ = ["Neighbours"]
 
@@ -68,14 +68,13 @@ class Neighbours:
     def send_sync(self, peer: PeerId) -> None:
         place = self._place
         standing = self._links[peer].told = place.standing
-        self._emit(fx.Send(peer, place.sync(standing, self._allreduce.kept)))
+        self._emit(fx.Send(peer, place.sync(standing, self._allreduce.kept, self._allreduce.have_of(peer))))
 
-    def on_sync(self, peer: PeerId, committed: int, now: float) -> None:
+    def on_sync(self, peer: PeerId, frame: Sync, now: float) -> None:
         """A neighbour that is level has said where it stands."""
         before = self._place.committed
-        if self._compare_restored(peer, committed):
-            committed = UNKNOWN
-        self._allreduce.on_sync(peer, committed)
+        given_up = self._compare_restored(peer, frame.committed)
+        self._allreduce.on_sync(peer, UNKNOWN if given_up else frame.committed, frame.have)
         if before != self._place.committed:
             self.sync_all()
         elif self._links[peer].told != self._place.standing:
@@ -115,7 +114,7 @@ class Neighbours:
         link = self._links.get(peer)
         if link is not None and link.sync is not None and self.is_level(peer):
             given_up = self._compare_restored(peer, link.sync.committed)
-            self._allreduce.on_sync(peer, UNKNOWN if given_up else link.sync.committed)
+            self._allreduce.on_sync(peer, UNKNOWN if given_up else link.sync.committed, link.sync.have)
 
     def hope(self) -> None:
         """Tell the parent when it becomes known whether somebody below has the state."""

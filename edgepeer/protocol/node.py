@@ -198,7 +198,7 @@ class Node(Wiring):
             self._send_view(peer, view)
             self.neighbours.send_sync(peer)
         elif self.neighbours.is_level(peer):
-            self.neighbours.on_sync(peer, frame.committed, self._now)
+            self.neighbours.on_sync(peer, frame, self._now)
 
     def _check_links(self) -> None:
         for peer in self.vitals.tick(self._now):

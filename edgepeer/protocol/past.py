@@ -22,7 +22,7 @@ from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.streams import Shape, as_bytes
 from edgepeer.topology.view import View
 from edgepeer.wire.documents import pack
-from edgepeer.wire.frames import Abort, Cause, Commit, Result, ViewFrame
+from edgepeer.wire.frames import Abort, Cause, Commit, Decide, Result, ViewFrame
 
 __all__ = ["Decided", "Dropped", "Past"]
 
@@ -87,8 +87,12 @@ class Past:
 
     # -- handing over --------------------------------------------------------------------------------------
 
-    def hand_over(self, peer: PeerId, at: int, view: View, rate_bytes_per_s: float) -> int:
-        """Tell a neighbour that stands after round `at` of what it missed. Returns where it will stand then."""
+    def hand_over(self, peer: PeerId, at: int, view: View, rate_bytes_per_s: float, have: int = 0) -> int:
+        """Tell a neighbour that stands after round `at` of what it missed. Returns where it will stand then.
+
+        `have`: how many elements it has of the next round's result, as this view's root has put it forward.
+        """
+        after = at
         for ended in self._kept:
             if ended.round != at + 1:
                 continue
@@ -97,19 +101,25 @@ class Past:
                 frame = Abort(epoch=view.stamp, round=ended.round, cause=ended.cause, reason=ended.reason, over=True)
                 self._emit(fx.Send(peer, frame))
                 continue
+            shape = Shape.of(ended.total)
+            start = 0
             if ended.view is not view:
                 self._emit(fx.Send(peer, ViewFrame(epoch=ended.view.stamp), pack(ended.view)))
-            shape = Shape.of(ended.total)
+            elif ended.round == after + 1:
+                start = min(have, shape.total)
+            if start and start == shape.total:
+                self._emit(fx.Send(peer, Decide(epoch=view.stamp, round=ended.round)))
+                continue
             result = Result(
                 epoch=view.stamp,
                 round=ended.round,
-                offset=0,
+                offset=start,
                 total=shape.total,
                 dtype=shape.dtype,
                 commit=ended.commit,
                 rate_bytes_per_s=rate_bytes_per_s,
             )
-            self._emit(fx.Send(peer, result, as_bytes(ended.total)))
+            self._emit(fx.Send(peer, result, as_bytes(ended.total[start:])))
         return at
 
     def learn(self, peer: PeerId, view: View) -> None:

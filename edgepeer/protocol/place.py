@@ -80,12 +80,19 @@ class Place:
         hope = self.loading or any(self.at.get(child) != UNKNOWN for child in self.children)
         return HOPING if hope else UNKNOWN
 
-    def sync(self, standing: int, kept: int = 0) -> Sync:
-        """What tells neighbours where this peer stands. `kept`: the first round whose end it can still tell."""
+    def sync(self, standing: int, kept: int = 0, have: int = 0) -> Sync:
+        """What tells neighbours where this peer stands. `kept`: the first round whose end it can still tell. `have`:
+        how much is here of what that neighbour sends in the round in progress."""
         view = self.view
         generation, epoch = (view.generation, view.stamp) if view is not None else (None, 0)
         return Sync(
-            epoch=epoch, run=self.run, committed=standing, generation=generation, restored=self.restored, kept=kept
+            epoch=epoch,
+            run=self.run,
+            committed=standing,
+            generation=generation,
+            restored=self.restored,
+            kept=kept,
+            have=have,
         )
 
     def current(self, frame: Reduce | Result | Abort | Have | Decide | Progress | Release) -> bool:

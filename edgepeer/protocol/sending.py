@@ -146,11 +146,11 @@ class Sending:
             elif peer != source:  # it is ahead and has waited for us, or waits for the state
                 self._emit(fx.Send(peer, place.sync(ended.round, self._past.first(ended.round))))
 
-    def hand_over(self, peer: PeerId) -> None:
-        """Give a neighbour that missed it the outcome of past rounds."""
+    def hand_over(self, peer: PeerId, have: int = 0) -> None:
+        """Give a neighbour that missed it the outcome of past rounds. `have`: what it has of the first one's result."""
         view, at = self._place.view, self._place.at
         if view is not None:
-            at[peer] = self._past.hand_over(peer, at[peer], view, self._rates.of(peer).bytes_per_s)
+            at[peer] = self._past.hand_over(peer, at[peer], view, self._rates.of(peer).bytes_per_s, have)
 
     def abort(self, rd: Round, cause: Cause, reason: str) -> None:
         """To the parent: the round can't be completed."""

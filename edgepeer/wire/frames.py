@@ -90,6 +90,9 @@ class Sync(_Header, frozen=True):
     kept: _Count = 0
     """The first round whose end the sender can still hand over, the next one if it can't even the last: it may have
     joined after that. 0: it does not say."""
+    have: _Count = 0
+    """Elements of what the addressee sends in the round after `committed`, in this view, that have come already: of
+    its partial aggregate to a parent, of the result to a child. The rest will do."""
 
 
 class ViewFrame(_Header, frozen=True):

@@ -88,6 +88,46 @@ def test_after_a_new_connection_all_is_sent_again(c: Machine) -> None:
     assert c.level("a") == ["a <- reduce 1 [0:] 1 of 100"]
 
 
+def test_after_a_new_connection_only_the_rest_is_sent_if_the_other_end_says_what_it_has() -> None:
+    c = Machine("c", limits=Limits(smallest_segment_bytes=8, first_segment_bytes=8)).join(FIVE, up="a")
+    c.contribute(1, 2, 3, 4)
+    c.hear(ev.LinkDown(PeerId("a"), "reset"))
+    assert c.level("a", have=2) == ["a <- reduce 1 [2:] 3 4 of 100"]
+    c.hear(ev.LinkDown(PeerId("a"), "reset"))
+    assert c.level("a", have=4) == []  # all of it had come
+    c.hear(ev.LinkDown(PeerId("a"), "reset"))
+    assert c.level("a") == ["a <- reduce 1 [0:] 1 2 of 100", "a <- reduce 1 [2:] 3 4 of 100"]
+
+
+def test_what_is_here_of_a_neighbours_part_is_said_when_its_link_comes_up(b: Machine) -> None:
+    def have(peer: str) -> list[int]:
+        b.hear(ev.LinkDown(PeerId(peer), "reset"))
+        b.hear(ev.LinkUp(PeerId(peer), 1))
+        syncs = [effect.frame for effect in b.effects if isinstance(effect, fx.Send) and effect.peer == peer]
+        return [frame.have for frame in syncs if isinstance(frame, fr.Sync)]
+
+    assert (have("d"), have("a")) == ([0], [0])
+    b.reduce("d", vector(1, 2), "d", total=5)
+    b.level("a")
+    b.frame("a", fr.Result(epoch=1, round=1, offset=0, total=5, dtype="<f4"), vector(1, 2, 3))
+    assert (have("d"), have("e"), have("a")) == ([2], [0], [3])
+
+
+@pytest.mark.parametrize(
+    ("have", "sent"),
+    [
+        (0, ["d <- result 1 [0:] 1 2 3 committed"]),
+        (2, ["d <- result 1 [2:] 3 committed"]),
+        (3, ["d <- decide 1"]),
+        (9, ["d <- decide 1"]),  # more than there is: it says later what it lacks
+    ],
+)
+def test_a_child_that_missed_the_end_gets_what_it_lacks_of_it(b: Machine, have: int, sent: list[str]) -> None:
+    b.hear(ev.LinkDown(PeerId("d"), "reset"))
+    b.result("a", vector(1, 2, 3), "abcde")
+    assert [line for line in b.level("d", have=have) if "sync" not in line] == sent
+
+
 def test_a_vector_of_nothing_goes_up_and_down(b: Machine) -> None:
     b.contribute()
     b.reduce("d", vector(), "d")

@@ -213,15 +213,15 @@ class Machine:
             self.level(name, committed)
         return self
 
-    def level(self, name: str, committed: int = 0) -> list[str]:
-        """A link comes up, and the other end says that it is in our view."""
+    def level(self, name: str, committed: int = 0, have: int = 0) -> list[str]:
+        """A link comes up, and the other end says that it is in our view, and what it has of our part of the round."""
         assert self.node.view is not None
         self.hear(ev.LinkUp(PeerId(name), self.node.view.member(PeerId(name)).incarnation))
-        return self.sync(name, committed)
+        return self.sync(name, committed, have)
 
-    def sync(self, name: str, committed: int) -> list[str]:
-        assert self.node.view is not None
-        return self.frame(name, fr.Sync(epoch=self.node.view.epoch, run=self.node.view.run, committed=committed))
+    def sync(self, name: str, committed: int, have: int = 0) -> list[str]:
+        world = self._world
+        return self.frame(name, fr.Sync(epoch=world.epoch, run=world.run, committed=committed, have=have))
 
     def reduce(
         self,
