@@ -116,6 +116,23 @@ def test_a_false_alarm_doubles_the_deadline_and_is_forgiven() -> None:
         assert clock.silent_after(0.1, 60.0) == pytest.approx(doublings * plain)
 
 
+def test_what_was_measured_at_rest_counts_until_the_first_sample_after_rounds_have_begun() -> None:
+    clock = RoundTrip()
+    for sample in (0.2, 0.1, 0.3):
+        clock.sample(sample)
+    clock.gap(1.3, 1.0)
+    before = clock.answer_within()
+    clock.hurry()
+    assert clock.late == 0.0
+    assert clock.answer_within() == before
+    clock.sample(0.002)
+    assert (clock.srtt, clock.var) == (0.002, 0.001)  # as of a path of which nothing is known
+    clock.false_alarm(100.0)
+    doubled = clock.silent_after(0.04, 60.0)
+    clock.hurry()
+    assert clock.silent_after(0.04, 60.0) == doubled  # a lesson is not forgotten
+
+
 # -- pace --------------------------------------------------------------------------------------------------
 
 
@@ -180,6 +197,19 @@ def paired() -> Machine:
 def rtt(machine: Machine) -> float | None:
     (state,) = machine.node.link_states()
     return state.rtt_s
+
+
+def test_a_machine_that_was_busy_before_rounds_began_is_not_waited_for_longer_in_them() -> None:
+    a = paired()
+    for at in (10.0, 11.4, 12.4):  # it makes a model: once its heartbeat is 0.4 s late
+        a.now = at
+        ping(a, "b", stamp=at, every=1.0)
+    link = a.node.links[PeerId("b")]
+    assert link.clock.late > 0.3
+    ping(a, "b", stamp=12.4, every=0.5)  # not the pace of rounds
+    assert link.clock.late > 0.3
+    ping(a, "b", stamp=12.4, every=0.04)
+    assert link.clock.late == 0.0
 
 
 def test_a_late_echo_gives_the_right_sample() -> None:
