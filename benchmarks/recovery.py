@@ -1,6 +1,6 @@
 """What a failed link, and a killed peer, cost a round: the thesis' Tables 1 and 2 (Padrão 2020, §7.2) for the static
 protocol at both of its timeouts, and the same for ft-tree, also where rounds follow each other without a pause, with
-short vectors, and where a link fails in one direction; and what tolerance costs where nothing fails. Real
+short and large vectors, and where a link fails in one direction; and what tolerance costs where nothing fails. Real
 processes, a network namespace each, and links cut by firewall rules, each of which is confirmed by its drop counter."""
 
 from __future__ import annotations
@@ -308,7 +308,8 @@ async def _measure(arguments: argparse.Namespace) -> list[Row]:
                 rows += await bench.clean(peers)
                 for protocol, timeout_s in [("ft-tree", None), *static]:
                     rows += await bench.cuts(peers, protocol, timeout_s)
-                for elements in (arguments.elements, arguments.short):
+                large = [arguments.large] if peers == min(arguments.peers) else []
+                for elements in (arguments.elements, arguments.short, *large):
                     rows += await bench.cuts_without_pause(peers, elements)
                 rows += await bench.kills(peers)
     return rows
@@ -425,6 +426,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--timeouts", type=_seconds, default=[0.5, 1.0], help="of ft-tree-static; default: 0.5,1")
     parser.add_argument("--elements", type=positive, default=407_050, help="float32 per vector; default: 407050")
     parser.add_argument("--short", type=positive, default=250, help="float32 per short vector; default: 250")
+    parser.add_argument(
+        "--large", type=positive, default=4 << 20, help="the same of the smallest fleet's large one; default: 4194304"
+    )
     parser.add_argument("--rounds", type=positive, default=20, help="timed clean rounds of a fleet; default: 20")
     parser.add_argument("--blocks", type=positive, default=6, help="turns of each protocol without faults; default: 6")
     parser.add_argument("--trials", type=positive, default=5, help="of every fault, static ones 2; default: 5")
