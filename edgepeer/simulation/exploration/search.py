@@ -239,7 +239,7 @@ def recover(fleet: Fleet, state: State) -> str | None:
 def _possible(fleet: Fleet, state: State) -> bool:
     """Whether those who live are to go on: a quorum of the newest view, in the lives that it means; or those who are
     left of it, where so many others have started anew that there will be none any more; or, where nobody of it is left,
-    as many as the run asks for. Who is bound by a proposal waits for whom that takes."""
+    as many as the run asks for."""
     alive = {each.peer: each for peer in range(fleet.n) if (each := fleet.facts(state, peer)) is not None}
     enough, run = len(alive) >= fleet.n, fleet.setting.run
     if not state.history.views or not alive:
@@ -248,10 +248,7 @@ def _possible(fleet: Fleet, state: State) -> bool:
     lives = {p for p, each in alive.items() if p in view and each.me.incarnation == view.member(p).incarnation}
     settled = any(alive[p].view == view and alive[p].settled for p in lives)
     if view.may_go_on(lives, settled=settled):
-        accepted = [made for p in lives if alive[p].view == view and (made := alive[p].accepted) is not None]
-        _, bound = max(accepted, key=lambda made: made[0], default=(0, view))
-        stay = {p for p in lives if p in bound and bound.member(p) == view.member(p)}
-        return view.may_go_on(stay, settled=settled) and (view.run == run or enough)
+        return view.run == run or enough
     if not lives:
         return not run or enough
     rest = [p for p in view.ids if p not in alive or p in lives]
