@@ -210,6 +210,6 @@ def _outcomes(p: float, chances: int, failing: Sequence[float]) -> Outcomes:
 def _check(interval: int, step: float, lost: float) -> None:
     if interval < 1 or step <= 0 or not 0 <= lost <= 1:
         raise ConfigError(
-            f"{interval} iterations of {step} s, each lost with probability {lost}, have no expected time: these must be "
-            "at least 1, above 0, and between 0 and 1"
+            f"{interval} iterations of {step} s, each lost with probability {lost}: these must be at least 1, above 0, "
+            "and between 0 and 1"
         )
