@@ -96,26 +96,25 @@ def plan(
     if errors < 0 or erasures < 0:
         raise ConfigError(f"{errors} errors and {erasures} erasures can't be promised: both must be at least 0")
     trial = PolyDot(m=m, n=n, nodes=nodes, d1=d1, d2=d2, substitution=substitution, dtype=kept)
-    threshold = max(trial.forward.threshold, trial.backward.threshold)
-    chosen = kind_for(threshold, kept) if kind is None else kind
+    chosen = kind_for(max(trial.forward.threshold, trial.backward.threshold), kept) if kind is None else kind
     code = PolyDot(m=m, n=n, nodes=nodes, d1=d1, d2=d2, substitution=substitution, kind=chosen, dtype=kept)
     more = _more(errors, erasures, guarantee)
-    for name, product in (("forward", code.forward), ("backward", code.backward)):
-        if nodes < (needed := -(-product.threshold // code.group) + more):
-            raise ConfigError(
-                f"{nodes} nodes can't do m={m}, n={n}: the {name} product needs {needed - more}"
-                + (f", and {more} more for {errors} errors and {erasures} erasures" if more else "")
-                + f"; take {needed} nodes or fewer blocks"
-            )
-    forward = _direction(code, code.forward, errors + erasures)
-    backward = _direction(code, code.backward, errors + erasures)
-    for name, found in (("forward", forward), ("backward", backward)):
-        if found.digits < digits:
-            raise ConfigError(
-                f"{kept} keeps {max(0.0, found.digits):.1f} digits of the {name} product at {chosen} points of m={m}, "
-                f"n={n} without {errors + erasures} of {nodes} nodes, not {digits:g}; take {_cure(chosen, kept)}"
-            )
-    return Plan(code, code.group / (m * n), forward, backward)
+    products = {"forward": code.forward, "backward": code.backward}
+    name, product = max(products.items(), key=lambda pair: pair[1].threshold)
+    if nodes < (needed := -(-product.threshold // code.group) + more):
+        raise ConfigError(
+            f"{nodes} nodes can't do m={m}, n={n}: the {name} product needs {needed - more}"
+            + (f", and {more} more for {guarantee} k={errors}, e={erasures}" if more else "")
+            + f"; take {needed} nodes or fewer blocks"
+        )
+    found = {name: _direction(code, product, errors + erasures) for name, product in products.items()}
+    name, worse = min(found.items(), key=lambda pair: pair[1].digits)
+    if worse.digits < digits:
+        raise ConfigError(
+            f"{kept} keeps {max(0.0, worse.digits):.1f} digits of the {name} product at {chosen} points of m={m}, "
+            f"n={n} without {errors + erasures} of {nodes} nodes, not {digits:g}; take {_cure(chosen, kept)}"
+        )
+    return Plan(code, code.group / (m * n), found["forward"], found["backward"])
 
 
 def row_sizes(code: PolyDot, product: Product) -> NDArray[np.float64]:
@@ -134,7 +133,7 @@ def _more(errors: int, erasures: int, guarantee: Guarantee) -> int:
     """Nodes beyond those that determine the result."""
     if guarantee == "adversarial":
         return 2 * errors + erasures
-    return errors + erasures + 1 if errors else erasures
+    return errors + erasures + 1
 
 
 def _direction(code: PolyDot, product: Product, lost: int) -> Direction:
