@@ -165,6 +165,10 @@ class PolyDot:
         encoded = self.m * self.n + max(self.n * self.d1, self.m * self.d2)
         return relative_noise(self.group * summed + encoded, self.dtype, updates)
 
+    def weight_noise(self, updates: int = 0) -> float:
+        """The same of the stored weights, after so many updates, where products with them are more exact (`scrub`)."""
+        return relative_noise(self.m * self.n, self.dtype, updates)
+
     def encode_weights(self, w: NDArray[Any], only: Sequence[int] | None = None) -> _Coded:
         """s sum W_ij u^i v^j, of w of shape (M, N): shape (P, M/m, N/n), sizes rounded up."""
         u, v, _ = self._points(only)
