@@ -28,9 +28,17 @@ that span. In array processing that is MUSIC (Schmidt 1986; for several vectors 
 6.  All sets of k nodes, in the order of k, up to 4096 sets: all that there are of 12 nodes. If two sets of a size do,
     the errors are not generic.
 
-Whichever of these finds a set, it counts only if the rows that remain agree, at least one more than X has symbols, by a
-check made of these rows alone. X is solved from them; no estimate of an error is ever subtracted. A row that G hands
-on as it is (an identity row) and that is right comes out with the same bits.
+Sets of more than (r - e) / 2 nodes need not be the only ones that explain the rows: errors that are equal at many nodes
+can look like those of others. If E has rank q and 2k < r - e + q, there is no other set of k (Davies and Eldar 2012,
+"Rank awareness in joint sparse recovery", Theorem 2). That is k + e <= r - 1 if q = k. The reason: q independent columns
+can be combined to one that is zero in q - 1 of the rows of E, and the difference to another explanation is a code word.
+So with groups as many nodes count as have q - 1 wrong rows together. Sets for which it fails count only if rows are too
+short for a larger rank, and all other sets were tried.
+
+Whichever of these finds a set, it counts only if the rows that remain agree, at least one more than X has symbols, by
+a check that is made of these rows alone and sees an error of 1 % in each of them. X is solved from them; no estimate of
+an error is ever subtracted. A row that G hands on as it is (a row of the identity) and that is right comes out with the
+same bits.
 
 With one number a node (N = 1) and a single check left, wrong rows agree by accident with a probability of about the
 tolerance: 1e-5 a set in float32.
@@ -60,6 +68,9 @@ Nodes = frozenset[int]
 _UNIT_ROUNDOFF: Final = float(np.finfo(np.float64).eps) / 2
 _LARGEST: Final = sqrt(float(np.finfo(np.float64).max))
 _SETS: Final = 1 << 12
+_SEEN: Final = 0.01
+"""An error that is so large a part of the largest number must be seen in every row in use: two digits."""
+
 _AT_ONCE: Final = 256
 """Sets of nodes whose columns are decomposed in one call: what they need stays in the processor's cache."""
 
@@ -141,12 +152,12 @@ def decode(
             f"{_count(len(gone) - len(broken), 'node')} lost and {len(broken)} with NaN, infinity or the like; "
             f"{guarantee} decoding of {code.nodes} nodes, {code.redundancy} of them redundant, does not take so many"
         )
-    found = gone | _Search(rows, limit).errors(gone)
+    found = gone | _Search(rows, gone, limit).errors()
     checks = _remaining(code, found).checks
-    if len(found) > len(gone) and rows.tolerance(found) > _visible(code, found):
+    if len(found) > len(gone) and rows.tolerance(found) > _SEEN * _visible(code, found):
         raise Undecodable(
-            f"without the nodes {_names(found)} the check of the others can't tell errors as large as the data "
-            "from rounding; use a wider dtype"
+            f"without the nodes {_names(found)} the others' checks can't tell an error of {_SEEN:.0%} of the largest "
+            "number from rounding; use a wider dtype"
         )
     with np.errstate(over="ignore"):
         data = _solve(code, found, rows.values).astype(rows.dtype, copy=False)
@@ -269,8 +280,12 @@ class _Rows:
     def syndromes(self, missing: Nodes) -> Matrix:
         """H Z in units of the tolerance, without these nodes, shape (checks, N)."""
         there = _remaining(self.code, missing)
-        scale = max(float(self.sizes[there.rows].max(initial=0.0)), float(np.finfo(self.dtype).tiny))
-        return (there.checks @ self.values) / (self.tolerance(missing) * scale)
+        return (there.checks @ self.values) / (self.tolerance(missing) * self.scale(missing))
+
+    def scale(self, missing: Nodes) -> float:
+        """The largest number without these nodes; what is less than the dtype's least normal number has no digits."""
+        there = _remaining(self.code, missing)
+        return max(float(self.sizes[there.rows].max(initial=0.0)), float(np.finfo(self.dtype).tiny))
 
     def tolerance(self, missing: Nodes) -> float:
         """The largest column of H Z that rounding makes, as a part of the largest number of Z."""
@@ -286,89 +301,123 @@ class _Rows:
 
 
 class _Search:
-    """Which nodes err: at most `limit` of them. Every set that is returned leaves rows that agree."""
+    """Which nodes err beside those that are gone: `limit` of them at most. What is found leaves rows that agree."""
 
-    def __init__(self, rows: _Rows, limit: int) -> None:
-        self.rows, self.code, self.limit = rows, rows.code, limit
+    def __init__(self, rows: _Rows, gone: Nodes, limit: int) -> None:
+        self.rows, self.code, self.gone, self.limit = rows, rows.code, gone, limit
+        self.unique = (self.code.redundancy - len(gone)) // 2  # no two sets of so many explain the same rows
 
-    def errors(self, gone: Nodes) -> Nodes:
-        """The nodes that err beside those that are gone.
+    def errors(self) -> Nodes:
+        """The nodes that err.
 
         Raises:
             Undecodable: no set of `limit` nodes explains the rows, or none was found.
         """
-        if self.rows.agree(gone):
+        if self.rows.agree(self.gone):
             return frozenset()
-        unique = (self.code.redundancy - len(gone)) // 2  # within it no other set explains the rows
-        large = self._large(gone)
-        for limit in sorted({min(self.limit, unique), self.limit}):
-            if 0 < len(large) <= limit and (others := self._errors(gone | large, limit - len(large))) is not None:
-                return self._least(gone, large | others)
-            if (found := self._errors(gone, limit)) is not None:
-                return found
+        large = self._large()
+        for limit in sorted({min(self.limit, self.unique), self.limit}):
+            starts = [each for each in dict.fromkeys((large, Nodes())) if len(each) <= limit]
+            for find in (self._located, self._all):
+                for start in starts:
+                    found = find(start, limit)
+                    if found is not None:
+                        return found
         raise Undecodable(
-            f"the rows of {self.code.nodes} nodes, {_count(len(gone), 'node')} missing, contradict each other, and "
-            f"no set of up to {_count(self.limit, 'error')} was found that explains it"
+            f"the rows of {self.code.nodes} nodes, {_count(len(self.gone), 'node')} missing, contradict each other, "
+            f"and no set of up to {_count(self.limit, 'error')} was found that explains it"
         )
 
-    def _large(self, gone: Nodes) -> Nodes:
+    def _large(self) -> Nodes:
         """Nodes with a row so large that its rounding in float64 would be above the tolerance of the others."""
-        there = _remaining(self.code, gone)
+        there = _remaining(self.code, self.gone)
         sizes = self.rows.sizes[there.rows]
         if not sizes.any():
             return frozenset()
-        hidden = self.rows.tolerance(gone) / (_UNIT_ROUNDOFF * sqrt(len(sizes)))
+        hidden = self.rows.tolerance(self.gone) / (_UNIT_ROUNDOFF * sqrt(len(sizes)))
         return frozenset((there.rows[sizes > hidden * np.median(sizes[sizes > 0])] // self.code.group).tolist())
 
-    def _errors(self, missing: Nodes, limit: int) -> Nodes | None:
-        span = _Span.of(self.rows, missing)
+    def _located(self, start: Nodes, limit: int) -> Nodes | None:
+        """By the span of H Z, with `start` among those that err unless they turn out not to."""
+        span = _Span.of(self.rows, self.gone | start)
         if span is None:
-            return frozenset()
-        if span.least > limit:
-            return None
-        for find in (self._music, self._greedy, self._all):
-            found = find(missing, limit, span)
-            if found is not None:
+            return self._least(start)
+        for find in (self._music, self._greedy):
+            found = find(start, limit, span)
+            if found is not None and self._certain(found):
                 return found
         return None
 
-    def _music(self, missing: Nodes, limit: int, span: _Span) -> Nodes | None:
+    def _music(self, start: Nodes, limit: int, span: _Span) -> Nodes | None:
         tried: set[Nodes] = set()
-        for k in range(span.least, limit + 1):
+        for k in range(span.least, limit - len(start) + 1):
             for dimension in sorted({k * self.code.group, max(k, span.rank)}):
                 nodes = span.nearest(k, dimension)
-                if nodes not in tried and self.rows.agree(missing | nodes):
-                    return nodes if k == span.least else self._least(missing, nodes)
+                if nodes not in tried and self.rows.agree(self.gone | start | nodes):
+                    return nodes if k == span.least and not start else self._least(start | nodes)
                 tried.add(nodes)
         return None
 
-    def _greedy(self, missing: Nodes, limit: int, span: _Span) -> Nodes | None:
-        taken: Nodes = frozenset()
-        rest: _Span | None = span
-        while rest is not None:
-            if len(taken) + rest.least > limit:
-                return None
-            taken |= rest.nearest(1, rest.rank)
-            rest = _Span.of(self.rows, missing | taken)
-        return self._least(missing, taken)
+    def _greedy(self, start: Nodes, limit: int, span: _Span) -> Nodes | None:
+        found, rest = start, span
+        while len(found) + rest.least <= limit:
+            found |= rest.nearest(1, rest.rank)
+            after = _Span.of(self.rows, self.gone | found)
+            if after is None:
+                return self._least(found)
+            rest = after
+        return None
 
-    def _all(self, missing: Nodes, limit: int, span: _Span) -> Nodes | None:
-        budget = _SETS
-        for k in range(span.least, limit + 1):
+    def _all(self, start: Nodes, limit: int) -> Nodes | None:
+        """By trying all sets beside `start`. Two of a size that explain the rows are none."""
+        span, budget = _Span.of(self.rows, self.gone | start), _SETS
+        if span is None:
+            return None
+        for k in range(span.least, limit - len(start) + 1):
             budget -= comb(len(span.nodes), k)
             if budget < 0:
                 return None
-            found = [nodes for nodes in span.explaining(k) if self.rows.agree(missing | nodes)]
+            found = [nodes for nodes in span.explaining(k) if self.rows.agree(self.gone | start | nodes)]
             if found:
-                return found[0] if len(found) == 1 else None
+                least = self._least(start | found[0])
+                return least if len(found) == 1 and self._certain(least, tried_all=True) else None
         return None
 
-    def _least(self, missing: Nodes, found: Nodes) -> Nodes:
+    def _least(self, found: Nodes) -> Nodes:
         """Without those of them that agree with the rest."""
         for node in sorted(found):
-            if self.rows.agree(missing | (found - {node})):
+            if self.rows.agree(self.gone | (found - {node})):
                 found -= {node}
         return found
+
+    def _certain(self, found: Nodes, tried_all: bool = False) -> bool:
+        """Whether no other set of as many nodes explains the rows, by the rank of the errors, see above.
+
+        With all sets tried it is enough if the rank is as large as the rows' length allows.
+        """
+        if len(found) <= self.unique:
+            return True
+        wrong, rank = self._rank(found)
+        zero = np.count_nonzero(np.sort(wrong).cumsum() < rank)
+        if 2 * len(found) - zero <= self.code.redundancy - len(self.gone):
+            return True
+        return tried_all and rank == self.rows.values.shape[1]
+
+    def _rank(self, found: Nodes) -> tuple[NDArray[np.intp], int]:
+        """How many rows of each of these nodes err, and the rank of their errors.
+
+        Each error is scaled to 1, and so is what rounding adds to it.
+        """
+        code, missing = self.code, self.gone | found
+        rows = (np.array(sorted(found))[:, None] * code.group + np.arange(code.group)).ravel()
+        expected = code.generator[rows] @ _solver(code, missing)
+        errors = self.rows.values[rows] - expected @ self.rows.values
+        sizes = np.abs(errors).max(axis=1)
+        rounding = self.rows.tolerance(missing) * self.rows.scale(missing) * (1 + np.linalg.norm(expected, axis=1))
+        wrong = sizes > rounding
+        values = np.linalg.svd(errors[wrong] / sizes[wrong, None], compute_uv=False)
+        noise = sqrt(errors.shape[1]) * np.linalg.norm(rounding[wrong] / sizes[wrong])
+        return np.count_nonzero(wrong.reshape(-1, code.group), axis=1), int(np.count_nonzero(values > noise))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
