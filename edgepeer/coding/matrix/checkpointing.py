@@ -80,6 +80,9 @@ def expected_period(interval: int, step: float, lost: float) -> float:
 
     Returns:
         Infinity if that is beyond a float's range, or if no iteration can succeed.
+
+    Raises:
+        ConfigError: the interval is below 1, the time not above 0, or the chance not between 0 and 1.
     """
     _check(interval, step, lost)
     if lost == 0:
@@ -184,6 +187,8 @@ def polydot_outcomes(p: float, nodes: int, forward: int, backward: int, layers: 
 
 def _any(p: float, chances: int) -> float:
     """1 - (1 - p)^chances."""
+    if not 0 <= p <= 1:
+        raise ConfigError(f"a node's chance of an error in a step must be between 0 and 1, not {p}")
     return 1.0 if p == 1 else -math.expm1(chances * math.log1p(-p))
 
 

@@ -197,3 +197,5 @@ def test_what_makes_no_sense_is_refused() -> None:
         Outcomes(0.5, 0.5, 0.5)
     with pytest.raises(ConfigError, match="at least 1"):
         expected_period(0, 1.0, 0.1)
+    with pytest.raises(ConfigError, match="between 0 and 1, not 2"):
+        polydot_outcomes(2.0, 12, 3, 3, 2)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgepeer.coding.matrix.decode import Decoded, decode
+from edgepeer.coding.matrix.decode import Decoded, decode, discrepancy
 from edgepeer.coding.matrix.nodes import Kind
 from edgepeer.coding.matrix.polydot import (
     SUBSTITUTIONS,
@@ -197,6 +197,22 @@ def test_updates_keep_the_code(kind: Kind, substitution: Substitution) -> None:
     stored = code.received(weights)
     rest = stored - code.weight_code.generator @ np.linalg.lstsq(code.weight_code.generator, stored)[0]
     assert np.abs(rest).max() < 1e-13 * np.abs(stored).max(), "still a word of the weights' code"
+
+
+@pytest.mark.parametrize("kind", ["real", "pairs"])
+def test_right_products_stay_below_the_tolerance(kind: Kind) -> None:
+    """float32, wide blocks, after updates, forward and backward: rounding is no error."""
+    rng = np.random.default_rng(5)
+    code = PolyDot(m=2, n=2, nodes=12, kind=kind, dtype=np.dtype(np.float32))
+    weights = code.encode_weights(rng.standard_normal((300, 700)) / 26)
+    for updates in range(0, 200, 10):
+        x, delta = rng.standard_normal((700, 2)), rng.standard_normal((300, 2))
+        forward = code.received(weights @ code.encode_inputs(x))
+        backward = code.received(code.encode_errors(delta) @ weights)
+        assert discrepancy(code.forward_code, forward, noise=code.noise(350, updates)) < 0.3
+        assert discrepancy(code.backward_code, backward, noise=code.noise(150, updates)) < 0.3
+        for _ in range(10):
+            code.update(weights, rng.standard_normal((300, 2)), rng.standard_normal((700, 2)), 1e-3, 0.999)
 
 
 def test_wishes_for_nothing_are_refused() -> None:
