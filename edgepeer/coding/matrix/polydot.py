@@ -205,7 +205,8 @@ class PolyDot:
         u, v, _ = self._points(only)
         left = self._encode(self._scales(only)[:, None] * u[:, None] ** np.arange(self.m), delta, self.m, 1)
         right = self._encode(v[:, None] ** np.arange(self.n), x, self.n, 1)
-        weights *= self.dtype.type(decay)
+        if decay != 1:
+            weights *= self.dtype.type(decay)
         weights += (self.dtype.type(step) * left) @ right.transpose(0, 2, 1)
 
     def received(self, products: _Coded) -> NDArray[Any]:
