@@ -72,19 +72,20 @@ def plan(
     d1: int = 1,
     d2: int = 1,
     dtype: np.dtype[Any] | type[np.floating[Any]] = np.float64,
-    errors: int = 0,
-    erasures: int = 0,
+    errors: int | tuple[int, int] = 0,
+    erasures: int | tuple[int, int] = 0,
     guarantee: Guarantee = "adversarial",
     substitution: Substitution = "u=v^n",
     kind: Kind | None = None,
     digits: float = 2.0,
 ) -> Plan:
-    """The code for W in m x n blocks at so many nodes, for so many wrong and missing ones in both directions.
+    """The code for W in m x n blocks at so many nodes, for so many wrong and missing ones in each product.
 
     Args:
         m, n, nodes, d1, d2, substitution: of `PolyDot`.
         dtype: float32 or float64.
-        errors, erasures: k and e, at once, in each product.
+        errors, erasures: k and e, at once, in each product; or of the forward and of the backward product. Forward
+            products meet the errors of updates as well.
         kind: where the nodes evaluate; None: real points or pairs by the rule of `nodes.kind_for`.
         digits: decimal digits that results must have with the worst k + e nodes gone. Two, by default: an error of 1 %
             is less than what a mini-batch's gradient is uncertain by.
@@ -93,28 +94,32 @@ def plan(
         ConfigError: the wish can't be had; says why, and what could be.
     """
     kept = np.dtype(dtype)
-    if errors < 0 or erasures < 0:
-        raise ConfigError(f"{errors} errors and {erasures} erasures can't be promised: both must be at least 0")
+    wrong = errors if isinstance(errors, tuple) else (errors, errors)
+    missing = erasures if isinstance(erasures, tuple) else (erasures, erasures)
+    if min(wrong + missing) < 0:
+        raise ConfigError(f"{errors} errors and {erasures} erasures can't be promised: each must be at least 0")
     trial = PolyDot(m=m, n=n, nodes=nodes, d1=d1, d2=d2, substitution=substitution, dtype=kept)
     chosen = kind_for(max(trial.forward.threshold, trial.backward.threshold), kept) if kind is None else kind
     code = PolyDot(m=m, n=n, nodes=nodes, d1=d1, d2=d2, substitution=substitution, kind=chosen, dtype=kept)
-    more = _more(errors, erasures, guarantee)
-    products = {"forward": code.forward, "backward": code.backward}
-    name, product = max(products.items(), key=lambda pair: pair[1].threshold)
-    if nodes < (needed := -(-product.threshold // code.group) + more):
+    wishes = [
+        _Wish("forward", code.forward, wrong[0], missing[0], guarantee),
+        _Wish("backward", code.backward, wrong[1], missing[1], guarantee),
+    ]
+    most = max(wishes, key=lambda wish: wish.nodes(code.group))
+    if nodes < (needed := most.nodes(code.group)):
         raise ConfigError(
-            f"{nodes} nodes can't do m={m}, n={n}: the {name} product needs {needed - more}"
-            + (f", and {more} more for {guarantee} k={errors}, e={erasures}" if more else "")
+            f"{nodes} nodes can't do m={m}, n={n}: the {most.name} product needs {needed - most.more}"
+            + (f", and {most.more} more for {guarantee} k={most.errors}, e={most.erasures}" if most.more else "")
             + f"; take {needed} nodes or fewer blocks"
         )
-    found = {name: _direction(code, product, errors + erasures) for name, product in products.items()}
-    name, worse = min(found.items(), key=lambda pair: pair[1].digits)
+    forward, backward = (_direction(code, wish) for wish in wishes)
+    worse, wish = min(zip((forward, backward), wishes, strict=True), key=lambda pair: pair[0].digits)
     if worse.digits < digits:
         raise ConfigError(
-            f"{kept} keeps {max(0.0, worse.digits):.1f} digits of the {name} product at {chosen} points of m={m}, "
-            f"n={n} without {errors + erasures} of {nodes} nodes, not {digits:g}; take {_cure(chosen, kept)}"
+            f"{kept} keeps {max(0.0, worse.digits):.1f} digits of the {wish.name} product at {chosen} points of m={m}, "
+            f"n={n} without {wish.errors + wish.erasures} of {nodes} nodes, not {digits:g}; take {_cure(chosen, kept)}"
         )
-    return Plan(code, code.group / (m * n), found["forward"], found["backward"])
+    return Plan(code, code.group / (m * n), forward, backward)
 
 
 def row_sizes(code: PolyDot, product: Product) -> NDArray[np.float64]:
@@ -129,18 +134,35 @@ def row_sizes(code: PolyDot, product: Product) -> NDArray[np.float64]:
     return np.repeat(sizes, code.group)
 
 
-def _more(errors: int, erasures: int, guarantee: Guarantee) -> int:
-    """Nodes beyond those that determine the result."""
-    if guarantee == "adversarial":
-        return 2 * errors + erasures
-    return errors + erasures + 1
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What one of the products is to stand."""
+
+    name: str
+    product: Product
+    errors: int
+    erasures: int
+    guarantee: Guarantee
+
+    @property
+    def more(self) -> int:
+        """Nodes beyond those that determine the result."""
+        if self.guarantee == "adversarial":
+            return 2 * self.errors + self.erasures
+        return self.errors + self.erasures + 1
+
+    def nodes(self, group: int) -> int:
+        """All that are needed, each with so many equations."""
+        return -(-self.product.threshold // group) + self.more
 
 
-def _direction(code: PolyDot, product: Product, lost: int) -> Direction:
+def _direction(code: PolyDot, wish: _Wish) -> Direction:
+    product = wish.product
     needed = -(-product.threshold // code.group)
     spare = code.nodes - needed
     matrix = vandermonde(code.nodes, code.kind, product.threshold)
-    loss = worst_loss(matrix, code.group, product.wanted.ravel(), row_sizes(code, product), lost)
+    sizes = row_sizes(code, product)
+    loss = worst_loss(matrix, code.group, product.wanted.ravel(), sizes, wish.errors + wish.erasures)
     digits = -math.log10(loss.amplification * float(np.finfo(code.dtype).eps))
     return Direction(product.threshold, needed, spare, spare // 2, max(0, spare - 1), loss, digits)
 

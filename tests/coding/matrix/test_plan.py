@@ -62,6 +62,19 @@ def test_losses_beyond_what_there_is_are_refused() -> None:
         plan(2, 2, 12, errors=-1)
 
 
+def test_products_may_be_promised_different_things() -> None:
+    """5 x 8 on 38 nodes in pairs: seven errors forward, but one backward."""
+    found = plan(5, 8, 38, errors=(7, 1))
+    assert (len(found.forward.loss.nodes), len(found.backward.loss.nodes)) == (7, 1)
+    plan(5, 8, 38, errors=(6, 0), erasures=(2, 2))
+    with pytest.raises(ConfigError, match="the backward product needs 36, and 4 more"):
+        plan(5, 8, 38, errors=2)
+    with pytest.raises(ConfigError, match="the forward product needs 24, and 16 more"):
+        plan(5, 8, 38, errors=(8, 1))
+    with pytest.raises(ConfigError, match=r"keeps 1.0 digits of the forward product at pairs"):
+        plan(5, 8, 38, errors=(7, 1), dtype=np.float32)
+
+
 def test_the_kind_of_points_follows_the_rule() -> None:
     assert plan(2, 2, 12, dtype=np.float32).code.kind == "real"
     assert plan(3, 3, 20, dtype=np.float32).code.kind == "pairs", "Q = 15 backward"
