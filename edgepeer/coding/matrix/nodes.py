@@ -16,7 +16,7 @@ Two kinds of points:
                                                 every size.
 
 The rule is `kind_for`: real points up to Q = 11 in float32 and Q = 19 in float64, pairs above. (1 + sqrt 2)^11 takes 14
-of float32's 24 bits and leaves three digits; (1 + sqrt 2)^19 takes 24 of float64's 53 and leaves what float32 has.
+of float32's 24 bits and leaves three digits; (1 + sqrt 2)^19 takes 24 of float64's 53 and leaves seven or eight.
 
 **Order.** Neighbours on the curve are nearly the same equation: losing a run of them costs the most digits. Machines
 that fail together have numbers that are near. So k goes round with a step near the golden section of P: no two of few
