@@ -30,7 +30,7 @@ that span. In array processing that is MUSIC (Schmidt 1986; for several vectors 
 
 Sets of more than (r - e) / 2 nodes need not be the only ones that explain the rows: errors that are equal at many nodes
 can look like those of others. If E has rank q and 2k < r - e + q, there is no other set of k (Davies and Eldar 2012,
-"Rank awareness in joint sparse recovery", Theorem 2). That is k + e <= r - 1 if q = k. The reason: q independent columns
+"Rank awareness in joint sparse recovery", Theorem 2). That is k + e <= r - 1 if q = k. The reason: q columns of rank q
 can be combined to one that is zero in q - 1 of the rows of E, and the difference to another explanation is a code word.
 So with groups as many nodes count as have q - 1 wrong rows together. Sets for which it fails count only if rows are too
 short for a larger rank, and all other sets were tried.
@@ -218,17 +218,18 @@ def _solver(code: Code, missing: Nodes) -> Matrix:
     Symbols that a remaining row hands on as they are come from there. The others are the least squares solution of the
     other rows, from which the known symbols have been taken.
     """
-    rows, generator = _remaining(code, missing).rows, code.generator
-    plain = rows[(np.count_nonzero(generator[rows], axis=1) == 1) & (generator[rows].max(axis=1) == 1.0)]
+    rows = _remaining(code, missing).rows
+    generator = code.generator[rows]
+    plain = (np.count_nonzero(generator, axis=1) == 1) & (generator.max(axis=1) == 1.0)
     known, first = np.unique(generator[plain].argmax(axis=1), return_index=True)
-    out = np.zeros((code.symbols, len(generator)))
-    out[known, plain[first]] = 1.0
-    unknown = np.setdiff1d(np.arange(code.symbols), known)
+    out = np.zeros((code.symbols, len(code.generator)))
+    out[known, rows[plain][first]] = 1.0
+    unknown = np.flatnonzero(~out.any(axis=1))
     if len(unknown):
-        mixed = np.setdiff1d(rows, plain)
-        q, r = np.linalg.qr(generator[np.ix_(mixed, unknown)])
-        others = -generator[np.ix_(mixed, known)] @ out[known]
-        others[np.arange(len(mixed)), mixed] += 1.0
+        mixed = generator[~plain]
+        q, r = np.linalg.qr(mixed[:, unknown])
+        others = -mixed[:, known] @ out[known]
+        others[np.arange(len(mixed)), rows[~plain]] += 1.0
         out[unknown] = np.linalg.solve(r, q.T @ others)
     return out
 
@@ -269,10 +270,10 @@ class _Rows:
         expected = relative_noise(code.symbols, received.dtype) if noise is None else noise
         if not 0 < expected < 1:
             raise ConfigError(f"noise is a part of a number, above 0 and below 1, not {expected}")
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"):  # NaN may be of the kind that warns
+            values = received.astype(np.float64)
             sizes = np.maximum(received.max(axis=1), -received.min(axis=1)).astype(np.float64)
         bad = ~(sizes < _LARGEST)
-        values = received.astype(np.float64, copy=bool(bad.any()))
         values[bad], sizes[bad] = 0.0, 0.0
         broken = frozenset((np.flatnonzero(bad) // code.group).tolist()) - missing
         return cls(code, values, sizes, received.dtype, expected), broken, broken | missing

@@ -28,8 +28,8 @@ So columns are compared with
 
     G (√c + √(2 ln(N / f))) u (length + updates)^½ M,    f = 1e-15.
 
-With c = 1 to 35 checks and N = 1 to 10⁶ columns the factor is 37 to 63 times u, or 19 to 32 times ε. The largest
-column counts, not the norm of them all: beside the noise of thousands of columns one wrong number would be lost.
+With c = 1 to 35 checks and N = 1 to 10⁶ columns the factor is 37 to 64 times u, or 19 to 32 times ε. The largest
+column counts, not the norm of them all, which may be √N times as large by rounding: it would hide single numbers.
 
 M is taken of the rows that are held to be right. A row with an error of size A may raise M to A; its own syndrome is
 A |h| then, with h its column of H, and that is more than the tolerance as long as |h| is.
