@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from edgepeer.coding.matrix.decode import Guarantee, Undecodable, decode
-from edgepeer.coding.matrix.nodes import Kind
+from edgepeer.coding.matrix.decode import Code, Guarantee, Undecodable, decode
+from edgepeer.coding.matrix.nodes import Kind, scales
 from edgepeer.coding.matrix.plan import Direction, Plan, plan
 from edgepeer.coding.matrix.polydot import PolyDot
 from edgepeer.errors import ConfigError
@@ -249,6 +251,42 @@ def test_a_plan_s_promise_is_what_the_decoder_takes(guarantee: Guarantee) -> Non
                     decode(code.backward_code, rows, lost, guarantee=guarantee)
             else:
                 assert decode(code.backward_code, rows, lost, guarantee=guarantee).wrong == tuple(range(errors))
+
+
+def believed(code: Code, clean: NDArray[np.float64], rng: np.random.Generator) -> int:
+    """How many of all equal and opposite errors at two nodes, one more than is corrected, pass as something else."""
+    count = 0
+    for a, b in combinations(range(code.nodes), 2):
+        for sign in (1, -1):
+            rows = clean.copy().reshape(code.nodes, code.group, -1)
+            error = rng.standard_normal(rows[a].shape)
+            rows[a] += error
+            rows[b] += sign * error
+            try:
+                decode(code, rows.reshape(clean.shape))
+            except Undecodable:
+                continue
+            count += 1
+    return count
+
+
+@pytest.mark.parametrize(("m", "n", "nodes", "kind"), [(2, 2, 7, "real"), (2, 2, 8, "real"), (3, 3, 10, "pairs")])
+def test_equal_errors_at_two_nodes_are_declared(m: int, n: int, nodes: int, kind: Kind) -> None:
+    """Two nodes more than needed correct one: two with equal errors must not pass as another."""
+    rng = np.random.default_rng(nodes)
+    code = plan(m, n, nodes, kind=kind).code
+    of, products = code.forward_code, code.encode_weights(rng.standard_normal((12, 12)))
+    chosen = of if of.redundancy == 2 else code.backward_code
+    numbers = rng.standard_normal((12, 4))
+    products = products @ code.encode_inputs(numbers) if chosen is of else code.encode_errors(numbers) @ products
+    assert chosen.redundancy == 2
+    assert believed(chosen, code.received(products), rng) == 0
+
+
+def test_without_factors_they_are_believed() -> None:
+    generator = plan(2, 2, 7).code.forward_code.generator / scales(7)[:, None]
+    rng = np.random.default_rng(7)
+    assert believed(Code(generator), generator @ rng.standard_normal((5, 40)), rng) > 0
 
 
 def test_a_direction_says_what_it_takes() -> None:
