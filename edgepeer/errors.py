@@ -15,7 +15,7 @@
     │   ├── LeftFabric         the peer has left, or was removed from, the view
     │   └── FellBehind         rounds were committed without this peer; load the state and go on
     │       └── BegunAnew      a newer generation has begun: what was done in the one before is given up
-    ├── Undecodable            a gradient code can't give the exact sum of what is there
+    ├── Undecodable            a code can't give what was asked of it: too much is missing or wrong
     └── ProtocolBug            our mistake, never the network's: please report it
 
 `EdgepeerError` is "something outside is wrong and the text says what to do"; `ProtocolBug` is the only
@@ -107,14 +107,17 @@ class BegunAnew(FellBehind):
 
 
 class Undecodable(EdgepeerError):
-    """The exact sum of all chunks was asked of a gradient code, and can't be had of the workers that are there.
+    """What was asked of a code can't be had of what is there: the exact sum of all chunks of a gradient code, or the
+    data behind rows of which too many are lost or wrong.
 
     Attributes:
-        residual: squared error of the best that can be had, in units of one chunk's squared gradient norm.
+        residual: of a gradient code, squared error of the best that can be had, in units of one chunk's squared
+            gradient norm; otherwise None.
     """
 
-    def __init__(self, text: str, residual: float) -> None:
-        super().__init__(f"{text}; the best sum has a squared error of {residual:.4g} chunks' gradients")
+    def __init__(self, text: str, residual: float | None = None) -> None:
+        best = "" if residual is None else f"; the best sum has a squared error of {residual:.4g} chunks' gradients"
+        super().__init__(text + best)
         self.residual = residual
 
 
