@@ -25,8 +25,8 @@ that span. In array processing that is MUSIC (Schmidt 1986; for several vectors 
 5.  Greedy, for errors of lower rank than k, such as equal ones: the node that comes nearest to the span is set aside,
     and H is made anew without it, so that errors of very different sizes don't hide each other (orthogonal matching
     pursuit).
-6.  All sets of k nodes, in the order of k, up to 4096 sets: all that there are of 12 nodes. If two sets of a size do,
-    the errors are not generic.
+6.  All sets of k nodes, in the order of k, up to 4096 sets: all that there are of 12 nodes. With more nodes, errors that
+    are equal at four and more may be declared undecodable although 2k + e <= r.
 
 Sets of more than (r - e) / 2 nodes need not be the only ones that explain the rows: errors that are equal at many nodes
 can look like those of others. If E has rank q and 2k < r - e + q, there is no other set of k (Davies and Eldar 2012,
