@@ -125,6 +125,7 @@ def test_patterns_of_all_codes_up_to_12_nodes() -> None:
                 check_pattern(rng, code, lost, wrong, KINDS[number % 7], FLOATS[number // 7 % 2])
 
 
+@pytest.mark.slow
 def test_never_a_wrong_answer_in_20000_cases_beyond_it() -> None:
     """t = 1, two to all nodes err: declared, or so little is wrong that the data are right all the same."""
     rng, declared, cases = np.random.default_rng(0), 0, 20_000
