@@ -16,5 +16,7 @@ graphs.py      random regular graphs
 coded_reduce.py, tree_allocation.py, siblings.py: a code in each family of a tree
 speed.py       how long a device takes for a chunk
 
+matrix/        codes for products with a matrix, which survive wrong rows as well as missing ones
+
 A chunk is a part of the data set. A worker is a place in a code; which peer it is says the view.
 """

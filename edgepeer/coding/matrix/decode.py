@@ -25,8 +25,8 @@ that span. In array processing that is MUSIC (Schmidt 1986; for several vectors 
 5.  Greedy, for errors of lower rank than k, such as equal ones: the node that comes nearest to the span is set aside,
     and H is made anew without it, so that errors of very different sizes don't hide each other (orthogonal matching
     pursuit).
-6.  All sets of k nodes, in the order of k, up to 4096 sets: all that there are of 12 nodes. If two sets of a size do,
-    the errors are not generic.
+6.  All sets of k nodes, in the order of k, up to 4096 sets: all that there are of 12 nodes. With more nodes, equal
+    errors at four and more of them may be declared undecodable although 2k + e <= r.
 
 Sets of more than (r - e) / 2 nodes need not be the only ones that explain the rows: errors that are equal at many nodes
 can look like those of others. If E has rank q and 2k < r - e + q, there is no other set of k (Davies and Eldar 2012,
@@ -38,7 +38,7 @@ short for a larger rank, and all other sets were tried.
 Whichever of these finds a set, it counts only if the rows that remain agree, at least one more than X has symbols, by
 a check that is made of these rows alone and sees an error of 1 % in each of them. X is solved from them; no estimate of
 an error is ever subtracted. A row that G hands on as it is (a row of the identity) and that is right comes out with the
-same bits.
+same bits. Where no error can be corrected (k = 0), lost rows are replaced even if the check left is too weak for that.
 
 With one number a node (N = 1) and a single check left, wrong rows agree by accident with a probability of about the
 tolerance: 1e-5 a set in float32.
@@ -154,10 +154,10 @@ def decode(
         )
     found = gone | _Search(rows, gone, limit).errors()
     checks = _remaining(code, found).checks
-    if len(found) > len(gone) and rows.tolerance(found) > _SEEN * _visible(code, found):
+    if limit and rows.tolerance(found) > _SEEN * _visible(code, found):
         raise Undecodable(
-            f"without the nodes {_names(found)} the others' checks can't tell an error of {_SEEN:.0%} of the largest "
-            "number from rounding; use a wider dtype"
+            f"without the nodes {_names(found) or '(none)'} the others' checks can't tell an error of {_SEEN:.0%} of "
+            "the largest number from rounding; use a wider dtype"
         )
     with np.errstate(over="ignore"):
         data = _solve(code, found, rows.values).astype(rows.dtype, copy=False)
@@ -307,6 +307,7 @@ class _Search:
     def __init__(self, rows: _Rows, gone: Nodes, limit: int) -> None:
         self.rows, self.code, self.gone, self.limit = rows, rows.code, gone, limit
         self.unique = (self.code.redundancy - len(gone)) // 2  # no two sets of so many explain the same rows
+        self.spans: dict[Nodes, _Span | None] = {}
 
     def errors(self) -> Nodes:
         """The nodes that err.
@@ -314,20 +315,31 @@ class _Search:
         Raises:
             Undecodable: no set of `limit` nodes explains the rows, or none was found.
         """
-        if self.rows.agree(self.gone):
+        span = self._span(Nodes())
+        if span is None:
             return frozenset()
-        large = self._large()
-        for limit in sorted({min(self.limit, self.unique), self.limit}):
-            starts = [each for each in dict.fromkeys((large, Nodes())) if len(each) <= limit]
-            for find in (self._located, self._all):
+        if span.least <= self.limit:
+            within, spare = min(self.limit, self.unique), self.code.redundancy - len(self.gone)
+            starts = tuple(dict.fromkeys((self._large(), Nodes())))
+            for find, reach in (
+                (self._located, within),
+                (self._all, within),
+                (self._located, spare - 1),  # a search that takes too many may come back to few enough
+                (self._all, self.limit),
+            ):
                 for start in starts:
-                    found = find(start, limit)
-                    if found is not None:
+                    found = find(start, reach) if max(len(start), span.least) <= reach else None
+                    if found is not None and len(found) <= self.limit:
                         return found
         raise Undecodable(
             f"the rows of {self.code.nodes} nodes, {_count(len(self.gone), 'node')} missing, contradict each other, "
             f"and no set of up to {_count(self.limit, 'error')} was found that explains it"
         )
+
+    def _span(self, start: Nodes) -> _Span | None:
+        if start not in self.spans:
+            self.spans[start] = _Span.of(self.rows, self.gone | start)
+        return self.spans[start]
 
     def _large(self) -> Nodes:
         """Nodes with a row so large that its rounding in float64 would be above the tolerance of the others."""
@@ -340,11 +352,9 @@ class _Search:
 
     def _located(self, start: Nodes, limit: int) -> Nodes | None:
         """By the span of H Z, with `start` among those that err unless they turn out not to."""
-        span = _Span.of(self.rows, self.gone | start)
-        if span is None:
-            return self._least(start)
+        span = self._span(start)
         for find in (self._music, self._greedy):
-            found = find(start, limit, span)
+            found = self._least(start) if span is None else find(start, limit, span)
             if found is not None and self._certain(found):
                 return found
         return None
@@ -371,7 +381,7 @@ class _Search:
 
     def _all(self, start: Nodes, limit: int) -> Nodes | None:
         """By trying all sets beside `start`. Two of a size that explain the rows are none."""
-        span, budget = _Span.of(self.rows, self.gone | start), _SETS
+        span, budget = self._span(start), _SETS
         if span is None:
             return None
         for k in range(span.least, limit - len(start) + 1):

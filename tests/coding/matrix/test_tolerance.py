@@ -50,7 +50,7 @@ def test_what_has_no_noise_is_refused(length: int, dtype: type, updates: int, te
 @pytest.mark.parametrize("nodes", [7, 9])
 @pytest.mark.parametrize("kind", ["normal", "relu", "sparse", "ones"])
 def test_products_of_coded_blocks_stay_far_below_it(dtype: Floats, nodes: int, kind: str) -> None:
-    """300 products each. The largest of them all is at 0.05 of the tolerance."""
+    """300 products each, none of them above a fiftieth of the tolerance."""
     rng, code, length = np.random.default_rng(0), mds_code(nodes, 5), 784
     coded = blocks(rng, code, 20, length, dtype)
     noise, worst = relative_noise(length, dtype), 0.0
@@ -63,7 +63,7 @@ def test_products_of_coded_blocks_stay_far_below_it(dtype: Floats, nodes: int, k
         elif kind == "ones":
             x = np.ones(length)
         worst = max(worst, discrepancy(code, coded @ x.astype(dtype), noise=noise))
-    assert worst < 0.05
+    assert worst < 0.02
 
 
 @pytest.mark.parametrize("positive", [False, True])
@@ -75,7 +75,7 @@ def test_sums_one_after_the_other_stay_below_it(positive: bool) -> None:
         coded = np.tensordot(code.generator, data, 1).astype(np.float32)
         x = rng.random(length).astype(np.float32)
         rows = (coded * x).cumsum(axis=2, dtype=np.float32)[:, :, -1]
-        assert discrepancy(code, rows, noise=relative_noise(length, np.float32)) < 0.15
+        assert discrepancy(code, rows, noise=relative_noise(length, np.float32)) < 0.04
 
 
 def test_weights_updated_in_place_for_2000_iterations_stay_below_it() -> None:
@@ -87,7 +87,7 @@ def test_weights_updated_in_place_for_2000_iterations_stay_below_it() -> None:
         worst = max(worst, discrepancy(code, coded @ x, noise=relative_noise(length, np.float32, step)))
         delta = np.float32(0.01) * rng.standard_normal((5, 8)).astype(np.float32)
         coded += (generator @ delta)[:, :, None] * x
-    assert worst < 0.14
+    assert worst < 0.05
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
