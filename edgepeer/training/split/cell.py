@@ -120,7 +120,7 @@ class Cell:
 
     @property
     def state(self) -> tuple[int, int]:
-        """Digest of what was decoded, applied and judged in the last step."""
+        """Digest of what was decoded, applied and judged in the last step of this iteration, if there was one."""
         return self._digest
 
     def contribute(self, step: Step) -> Array:
@@ -179,6 +179,7 @@ class Cell:
                 self.split.update(self.node, block, self._deltas[layer], self._inputs[layer], -rate, decay, strike)
             strike("stored", block)
         self.iteration += 1
+        self._digest = digest_of(f"start {self.iteration}")  # so that new cells and old ones start alike
 
     def give(self, layer: int, wrong: Sequence[int], without: Collection[int] = ()) -> Array:
         """This node's part of the wrong nodes' blocks of a layer, one after the other, and the tail.

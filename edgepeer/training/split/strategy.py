@@ -24,6 +24,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -69,6 +70,7 @@ class Split(ABC):
         if min(m, n) < 1:
             raise ConfigError(f"split {self.name}: m={m}, n={n}: a matrix is in 1 or more blocks each way")
         self.m, self.n, self.nodes, self.dtype = m, n, nodes, dtype
+        self._recovery = lru_cache(maxsize=64)(self._recovered)
         self.caught: set[int] = set()
         """Nodes that found an error of their own and computed again; who counts them takes them out."""
 
@@ -203,6 +205,9 @@ class Split(ABC):
         Raises:
             Undecodable: they don't determine it.
         """
+        return self._recovery(node, frozenset(without))
+
+    def _recovered(self, node: int, without: frozenset[int]) -> dict[int, Array]:
         wanted = self.coefficients(node)
         for group in self.groups(node):
             sources = [each for each in group if each != node and each not in without]
