@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from math import sqrt
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,10 +39,6 @@ __all__ = ["Checksums"]
 
 Array = NDArray[Any]
 
-_UPDATES: Final = 1 << 16
-"""A node's check must hold for weights of any age; so many updates, as rounding of random signs adds up, are a quarter
-of a million seconds at 4 s each, and cost less than a factor of 10 at blocks of 1000 rows."""
-
 
 class Checksums(Uncoded):
     """m n nodes, one for each block; errors of a product are corrected at the node itself."""
@@ -57,9 +53,11 @@ class Checksums(Uncoded):
     def store(self, node: int, shape: Shape, rows: Callable[[int], Array]) -> Array:
         return _bordered(super().store(node, shape, rows))
 
-    def product(self, node: int, direction: Direction, block: Array, operand: Array, strike: Strike) -> Array:
+    def product(
+        self, node: int, direction: Direction, block: Array, operand: Array, updates: int, strike: Strike
+    ) -> Array:
         plain = block[:, :-1] if direction == "forward" else block[:-1].T
-        noise = relative_noise(sum(block.shape), self.dtype, _UPDATES)
+        noise = relative_noise(sum(block.shape), self.dtype, updates)
         for struck in (True, False):  # errors pass, so the second time there is none
             result = np.ascontiguousarray(plain @ operand)
             if struck:

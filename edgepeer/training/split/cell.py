@@ -15,7 +15,9 @@ itself. What one of them gets wrong here is wrong in its own contributions only;
 next vector (`tail`), or as a wrong line. `Undecodable` means to all peers alike: back to the last checkpoint, `unpack`.
 
 Between iterations, `sound` and `examine` look for stored weights that are wrong before they are read (scrubbing), and a
-new cell is filled with `give` and `take`, layer by layer: it needs nobody's disk.
+new cell is filled with `give` and `take`, layer by layer: it needs nobody's disk. An
+error in what is given ends up in the new block, and is found as any wrong weight is: by the next product that reads it,
+or the next scrub.
 """
 
 from __future__ import annotations
@@ -135,7 +137,7 @@ class Cell:
             with np.errstate(all="ignore"):  # wrong numbers may be of any size
                 operand = split.operand(self.node, step.direction, whole)
                 strike("encoding", operand)
-                product = split.product(self.node, step.direction, self.blocks[layer], operand, strike)
+                product = split.product(self.node, step.direction, self.blocks[layer], operand, self.iteration, strike)
             out[line * numbers : (line + 1) * numbers] = product
         return out
 

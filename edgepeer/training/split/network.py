@@ -31,8 +31,6 @@ Activation = Literal["linear", "relu", "sigmoid", "tanh"]
 Output = Literal["softmax", "linear", "sigmoid", "tanh", "relu"]
 Direction = Literal["forward", "backward"]
 
-_ONE: Final = 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -47,7 +45,7 @@ class Step:
 
 def _sigmoid(s: Array) -> Array:
     small = np.exp(-np.abs(s))  # never of what is above 0
-    return np.asarray(np.where(s >= 0, _ONE, small) / (_ONE + small), s.dtype)
+    return np.asarray(np.where(s >= 0, 1.0, small) / (1.0 + small), s.dtype)
 
 
 _APPLY: Final[dict[str, Callable[[Array], Array]]] = {
@@ -184,7 +182,7 @@ class Network:
             total = powers.sum(axis=0)
             loss = float(np.mean(np.log(total) - shifted[wanted, columns]))
             delta = powers / total
-            delta[wanted, columns] -= _ONE
+            delta[wanted, columns] -= 1.0
             return loss, delta
         outputs = _APPLY[self.output](s)
         off = outputs - wanted

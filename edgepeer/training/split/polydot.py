@@ -94,7 +94,9 @@ class PolyDotSplit(Split):
         encode = self.code.encode_inputs if direction == "forward" else self.code.encode_errors
         return np.ascontiguousarray(encode(whole, only=[node])[0])
 
-    def product(self, node: int, direction: Direction, block: Array, operand: Array, strike: Strike) -> Array:
+    def product(
+        self, node: int, direction: Direction, block: Array, operand: Array, updates: int, strike: Strike
+    ) -> Array:
         result = block @ operand if direction == "forward" else operand @ block
         strike("product", result)
         flat = result.ravel()

@@ -178,7 +178,9 @@ class Split(ABC):
             return combine(self.column_weights(node), whole, -(-len(whole) // self.n), self.block_dtype)
         return combine(self.row_weights(node), whole, -(-len(whole) // self.m), self.block_dtype)
 
-    def product(self, node: int, direction: Direction, block: Array, operand: Array, strike: Strike) -> Array:
+    def product(
+        self, node: int, direction: Direction, block: Array, operand: Array, updates: int, strike: Strike
+    ) -> Array:
         """What it adds to its line, shape (numbers,), with what soft errors make of it."""
         result = np.ascontiguousarray((block if direction == "forward" else block.T) @ operand)
         strike("product", result)
