@@ -1,0 +1,20 @@
+"""Split training: a dense network whose layers are divided over many machines, right although some of them err.
+
+network.py    the network: sizes, activations, loss, and its weights before training, row by row
+strategy.py   what a way to divide a matrix has to say: what nodes store, send, and how the sum is read
+uncoded.py    blocks, and nothing else
+codenet.py    CodeNet: MDS codes over block rows and block columns
+replicate.py  every block at several nodes
+polydot.py    Generalized PolyDot codes
+abft.py       blocks with their own checksums
+named.py      all of them by name
+cell.py       one node: its blocks, and its part in each round
+tail.py       how nodes tell each other what they hold, at the end of each vector
+faults.py     soft errors on purpose, and a record of them
+fleet.py      all cells in one process, for experiments
+
+One step, which is the product of one layer in one direction, is one round of the tree. Each peer contributes a vector
+in which each coded line has a slot; all get the same sum. Then every peer checks, decodes, applies the activation and
+encodes for itself, so all go on with the same numbers, and no machine's word is taken for anything. An iteration has
+two rounds a layer. No machine ever holds a whole matrix.
+"""

@@ -1,0 +1,198 @@
+"""Soft errors on purpose, and a record of them.
+
+Error Model 1 of Dutta et al. ("CodeNet", §II): a node errs in O1 (forward products), O2 (backward products) and O3
+(updates), and nowhere else. Error Model 2: in any step, encoding, decoding and activation included. Both come with a
+probability per node and step here, or at a stated iteration.
+
+place        what is struck
+stored       the node's block, after an update: O3
+product      what it is about to add to its line: O1 forward, O2 backward
+encoding     what its block is multiplied by, or updated with
+decoded      the result that it has read off the sum, for its own use
+activation   f(s), or c * g(x), for its own use
+verdict      its list of nodes that it holds to be wrong
+
+kind         what happens there
+sparse       one to three numbers are off by noise of the size of the largest
+garbage      all numbers become noise
+flip         one bit of one number changes
+nan          one number becomes NaN
+
+A verdict has no numbers: one node more, or one less, is on the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgepeer.errors import ConfigError
+
+__all__ = ["Fault", "Injected", "Injector", "Kind", "Place", "SoftErrors", "Where", "parse_soft_errors"]
+
+Place = Literal["stored", "product", "encoding", "decoded", "activation", "verdict"]
+Kind = Literal["sparse", "garbage", "flip", "nan"]
+
+_PLACES: Final[tuple[str, ...]] = get_args(Place)
+_KINDS: Final[tuple[str, ...]] = get_args(Kind)
+_STEPS: Final = ("O1", "O2", "O3", "encoding", "decoded", "activation", "verdict")
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """One chance of an error."""
+
+    iteration: int
+    node: int
+    step: str
+    """"forward 0", "backward 1", "update 0"."""
+    place: str
+
+    @property
+    def name(self) -> str:
+        """O1, O2, O3; or the place, if it is none of those."""
+        if self.place == "product":
+            return "O1" if self.step.startswith("forward") else "O2"
+        return "O3" if self.place == "stored" else self.place
+
+
+@dataclass(frozen=True, slots=True)
+class SoftErrors:
+    """Errors by chance.
+
+    Raises:
+        ConfigError: p is no probability, or there is no such step or kind.
+    """
+
+    p: float
+    """By node and step, independently."""
+    steps: frozenset[str] = frozenset(("O1", "O2", "O3"))
+    """O1, O2, O3: Error Model 1. With encoding, decoded, activation, verdict: Model 2."""
+    kind: Kind = "sparse"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.p <= 1:
+            raise ConfigError(f"soft errors: p = {self.p} is no probability; it must be between 0 and 1")
+        if not self.steps or not self.steps <= set(_STEPS):
+            raise ConfigError(
+                f"soft errors: steps are {'+'.join(_STEPS)}, not {'+'.join(sorted(self.steps)) or 'none'}"
+            )
+        if self.kind not in _KINDS:
+            raise ConfigError(f"soft errors: kind is {', '.join(_KINDS)}, not {self.kind!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One error, at a stated time. It happens once, even if the iteration is done again."""
+
+    iteration: int
+    node: int
+    place: Place
+    step: str = ""
+    """As in `Where`. Empty: the first chance in that iteration."""
+    kind: Kind = "sparse"
+
+    def __post_init__(self) -> None:
+        if self.place not in _PLACES or self.kind not in _KINDS or self.iteration < 0 or self.node < 0:
+            raise ConfigError(
+                f"fault {self.place} {self.kind} at node {self.node}, iteration {self.iteration}: a place is "
+                f"{', '.join(_PLACES)}, a kind {', '.join(_KINDS)}, and numbers are 0 or more"
+            )
+
+
+@dataclass(slots=True)
+class Injected:
+    """An error that was made, and what became of it."""
+
+    where: Where
+    kind: Kind
+    fate: Literal["unseen", "found", "restored"] = "unseen"
+    """found: its node was named as wrong afterwards. restored: training went back to before it."""
+
+
+class Injector:
+    """Makes errors where cells ask whether there is one, and remembers."""
+
+    def __init__(self, chance: SoftErrors | None = None, faults: Sequence[Fault] = (), seed: int = 0) -> None:
+        self._chance, self._planned = chance, list(faults)
+        self._rng = np.random.default_rng(seed)
+        self.record: list[Injected] = []
+
+    def strike(self, where: Where, numbers: NDArray[Any]) -> None:
+        """Changes the numbers in place, if it is their turn."""
+        for planned in self._planned:
+            if (planned.iteration, planned.node, planned.place) == (where.iteration, where.node, where.place) and (
+                planned.step in ("", where.step)
+            ):
+                self._planned.remove(planned)
+                self._spoil(where, numbers, planned.kind)
+                return
+        chance = self._chance
+        if chance is not None and where.name in chance.steps and self._rng.random() < chance.p:
+            self._spoil(where, numbers, chance.kind)
+
+    def found(self, nodes: Collection[int]) -> None:
+        """These nodes were named as wrong."""
+        for each in self.record:
+            if each.fate == "unseen" and each.where.node in nodes:
+                each.fate = "found"
+
+    def restored(self, iteration: int) -> None:
+        """Training went back to before this iteration."""
+        for each in self.record:
+            if each.fate == "unseen" and each.where.iteration >= iteration:
+                each.fate = "restored"
+
+    def _spoil(self, where: Where, numbers: NDArray[Any], kind: Kind) -> None:
+        self.record.append(Injected(where, kind))
+        rng = self._rng
+        if numbers.dtype == np.bool_:
+            numbers[rng.integers(len(numbers))] ^= True
+            return
+        if numbers.dtype.kind == "c":
+            numbers = numbers.view(numbers.real.dtype)
+        flat = numbers.reshape(-1)
+        if not np.shares_memory(flat, numbers):
+            raise ValueError("errors are made in place: these numbers aren't contiguous")
+        sizes = np.abs(flat[np.isfinite(flat)])
+        scale = float(sizes.max(initial=0.0)) or 1.0
+        at = rng.integers(len(flat), size=rng.integers(1, 4))
+        with np.errstate(over="ignore", invalid="ignore"):
+            match kind:
+                case "sparse":
+                    flat[at] += (rng.standard_normal(len(at)) * scale).astype(flat.dtype)
+                case "garbage":
+                    flat[:] = rng.standard_normal(len(flat)) * scale
+                case "flip":
+                    word = np.dtype(f"u{flat.itemsize}")
+                    flat.view(word)[at[0]] ^= word.type(1 << int(rng.integers(8 * flat.itemsize)))
+                case "nan":
+                    flat[at[0]] = np.nan
+
+
+def parse_soft_errors(text: str) -> SoftErrors:
+    """Errors by name: "p=3e-4,steps=O1+O2+O3,kind=sparse"; what is left out is as here.
+
+    Raises:
+        ConfigError: the text names none.
+    """
+    p, steps, kind = 3e-4, "O1+O2+O3", "sparse"
+    for part in text.split(","):
+        key, _, value = part.partition("=")
+        match key.strip():
+            case "p":
+                try:
+                    p = float(value)
+                except ValueError:
+                    raise ConfigError(f"soft errors {text!r}: p must be a number from 0 to 1, not {value!r}") from None
+            case "steps":
+                steps = value
+            case "kind":
+                kind = value
+            case _:
+                raise ConfigError(f"soft errors {text!r}: there are p, steps and kind, not {key!r}")
+    return SoftErrors(p, frozenset(steps.split("+")), kind)  # type: ignore[arg-type] # looked at there

@@ -1,0 +1,77 @@
+"""Ways to divide a network, by name: "codenet:m=5,n=4,t=1".
+
+none:m=5,n=4                  blocks, no protection                           m n nodes
+codenet:m=5,n=4,t=1           t wrong lines a step are corrected              m n + 2t(m + n)
+polydot:m=2,n=2,d=1           1 wrong node a step, or errors=, erasures=      nodes=, by default as few as will do
+replicate:m=5,n=4,copies=3    copies are compared; three vote                 copies m n
+abft:m=5,n=4                  each node checks itself                         m n
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from edgepeer.coding.matrix.decode import Guarantee
+from edgepeer.coding.matrix.polydot import backward_product, forward_product
+from edgepeer.errors import ConfigError
+from edgepeer.training.split.abft import Checksums
+from edgepeer.training.split.codenet import CodeNet
+from edgepeer.training.split.polydot import PolyDotSplit
+from edgepeer.training.split.replicate import Replicate
+from edgepeer.training.split.strategy import Split
+from edgepeer.training.split.uncoded import Uncoded
+
+__all__ = ["parse_split"]
+
+_NUMBERS: Final[dict[str, dict[str, int]]] = {
+    "none": {"m": 5, "n": 4},
+    "codenet": {"m": 5, "n": 4, "t": 1},
+    "polydot": {"m": 2, "n": 2, "d": 1, "errors": 1, "erasures": 0, "nodes": 0},
+    "replicate": {"m": 5, "n": 4, "copies": 3},
+    "abft": {"m": 5, "n": 4},
+}
+"""By name, its numbers and what they are unless stated."""
+
+
+def parse_split(text: str, dtype: np.dtype[Any], guarantee: Guarantee = "adversarial") -> Split:
+    """The split that a text names; what it leaves out is as in the list above.
+
+    Raises:
+        ConfigError: it names none, or one that can't be had.
+    """
+    kind, _, rest = text.partition(":")
+    if kind not in _NUMBERS:
+        raise ConfigError(f"split = {text!r}: there is no split {kind!r}, only {', '.join(_NUMBERS)}")
+    if guarantee not in ("adversarial", "generic"):
+        raise ConfigError(f"guarantee = {guarantee!r}: must be adversarial or generic")
+    numbers = dict(_NUMBERS[kind])
+    for part in rest.split(",") if rest else ():
+        key, _, value = part.partition("=")
+        if key not in numbers:
+            raise ConfigError(f"split = {text!r}: {kind} takes {', '.join(numbers)}, not {key!r}")
+        if not value.isdecimal() or int(value) > 1000:
+            raise ConfigError(f"split = {text!r}: {key} must be a whole number up to 1000, not {value!r}")
+        numbers[key] = int(value)
+    m, n = numbers["m"], numbers["n"]
+    match kind:
+        case "codenet":
+            return CodeNet(m, n, numbers["t"], dtype, guarantee)
+        case "polydot":
+            d, errors, erasures = numbers["d"], numbers["errors"], numbers["erasures"]
+            nodes = numbers["nodes"] or _fewest(m, n, d, errors, erasures, guarantee)
+            return PolyDotSplit(m, n, nodes, dtype, d=d, errors=errors, erasures=erasures, guarantee=guarantee)
+        case "replicate":
+            return Replicate(m, n, numbers["copies"], dtype)
+        case "abft":
+            return Checksums(m, n, dtype)
+    return Uncoded(m, n, dtype)
+
+
+def _fewest(m: int, n: int, d: int, errors: int, erasures: int, guarantee: Guarantee) -> int:
+    """Nodes at real points; at pairs, of which fewer would do, as many correct more."""
+    if min(m, n, d) < 1:
+        return 1  # refused there
+    more = 2 * errors + erasures if guarantee == "adversarial" else errors + erasures + 1
+    return max(forward_product(m, n, d).threshold, backward_product(m, n, d).threshold) + more

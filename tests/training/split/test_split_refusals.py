@@ -1,0 +1,112 @@
+"""What split training refuses, in one line that says what would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgepeer.errors import ConfigError, ModelError
+from edgepeer.training.split.cell import Cell
+from edgepeer.training.split.faults import Fault, Injector, SoftErrors, Where, parse_soft_errors
+from edgepeer.training.split.fleet import Fleet
+from edgepeer.training.split.named import parse_split
+from edgepeer.training.split.network import Network
+from edgepeer.training.split.replicate import Replicate
+from edgepeer.training.split.uncoded import Uncoded
+
+SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+NET = Network(sizes=(6, 5, 3), dtype=DOUBLE)
+
+WISHES: list[tuple[Callable[[], Any], str]] = [
+    (lambda: Network(sizes=(4,)), "inputs and outputs"),
+    (lambda: Network(sizes=(4, 0)), "1 or more"),
+    (lambda: Network(sizes=(4, 2), activation="gelu"), "relu"),  # type: ignore[arg-type]
+    (lambda: Network(sizes=(4, 2), optimizer="adam"), "take sgd"),
+    (lambda: Network(sizes=(4, 2), optimizer="momentum"), "take sgd"),
+    (lambda: Network(sizes=(4, 2), learning_rate=0), "above 0"),
+    (lambda: Network(sizes=(4, 2), learning_rate=float("nan")), "above 0"),
+    (lambda: Network(sizes=(4, 2), l2=-1), "0 or more"),
+    (lambda: Network(sizes=(4, 2), dtype=np.dtype(np.float16)), "float32 or float64"),
+    (lambda: Cell(NET, parse_split("codenet:m=4,n=2", DOUBLE), 0), "take m up to 3"),
+    (lambda: Cell(NET, parse_split("none:m=2,n=7", DOUBLE), 0), "n up to 6"),
+    (lambda: Cell(NET, parse_split("none:m=2,n=2", SINGLE), 0), "make both alike"),
+    (lambda: Cell(NET, parse_split("none:m=2,n=2", DOUBLE), 4), "nodes 0 to 3"),
+    (lambda: parse_split("raid:m=2", DOUBLE), "no split 'raid'"),
+    (lambda: parse_split("codenet:m=2,q=3", DOUBLE), "takes m, n, t"),
+    (lambda: parse_split("codenet:m=two", DOUBLE), "whole number"),
+    (lambda: parse_split("codenet:m=2,n=2,t=0", DOUBLE), "take none"),
+    (lambda: parse_split("codenet:m=0,n=2", DOUBLE), "1 or more blocks"),
+    (lambda: parse_split("codenet:m=20,n=20,t=10", SINGLE), "digits"),
+    (lambda: parse_split("replicate:m=2,n=2,copies=1", DOUBLE), "2 or more"),
+    (lambda: parse_split("polydot:m=5,n=5,nodes=20", DOUBLE), "take 25 nodes"),
+    (lambda: parse_split("polydot:m=0,n=5", DOUBLE), "1 or more blocks"),
+    (lambda: parse_split("none", DOUBLE, "perhaps"), "adversarial or generic"),  # type: ignore[arg-type]
+    (lambda: SoftErrors(1.5), "between 0 and 1"),
+    (lambda: SoftErrors(-0.1), "between 0 and 1"),
+    (lambda: SoftErrors(float("nan")), "between 0 and 1"),
+    (lambda: SoftErrors(0.1, frozenset(("O4",))), "O1+O2+O3"),
+    (lambda: SoftErrors(0.1, kind="gamma"), "sparse, garbage, flip, nan"),  # type: ignore[arg-type]
+    (lambda: Fault(0, 0, "cable"), "a place is"),  # type: ignore[arg-type]
+    (lambda: parse_soft_errors("p=often"), "from 0 to 1"),
+    (lambda: parse_soft_errors("q=1"), "p, steps and kind"),
+    (lambda: Fleet(NET, parse_split("none:m=2,n=2", DOUBLE), scrub_every=-1), "0 or more"),
+    (lambda: NET.batch(np.zeros((0, 6)), np.zeros(0)), "1 or more in each"),
+]
+
+
+@pytest.mark.parametrize(("wish", "text"), WISHES)
+def test_a_wish_that_cannot_be_had(wish: Callable[[], Any], text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        wish()
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        (np.zeros((2, 5)), np.zeros(2)),
+        (np.zeros((2, 6)), np.zeros(3)),
+        (np.zeros((2, 6)), np.array([0, 3])),
+        (np.zeros((2, 6)), np.zeros((2, 3))),
+    ],
+)
+def test_samples_that_do_not_fit(x: Any, y: Any) -> None:
+    with pytest.raises(ModelError):
+        NET.batch(x, y)
+
+
+def test_what_names_leave_out() -> None:
+    assert parse_split("codenet", DOUBLE).nodes == 38
+    replicate, none = parse_split("replicate:m=2", DOUBLE), parse_split("none", DOUBLE)
+    assert isinstance(replicate, Replicate)
+    assert (replicate.copies, replicate.nodes) == (3, 24)
+    assert isinstance(none, Uncoded)
+    assert parse_soft_errors("p=1e-3,steps=O1+decoded,kind=flip") == SoftErrors(
+        1e-3, frozenset(("O1", "decoded")), "flip"
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64])
+def test_what_kinds_of_errors_do(dtype: Any) -> None:
+    for kind, least, most in (("sparse", 1, 3), ("garbage", 50, 50), ("flip", 1, 1), ("nan", 1, 1)):
+        for seed in range(20):
+            numbers = np.ones(50, dtype)
+            injector = Injector(SoftErrors(1.0, kind=kind), seed=seed)  # type: ignore[arg-type]
+            injector.strike(Where(0, 0, "forward 0", "product"), numbers)
+            changed = numbers.view(np.uint8).reshape(50, -1) != np.ones(50, dtype).view(np.uint8).reshape(50, -1)
+            assert least <= np.count_nonzero(changed.any(axis=1)) <= most
+            assert np.isnan(numbers).any() or kind != "nan"
+            assert len(injector.record) == 1
+
+
+def test_errors_come_as_often_as_they_should() -> None:
+    """10,000 chances at p = 0.1: 1000, within four standard deviations (30)."""
+    injector = Injector(SoftErrors(0.1, frozenset(("O1",))), seed=0)
+    for _ in range(10_000):
+        injector.strike(Where(0, 0, "forward 0", "product"), np.ones(2))
+        injector.strike(Where(0, 0, "backward 0", "product"), np.ones(2))
+    assert len(injector.record) == pytest.approx(1000, abs=120)
