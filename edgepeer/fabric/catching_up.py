@@ -23,7 +23,9 @@ __all__ = ["catch_up"]
 
 _LOG = logging.getLogger(__name__)
 _LATE_S: Final = 0.2
-"""What a broker retains may come so long after what is said now."""
+"""What a broker retains may come so long after what is said now ..."""
+_SLOWER: Final = 4
+"""... or so many times what it took for that to come back: the broker may be busy."""
 _QUIET_S: Final = 0.5
 """Who has not answered for so long has nothing to say."""
 
@@ -34,12 +36,16 @@ async def catch_up(client: aiomqtt.Client, hearing: Hearing, *, broker: str, tim
     Args:
         timeout: seconds that the broker has for an answer, and the others for theirs.
     """
-    if not await _within(hearing.told, timeout):
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    told = await _within(hearing.told, timeout)
+    late_s = max(_LATE_S, _SLOWER * (loop.time() - began))
+    if not told:
         _LOG.warning("broker %s: no echo of our own message; what it retains may come later", broker)
     elif hearing.probed.is_set():
         pass  # in order: all is here
-    elif await _within(hearing.probed, _LATE_S):
-        await _till_quiet(hearing.retained, _LATE_S, timeout)
+    elif await _within(hearing.probed, late_s):
+        await _till_quiet(hearing.retained, late_s, timeout)
     else:
         _LOG.info("broker %s: does not tell newcomers all that it retains; asking the others", broker)
         await publish(client, *hearing.question, timeout=timeout)

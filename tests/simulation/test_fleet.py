@@ -246,6 +246,7 @@ def test_another_seed_gives_another_trace() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # 35 s of processor time, on a machine that may have other work to do
 def test_a_thousand_peers_allreduce_a_small_vector() -> None:
     world = World(seed=1, workload=Workload(rounds=1, size=16, wait_for=1000))
     for number in range(1000):

@@ -21,7 +21,8 @@ SIZE: Final = 3000
 
 def squared_error(world: World, outcome: fx.RoundCommitted) -> float:
     """Of the gradient, in units of one chunk's squared gradient norm: its elements have variance 1."""
-    wrong = (outcome.sum - world.all_chunks(outcome))[:SIZE]
+    (plain,) = world.all_chunks(outcome)
+    wrong = (outcome.sum - plain)[:SIZE]
     return float(wrong @ wrong) / SIZE
 
 
