@@ -463,10 +463,15 @@ class Node(Wiring):
         self._conclude()
 
     def _is_spare(self, proposal: View) -> bool:
-        """Whether those in a view can do without this peer: what it has, they have as well, or don't need."""
+        """Whether those in a view can do without this peer: what it has, they have as well, or don't need.
+
+        What it holds undecided is of the next round. Where that is over for them, it counts for nothing any more;
+        that one who stays has seen its end is for the candidate to see (`Succession.chosen`).
+        """
         view, rounds = self.view, self.allreduce
-        over = view is not None and (rounds.committed < proposal.first_round or proposal.run != view.run)
-        return over and not rounds.holding
+        if view is None or proposal.run != view.run:
+            return view is not None and not rounds.holding
+        return rounds.committed + rounds.holding < proposal.first_round
 
     def _conclude(self) -> None:
         """Work in the view that follows as soon as it is known which that is."""

@@ -65,6 +65,11 @@ class Standing:
     committed: int
     holding: bool = False
 
+    @property
+    def upto(self) -> int:
+        """The last round of which something is known there that may count."""
+        return self.committed + self.holding
+
 
 @dataclass(slots=True)
 class _Campaign:
@@ -356,7 +361,7 @@ class Succession:
     def chosen(self, *, settled: bool) -> View | None:
         """The view that follows, once a quorum has accepted this peer's proposal.
 
-        Of those who are not in it, only who has committed nothing that nobody else has counts.
+        Of those who are not in it, only who has committed or holds nothing counts whose end nobody who stays has seen.
         """
         view, campaign = self._view, self._campaign
         if view is None or campaign is None or campaign.proposal is None:
@@ -364,7 +369,7 @@ class Succession:
         following = campaign.proposal
         stay = {p for p in campaign.accepts if _same_life(view, following, p)}
         most = max((self.standings[p].committed for p in stay), default=-1)
-        leave = {p for p in campaign.accepts - stay if self.standings[p].committed <= most}
+        leave = {p for p in campaign.accepts - stay if self.standings[p].upto <= most}
         return following if view.may_go_on(stay | leave, settled=settled) else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.succession import Standing, Succession
 from edgepeer.topology.view import MAX_GUARDS, MAX_MEMBERS, Guard, Life, View
 from edgepeer.wire import frames as fr
 from edgepeer.wire.documents import pack
@@ -405,6 +407,34 @@ def test_but_who_wants_to_leave_does_if_it_has_nothing_that_the_others_may_need(
     assert last(propose(d, "b", "a", "0", following, number=2)) == "vote 2 of d for a"  # it has what they may lack
     later = SEVEN.successor(first_round=2, without={D})
     assert last(propose(d, "b", "a", "0", later, number=3)) == "vote 3 of d for a, accepts 0"
+
+
+def test_what_is_held_of_a_round_that_is_over_for_the_others_keeps_nobody_in() -> None:
+    """Else two who are a quorum would wait for the head that proposed to do without one of them, and died."""
+    d = member_d(orphan=False)
+    d.contribute(1)
+    d.result("b", vector(7), "abcdefg", final=False)
+    assert d.node.allreduce.holding
+    following = SEVEN.successor(first_round=1, without={D})
+    assert last(propose(d, "b", "a", "0", following, again=True)) == "vote 1 of d for a"  # the round is still to come
+    later = SEVEN.successor(first_round=2, without={D})
+    assert last(propose(d, "b", "a", "0", later, number=2, again=True)) == "vote 2 of d for a, accepts 0"
+
+
+def test_but_counts_only_if_one_who_stays_has_seen_its_end() -> None:
+    world = view(1, "abc")
+    following = world.successor(first_round=2, without={PeerId("c")})
+    for committed, chosen in ((0, None), (1, following)):
+        candidate = Succession(PeerId("b"), lambda effect: None)
+        candidate.enter(world)
+        mine = Standing(committed, holding=not committed)
+        candidate.ask([PeerId("c")], 0.0, 0.0, mine, lead=True)
+        vote = partial(fr.Vote, epoch=1, candidate="b", voter="c", committed=0, holding=True)
+        led = candidate.leading
+        candidate.on_vote(vote(number=candidate.number, promised=led, accepted=0), following, None)
+        candidate.propose(None, [PeerId("c")], 0.0, 0.0, mine, is_spare=lambda proposal: False)
+        candidate.on_vote(vote(number=candidate.number, promised=led, accepted=led), None, None)
+        assert candidate.chosen(settled=True) == chosen
 
 
 # -- frozen --------------------------------------------------------------------------------------------------
