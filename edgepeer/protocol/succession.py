@@ -337,8 +337,9 @@ class Succession:
             return
         if view is None or voter not in view or vote.number > self.number:
             return
-        self.answers[voter] = max(vote.number, self.answers.get(voter, 0))
-        self.standings[voter] = Standing(vote.committed, vote.holding)
+        if vote.number >= self.answers.get(voter, 0):  # what was said before may come later, by another path
+            self.answers[voter] = vote.number
+            self.standings[voter] = Standing(vote.committed, vote.holding)
         self.highest = max(self.highest, vote.promised)
         campaign = self._campaign
         if campaign is None or vote.promised != campaign.ballot:

@@ -437,6 +437,17 @@ def test_but_counts_only_if_one_who_stays_has_seen_its_end() -> None:
         assert candidate.chosen(settled=True) == chosen
 
 
+def test_an_answer_that_was_overtaken_says_nothing_of_where_its_sender_stands() -> None:
+    candidate = Succession(PeerId("b"), lambda effect: None)
+    candidate.enter(view(1, "abc"))
+    for number in (1, 2):
+        candidate.ask([PeerId("c")], float(number), 0.0, Standing(0), lead=False)
+    vote = partial(fr.Vote, epoch=1, candidate="b", voter="c", promised=0, accepted=-1)
+    candidate.on_vote(vote(number=2, committed=3, holding=True), None, None)
+    candidate.on_vote(vote(number=1, committed=2, holding=False), None, None)
+    assert candidate.standings[PeerId("c")] == Standing(3, holding=True)
+
+
 # -- frozen --------------------------------------------------------------------------------------------------
 
 
