@@ -463,15 +463,16 @@ class Node(Wiring):
         self._conclude()
 
     def _is_spare(self, proposal: View) -> bool:
-        """Whether those in a view can do without this peer: what it has, they have as well, or don't need.
+        """Whether those in a view can do without this peer: what it has, they have as well, or get, or don't need.
 
-        What it holds undecided is of the next round. Where that is over for them, it counts for nothing any more;
-        that one who stays has seen its end is for the candidate to see (`Succession.chosen`).
+        What it has committed it hands to its neighbours, and they to theirs; that one who stays has it is for the
+        candidate to see (`Succession.chosen`). What it holds undecided of a round that is still to come for them, only
+        a round that it takes part in can settle. Where that round is over for them, it counts for nothing any more.
         """
         view, rounds = self.view, self.allreduce
-        if view is None or proposal.run != view.run:
-            return view is not None and not rounds.holding
-        return rounds.committed + rounds.holding < proposal.first_round
+        if view is None or not rounds.holding:
+            return view is not None
+        return proposal.run == view.run and rounds.committed + 1 < proposal.first_round
 
     def _conclude(self) -> None:
         """Work in the view that follows as soon as it is known which that is."""

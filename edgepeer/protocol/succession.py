@@ -12,7 +12,7 @@ position, and collect promises first.
     Poll, a higher ballot than any    | promises it, if the way to the head is broken here, or the head itself asks,
     that was promised                 | or it has promised another one before: it is not bound to the head any more
     Propose, of no lower ballot than  | accepts it, if the view has this life in it; or if this life, which leaves or
-    any that was promised             | is taken for lost, has nothing that the others might still need
+    any that was promised             | is taken for lost, holds nothing that the others might still need
     anything else                     | answers what it has promised
     Vote for another                  | passes it back the way that the Poll or Propose has come
 

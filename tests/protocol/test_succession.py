@@ -403,10 +403,19 @@ def test_but_who_wants_to_leave_does_if_it_has_nothing_that_the_others_may_need(
     d.result("b", vector(7), "abcdefg", final=False)
     assert d.node.allreduce.holding
     assert last(propose(d, "b", "a", "0", following)) == "vote 1 of d for a"
-    d.decide("b")
-    assert last(propose(d, "b", "a", "0", following, number=2)) == "vote 2 of d for a"  # it has what they may lack
     later = SEVEN.successor(first_round=2, without={D})
-    assert last(propose(d, "b", "a", "0", later, number=3)) == "vote 3 of d for a, accepts 0"
+    assert last(propose(d, "b", "a", "0", later, number=2)) == "vote 2 of d for a, accepts 0"
+
+
+def test_what_is_committed_is_handed_over_and_keeps_nobody_in() -> None:
+    """Else three of four would wait for a dead head that proposed before the round ended everywhere."""
+    d = member_d(orphan=False)
+    d.contribute(1)
+    d.result("b", vector(7), "abcdefg", final=False)
+    d.decide("b")
+    following = without(SEVEN, "d")
+    assert d.node.allreduce.committed >= following.first_round
+    assert last(propose(d, "b", "a", "0", following, again=True)) == "vote 1 of d for a, accepts 0"
 
 
 def test_what_is_held_of_a_round_that_is_over_for_the_others_keeps_nobody_in() -> None:
