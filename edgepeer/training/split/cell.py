@@ -174,11 +174,12 @@ class Cell:
     def update(self) -> None:
         """W <- (1 - eta lambda) W - (eta / B) Delta X' of the own blocks, and on to the next iteration."""
         network = self.network
-        rate, decay = network.learning_rate / self._wanted.shape[-1], 1 - network.learning_rate * network.l2
+        rate = network.rate(self.iteration)
+        step, decay = -rate / self._wanted.shape[-1], 1 - rate * network.l2
         for layer, block in enumerate(self.blocks):
             strike = self._strike(f"update {layer}")
             with np.errstate(all="ignore"):
-                self.split.update(self.node, block, self._deltas[layer], self._inputs[layer], -rate, decay, strike)
+                self.split.update(self.node, block, self._deltas[layer], self._inputs[layer], step, decay, strike)
             strike("stored", block)
         self.iteration += 1
         self._digest = digest_of(f"start {self.iteration}")  # so that new cells and old ones start alike
@@ -290,7 +291,7 @@ class Cell:
         with np.errstate(all="ignore"):
             if step.direction == "backward":
                 if layer:
-                    following = result[:-1] * network.slope(self._inputs[layer][:-1])
+                    following = network.back(layer, result, self._inputs[layer], self.iteration)
                     strike("activation", following)
                     self._deltas[layer - 1] = following
             elif layer == network.layers - 1:
@@ -298,9 +299,9 @@ class Cell:
                 strike("activation", following)
                 self._deltas[layer] = following
             else:
-                activated = network.activate(result)
+                activated = network.activate(layer, result, self.iteration)
                 strike("activation", activated)
-                following = network.with_constant(activated)
+                following = network.with_constant(layer + 1, activated)
                 self._inputs[layer + 1 :] = [following]
         if split.compares:
             self._digest = digest_of(f"{self.iteration} {step}", suspected, result, following)

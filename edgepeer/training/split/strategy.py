@@ -125,8 +125,9 @@ class Split(ABC):
         for layer in range(network.layers):
             rows, columns = network.shape(layer)
             if self.m > rows or self.n > columns:
+                biased = " with its bias" if network.has_bias(layer) else ""
                 raise ConfigError(
-                    f"split {self.name}: layer {layer} is {rows} x {columns} with its bias and can't be cut into "
+                    f"split {self.name}: layer {layer} is {rows} x {columns}{biased} and can't be cut into "
                     f"m={self.m} x n={self.n} blocks; take m up to {rows}, n up to {columns}"
                 )
 
