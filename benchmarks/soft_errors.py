@@ -25,7 +25,6 @@ from soft_errors_model import (
     STEP_S,
     TABLE_1,
     UNCODED_STEP_S,
-    Costs,
     expected_events,
     measure,
     outcomes,
@@ -52,9 +51,17 @@ _SCHEMES = {
 much as 20."""
 _PRICES = (0.1, 1.0, 10.0, 75.0)
 _P = 3e-4
-_LOST = 0.1
-"""What part of the iterations is lost where events are counted."""
-_INTERVAL = 5
+_COUNTED = {
+    "abft:m=2,n=2": "checksums",
+    "replicate:m=2,n=2,copies=2": "2 copies",
+    "replicate:m=2,n=2,copies=3": "3 copies, vote",
+    "codenet:m=2,n=2,t=1": "CodeNet t=1",
+    "polydot:m=2,n=2,nodes=12": "PolyDot",
+}
+"""Small ones: thousands of restores are to be counted."""
+_LOST = 0.05
+"""What part of the iterations is lost there."""
+_INTERVAL = 10
 _SECTIONS = ("accuracy", "table1", "events", "time")
 
 
@@ -147,16 +154,15 @@ def table_1(experiment: Experiment, arguments: argparse.Namespace) -> list[_Row]
 def counted(arguments: argparse.Namespace) -> list[_Row]:
     """Theorem 2 beside counts of iterations and restores, with really injected errors."""
     rows: list[_Row] = []
-    for name, scheme in _SCHEMES.items():
+    for name, scheme in _COUNTED.items():
         split = parse_split(name, np.dtype(np.float64))
-        if outcomes(split, "garbage", _P, 1).lost == 0:
-            continue
         p = p_for(name, _LOST, 1)
         found = events(name, p, _INTERVAL, arguments.periods, arguments.seed)
         lost = outcomes(split, "garbage", p, 1).lost
         computed, restored = expected_events(_INTERVAL * arguments.periods, _INTERVAL, lost)
         again = (1 - lost) ** -_INTERVAL - 1  # restores of a period: geometric, so of variance again (again + 1)
-        row: _Row = {"table": "events", "scheme": scheme, "p": _short(p, 3), "lost": lost, "interval": _INTERVAL}
+        row: _Row = {"table": "events", "scheme": scheme, "nodes": split.nodes, "p": _short(p, 3)}
+        row |= {"lost": _short(lost, 3), "interval": _INTERVAL}
         row |= {"iterations": _INTERVAL * arguments.periods, **found}
         row |= {"computed_model": round(computed), "restored_model": round(restored)}
         row |= {"computed_ratio": _short(found["computed"] / computed)}
@@ -196,39 +202,67 @@ def times(experiment: Experiment, arguments: argparse.Namespace) -> list[_Row]:
 
 def _tell(rows: Sequence[_Row], arguments: argparse.Namespace) -> None:
     parts = {name: [row for row in rows if row["table"] == name] for name in (*_SECTIONS, "costs")}
-    for name, title in (
-        ("accuracy", f"{arguments.iterations} iterations of {arguments.batch}"),
-        ("table1", f"Table I of the paper, p = {_P:g}: its times of checkpoints and iterations, events counted here"),
-        ("events", "Theorem 2 and what is counted, one small layer"),
-        ("costs", "what one node takes, in s"),
-    ):
-        if parts[name]:
-            lines = [{key: value for key, value in row.items() if key not in _UNSHOWN} for row in parts[name]]
-            show(title, {key: _heading(key) for key in lines[0]}, lines)
+    lines = [
+        {
+            **{key: row[key] for key in ("scheme", "nodes", "kind")},
+            "p": f"{row['p']:g}",
+            "save every": row["interval"] or None,
+            **{key: row[key] for key in ("errors", "found", "undone", "unseen", "restored", "computed")},
+            "accuracy": f"{row['accuracy']:.4f}",
+            "off": f"{row['off']:.0e}",
+        }
+        for row in parts["accuracy"]
+    ]
+    _table(f"{arguments.iterations} iterations of {arguments.batch}, {arguments.dtype}", lines)
+    lines = [
+        {
+            "scheme": row["scheme"],
+            "save every": row["interval"] or None,
+            "computed (model)": f"{row['computed']} ({row['computed_model']:g})",
+            "restored (model)": f"{row['restored']} ({row['restored_model']:g})",
+            "accuracy (paper)": f"{row['accuracy']:.4f} ({row['accuracy_paper']} %)",
+            "s": row["seconds"],
+            "s (model)": row["seconds_model"],
+            "s (paper)": row["seconds_paper"],
+        }
+        for row in parts["table1"]
+    ]
+    _table(f"Table I of the paper, p = {_P:g}: events as counted here, the paper's times of each", lines)
+    lines = [
+        {
+            **{key: row[key] for key in ("scheme", "nodes", "p", "lost", "iterations", "computed", "restored")},
+            "computed / model": row["computed_ratio"],
+            "restored / model": row["restored_ratio"],
+            "its deviation": row["deviation"],
+        }
+        for row in parts["events"]
+    ]
+    _table(f"Theorem 2 and what is counted: one small layer, a checkpoint after {_INTERVAL} iterations", lines)
+    lines = [
+        {key.replace("_s", ", s"): value for key, value in row.items() if key != "table"} for row in parts["costs"]
+    ]
+    _table("What one node takes", lines)
     for basis, p in dict.fromkeys((row["step"], row["p"]) for row in parts["time"]):
-        _tell_times([row for row in parts["time"] if (row["step"], row["p"]) == (basis, p)], basis, p)
+        _tell_times([row for row in parts["time"] if (row["step"], row["p"]) == (basis, p)], str(basis), p)
 
 
-def _tell_times(rows: Sequence[_Row], basis: object, p: object) -> None:
+def _tell_times(rows: Sequence[_Row], basis: str, p: object) -> None:
     """A line for each scheme: the time of training at each price, and the interval."""
     lines: list[_Row] = []
     for scheme in dict.fromkeys(row["scheme"] for row in rows):
         own = [row for row in rows if row["scheme"] == scheme]
-        line = {key: own[0][key] for key in ("scheme", "nodes", "lost", "step_s")}
+        line: _Row = {"scheme": scheme, "nodes": own[0]["nodes"], "lost": own[0]["lost"], "step, s": own[0]["step_s"]}
         for row in own:
-            price = f"{row['checkpoint_s']:g}" if row["checkpoint_s"] in _PRICES else "as it is"
-            line[price] = f"{row['seconds']:g} ({row['interval']})"
+            price = f"{row['checkpoint_s']} s" if row["checkpoint_s"] in _PRICES else "as measured"
+            line[price] = f"{row['seconds']} ({row['interval'] or '-'})"
         lines.append(line)
-    whose = {"measured": "as measured here", "paper": "as in the paper"}[str(basis)]
-    title = f"s of training by the price of a checkpoint in s (best interval), p = {p:g}, iterations {whose}"
-    show(title, {key: _heading(key) for key in lines[0]}, lines)
+    whose = {"measured": "one node's computing as measured here", "paper": "iterations as long as in the paper"}[basis]
+    _table(f"s of training by what a checkpoint takes (and the best interval), p = {p}: {whose}", lines)
 
 
-_UNSHOWN = {"table", "node_bytes", "scrubbed", "regenerated", "recomputed", "accuracy_model"}
-
-
-def _heading(key: str) -> str:
-    return key.replace("_s", ", s").replace("_", "\n") if key.endswith("_s") else key.replace("_", "\n")
+def _table(title: str, lines: Sequence[_Row]) -> None:
+    if lines:
+        show(title, {key: key for key in lines[0]}, lines)
 
 
 def _progress(row: _Row) -> None:
@@ -250,6 +284,7 @@ def main() -> int:
         rate=arguments.rate,
         iterations=arguments.iterations,
         batch=arguments.batch,
+        dtype=arguments.dtype,
         seed=arguments.seed,
     )
     rows: list[_Row] = []
@@ -280,13 +315,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--iterations", type=positive, default=2000, help="default: 2000")
     parser.add_argument("--batch", type=positive, default=1, help="samples an iteration; default: 1")
     parser.add_argument("--rate", type=float, default=0.01, help="learning rate; default: 0.01")
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="default: float32")
     parser.add_argument("--p", type=_probabilities, default=(_P,), help="of an error, by node and step; default: 3e-4")
     parser.add_argument("--kinds", type=_kinds, default=("stored",), help=f"of {', '.join(KINDS)}; default: stored")
     parser.add_argument(
         "--checkpoint-steps", type=positive, default=10, help="what a checkpoint costs, in iterations; default: 10"
     )
     parser.add_argument("--scrub-every", type=positive, default=10, help="iterations; default: 10")
-    parser.add_argument("--periods", type=positive, default=4000, help="between checkpoints, counted; default: 4000")
+    parser.add_argument("--periods", type=positive, default=1500, help="between checkpoints, counted; default: 1500")
     parser.add_argument("--rounds", type=positive, default=30, help="iterations that are timed; default: 30")
     parser.add_argument("--seed", type=int, default=0, help="of weights, samples and errors; default: 0")
     parser.add_argument("--only", type=_sections, default=_SECTIONS, help=f"of {', '.join(_SECTIONS)}; default: all")
@@ -295,8 +331,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the figures there; needs matplotlib")
     arguments = parser.parse_args()
     if arguments.quick:
-        small = {"dataset": "digits", "hidden": (30, 20), "rate": 0.05, "iterations": 60, "batch": 8}
-        vars(arguments).update(small, p=(1e-3,), periods=100, rounds=3)
+        small = {"dataset": "digits", "hidden": (30, 20), "rate": 0.05, "iterations": 30, "batch": 8}
+        vars(arguments).update(small, p=(1e-3,), periods=25, rounds=2)
     if arguments.full:
         vars(arguments).update(hidden=(10_000, 10_000), rate=0.001)
     return arguments
