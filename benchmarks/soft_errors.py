@@ -331,8 +331,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the figures there; needs matplotlib")
     arguments = parser.parse_args()
     if arguments.quick:
-        small = {"dataset": "digits", "hidden": (30, 20), "rate": 0.05, "iterations": 30, "batch": 8}
-        vars(arguments).update(small, p=(1e-3,), periods=25, rounds=2)
+        small = {"dataset": "digits", "hidden": (20,), "rate": 0.05, "iterations": 12, "batch": 8}
+        vars(arguments).update(small, p=(2e-3,), periods=6, rounds=2)
     if arguments.full:
         vars(arguments).update(hidden=(10_000, 10_000), rate=0.001)
     return arguments

@@ -61,7 +61,7 @@ def test_table_1_has_the_paper_s_rows(rows: list[dict[str, Any]]) -> None:
 
 
 def test_what_is_counted_is_what_the_model_says(rows: list[dict[str, Any]]) -> None:
-    """A few hundred iterations: within four deviations."""
+    """Some sixty iterations: within four deviations."""
     counted = [row for row in rows if row["table"] == "events"]
     assert len(counted) == 5
     for row in counted:

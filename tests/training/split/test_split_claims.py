@@ -109,8 +109,8 @@ def test_bytes_of_the_papers_network(name: str, kilobytes: float) -> None:
 
 
 def test_high_bits_that_flip_where_inputs_are_zero() -> None:
-    """Four of five inputs are 0, as black pixels are, and half of the hidden units rest: a flip of a sign or exponent is
-    seen at once in 30 to 70 % of the cases, within ten iterations in 80 % at least, and the scrub finds the others."""
+    """Four of five inputs are 0, as black pixels are, and half of the hidden units rest. A flip of a sign or exponent
+    is seen at once in 30 to 70 % of the cases, within ten iterations in 80 % at least, and a scrub finds the others."""
     net = Network(sizes=(30, 20, 8), learning_rate=0.01, seed=1)
     fleet = Fleet(net, split := parse_split("codenet:m=2,n=2", SINGLE))
     rng, cases = np.random.default_rng(4), 60
@@ -141,10 +141,10 @@ def test_high_bits_that_flip_where_inputs_are_zero() -> None:
 
 
 def test_with_scrubs_no_run_of_twenty_hangs() -> None:
-    """Wrong weights in 2 % of all updates and products: a run goes back now and then, and never for ever."""
+    """Each node errs in half a percent of its products and updates: runs go back now and then, and none for ever."""
     net = Network(sizes=(6, 5, 4), output="linear", learning_rate=0.05, dtype=DOUBLE)
-    batches, right = (lambda k, of=batches_for(net, 1): of(k)), undivided(net, batches_for(net, 1), 30)
-    restored = 0
+    batches = batches_for(net, 1)
+    right, restored = undivided(net, batches, 30), 0
     for seed in range(20):
         injector = Injector(SoftErrors(5e-3), seed=seed)
         split = parse_split("codenet:m=2,n=2", DOUBLE)
