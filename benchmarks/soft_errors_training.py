@@ -174,6 +174,10 @@ _SMALL: Final = (5, 4)
 """Inputs and outputs of one layer: enough for 2 x 2 blocks, and computed fast."""
 
 
+_AT_ONCE: Final = 25
+"""Periods of one run: the record of its errors, which is gone through for every error, stays short."""
+
+
 def events(name: str, p: float, interval: int, periods: int, seed: int) -> Mapping[str, int]:
     """How many iterations so many checkpoint periods take, and how many of them end with a restore.
 
@@ -181,11 +185,15 @@ def events(name: str, p: float, interval: int, periods: int, seed: int) -> Mappi
     model counts, and nothing else.
     """
     network = Network(sizes=_SMALL, output="linear", learning_rate=1e-3, dtype=np.dtype(np.float64), seed=seed)
-    split = parse_split(name, network.dtype)
-    injector = Injector(SoftErrors(p, kind="garbage"), seed=seed)
-    fleet = Fleet(network, split, injector=injector, checkpoint_every=interval, patience=1 << 30)
+    split, counts = parse_split(name, network.dtype), {"computed": 0, "restored": 0, "errors": 0}
     rng = np.random.default_rng(seed)
     x, y = rng.standard_normal((16, 1, _SMALL[0])), rng.standard_normal((16, 1, _SMALL[1]))
-    fleet.train(lambda iteration: (x[iteration % 16], y[iteration % 16]), interval * periods)
-    report = fleet.report
-    return {"computed": report.computed, "restored": report.restored, "errors": len(injector.record)}
+    for run, start in enumerate(range(0, periods, _AT_ONCE)):
+        injector = Injector(SoftErrors(p, kind="garbage"), seed=seed * periods + run)
+        fleet = Fleet(network, split, injector=injector, checkpoint_every=interval, patience=1 << 30)
+        iterations = interval * min(_AT_ONCE, periods - start)
+        report = fleet.train(lambda iteration: (x[iteration % 16], y[iteration % 16]), iterations)
+        counts["computed"] += report.computed
+        counts["restored"] += report.restored
+        counts["errors"] += len(injector.record)
+    return counts
