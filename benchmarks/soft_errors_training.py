@@ -68,7 +68,7 @@ class Trained:
     """On the test samples; NaN if it gave up."""
     off: float
     """The largest difference to the weights of training without errors, as a part of the layer's largest weight. With
-    relu it may be large though nothing went wrong: a sum that is 1e-8 in one run and -1e-8 in another, by rounding,
+    relu rounding alone may make it large: a sum that is 1e-8 in one run and -1e-8 in another, by rounding,
     moves a whole row of weights in one of them."""
 
 
