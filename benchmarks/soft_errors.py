@@ -1,18 +1,17 @@
-"""Training under soft errors, in NumPy: a classifier divided over 20 to 60 nodes, with errors put into their numbers.
-What becomes of its accuracy without protection, with checksums, copies and codes, and how long training takes with
-checkpoints that cost 0.1 to 75 s.
+"""Training under soft errors, in NumPy: the experiment of CodeNet (Dutta, Bai, Low, Grover 2019, §III-D) with all its
+schemes and more. A classifier of MNIST is divided over 20 to 60 nodes, and errors are put into what they store and
+compute. What becomes of its accuracy, how often training goes back to a checkpoint, and how long it takes by Theorem 2
+where a checkpoint costs 0.1 to 75 s.
 
-All nodes are computed, one after the other, in this process. A node's time is what it alone computes: its products,
-reading the sums, activations, its update. Nothing is sent, so the time that vectors take is not in it."""
+All nodes are computed, one after the other, in this process. Nothing is sent."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-import time
 from collections.abc import Sequence
-from math import expm1, log1p
+from dataclasses import asdict
 from pathlib import Path
 
 from common import SINGLE_THREADED, positive, show, warn_if_busy, write_json
@@ -20,225 +19,352 @@ from common import SINGLE_THREADED, positive, show, warn_if_busy, write_json
 os.environ.update(SINGLE_THREADED)  # before NumPy: a node has one core
 
 import numpy as np
-from numpy.typing import NDArray
-
-from edgepeer.coding.matrix.checkpointing import (
-    Outcomes,
-    codenet_outcomes,
-    expected_time,
-    optimal_interval,
-    polydot_outcomes,
-    replication_outcomes,
-    step_time,
-    young_interval,
+from soft_errors_model import (
+    CHECKPOINT_S,
+    LOAD_S,
+    STEP_S,
+    TABLE_1,
+    UNCODED_STEP_S,
+    expected_events,
+    measure,
+    outcomes,
+    p_for,
+    training_time,
 )
-from edgepeer.errors import ConfigError, Undecodable
-from edgepeer.training.datasets import Dataset, load_dataset
-from edgepeer.training.split.codenet import CodeNet
-from edgepeer.training.split.faults import Injector, SoftErrors, parse_soft_errors
-from edgepeer.training.split.fleet import Fleet
+from soft_errors_training import KINDS, Experiment, Trained, events
+
+from edgepeer.coding.matrix.checkpointing import optimal_interval
+from edgepeer.training.datasets import load_dataset
 from edgepeer.training.split.named import parse_split
-from edgepeer.training.split.network import Network
-from edgepeer.training.split.polydot import PolyDotSplit
-from edgepeer.training.split.replicate import Replicate
-from edgepeer.training.split.strategy import Split
 
 _Row = dict[str, object]
 
-_SCHEMES = (
-    "none:m=5,n=4",
-    "abft:m=5,n=4",
-    "replicate:m=5,n=4,copies=2",
-    "replicate:m=5,n=4,copies=3",
-    "codenet:m=5,n=4,t=1",
-    "polydot:m=5,n=8,nodes=38",
-)
-"""Two copies are what detecting and going back to a checkpoint comes to. PolyDot's nodes store complex numbers: 40
-blocks of two parts, as much as 20."""
-_CHECKPOINTS = (0.1, 1.0, 10.0, 75.0)
+_SCHEMES = {
+    "none:m=5,n=8": "uncoded",
+    "abft:m=5,n=4": "checksums",
+    "replicate:m=5,n=4,copies=2": "2 copies",
+    "replicate:m=5,n=4,copies=3": "3 copies, vote",
+    "codenet:m=5,n=4,t=1": "CodeNet t=1",
+    "polydot:m=5,n=8,nodes=38": "PolyDot, pairs",
+}
+"""Uncoded training has 40 nodes in the paper, too. PolyDot's nodes store complex numbers: 40 blocks of two parts, as
+much as 20."""
+_PRICES = (0.1, 1.0, 10.0, 75.0)
+_P = 3e-4
+_COUNTED = {
+    "abft:m=2,n=2": "checksums",
+    "replicate:m=2,n=2,copies=2": "2 copies",
+    "replicate:m=2,n=2,copies=3": "3 copies, vote",
+    "codenet:m=2,n=2,t=1": "CodeNet t=1",
+    "polydot:m=2,n=2,nodes=12": "PolyDot",
+}
+"""Small ones: thousands of restores are to be counted."""
+_LOST = 0.05
+"""What part of the iterations is lost there."""
+_INTERVAL = 10
+_SECTIONS = ("accuracy", "table1", "events", "time")
 
 
-def outcomes(split: Split, p: float, layers: int) -> Outcomes:
-    """How an iteration ends, by the model of errors in O1, O2 and O3."""
-    if isinstance(split, CodeNet):
-        return codenet_outcomes(p, split.m, split.n, split.t, layers)
-    if isinstance(split, PolyDotSplit):
-        most = split.plan.forward.errors, split.plan.backward.errors
-        return polydot_outcomes(p, split.nodes, *most, layers)
-    if isinstance(split, Replicate):
-        return replication_outcomes(p, split.m * split.n, split.copies, layers)
-    chances = split.nodes * layers
-    clean = -expm1(3 * chances * log1p(-p))
-    lost = -expm1(chances * log1p(-p))  # checksums: what is stored has no copy
-    return Outcomes(1 - clean, clean - lost, lost)
+def accuracy(experiment: Experiment, arguments: argparse.Namespace) -> list[_Row]:
+    """Training in all schemes, by kind and probability of errors; first without any."""
 
+    def row(trained: Trained, scheme: str, kind: str, p: float, interval: int) -> _Row:
+        fates = [each.fate for each in trained.record]
+        report = trained.report
+        return {
+            "table": "accuracy",
+            "scheme": scheme,
+            "nodes": trained.nodes,
+            "kind": kind,
+            "p": p,
+            "interval": interval,
+            "node_bytes": trained.bytes,
+            "errors": len(fates),
+            "found": fates.count("found"),
+            "undone": fates.count("restored"),
+            "unseen": fates.count("unseen"),
+            "lines": report.lines,
+            "recomputed": trained.recomputed,
+            "regenerated": report.regenerated,
+            "scrubbed": report.scrubbed,
+            "restored": report.restored,
+            "computed": report.computed,
+            "accuracy": trained.accuracy,
+            "off": _short(trained.off, 2),
+        }
 
-def train(name: str, network: Network, data: Dataset, errors: SoftErrors | None, arguments: argparse.Namespace) -> _Row:
-    """Training with these errors, and the accuracy at the end."""
-    split = parse_split(name, network.dtype)
-    injector = Injector(errors, seed=arguments.seed)
-    lost = outcomes(split, errors.p, network.layers).lost if errors else 0.0
-    interval = max(1, int(min(young_interval(arguments.checkpoint_steps, 1.0, lost), arguments.iterations)))
-    fleet = Fleet(
-        network,
-        split,
-        injector=injector,
-        checkpoint_every=interval,
-        scrub_every=arguments.scrub_every,
-        patience=arguments.iterations,
-    )
-    order = np.random.default_rng(arguments.seed).integers(
-        len(data.x_train), size=(arguments.iterations, arguments.batch)
-    )
-    row: _Row = {"table": "accuracy", "scheme": name, "nodes": split.nodes, "p": errors.p if errors else 0.0}
-    row |= {"interval": interval}
-    try:
-        report = fleet.train(lambda k: (data.x_train[order[k]], data.y_train[order[k]]), arguments.iterations)
-    except Undecodable as error:
-        return row | {"errors": len(injector.record), "restored": fleet.report.restored, "gave_up": str(error)}
-    fates = [each.fate for each in injector.record]
-    return row | {
-        "errors": len(fates),
-        "found": fates.count("found"),
-        "undone": fates.count("restored"),
-        "unseen": fates.count("unseen"),
-        "lines": report.lines + report.recomputed,
-        "regenerated": report.regenerated,
-        "scrubbed": report.scrubbed,
-        "restored": report.restored,
-        "accuracy": short(accuracy(fleet, data)),
-        "bytes": split.stored_bytes(network),
-    }
-
-
-def accuracy(fleet: Fleet, data: Dataset) -> float:
-    """On the test samples, with the weights put together."""
-    network = fleet.network
-    x, wanted = network.batch(data.x_test, data.y_test)
-    weights: list[NDArray[np.floating]] = [fleet.weights(layer) for layer in range(network.layers)]
-    with np.errstate(all="ignore"):
-        for layer, each in enumerate(weights[:-1]):
-            x = network.with_constant(layer + 1, network.activate(layer, each @ x, None))
-        return network.score(weights[-1] @ x, wanted)[1] / len(data.x_test)
-
-
-def node_times(name: str, network: Network, data: Dataset, batch: int, rounds: int) -> tuple[float, float]:
-    """Seconds that a node computes in an iteration: without errors, and more for giving and taking blocks after one.
-
-    The mean over nodes of products and update, and one node's reading and settling; the median of some iterations.
-    """
-    fleet = Fleet(network, parse_split(name, network.dtype))
-    clean, repair = [], []
-    for _ in range(rounds):
-        seconds = 0.0
-        for cell in fleet.cells:
-            cell.begin(data.x_train[:batch], data.y_train[:batch])
-        for step in network.steps():
-            start = time.perf_counter()
-            vectors = [cell.contribute(step) for cell in fleet.cells]
-            seconds += (time.perf_counter() - start) / len(fleet.cells)
-            total = np.sum(vectors, axis=0)
-            start = time.perf_counter()
-            fleet.cells[0].settle(step, total)
-            seconds += time.perf_counter() - start
-            seen = fleet.cells[0].read(step, total)
-            for cell in fleet.cells[1:]:
-                cell.settle(step, total, (), seen)
-        start = time.perf_counter()
-        for cell in fleet.cells:
-            cell.update()
-        clean.append(seconds + (time.perf_counter() - start) / len(fleet.cells))
-        start = time.perf_counter()
-        try:
-            fleet.regenerate(0, [0])
-            repair.append((time.perf_counter() - start) / len(fleet.cells))
-        except Undecodable:
-            repair.append(0.0)
-    return float(np.median(clean)), float(np.median(repair))
-
-
-def durations(name: str, network: Network, p: float, iterations: int, times: tuple[float, float]) -> list[_Row]:
-    """Time of training by the model, with the best interval between checkpoints."""
-    ends = outcomes(parse_split(name, network.dtype), p, network.layers)
-    step = step_time(ends, times[0], sum(times))
-    rows: list[_Row] = []
-    for checkpoint in _CHECKPOINTS:
-        row: _Row = {"table": "time", "scheme": name, "checkpoint_s": checkpoint, "step_s": short(times[0])}
-        row |= {"lost": short(ends.lost)}
-        if name.startswith("none"):  # nobody sees an error, so nobody goes back
-            rows.append(row | {"interval": None, "seconds": short(iterations * times[0])})
-            continue
-        interval = optimal_interval(checkpoint, step, ends.lost, iterations)
-        seconds = expected_time(iterations, interval, checkpoint, step, ends.lost)
-        rows.append(row | {"interval": interval, "seconds": short(seconds)})
+    rows = [row(experiment.clean(), "no errors", "", 0.0, 0)]
+    for kind in arguments.kinds:
+        for p in arguments.p:
+            for name, scheme in _SCHEMES.items():
+                interval = _interval(name, kind, p, experiment, arguments.checkpoint_steps)
+                rows.append(row(_train(experiment, name, kind, p, interval, arguments), scheme, kind, p, interval))
+                _progress(rows[-1])
     return rows
 
 
-def short(number: float) -> float:
-    """Four digits."""
-    return float(f"{number:.4g}")
+def _train(
+    experiment: Experiment, name: str, kind: str, p: float, interval: int, arguments: argparse.Namespace
+) -> Trained:
+    return experiment.train(name, kind, p, interval, arguments.scrub_every)
+
+
+def _interval(name: str, kind: str, p: float, experiment: Experiment, checkpoint_steps: float) -> int:
+    """The best one where a checkpoint takes so many iterations."""
+    network = experiment.network
+    ends = outcomes(parse_split(name, network.dtype), kind, p, network.layers)
+    return optimal_interval(checkpoint_steps, 1.0, ends.lost, experiment.iterations)
+
+
+def table_1(experiment: Experiment, arguments: argparse.Namespace) -> list[_Row]:
+    """The paper's table: its intervals, its errors. Events are counted here, a checkpoint's and an iteration's time are
+    those that explain the paper's own figures."""
+    network, rows = experiment.network, []
+    for name, interval, percent, seconds in TABLE_1:
+        trained = _train(experiment, name, "stored", _P, interval, arguments)
+        ends = outcomes(parse_split(name, network.dtype), "stored", _P, network.layers)
+        row: _Row = {"table": "table1", "scheme": _SCHEMES[name], "nodes": trained.nodes, "interval": interval}
+        report, step = trained.report, STEP_S if interval else UNCODED_STEP_S
+        computed, restored = expected_events(experiment.iterations, interval or experiment.iterations, ends.lost)
+        saved = report.checkpoints + 1 if interval else 0  # and at the end
+        seconds_of = [
+            saves * CHECKPOINT_S + done * step + back * LOAD_S
+            for saves, done, back in (
+                (saved, report.computed, report.restored),
+                (experiment.iterations / interval if interval else 0, computed, restored),
+            )
+        ]
+        row |= {
+            "errors": len(trained.record),
+            "computed": report.computed,
+            "computed_model": _short(computed),
+            "restored": report.restored,
+            "restored_model": _short(restored, 3),
+            "accuracy": trained.accuracy,
+            "accuracy_paper": percent,
+            "seconds": _short(seconds_of[0]),
+            "seconds_model": _short(seconds_of[1]),
+            "seconds_paper": seconds,
+        }
+        rows.append(row)
+        _progress(row)
+    return rows
+
+
+def counted(arguments: argparse.Namespace) -> list[_Row]:
+    """Theorem 2 beside counts of iterations and restores, with really injected errors."""
+    rows: list[_Row] = []
+    for name, scheme in _COUNTED.items():
+        split = parse_split(name, np.dtype(np.float64))
+        p = p_for(name, _LOST, 1)
+        found = events(name, p, _INTERVAL, arguments.periods, arguments.seed)
+        lost = outcomes(split, "garbage", p, 1).lost
+        computed, restored = expected_events(_INTERVAL * arguments.periods, _INTERVAL, lost)
+        again = (1 - lost) ** -_INTERVAL - 1  # restores of a period: geometric, so of variance again (again + 1)
+        row: _Row = {"table": "events", "scheme": scheme, "nodes": split.nodes, "p": _short(p, 3)}
+        row |= {"lost": _short(lost, 3), "interval": _INTERVAL}
+        row |= {"iterations": _INTERVAL * arguments.periods, **found}
+        row |= {"computed_model": round(computed), "restored_model": round(restored)}
+        row |= {"computed_ratio": _short(found["computed"] / computed)}
+        row |= {"restored_ratio": _short(found["restored"] / restored)}
+        row |= {"deviation": _short(((again + 1) / again / arguments.periods) ** 0.5, 2)}
+        rows.append(row)
+        _progress(row)
+    return rows
+
+
+def times(experiment: Experiment, arguments: argparse.Namespace) -> list[_Row]:
+    """What a node takes, and training by the model with it: for each price of a checkpoint, at the best interval."""
+    network, rows = experiment.network, list[_Row]()
+    for name, scheme in _SCHEMES.items():
+        costs = measure(name, network, experiment.batch, arguments.rounds)
+        split = parse_split(name, network.dtype)
+        about: _Row = {"scheme": scheme, "nodes": split.nodes}
+        rows.append({"table": "costs", **about, **{f"{k}_s": _short(v, 3) for k, v in asdict(costs).items()}})
+        _progress(rows[-1])
+        for p in arguments.p:
+            ends = outcomes(split, "stored", p, network.layers)
+            theirs = UNCODED_STEP_S if scheme == "uncoded" else STEP_S + ends.lost * LOAD_S
+            for basis, step in (("measured", costs.iteration(ends)), ("paper", theirs)):
+                for price in (costs.save, *_PRICES) if basis == "measured" else _PRICES:
+                    row: _Row = {"table": "time", **about, "step": basis, "p": p, "lost": _short(ends.lost, 3)}
+                    row |= {"checkpoint_s": _short(price, 3), "step_s": _short(step, 3)}
+                    if scheme == "uncoded":  # nobody sees an error, so nobody goes back
+                        interval, seconds = 0, experiment.iterations * step
+                    else:
+                        interval, seconds = training_time(experiment.iterations, price, step, ends.lost)
+                    rows.append({**row, "interval": interval, "seconds": _short(seconds)})
+    return rows
+
+
+# --- telling ------------------------------------------------------------------------------------------------------
+
+
+def _tell(rows: Sequence[_Row], arguments: argparse.Namespace) -> None:
+    parts = {name: [row for row in rows if row["table"] == name] for name in (*_SECTIONS, "costs")}
+    lines = [
+        {
+            **{key: row[key] for key in ("scheme", "nodes", "kind")},
+            "p": f"{row['p']:g}",
+            "save every": row["interval"] or None,
+            **{key: row[key] for key in ("errors", "found", "undone", "unseen", "restored", "computed")},
+            "accuracy": f"{row['accuracy']:.4f}",
+            "off": f"{row['off']:.0e}",
+        }
+        for row in parts["accuracy"]
+    ]
+    _table(f"{arguments.iterations} iterations of {arguments.batch}, {arguments.dtype}", lines)
+    lines = [
+        {
+            "scheme": row["scheme"],
+            "save every": row["interval"] or None,
+            "computed (model)": f"{row['computed']} ({row['computed_model']:g})",
+            "restored (model)": f"{row['restored']} ({row['restored_model']:g})",
+            "accuracy (paper)": f"{row['accuracy']:.4f} ({row['accuracy_paper']} %)",
+            "s": row["seconds"],
+            "s (model)": row["seconds_model"],
+            "s (paper)": row["seconds_paper"],
+        }
+        for row in parts["table1"]
+    ]
+    _table(f"Table I of the paper, p = {_P:g}: events as counted here, the paper's times of each", lines)
+    lines = [
+        {
+            **{key: row[key] for key in ("scheme", "nodes", "p", "lost", "iterations", "computed", "restored")},
+            "computed / model": row["computed_ratio"],
+            "restored / model": row["restored_ratio"],
+            "its deviation": row["deviation"],
+        }
+        for row in parts["events"]
+    ]
+    _table(f"Theorem 2 and what is counted: one small layer, a checkpoint after {_INTERVAL} iterations", lines)
+    lines = [
+        {key.replace("_s", ", s"): value for key, value in row.items() if key != "table"} for row in parts["costs"]
+    ]
+    _table("What one node takes", lines)
+    for basis, p in dict.fromkeys((row["step"], row["p"]) for row in parts["time"]):
+        _tell_times([row for row in parts["time"] if (row["step"], row["p"]) == (basis, p)], str(basis), p)
+
+
+def _tell_times(rows: Sequence[_Row], basis: str, p: object) -> None:
+    """A line for each scheme: the time of training at each price, and the interval."""
+    lines: list[_Row] = []
+    for scheme in dict.fromkeys(row["scheme"] for row in rows):
+        own = [row for row in rows if row["scheme"] == scheme]
+        line: _Row = {"scheme": scheme, "nodes": own[0]["nodes"], "lost": own[0]["lost"], "step, s": own[0]["step_s"]}
+        for row in own:
+            price = f"{row['checkpoint_s']} s" if row["checkpoint_s"] in _PRICES else "as measured"
+            line[price] = f"{row['seconds']} ({row['interval'] or '-'})"
+        lines.append(line)
+    whose = {"measured": "one node's computing as measured here", "paper": "iterations as long as in the paper"}[basis]
+    _table(f"s of training by what a checkpoint takes (and the best interval), p = {p}: {whose}", lines)
+
+
+def _table(title: str, lines: Sequence[_Row]) -> None:
+    if lines:
+        show(title, {key: key for key in lines[0]}, lines)
+
+
+def _progress(row: _Row) -> None:
+    """To see how far it is; the tables come at the end."""
+    print(" ".join(f"{key}={value}" for key, value in row.items()), file=sys.stderr, flush=True)
+
+
+def _short(number: float, digits: int = 4) -> float:
+    return float(f"{number:.{digits}g}")
 
 
 def main() -> int:
     arguments = _arguments()
     warn_if_busy()
-    data = load_dataset(arguments.dataset, data_dir=arguments.data)
-    network = Network(
-        sizes=(data.x_train[0].size, *arguments.hidden, data.classes), learning_rate=arguments.rate, seed=arguments.seed
+    data = load_dataset(arguments.dataset, data_dir=arguments.data_dir)
+    experiment = Experiment(
+        data,
+        arguments.hidden,
+        rate=arguments.rate,
+        iterations=arguments.iterations,
+        batch=arguments.batch,
+        dtype=arguments.dtype,
+        seed=arguments.seed,
     )
-    rows = [train("none:m=5,n=4", network, data, None, arguments)]
-    for name in _SCHEMES:
-        rows.append(train(name, network, data, arguments.errors, arguments))
-    columns = {"scheme": "scheme", "nodes": "nodes", "p": "p", "interval": "save every", "errors": "errors"}
-    columns |= {
-        "found": "found",
-        "undone": "undone",
-        "unseen": "unseen",
-        "restored": "restores",
-        "accuracy": "accuracy",
-    }
-    blank: _Row = dict.fromkeys(columns)
-    title = f"{arguments.iterations} iterations of {arguments.batch}, {arguments.errors.kind} errors"
-    show(title, columns, [blank | row for row in rows])
-    later: list[_Row] = []
-    for name in _SCHEMES:
-        times = node_times(name, network, data, arguments.batch, arguments.rounds)
-        later += durations(name, network, arguments.errors.p, arguments.iterations, times)
-    columns = {"scheme": "scheme", "checkpoint_s": "checkpoint, s", "step_s": "a node's step, s", "lost": "p2"}
-    show("time by the model", columns | {"interval": "best interval", "seconds": "training, s"}, later)
+    rows: list[_Row] = []
+    if "accuracy" in arguments.only:
+        rows += accuracy(experiment, arguments)
+    if "table1" in arguments.only:
+        rows += table_1(experiment, arguments)
+    if "events" in arguments.only:
+        rows += counted(arguments)
+    if "time" in arguments.only:
+        rows += times(experiment, arguments)
+    _tell(rows, arguments)
     if arguments.json:
-        write_json(arguments.json, [*rows, *later])
+        write_json(arguments.json, rows)
+    if arguments.plot:
+        from soft_errors_plot import draw
+
+        draw(arguments.plot, rows)
     return 0
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dataset", default="mnist", help="one with labels; default: mnist")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="where its files are")
-    parser.add_argument("--hidden", type=_sizes, default=(1000, 1000), help="hidden layers; default: 1000,1000")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where its files are")
+    parser.add_argument("--hidden", type=_whole, default=(1000, 1000), help="hidden layers; default: 1000,1000")
+    parser.add_argument("--full", action="store_true", help="the paper's size: --hidden 10000,10000 --rate 0.001")
     parser.add_argument("--iterations", type=positive, default=2000, help="default: 2000")
     parser.add_argument("--batch", type=positive, default=1, help="samples an iteration; default: 1")
     parser.add_argument("--rate", type=float, default=0.01, help="learning rate; default: 0.01")
-    parser.add_argument("--errors", type=_errors, default=SoftErrors(3e-4), help="default: p=3e-4,steps=O1+O2+O3")
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="default: float32")
+    parser.add_argument("--p", type=_probabilities, default=(_P,), help="of an error, by node and step; default: 3e-4")
+    parser.add_argument("--kinds", type=_kinds, default=("stored",), help=f"of {', '.join(KINDS)}; default: stored")
     parser.add_argument(
         "--checkpoint-steps", type=positive, default=10, help="what a checkpoint costs, in iterations; default: 10"
     )
     parser.add_argument("--scrub-every", type=positive, default=10, help="iterations; default: 10")
-    parser.add_argument("--rounds", type=positive, default=20, help="iterations that are timed; default: 20")
+    parser.add_argument("--periods", type=positive, default=1500, help="between checkpoints, counted; default: 1500")
+    parser.add_argument("--rounds", type=positive, default=30, help="iterations that are timed; default: 30")
     parser.add_argument("--seed", type=int, default=0, help="of weights, samples and errors; default: 0")
+    parser.add_argument("--only", type=_sections, default=_SECTIONS, help=f"of {', '.join(_SECTIONS)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="a look in seconds: digits, small layers, few iterations")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
-    return parser.parse_args()
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the figures there; needs matplotlib")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        small = {"dataset": "digits", "hidden": (20,), "rate": 0.05, "iterations": 12, "batch": 8}
+        vars(arguments).update(small, p=(2e-3,), periods=6, rounds=2)
+    if arguments.full:
+        vars(arguments).update(hidden=(10_000, 10_000), rate=0.001)
+    return arguments
 
 
-def _errors(text: str) -> SoftErrors:
-    try:
-        return parse_soft_errors(text)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _sizes(text: str) -> Sequence[int]:
+def _whole(text: str) -> tuple[int, ...]:
     return tuple(positive(part) for part in text.split(","))
+
+
+def _probabilities(text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(0 <= p <= 1 for p in found):
+        raise argparse.ArgumentTypeError(f"{text!r}: probabilities from 0 to 1, such as 1e-4,3e-4")
+    return found
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    return _of(text, KINDS)
+
+
+def _sections(text: str) -> tuple[str, ...]:
+    return _of(text, _SECTIONS)
+
+
+def _of(text: str, names: Sequence[str]) -> tuple[str, ...]:
+    parts = tuple(text.split(","))
+    if not set(parts) <= set(names):
+        raise argparse.ArgumentTypeError(f"{text!r}: some of {', '.join(names)}")
+    return parts
 
 
 if __name__ == "__main__":

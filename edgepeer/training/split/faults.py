@@ -159,6 +159,8 @@ class Injector:
         self._chance, self._planned = chance, list(faults)
         self._rng = np.random.default_rng(seed)
         self.record: list[Injected] = []
+        self._open: list[Injected] = []
+        """Of which nothing is known yet."""
 
     @property
     def idle(self) -> bool:
@@ -192,21 +194,26 @@ class Injector:
 
     def found(self, nodes: Collection[int]) -> None:
         """These nodes were named as wrong."""
-        for each in self.record:
-            if each.fate == "unseen" and each.where.node in nodes:
-                each.fate = "found"
+        self._close("found", lambda where: where.node in nodes)
 
     def found_on_the_way(self, iteration: int, step: str) -> None:
         """In this round lines were wrong, or damaged: that is what becomes of spoiled sums."""
-        for each in self.record:
-            if each.fate == "unseen" and each.where == Where(iteration, each.where.node, step, "sum"):
-                each.fate = "found"
+        self._close("found", lambda where: where == Where(iteration, where.node, step, "sum"))
 
     def restored(self, iteration: int) -> None:
         """Training went back to before this iteration."""
-        for each in self.record:
-            if each.fate == "unseen" and each.where.iteration >= iteration:
-                each.fate = "restored"
+        self._close("restored", lambda where: where.iteration >= iteration)
+
+    def made(self, where: Where, kind: Kind, size: float) -> None:
+        """Note an error."""
+        self._open.append(Injected(where, kind, size))
+        self.record.append(self._open[-1])
+
+    def _close(self, fate: Literal["found", "restored"], which: Callable[[Where], bool]) -> None:
+        for each in self._open:
+            if which(each.where):
+                each.fate = fate
+        self._open = [each for each in self._open if each.fate == "unseen"]
 
     def _spoil(
         self, where: Where, numbers: NDArray[Any], kind: Kind, effect: Callable[[NDArray[Any]], float] | None
@@ -214,7 +221,7 @@ class Injector:
         rng = self._rng
         if numbers.dtype == np.bool_:
             numbers[rng.integers(len(numbers))] ^= True
-            self.record.append(Injected(where, kind, math.inf))
+            self.made(where, kind, math.inf)
             return
         before = numbers.copy()
         parts = numbers.view(numbers.real.dtype) if numbers.dtype.kind == "c" else numbers
@@ -239,7 +246,7 @@ class Injector:
             size = float(np.abs(change).max()) / scale
             if effect is not None and math.isfinite(size):
                 size = effect(change)
-        self.record.append(Injected(where, kind, size if math.isfinite(size) else math.inf))
+        self.made(where, kind, size if math.isfinite(size) else math.inf)
 
 
 def parse_flip(text: str) -> Fault:

@@ -77,6 +77,7 @@ def test_table_1_of_replication_is_explained_by_two_numbers() -> None:
     assert fitted[0] == pytest.approx(75.3, abs=0.3)
     assert fitted[1] == pytest.approx(0.89, abs=0.005)
     assert np.array(rows) @ fitted == pytest.approx(seconds, rel=0.004)
+    assert np.array(rows) @ fitted == pytest.approx([18435, 14189, 19220], rel=1e-3)
 
 
 def test_table_1_of_codenet_is_mostly_its_ten_checkpoints() -> None:
@@ -121,6 +122,20 @@ def test_figure_3_with_the_corrected_formula(errors: float, ratio: float) -> Non
         interval = optimal_interval(1000, step, outcomes.lost, 10_000)
         times.append(expected_time(1, interval, 1000, step, outcomes.lost))
     assert times[0] / times[1] == pytest.approx(ratio, rel=0.02)
+
+
+@pytest.mark.parametrize("errors", [2, 5, 10])
+def test_figure_3_would_not_diverge_with_the_printed_formula(errors: float) -> None:
+    """The printed sum is the right one times q. With I = 1 it costs c, whatever is lost: so from 2 errors an iteration
+    on that is best for both schemes, and they are equal."""
+    clean, one = math.exp(-errors), errors * math.exp(-errors)
+    times = []
+    for lost in (1 - clean, 1 - clean - one):
+        step = clean + 1000 * (1 - clean)
+        printed = [(1000 + (1 - lost) * expected_period(i, step, lost)) / i for i in range(1, 200)]
+        assert printed[0] == pytest.approx(1000 + step)
+        times.append(min(printed))
+    assert times[0] / times[1] == pytest.approx(1.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("lost", [0.0, 1e-6, 1e-3, 0.1, 0.9])
