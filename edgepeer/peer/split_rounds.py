@@ -9,6 +9,7 @@ blocks of weights come from the others' in the next rounds.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import time
@@ -27,6 +28,8 @@ from edgepeer.training.split.program import Ended, Program
 __all__ = ["Iteration", "SplitRounds"]
 
 _log = logging.getLogger(__name__)
+WAIT_S: Final = 0.5
+"""From one look at who is there to the next, as long as too few are."""
 _NO_TIME: Final = Phases()
 
 
@@ -69,6 +72,7 @@ class SplitRounds:
         self._computed = 0.0
         self._reduced = 0.0
         self._phases = _NO_TIME
+        self._waits = ""
 
     async def iterations(self) -> AsyncIterator[Iteration]:
         """All of them, as they end.
@@ -106,6 +110,8 @@ class SplitRounds:
                 raise JobError(f"round {outcome.round} came out where round {number} was due")
             ended = await self._settle(number, outcome)
             self._peer.bell.ring()
+            if program.waiting:
+                await self._wait()
             if ended is not None:
                 yield self._iteration(ended, outcome)
 
@@ -129,6 +135,13 @@ class SplitRounds:
             self._computed += time.monotonic() - began
             self._reduced += outcome.seconds
             self._phases = _together(self._phases, outcome.phases)
+
+    async def _wait(self) -> None:
+        """Rounds that only ask who is there need not follow each other closely."""
+        if self._program.waiting != self._waits:
+            self._waits = self._program.waiting
+            _log.warning("%s", self._waits)
+        await asyncio.sleep(WAIT_S)
 
     def _iteration(self, ended: Ended, last: Outcome) -> Iteration:
         now = time.monotonic()

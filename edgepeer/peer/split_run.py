@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.errors import ConfigError, JobError
@@ -31,7 +30,7 @@ from edgepeer.training.job import Job
 from edgepeer.training.losses import form_of
 from edgepeer.training.sharding import shard_of
 from edgepeer.training.split.dense import choose_split
-from edgepeer.training.split.faults import Injector, parse_flip, parse_soft_errors
+from edgepeer.training.split.faults import Injected, Injector, parse_flip, parse_soft_errors
 from edgepeer.training.split.part import Part, name_of_part, pack_part, unpack_part
 from edgepeer.training.split.phases import Work
 from edgepeer.training.split.program import Program
@@ -55,6 +54,7 @@ class SplitRun(Run):
         self._form: Form | None = None
         self._written = 0
         """The iteration of the last checkpoint on the disk."""
+        self._evaluation: Evaluation | None = None
         self._told: tuple[object, ...] = ()
 
     def close(self) -> None:
@@ -133,6 +133,7 @@ class SplitRun(Run):
         self._report("running")
         async for iteration in rounds.iterations():
             ended = iteration.ended
+            self._evaluation = ended.evaluation or self._evaluation
             if not self._diverged and not math.isfinite(ended.loss):
                 self._diverged = ended.iteration
                 self._report("running")
@@ -184,7 +185,7 @@ class SplitRun(Run):
         await self._state.in_worker(lambda: self._checkpoints.mark_over(self._job.id, "done"))
         await self._rounds.flush()
         self._peer.on_part_wanted = self._on_part_wanted
-        self._report("done", digest=program.digest(), evaluation=program.evaluation)
+        self._report("done", digest=program.digest(), evaluation=self._evaluation)
 
     # -- reports ---------------------------------------------------------------------------------------------
 
@@ -218,15 +219,16 @@ class SplitRun(Run):
         if program is None:
             return {}
         injector, node = program.injector, program.node
+        fates = Counter[str](each.fate for each in injector.record)
         return {
             "held_bytes": program.held_bytes,
             "cell": -1 if node is None else node,
-            "injected": injector.injected,
-            "found": injector.count("found"),
-            "restored": injector.count("restored"),
-            "undetected": injector.undetected,
-            "harmless": injector.harmless,
-            "struck": tuple(str(each) for each in injector.record[-MAX_STRUCK:]),
+            "injected": len(injector.record),
+            "found": fates["found"],
+            "restored": fates["restored"],
+            "undetected": fates["unseen"],
+            "harmless": fates["harmless"],
+            "struck": tuple(map(_struck, injector.record[-MAX_STRUCK:])),
         }
 
     def _report(self, state: str, *, error: str = "", digest: str = "", evaluation: Evaluation | None = None) -> None:
@@ -247,6 +249,12 @@ class SplitRun(Run):
             diverged=self._diverged,
             split=standing,
         )
+
+
+def _struck(error: Injected) -> str:
+    """An error that was made, as in the settings."""
+    where = error.where
+    return f"{where.node}@{where.iteration}:kind={error.kind},place={where.place}"
 
 
 def batches_of(data: Dataset, job: Job) -> Callable[[int], tuple[Array, Array]]:
