@@ -16,7 +16,7 @@ import msgspec
 from edgepeer.emulation.faults.marks import Marks
 from edgepeer.emulation.result import JobResult, Quality
 from edgepeer.errors import JobError
-from edgepeer.fabric.documents import PeerReport, Presence, RoundRecord, Telemetry
+from edgepeer.fabric.documents import PeerReport, Presence, RoundRecord, SoftError, Telemetry
 from edgepeer.ids import generation_order
 from edgepeer.peer.round_log import LoggedRound
 from edgepeer.topology.view import View
@@ -50,6 +50,8 @@ class Progress:
         self._paths: dict[int, frozenset[tuple[str, str]]] = {}
         self._stride = 2
         self._shared: dict[Any, Any] = {}
+        self.made: dict[str, list[SoftError]] = {}
+        """Soft errors by the peer that made them on purpose: of peers on this machine."""
         self.thinned = 0
         """How many rounds had a record that is not kept."""
         self.marks = Marks()
@@ -106,6 +108,7 @@ class Progress:
         """Peers on this machine wrote down finished rounds."""
         for line in lines:
             if line.job == self.job.id:
+                self.made.setdefault(line.peer, []).extend(line.made)
                 fields = {name: getattr(line, name) for name in RoundRecord.__struct_fields__}
                 self._take(RoundRecord(**fields), line.peer, coordinator=line.coordinator)
 
