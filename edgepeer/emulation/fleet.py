@@ -145,7 +145,7 @@ class Fleet:
         arguments += ["--memory", str(self._memory)]
         arguments += ["--checkpoint-keep", str(settings.checkpoint_keep)]
         arguments += [part for flip in self._flips for part in ("--flip", flip)]
-        if settings.soft_errors is not None:
+        if settings.soft_errors:
             arguments += ["--soft-errors", settings.soft_errors]
         arguments += ["--config", os.devnull]  # what the user has configured is meant for peers of his own
         if ":" in settings.model:

@@ -148,7 +148,7 @@ def _check_speed(settings: EmulateSettings) -> None:
 
 
 def _check_soft_errors(settings: EmulateSettings) -> None:
-    if settings.soft_errors is None:
+    if not settings.soft_errors:
         return
     from edgepeer.training.split.faults import parse_soft_errors
 

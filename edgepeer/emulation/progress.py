@@ -15,6 +15,7 @@ import msgspec
 
 from edgepeer.emulation.faults.marks import Marks
 from edgepeer.emulation.result import JobResult, Quality
+from edgepeer.emulation.tally import Tally, tally_of
 from edgepeer.errors import JobError
 from edgepeer.fabric.documents import PeerReport, Presence, RoundRecord, SoftError, Telemetry
 from edgepeer.ids import generation_order
@@ -185,6 +186,11 @@ class Progress:
         return "joined" if report is None else report.state
 
     @property
+    def tally(self) -> Tally:
+        """Of a split job, what became of wrong numbers until now."""
+        return tally_of(self.reports, self.made, self.last)
+
+    @property
     def last(self) -> RoundRecord | None:
         """The record of the latest round that has one."""
         return self.records[max(self.records)] if self.records else None
@@ -259,6 +265,7 @@ class Progress:
                 for number, used in sorted(self._paths.items())
             },
             thinned=self.thinned,
+            made={peer: tuple(errors) for peer, errors in self.made.items() if errors},
             missing=self.pending,
             quality=Quality.of(final) or (Quality.of(self.measured) if self.measured else None),
             rmse=self.measured.rmse if final.rmse is None and self.measured else final.rmse,

@@ -13,6 +13,7 @@ __all__ = [
     "MAX_ERROR_CHARS",
     "MAX_LINKS",
     "MAX_RECORDS",
+    "MAX_STRUCK",
     "Answer",
     "Ask",
     "LinkEntry",
@@ -27,6 +28,7 @@ __all__ = [
 MAX_ERROR_CHARS = 500
 MAX_RECORDS = 1024
 MAX_LINKS = 128
+MAX_STRUCK = 32
 _MAX_CONTRIBUTORS = 4096
 
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
@@ -105,6 +107,25 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """... and the root of the mean squared one."""
     generation: _Generation = ""
     """In which the round has ended."""
+    computed: _Count = 0
+    """Of a split job, whose rounds are iterations, and whose following numbers are of all peers since it began:
+    iterations, those that were done again included ..."""
+    corrected: _Count = 0
+    """... wrong lines that were corrected ..."""
+    damaged: _Count = 0
+    """... lines that were damaged on their way, and made up for ..."""
+    erased: _Count = 0
+    """... contributions that were missing, and made up for ..."""
+    odd: _Count = 0
+    """... peers that were found to go on from something else, and did their step again ..."""
+    regenerated: _Count = 0
+    """... blocks that were put together again from others' ..."""
+    scrubbed: _Count = 0
+    """... of these, such as a look at all weights had found wrong ..."""
+    restored: _Count = 0
+    """... times that all went back to a checkpoint ..."""
+    checkpoints: _Count = 0
+    """... and checkpoints."""
 
 
 class SoftError(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,3 +200,19 @@ class PeerReport(msgspec.Struct, frozen=True, kw_only=True):
     """The first round whose loss was not finite; 0: there was none."""
     generation: _Generation = ""
     """That the peer was in when it said so."""
+    held_bytes: _Count = 0
+    """Of a split job: what this peer stores of the model and its optimizer, in bytes ..."""
+    cell: Annotated[int, msgspec.Meta(ge=-1, le=2**31)] = -1
+    """... which node of the split it is; -1: none ..."""
+    injected: _Count = 0
+    """... how many soft errors it was told to make, and has made ..."""
+    found: _Count = 0
+    """... of these, those that were found ..."""
+    restored: _Count = 0
+    """... those before which training went back ..."""
+    undetected: _Count = 0
+    """... those that nobody has found, though they are large enough to ..."""
+    harmless: _Count = 0
+    """... and those that are lost in rounding."""
+    struck: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=96)], ...], msgspec.Meta(max_length=MAX_STRUCK)] = ()
+    """The last of them, in words: node@iteration, kind and place."""

@@ -20,11 +20,13 @@ from edgepeer.settings.types import CheckpointKeep as _CheckpointKeep
 from edgepeer.settings.types import DeviceSpeed as _DeviceSpeed
 from edgepeer.settings.types import EmulatedBroker as _EmulatedBroker
 from edgepeer.settings.types import Faults as _Faults
+from edgepeer.settings.types import Flips as _Flips
 from edgepeer.settings.types import Listen as _Listen
 from edgepeer.settings.types import LogLevel as _LogLevel
 from edgepeer.settings.types import Models as _Models
 from edgepeer.settings.types import Name as _Name
 from edgepeer.settings.types import Place as _Place
+from edgepeer.settings.types import SoftErrors as _SoftErrors
 from edgepeer.settings.types import Text as _Text
 from edgepeer.settings.types import says as _says
 from edgepeer.wire.protocols import STATIC_TIMEOUT_S, ProtocolName
@@ -145,6 +147,8 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
         _Place | None, _says("Serve Prometheus metrics there; on loopback, unless a host is named.")
     ] = None
     device_speed: _DeviceSpeed = "none"
+    soft_errors: _SoftErrors = ""
+    flip: _Flips = ()
 
     def __post_init__(self) -> None:
         if self.checkpoint_every and self.state_dir is None:
@@ -225,15 +229,28 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
     split: Annotated[
         Annotated[str, Meta(max_length=255)],
         _says(
-            "Divide the network over the peers, so that wrong numbers do no harm: codenet:m=5,n=4,t=1.", metavar="SPLIT"
+            "Divide the model itself over the peers, a dense one trained by sgd, and let a round be an iteration. "
+            "codenet:m=5,n=4,t=1: matrices in 5 x 4 blocks, coded so that any wrong or missing line of blocks a step "
+            "is corrected; polydot:m=2,n=2,d=1; replicate:m=5,n=4,copies=3; abft:m=5,n=4; none:m=5,n=4, unprotected. "
+            "Without it, each peer has the whole model.",
+            metavar="SPLIT",
         ),
     ] = ""
     guarantee: Annotated[
-        Literal["adversarial", "generic"], _says("Against which errors a split corrects as many as it can.")
+        Literal["adversarial", "generic"],
+        _says("Of split codes: correct whatever errors there are, or as many again that don't conspire."),
     ] = "adversarial"
     scrub_every: Annotated[
-        Annotated[int, Meta(ge=0, le=100_000)], _says("Rounds between looks for wrong weights in a split job.")
+        Annotated[int, Meta(ge=0, le=100_000)],
+        _says("Of split jobs: look at all weights, and keep a checkpoint, every so many iterations; 0: at the end."),
     ] = 10
+    l2: Annotated[
+        Annotated[float, Meta(ge=0, le=1000)], _says("Of split jobs: L2 regularization, half of this times |W|^2.")
+    ] = 0.0
+    sparsity: Annotated[
+        Annotated[str, Meta(max_length=63)],
+        _says("Of split autoencoders: keep hidden units quiet, rho=0.05,beta=3.", metavar="rho=X,beta=X"),
+    ] = ""
     eval_every: Annotated[
         Annotated[int, Meta(ge=1, le=100_000)], _says("Measure the test accuracy, or error, every so many rounds.")
     ] = 10
@@ -331,14 +348,7 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
             **_FAULTS,
         ),
     ] = ()
-    soft_errors: Annotated[
-        _Text | None,
-        _says(
-            "Soft errors in a split job by chance: each node's each step with probability p, as in "
-            "p=3e-4,steps=O1+O2+O3,kind=sparse.",
-            metavar="p=P[,KEY=VALUE...]",
-        ),
-    ] = None
+    soft_errors: _SoftErrors = ""
 
 
 class ExportSettings(VerbSettings, frozen=True, kw_only=True):
