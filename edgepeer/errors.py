@@ -15,6 +15,7 @@
     │   ├── LeftFabric         the peer has left, or was removed from, the view
     │   └── FellBehind         rounds were committed without this peer; load the state and go on
     │       └── BegunAnew      a newer generation has begun: what was done in the one before is given up
+    ├── OutOfStep              a peer of a split run goes on from something else than the others; load their state
     ├── Undecodable            a code can't give what was asked of it: too much is missing or wrong
     └── ProtocolBug            our mistake, never the network's: please report it
 
@@ -36,6 +37,7 @@ __all__ = [
     "LeftFabric",
     "ModelError",
     "NotReady",
+    "OutOfStep",
     "PeerError",
     "ProtocolBug",
     "RoundTimeout",
@@ -104,6 +106,11 @@ class FellBehind(PeerError):
 class BegunAnew(FellBehind):
     """The others have begun anew, as a newer generation: rounds of the one before may be given up, also such whose
     outcomes this peer has had. Take the others' state, and go on from there."""
+
+
+class OutOfStep(EdgepeerError):
+    """What this peer of a split run goes on from is not what the others go on from, and doing its last step again does
+    not mend it. Load the state of one of them."""
 
 
 class Undecodable(EdgepeerError):

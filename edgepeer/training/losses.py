@@ -19,7 +19,8 @@ from edgepeer.training.form import Form, LossChoice, LossName
 
 __all__ = ["expected", "form_of", "loss_and_delta", "losses_of"]
 
-_Matrix = NDArray[np.float32]
+_Matrix = NDArray[Any]
+"""Float32 or float64; what is made of it is, too."""
 
 
 def form_of(dataset: Dataset, loss: LossChoice) -> Form:
@@ -89,10 +90,10 @@ def loss_and_delta(loss: LossName, outputs: _Matrix, wanted: NDArray[Any]) -> fl
     else:
         outputs -= wanted
         if loss == "mse":
-            outputs *= np.float32(2)
+            outputs *= 2
         else:
             np.copyto(outputs, np.sign(outputs) if loss == "mae" else np.clip(outputs, -1, 1))
-    outputs /= np.float32(outputs.shape[1])
+    outputs /= outputs.shape[1]
     return summed
 
 
@@ -108,6 +109,6 @@ def losses_of(loss: LossName, outputs: _Matrix, wanted: _Matrix) -> _Matrix:
         elif loss == "mae":
             each = far
         else:
-            each = np.where(far <= 1, np.float32(0.5) * off * off, far - np.float32(0.5))
-    result: _Matrix = each.mean(axis=1, dtype=np.float32)
+            each = np.where(far <= 1, 0.5 * off * off, far - 0.5)
+    result: _Matrix = each.mean(axis=1)
     return result

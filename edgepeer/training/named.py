@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from edgepeer.errors import ConfigError
 
-__all__ = ["Named", "Range", "parse_named"]
+__all__ = ["Named", "Range", "parse_named", "parse_values"]
 
 Value: TypeAlias = float | int | bool
 
@@ -63,15 +63,26 @@ def parse_named(what: str, text: str, known: Mapping[str, Mapping[str, Range | N
     kind, colon, rest = text.partition(":")
     if kind not in known:
         raise ConfigError(f"{what} = {text}: there is no {what} {kind!r}, only {', '.join(known)}")
-    takes = known[kind]
+    return Named(kind, parse_values(f"{what} = {text}", rest, known[kind], kind) if colon else {})
+
+
+def parse_values(where: str, text: str, takes: Mapping[str, Range | None], who: str) -> dict[str, Value]:
+    """What stands behind the name: "momentum=0.9,nesterov=true", in the order of `takes`.
+
+    Args:
+        where: how messages begin; who: what takes the values.
+
+    Raises:
+        ConfigError: something is unknown, given twice, or not what it may be.
+    """
     values: dict[str, Value] = {}
-    for part in rest.split(",") if colon else ():
+    for part in text.split(","):
         key, _, value = part.strip().partition("=")
         if key not in takes or key in values:
-            problem = "is given twice" if key in values else f"is unknown; {kind} takes {', '.join(takes) or 'nothing'}"
-            raise ConfigError(f"{what} = {text}: {key!r} {problem}")
-        values[key] = _value(f"{what} = {text}: {key}", value, takes[key])
-    return Named(kind, {key: values[key] for key in takes if key in values})
+            problem = "is given twice" if key in values else f"is unknown; {who} takes {', '.join(takes) or 'nothing'}"
+            raise ConfigError(f"{where}: {key!r} {problem}")
+        values[key] = _value(f"{where}: {key}", value, takes[key])
+    return {key: values[key] for key in takes if key in values}
 
 
 def _value(where: str, text: str, allowed: Range | None) -> Value:

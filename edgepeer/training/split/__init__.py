@@ -1,6 +1,8 @@
 """Split training: a dense network whose layers are divided over many machines, right although some of them err.
 
-network.py    the network: sizes, activations, loss, and its weights before training, row by row
+network.py    the network: sizes, activations, loss, how it is trained, and its weights before, row by row
+activations.py  activations, and their slopes
+sparsity.py   the term of a sparse autoencoder
 strategy.py   what a way to divide a matrix has to say: what nodes store, send, and how the sum is read
 uncoded.py    blocks, and nothing else
 codenet.py    CodeNet: MDS codes over block rows and block columns

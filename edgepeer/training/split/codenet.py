@@ -77,9 +77,8 @@ class CodeNet(Split):
         self, direction: Direction, rows: Array, shape: Shape, batch: int, lost: Collection[int], updates: int
     ) -> Reading:
         result, summed = shape if direction == "forward" else shape[::-1]
-        missing = self.lost_lines(direction, lost)
         noise = self.noise(summed, updates)
-        found = decode(self._code(direction), rows, missing, guarantee=self.guarantee, noise=noise)
+        found = decode(self._code(direction), rows, lost, guarantee=self.guarantee, noise=noise)
         return Reading(found.data.reshape(-1, batch)[:result], found.wrong)
 
     def inspect(self, probes: Array, shape: Shape, lost: Collection[int], updates: int) -> tuple[int, ...]:

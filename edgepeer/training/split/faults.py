@@ -10,6 +10,7 @@ product      what it is about to add to its line: O1 forward, O2 backward
 encoding     what its block is multiplied by, or updated with
 decoded      the result that it has read off the sum, for its own use
 activation   f(s), or c * g(x), for its own use
+sum          its vector on the way, all lines of it: as an inner peer would spoil a partial sum
 verdict      its list of nodes that it holds to be wrong
 
 kind         what happens there
@@ -34,12 +35,12 @@ from edgepeer.errors import ConfigError
 
 __all__ = ["Fault", "Injected", "Injector", "Kind", "Place", "SoftErrors", "Where", "parse_soft_errors"]
 
-Place = Literal["stored", "product", "encoding", "decoded", "activation", "verdict"]
+Place = Literal["stored", "product", "encoding", "decoded", "activation", "verdict", "sum"]
 Kind = Literal["sparse", "garbage", "flip", "nan"]
 
 _PLACES: Final[tuple[str, ...]] = get_args(Place)
 _KINDS: Final[tuple[str, ...]] = get_args(Kind)
-_STEPS: Final = ("O1", "O2", "O3", "encoding", "decoded", "activation", "verdict")
+_STEPS: Final = ("O1", "O2", "O3", "encoding", "decoded", "activation", "verdict", "sum")
 
 
 @dataclass(frozen=True, slots=True)

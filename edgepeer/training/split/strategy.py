@@ -99,7 +99,7 @@ class Split(ABC):
         Args:
             rows: shape (lines, numbers).
             shape: of W.
-            lost: nodes that aren't in the sum, or whose part is known to be wrong.
+            lost: lines that miss a part, or are known to be wrong.
             updates: how often the weights have been updated.
 
         Raises:
@@ -125,8 +125,9 @@ class Split(ABC):
         for layer in range(network.layers):
             rows, columns = network.shape(layer)
             if self.m > rows or self.n > columns:
+                biased = " with its bias" if network.has_bias(layer) else ""
                 raise ConfigError(
-                    f"split {self.name}: layer {layer} is {rows} x {columns} with its bias and can't be cut into "
+                    f"split {self.name}: layer {layer} is {rows} x {columns}{biased} and can't be cut into "
                     f"m={self.m} x n={self.n} blocks; take m up to {rows}, n up to {columns}"
                 )
 
@@ -221,6 +222,29 @@ class Split(ABC):
                 shares = found.T.reshape(len(wanted), len(sources), len(wanted)).swapaxes(0, 1)
                 return dict(zip(sources, shares, strict=True))
         raise Undecodable(f"node {node}'s block can't be had of the others without {sorted({*without} - {node})}")
+
+    def recoverable(self, nodes: Collection[int], without: Collection[int]) -> tuple[int, ...]:
+        """Which of these nodes' blocks the others determine."""
+        return tuple(node for node in sorted(nodes) if self._is_recoverable(node, without))
+
+    def _is_recoverable(self, node: int, without: Collection[int]) -> bool:
+        try:
+            self.recovery(node, without)
+        except Undecodable:
+            return False
+        return True
+
+    def readable(self, lost: Collection[int]) -> bool:
+        """Whether products can be read without these nodes."""
+        shape = self.m, self.n
+        directions: tuple[Direction, ...] = ("forward", "backward")
+        for direction in directions:
+            rows = np.zeros((self.lines(direction), self.numbers(direction, shape, 1)), self.dtype)
+            try:
+                self.read(direction, rows, shape, 1, self.lost_lines(direction, lost), 0)
+            except Undecodable:
+                return False
+        return True
 
     def noise(self, summed: int, updates: int) -> float:
         """Rounding noise of a product that sums so many terms, with weights that are sums of m n."""

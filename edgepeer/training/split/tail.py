@@ -1,20 +1,35 @@
-"""How nodes tell each other what they hold, at the end of each vector.
+"""What stands at the end of each vector: how nodes tell what they hold, and how damage on the way is found.
 
-The last 2 P numbers of a vector are P digests: of what node p decoded, applied and judged in the round before. Each has
-48 bits in two whole numbers below 2^24, which float32 has exactly, in slots that nobody else adds to. So the tree's sum
-has the digests of all, bit by bit, and no round is needed to compare. It lags by one step.
+    lines * numbers       the slots of the lines
+    2 * lines             of each line, two sums over its numbers z_k: of r_k z_k, and of |z_k|
+    2 * nodes             of each node, the digest of what it goes on from
 
-Who differs from the majority goes on from wrong numbers. Its contribution counts as lost, which costs half of what a
-wrong one costs, and it does its last step again, from the sum that it still has. Nothing has to be sent. The round
-after the last activation is before the update, so no wrong state gets into weights this way.
+*Digests.* Node p's has 48 bits in two whole numbers below 2^24, which float32 has exactly, in slots that nobody else
+adds to. So the tree's sum has the digests of all, bit by bit, and no round is needed to compare. They are of what was
+decoded, applied and judged in the round before, and of what is to come next. Who differs from the majority goes on from
+wrong numbers. Its contribution counts as lost, which costs half of what a wrong one costs, and it does its last step
+again, from the sum that it still has. The round after the last activation is before the update, so no wrong state
+gets into weights this way. Who has no blocks, or is not there, leaves zeros, which are no digest.
 
 Digests are of bits: machines whose libraries round differently would all differ. A fleet of such must not compare.
+
+*Sums.* Everything in a vector is added up on the way, so a line's sum of r_k z_k, r_k = +-1 drawn at random, must be that
+of what arrives. Where it isn't, an inner peer has spoiled a partial sum: that line is an erasure, whatever is wrong in it.
+What a node computed wrong itself agrees, and is for the code. Rounding: a line has so many members, and a number is
+rounded once in each addition, by u times a partial sum, which is at most the sum of |z_k|, call it A. So are the
+checksums. Together they differ by at most
+
+    2 (members + 1) u A,     and are compared with twice that.
+
+That is certain, not likely. What is less is left to the code, as an error. NaN and infinity compare with nothing, and are
+left to it, too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -23,17 +38,19 @@ from numpy.typing import NDArray
 
 from edgepeer.errors import Undecodable
 
-__all__ = ["WORDS", "Digest", "digest_of", "odd_nodes"]
+__all__ = ["ABSENT", "WORDS", "Digest", "checksums", "common_digest", "damaged_lines", "digest_of", "digests_in"]
 
 Digest = tuple[int, int]
 
 WORDS: Final = 2
-"""Numbers of a digest."""
+"""Numbers of a digest, and of a line's checksums."""
+ABSENT: Final[Digest] = (0, 0)
+"""Instead of a digest."""
 _WORD: Final = (1 << 24) - 1
 
 
 def digest_of(*parts: NDArray[Any] | str) -> Digest:
-    """48 bits of the xxHash of all of them."""
+    """48 bits of the xxHash of all of them, never `ABSENT`."""
     state = xxhash.xxh3_64()
     for part in parts:
         if isinstance(part, str):
@@ -41,21 +58,52 @@ def digest_of(*parts: NDArray[Any] | str) -> Digest:
         else:
             state.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
     value = state.intdigest()
-    return value & _WORD, value >> 24 & _WORD
+    return value & _WORD | 1, value >> 24 & _WORD
 
 
-def odd_nodes(tail: NDArray[Any], missing: Collection[int]) -> tuple[int, ...]:
-    """The nodes whose digest isn't the majority's, ascending.
+def digests_in(tail: NDArray[Any]) -> list[Digest]:
+    """Of each node, what it has said, or `ABSENT`. tail: shape (2 nodes,)."""
+    return [(one, other) for one, other in tail.reshape(-1, WORDS).tolist()]
 
-    Args:
-        tail: shape (2 P,).
+
+def common_digest(digests: list[Digest]) -> Digest:
+    """The majority's, of those who have said something.
 
     Raises:
-        Undecodable: no digest is that of more than half of those who are there.
+        Undecodable: no digest is that of more than half of them.
     """
-    rows = tail.reshape(-1, WORDS).tolist()
-    there = [node for node in range(len(rows)) if node not in missing]
-    common, count = Counter(tuple(rows[node]) for node in there).most_common(1)[0]
+    there = [digest for digest in digests if digest != ABSENT]
+    if not there:
+        raise Undecodable("no node is there")
+    common, count = Counter(there).most_common(1)[0]
     if 2 * count <= len(there):
         raise Undecodable(f"only {count} of {len(there)} nodes agree on what they decoded: there is no majority")
-    return tuple(node for node in there if tuple(rows[node]) != common)
+    return common
+
+
+def checksums(numbers: NDArray[Any]) -> tuple[float, float]:
+    """Of a part of a line, as its contributor has it, shape (numbers,)."""
+    exact = numbers.astype(np.float64, copy=False)
+    return float(_signs(len(exact)) @ exact), float(np.abs(exact).sum())
+
+
+def damaged_lines(rows: NDArray[Any], sums: NDArray[Any], members: int) -> Collection[int]:
+    """The lines that aren't the sums of what was contributed.
+
+    Args:
+        rows: shape (lines, numbers).
+        sums: shape (lines, 2), what was added up of `checksums`.
+        members: how many have contributed to a line, at most.
+    """
+    with np.errstate(all="ignore"):
+        exact = rows.astype(np.float64)
+        off = np.abs(exact @ _signs(rows.shape[1]) - sums[:, 0])
+        known = np.isfinite(off) & np.isfinite(sums).all(axis=1)
+        largest = np.maximum(np.abs(sums[:, 1]), np.abs(exact).sum(axis=1))
+        bound = 2 * (members + 1) * float(np.finfo(rows.dtype).eps) * largest
+        return tuple(np.flatnonzero(known & (off > bound)).tolist())
+
+
+@lru_cache(maxsize=16)
+def _signs(numbers: int) -> NDArray[np.float64]:
+    return np.asarray(np.random.default_rng(numbers).choice((-1.0, 1.0), numbers))

@@ -45,7 +45,7 @@ class Uncoded(Split):
         self, direction: Direction, rows: Array, shape: Shape, batch: int, lost: Collection[int], updates: int
     ) -> Reading:
         if lost:
-            raise Undecodable(f"without a code nothing makes up for the missing nodes {sorted(lost)}")
+            raise Undecodable(f"without a code nothing makes up for the missing lines {sorted(lost)}")
         return Reading(rows.reshape(-1, batch)[: shape[0] if direction == "forward" else shape[1]])
 
     def inspect(self, probes: Array, shape: Shape, lost: Collection[int], updates: int) -> tuple[int, ...]:

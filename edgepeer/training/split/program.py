@@ -1,0 +1,699 @@
+"""One peer's part in a split run: a machine without I/O. It says what to bring to the next round, and takes the sum.
+
+    while not program.done:
+        total, contributors = the round's sum of all peers' program.contribute(), and whose vectors are in it
+        program.settle(total, contributors)
+
+All peers get the same sums, so all know what the next round is for (`phases`) without another word. What they have in
+common is everything but the blocks of weights: who holds which node, how far it is, the batch's activations. A newcomer
+gets that from anybody (`state`, `load_state`) and follows; its blocks it gets from a regeneration.
+
+    after            | comes
+    -----------------+-----------------------------------------------------------------------------------------------
+    muster           | a regeneration of what is missing; then the first step. With too few peers: muster again
+    a step           | regenerations that the step before has called for; then the next step
+    the last step    | the update, without a round; regenerations of what newcomers are to hold; a scrub and a
+                     | checkpoint, an evaluation, if they are due; then the first step again, or the end
+    a regeneration   | once more without those that failed to help; else what was to come
+    a scrub          | if something was wrong, regenerations and a scrub again; else the checkpoint, if it is due
+    more wrong than  | back to the last checkpoint: muster
+    can be corrected |
+
+*Verdicts are acted upon one round late.* Which nodes were wrong is a peer's own conclusion, and it may conclude wrongly.
+If it acted at once, its next round would be another than the others', and no tree adds up two different rounds. So it
+says in the tail of the next vector what it has concluded (`tail`); whoever differs from the majority does its step again,
+from the sum that it still has; then all agree, and the regeneration comes after that round. A wrong block spoils one line
+more until then, which the code is for.
+
+*Who holds what.* A node whose holder is not among the contributors any more is vacant, and goes to a contributor without
+a node, between two iterations. Whoever has a node without its blocks leaves its digest empty.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgepeer.errors import ConfigError, OutOfStep, Undecodable, WireError
+from edgepeer.training.split.cell import Cell, numbers_of_block, numbers_of_probes, stores
+from edgepeer.training.split.common import Common
+from edgepeer.training.split.counts import Counts
+from edgepeer.training.split.faults import Injector, Where
+from edgepeer.training.split.muster import Claim, assemble, claims_in, tag_of
+from edgepeer.training.split.network import Network, Step
+from edgepeer.training.split.passing import Passing
+from edgepeer.training.split.phases import Look, Mend, Muster, Over, Phase, Scrub, Work
+from edgepeer.training.split.strategy import Reading, Split, Strike
+from edgepeer.training.split.tail import (
+    ABSENT,
+    WORDS,
+    Digest,
+    checksums,
+    common_digest,
+    damaged_lines,
+    digest_of,
+    digests_in,
+)
+from edgepeer.training.trainer import Evaluation
+
+__all__ = ["Batches", "Ended", "Program", "Seen"]
+
+Array = NDArray[Any]
+Batches = Callable[[int], tuple[Array, Array]]
+"""The batch of an iteration, x and y as of `Network.batch`. The same at all peers, and asked again the same."""
+
+_AGAIN: Final = 3
+"""So many scrubs in a row may find something, and so many regenerations may be damaged."""
+_LOOK_NUMBERS: Final = 1 << 18
+"""Numbers in the vector of an evaluation, about: as many samples at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An iteration is over, with all that was due after it."""
+
+    iteration: int
+    """How many there have been."""
+    loss: float
+    """Of its batch, before the update."""
+    evaluation: Evaluation | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """What a round's sum says. The same at all who read it."""
+
+    rows: Array
+    missing: tuple[int, ...]
+    """Nodes that have no blocks, or aren't there."""
+    odd: tuple[int, ...]
+    """Nodes that went on from something else than the others."""
+    damaged: tuple[int, ...]
+    """Lines that are not what was contributed."""
+    digest: Digest
+    """Of the majority."""
+    reading: Reading | None
+    """Of a step."""
+
+    @property
+    def lost(self) -> set[int]:
+        return {*self.missing, *self.odd}
+
+
+class Program:
+    """One peer's part.
+
+    Args:
+        me: its name, as among the contributors of rounds.
+        data: the batches.
+        iterations: how many updates there are to be.
+        test: x and y that are held out.
+        evaluate_every, checkpoint_every, scrub_every: iterations from one to the next; 0: only at the end.
+        patience: so many restores without a checkpoint in between, and it gives up.
+        injector: makes soft errors.
+        saved: node and bytes of the newest checkpoint, if there is one from a former life (`saved`).
+
+    Raises:
+        ConfigError: the network can't be divided so, or a number is negative.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        network: Network,
+        split: Split,
+        data: Batches,
+        *,
+        iterations: int,
+        test: tuple[Array, Array] | None = None,
+        evaluate_every: int = 0,
+        checkpoint_every: int = 0,
+        scrub_every: int = 0,
+        patience: int = 100,
+        injector: Injector | None = None,
+        saved: tuple[int, bytes] | None = None,
+    ) -> None:
+        if min(iterations, evaluate_every, checkpoint_every, scrub_every, patience) < 0:
+            raise ConfigError(
+                "iterations, the numbers between evaluations, checkpoints and scrubs, and patience: 0 or more"
+            )
+        split.fit(network)
+        self.me, self.network, self.split = me, network, split
+        self.injector = injector if injector is not None else Injector()
+        self.iterations = iterations
+        self.cell: Cell | None = None
+        self.recomputed = 0
+        """Products that this peer found to be wrong by itself, and computed again."""
+        self._data, self._test = data, test
+        self._evaluate_every, self._checkpoint_every, self._scrub_every = evaluate_every, checkpoint_every, scrub_every
+        self._patience = patience
+        self._common = Common(holders=[""] * split.nodes)
+        self._agenda: deque[Phase] = deque([Muster()])
+        self._saved = self._claimed(saved)
+        self._digest: Digest = ABSENT
+        self._before: Digest = ABSENT
+        self._passing: Passing | None = None
+        self._last: tuple[Step, Seen, Passing] | None = None
+        """The step that was settled last: to do it again."""
+        self._evaluation: Evaluation | None = None
+
+    # -- what others want to know ------------------------------------------------------------------------------
+
+    @property
+    def phase(self) -> Phase:
+        """What the next round is for."""
+        return self._agenda[0]
+
+    @property
+    def done(self) -> bool:
+        return isinstance(self.phase, Over)
+
+    @property
+    def iteration(self) -> int:
+        """How many updates the weights have had."""
+        return self._common.iteration
+
+    @property
+    def counts(self) -> Counts:
+        return self._common.counts
+
+    @property
+    def loss(self) -> float:
+        """Of the last iteration's batch, before the update."""
+        return self._common.loss
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The last one."""
+        return self._evaluation
+
+    @property
+    def waiting(self) -> str:
+        """Why nothing goes on; empty if nothing is in its way."""
+        return self._common.waiting
+
+    @property
+    def node(self) -> int | None:
+        """Which of the split's nodes this peer is; None: a spare."""
+        return self.cell.node if self.cell is not None else None
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """Who holds each node; empty: nobody."""
+        return tuple(self._common.holders)
+
+    @property
+    def held_bytes(self) -> int:
+        """What this peer stores of the network."""
+        return self.cell.held_bytes if self.cell is not None else 0
+
+    @property
+    def saved(self) -> tuple[int, int, bytes] | None:
+        """Node, iteration, and bytes of this peer's newest checkpoint."""
+        return None if self._saved is None else (self._saved.node, self._saved.iteration, self._saved.state)
+
+    def digest(self) -> str:
+        """48 bits, hexadecimal, of what all peers have in common: of everything since the beginning."""
+        return "{:06x}{:06x}".format(*self._digest)
+
+    # -- rounds ------------------------------------------------------------------------------------------------
+
+    def contribute(self) -> Array:
+        """This peer's vector for the next round; of the same size at all peers."""
+        phase = self.phase
+        lines, numbers, dtype = self._form(phase)
+        body = lines * numbers
+        out = np.zeros(body + WORDS * (lines + self.split.nodes), dtype)
+        rows, cell = out[:body].reshape(lines, numbers), self.cell
+        if isinstance(phase, Muster):
+            if (claim := self._claim()) is not None:
+                rows[claim[0]] = claim[1] + 1, tag_of(self.me)
+            return out
+        if cell is not None and not (cell.lacking and not isinstance(phase, Mend)):
+            own = self._fill(phase, rows, cell)
+            sums = out[body : body + WORDS * lines].reshape(lines, WORDS)
+            with np.errstate(all="ignore"):
+                for line in own:
+                    sums[line] = checksums(rows[line])
+            self._strike(str(phase))("sum", out[:body])
+            if not cell.lacking:
+                at = body + WORDS * (lines + cell.node)
+                out[at : at + WORDS] = self._digest if self.split.compares else (1, 1)
+        return out
+
+    def _fill(self, phase: Phase, rows: Array, cell: Cell) -> Collection[int]:
+        """This node's part. Returns the lines that it is in."""
+        match phase:
+            case Work() | Look():
+                line = self.split.line(cell.node, phase.step.direction)
+                if line is None:
+                    return ()
+                rows[line] = cell.product(phase.step, self._now().operand(phase.step), self._strike(str(phase)))
+                if self.split.caught:
+                    self.recomputed += len(self.split.caught)
+                    self.injector.found(self.split.caught)
+                    self.split.caught.clear()
+                return (line,)
+            case Mend(store, nodes, without):
+                if not cell.lacking:
+                    rows[:] = cell.give(store, nodes, without)
+                return range(len(nodes))
+            case Scrub(seed):
+                probes = [cell.probes(store, seed + store) for store in range(len(cell.blocks))]
+                rows[cell.node] = np.concatenate(probes)
+                return (cell.node,)
+        raise AssertionError(phase)
+
+    def read(self, total: Array) -> Seen:
+        """What a round's sum says; depends on nothing else that a peer knows but what all have in common.
+
+        Raises:
+            Undecodable: too much is lost or wrong, or the nodes don't agree on what was before.
+        """
+        phase, split = self.phase, self.split
+        lines, numbers, _ = self._form(phase)
+        body = lines * numbers
+        rows = total[:body].reshape(lines, numbers)
+        if isinstance(phase, Muster):
+            return Seen(rows, (), (), (), ABSENT, None)
+        digests = digests_in(total[body + WORDS * lines :])
+        common = common_digest(digests)
+        missing = tuple(node for node, digest in enumerate(digests) if digest == ABSENT)
+        odd = tuple(node for node, digest in enumerate(digests) if digest not in (ABSENT, common))
+        sums = total[body : body + WORDS * lines].reshape(lines, WORDS)
+        damaged = tuple(damaged_lines(rows, sums, split.nodes)) if split.compares else ()
+        reading = None
+        if isinstance(phase, Work | Look):
+            step, passing = phase.step, self._now()
+            lost = {*split.lost_lines(step.direction, {*missing, *odd}), *damaged}
+            shape = self.network.shape(step.layer)
+            with np.errstate(all="ignore"):
+                reading = split.read(step.direction, rows, shape, passing.samples, lost, self.iteration)
+        return Seen(rows, missing, odd, damaged, common, reading)
+
+    def settle(self, total: Array, contributors: Sequence[str], seen: Seen | Undecodable | None = None) -> Ended | None:
+        """Take a round's sum.
+
+        Args:
+            contributors: whose vectors are in it, in the same order at all peers.
+            seen: what `read` says of the sum, or has raised, if somebody in this process has read it before.
+
+        Raises:
+            OutOfStep: this peer goes on from something else than the others, and can't mend that by itself. What it has
+                in common with them is to be got from one of them (`load_state`).
+            Undecodable: as often as there is patience, in a row.
+        """
+        try:
+            if isinstance(seen, Undecodable):
+                raise seen
+            seen = self.read(total) if seen is None else seen
+            if seen.digest not in (ABSENT, self._digest) and self.split.compares:
+                self._do_again(seen.digest)
+            self._take(seen, contributors)
+        except Undecodable as error:
+            self._restore(error)
+        self._before = self._digest
+        self._digest = self._mark(seen)
+        return self._enter()
+
+    def _take(self, seen: Seen, contributors: Sequence[str]) -> None:
+        common, counts, phase = self._common, self.counts, self._agenda.popleft()
+        agreed, common.verdict = common.verdict, (0, ())
+        common.missing, common.contributors = seen.missing, tuple(contributors)
+        counts.odd += len(seen.odd)
+        counts.damaged += len(seen.damaged)
+        self.injector.found(seen.odd)
+        self._last = None
+        match phase:
+            case Muster():
+                self._gather(seen.rows)
+            case Work() | Look():
+                self._pass(phase, seen)
+            case Mend():
+                self._mended(phase, seen)
+            case Scrub():
+                self._scrubbed(phase, seen)
+        layer, wrong = agreed
+        if wrong:
+            self.injector.found(wrong)
+            parts = range(layer, stores(self.network), self.network.layers)
+            self._agenda.extendleft(reversed(self._mends(parts, wrong, seen.missing)))
+
+    # -- steps -------------------------------------------------------------------------------------------------
+
+    def _pass(self, phase: Work | Look, seen: Seen) -> None:
+        """A step's product is there."""
+        network, step, counts = self.network, phase.step, self.counts
+        assert seen.reading is not None
+        counts.lines += len(seen.reading.wrong)
+        counts.erased += len(seen.missing)
+        for line in seen.damaged:
+            self.injector.found(self.split.members(line, step.direction))
+        passing = self._now()
+        self._last = step, seen, passing
+        self._go_on(self._last, self._strike(str(phase)))
+        last = step.layer == network.layers - 1
+        match phase:
+            case Work(layer, "forward"):
+                self._agenda.append(Work(layer, "backward") if last else Work(layer + 1, "forward"))
+            case Work(layer, "backward") if layer:
+                self._agenda.append(Work(layer - 1, "backward"))
+            case Work():
+                self._update(passing)
+            case Look() if last:
+                self._looked(passing, seen.reading)
+
+    def _go_on(self, last: tuple[Step, Seen, Passing], strike: Strike) -> None:
+        """Judge, and make of a product what the next step needs. May be done again."""
+        step, seen, passing = last
+        assert seen.reading is not None
+        suspected = np.zeros(self.split.nodes, np.bool_)
+        for line in seen.reading.wrong:
+            suspected[[node for node in self.split.members(line, step.direction) if node not in seen.lost]] = True
+        strike("verdict", suspected)
+        result = seen.reading.result.copy()
+        strike("decoded", result)
+        following = passing.advance(step, result, strike)
+        self._common.verdict = step.layer, tuple(np.flatnonzero(suspected).tolist())
+        self._common.step = digest_of("step", result, following)
+
+    def _do_again(self, wanted: Digest) -> None:
+        """The others have come to something else: the last step again, from its sum."""
+        if self._last is not None:
+            self._go_on(self._last, _no_strike)
+            self._digest = self._mark(self._last[1])
+        if self._digest != wanted:
+            raise OutOfStep(f"peer {self.me}: what it has in common with the others is not what they have")
+
+    def _update(self, passing: Passing) -> None:
+        common = self._common
+        for layer in range(self.network.layers):
+            if self.cell is not None:
+                self.cell.update(layer, passing, self._strike(f"update {layer}"))
+        common.loss = passing.loss
+        common.iteration += 1
+        self.counts.computed += 1
+        self._between(self._newcomers())
+
+    def _looked(self, passing: Passing, reading: Reading) -> None:
+        """A part of what is held out has passed."""
+        common = self._common
+        sums = self.network.score(reading.result, passing.wanted)
+        common.score = (common.score[0] + sums[0], common.score[1] + sums[1], common.score[2] + sums[2])
+        common.scored += passing.samples
+        if not any(isinstance(phase, Look) for phase in self._agenda):
+            self._evaluation = self.network.evaluation(common.score, common.scored)
+            common.score, common.scored = (0.0, 0.0, 0.0), 0
+
+    # -- between iterations --------------------------------------------------------------------------------------
+
+    def _between(self, mends: list[Phase]) -> None:
+        """What is to come before the next iteration, and that."""
+        common = self._common
+        now, saved_at = common.iteration, common.saved_at
+        finished = now >= self.iterations
+        keep = finished or (_due(now, self._checkpoint_every) and now > saved_at)
+        agenda: list[Phase] = [*mends]
+        if keep or _due(now, self._scrub_every):
+            agenda.append(self._next_scrub(keep, 0))
+        if self._test is not None and (finished or _due(now, self._evaluate_every)):
+            agenda += [Look(part, layer) for part in range(self._parts()) for layer in range(self.network.layers)]
+        agenda.append(Over() if finished else Work(0, "forward"))
+        self._agenda.extend(agenda)
+
+    def _newcomers(self) -> list[Phase]:
+        """Give vacant nodes to who has none, and have their blocks put together again."""
+        common, split = self._common, self.split
+        there, missing = common.contributors, common.missing
+        free = deque(peer for peer in there if peer not in common.holders)
+        new = []
+        for node in missing:
+            if common.holders[node] not in there and free:
+                common.holders[node] = free.popleft()
+                self._hold(node, common.holders[node])
+            if common.holders[node] in there:
+                new.append(node)
+        if self.cell is not None and common.holders[self.cell.node] != self.me:
+            self.cell = None
+        possible = split.recoverable(new, {*missing})
+        return self._mends(range(stores(self.network)), possible, missing) if possible else []
+
+    def _hold(self, node: int, peer: str) -> None:
+        if peer == self.me:
+            self.cell = Cell(self.network, self.split, node, blank=True, iteration=self.iteration)
+
+    def _mends(self, parts: Collection[int], nodes: Sequence[int], missing: Collection[int]) -> list[Phase]:
+        """Regenerations.
+
+        Raises:
+            Undecodable: the others don't determine these blocks.
+        """
+        without = tuple(sorted({*missing} - {*nodes}))
+        for node in nodes:
+            self.split.recovery(node, {*nodes, *without})
+        return [Mend(part, tuple(nodes), without) for part in parts]
+
+    def _mended(self, phase: Mend, seen: Seen) -> None:
+        split, nodes = self.split, phase.nodes
+        sources = {each for node in nodes for each in split.recovery(node, {*nodes, *phase.without})}
+        failed = sources & seen.lost
+        if failed or seen.damaged:
+            if phase.again >= _AGAIN and not failed:
+                raise Undecodable(f"regenerated blocks of nodes {nodes} were damaged on their way, again and again")
+            mend = self._mends((phase.store,), nodes, {*phase.without, *failed})[0]
+            assert isinstance(mend, Mend)
+            self._agenda.appendleft(Mend(mend.store, mend.nodes, mend.without, phase.again + (not failed)))
+            return
+        self.counts.regenerated += len(nodes)
+        if self.cell is not None and self.cell.node in nodes:
+            self.cell.take(phase.store, seen.rows[nodes.index(self.cell.node)])
+
+    def _next_scrub(self, keep: bool, again: int) -> Scrub:
+        self._common.scrubs += 1
+        return Scrub(self._common.scrubs * stores(self.network), keep, again)
+
+    def _scrubbed(self, phase: Scrub, seen: Seen) -> None:
+        common, network, at = self._common, self.network, 0
+        lost = {*seen.lost, *seen.damaged}
+        mends: list[Phase] = []
+        for store in range(stores(network)):
+            numbers = numbers_of_probes(network, self.split, store)
+            probes = np.ascontiguousarray(seen.rows[:, at : at + numbers], np.float64)
+            if self.split.block_dtype.kind == "c":
+                probes = probes.view(np.complex128)
+            at += numbers
+            shape = network.shape(store % network.layers)
+            with np.errstate(all="ignore"):
+                wrong = self.split.inspect(probes, shape, lost, self.iteration)
+            if wrong:
+                self.counts.scrubbed += len(wrong)
+                self.injector.found(wrong)
+                mends += self._mends((store,), wrong, seen.missing)
+        if mends or (seen.damaged and phase.keep):
+            if phase.again >= _AGAIN:
+                raise Undecodable("stored weights were wrong again and again, though they had been put right")
+            self._agenda.extendleft([self._next_scrub(phase.keep, phase.again + 1), *reversed(mends)])
+        elif phase.keep:
+            common.saved_at, common.tries = common.iteration, 0
+            self.counts.checkpoints += 1
+            self._saved = None
+            if self.cell is not None and not self.cell.lacking:
+                self._saved = Claim(self.cell.node, common.iteration, self.cell.pack())
+
+    # -- checkpoints -------------------------------------------------------------------------------------------
+
+    def _restore(self, reason: Undecodable) -> None:
+        common = self._common
+        common.tries += 1
+        if common.tries > self._patience:
+            raise reason
+        self.counts.restored += 1
+        common.verdict, self._last = (0, ()), None
+        common.step, self._digest = ABSENT, ABSENT  # what any one peer has come to by itself is over
+        common.score, common.scored = (0.0, 0.0, 0.0), 0
+        self._agenda = deque([Muster()])
+
+    def _claimed(self, saved: tuple[int, bytes] | None) -> Claim | None:
+        if saved is None:
+            return None
+        cell = Cell(self.network, self.split, saved[0], blank=True)
+        cell.unpack(saved[1])
+        return Claim(cell.node, cell.iteration, saved[1])
+
+    def _claim(self) -> tuple[int, int] | None:
+        """Node, and iteration: what this peer could start from. The beginning is everybody's."""
+        if self._saved is not None:
+            return self._saved.node, self._saved.iteration
+        return (self.cell.node, 0) if self.cell is not None else None
+
+    def _gather(self, rows: Array) -> None:
+        """Start from the newest iteration of which there is enough."""
+        common = self._common
+        start = assemble(self.split, claims_in(rows, common.contributors), common.contributors)
+        if start is None:
+            there = len(common.contributors)
+            common.waiting = (
+                f"{there} peers are there, and the blocks that they have don't make up for those of the others; split "
+                f"{self.split.name} has {self.split.nodes} nodes"
+            )
+            self._agenda.append(Muster())
+            return
+        common.waiting = ""
+        common.holders = list(start.holders)
+        common.iteration = common.saved_at = start.iteration
+        self.injector.restored(start.iteration)
+        self.cell, saved = None, self._saved
+        if self.me in start.holders:
+            node = start.holders.index(self.me)
+            self.cell = Cell(self.network, self.split, node, blank=node in start.blank, iteration=start.iteration)
+            if saved is not None and (saved.node, saved.iteration) == (node, start.iteration):
+                self._unpack(self.cell, saved)
+        if saved is not None and saved.iteration != start.iteration:
+            self._saved = None
+        vacant = [node for node, peer in enumerate(start.holders) if not peer]
+        blank = sorted(start.blank)
+        self._between(self._mends(range(stores(self.network)), blank, vacant) if blank else [])
+
+    def _unpack(self, cell: Cell, saved: Claim) -> None:
+        try:
+            cell.unpack(saved.state)
+        except WireError:  # damaged since: as if there were none, and a regeneration at the next boundary
+            cell.lacking.update(range(stores(self.network)))
+
+    # -- what all have in common -----------------------------------------------------------------------------------
+
+    def state(self) -> bytes:
+        """What all peers have in common after the last round, for newcomers; without any weights."""
+        common = self._common
+        common.agenda, common.digest = list(self._agenda), self._digest
+        passing = self._passing
+        inputs = {f"input {at}": x for at, x in enumerate(passing.inputs) if at} if passing is not None else {}
+        deltas = {f"delta {at}": d for at, d in passing.deltas.items()} if passing is not None else {}
+        if passing is not None:
+            common.batch_loss = passing.loss
+        return common.pack({**inputs, **deltas})
+
+    def load_state(self, state: bytes | bytearray | memoryview) -> None:
+        """Have in common with the others what they have. The blocks that are here count no more.
+
+        Raises:
+            WireError: it is not such a state, or not of this network. Nothing has changed then.
+        """
+        common, arrays = Common.unpack(state, self.split.nodes, stores(self.network))
+        agenda = deque(common.agenda)
+        passing = self._passing_of(agenda[0] if agenda else Over(), common, arrays)
+        self._common, self._agenda, self._passing = common, agenda, passing
+        self._digest, self._last, self._saved = common.digest, None, None
+        node = common.holders.index(self.me) if self.me in common.holders else None
+        self.cell = None
+        if node is not None:
+            self.cell = Cell(self.network, self.split, node, blank=True, iteration=common.iteration)
+
+    def _passing_of(self, phase: Phase, common: Common, arrays: dict[str, Array]) -> Passing | None:
+        network = self.network
+        following = next((each for each in (phase, *common.agenda) if isinstance(each, Work | Look)), None)
+        if not arrays or following is None:
+            return self._begin(following, common.iteration) if following is not None else None
+        passing = self._begin(following, common.iteration)
+        try:
+            for name, array in arrays.items():
+                kind, at = name.split()
+                layer, rows = int(at), len(array)
+                if array.dtype != network.dtype or array.ndim != 2 or array.shape[1] != passing.samples:
+                    raise ValueError(name)
+                if kind == "input" and rows == network.shape(layer)[1] and layer == len(passing.inputs):
+                    passing.inputs.append(array.copy())
+                elif kind == "delta" and rows == network.shape(layer)[0]:
+                    passing.deltas[layer] = array.copy()
+                else:
+                    raise ValueError(name)
+            passing.operand(following.step)
+        except (ValueError, IndexError, KeyError) as error:
+            raise WireError(f"the run's state does not fit the network here: {error}") from error
+        passing.loss = common.batch_loss
+        return passing
+
+    # -- small things ----------------------------------------------------------------------------------------------
+
+    def _enter(self) -> Ended | None:
+        """Get ready for the next round. Returns the iteration that has ended, if one has."""
+        phase, common = self.phase, self._common
+        if isinstance(phase, Look) and not phase.layer:
+            self._passing = self._begin(phase, common.iteration)
+        starts = phase == Work(0, "forward")
+        if starts:
+            self._passing = self._begin(phase, common.iteration)
+        if (starts or isinstance(phase, Over)) and common.iteration > common.ended:
+            common.ended = common.iteration
+            evaluation, self._evaluation = self._evaluation, None
+            return Ended(common.iteration, common.loss, evaluation)
+        common.ended = min(common.ended, common.iteration)
+        return None
+
+    def _begin(self, phase: Work | Look, iteration: int) -> Passing:
+        if isinstance(phase, Work):
+            return Passing(self.network, *self._data(iteration), iteration)
+        assert self._test is not None
+        part, (x, y) = self._samples(), self._test
+        those = slice(phase.part * part, (phase.part + 1) * part)
+        return Passing(self.network, x[those], y[those], None)
+
+    def _now(self) -> Passing:
+        assert self._passing is not None
+        return self._passing
+
+    def _samples(self) -> int:
+        """How many are looked at together."""
+        assert self._test is not None
+        return max(1, min(len(self._test[0]), _LOOK_NUMBERS // (2 * max(self.network.sizes))))
+
+    def _parts(self) -> int:
+        assert self._test is not None
+        return -(-len(self._test[0]) // self._samples())
+
+    def _form(self, phase: Phase) -> tuple[int, int, np.dtype[Any]]:
+        """Lines, numbers of each, and the dtype of a round."""
+        network, split = self.network, self.split
+        match phase:
+            case Muster():
+                return split.nodes, 2, np.dtype(np.float64)
+            case Work() | Look():
+                step = phase.step
+                numbers = split.numbers(step.direction, network.shape(step.layer), self._now().samples)
+                return split.lines(step.direction), numbers, network.dtype
+            case Mend(store, nodes):
+                return len(nodes), numbers_of_block(network, split, store), network.dtype
+            case Scrub():
+                numbers = sum(numbers_of_probes(network, split, store) for store in range(stores(network)))
+                return split.nodes, numbers, np.dtype(np.float64)
+        raise AssertionError("nothing is left to be done")
+
+    def _mark(self, seen: Seen | Undecodable | None) -> Digest:
+        """The digest of what this peer goes on from: all that came before, and all that is to come."""
+        common = self._common
+        small = (
+            f"{self._before} {common.iteration} {list(self._agenda)} {common.holders} {common.verdict} "
+            f"{common.missing} {common.saved_at} {common.tries} {common.scrubs}"
+        )
+        if isinstance(seen, Seen) and seen.reading is None:
+            return digest_of(small, seen.rows)
+        return digest_of(small, f"{common.step}")
+
+    def _strike(self, step: str) -> Strike:
+        if self.cell is None:
+            return _no_strike
+        iteration, node = self._common.iteration, self.cell.node
+        return lambda place, numbers: self.injector.strike(Where(iteration, node, step, place), numbers)
+
+
+def _no_strike(place: str, numbers: Array) -> None:
+    """No soft error here."""
+
+
+def _due(iteration: int, every: int) -> bool:
+    return every > 0 and iteration > 0 and iteration % every == 0
