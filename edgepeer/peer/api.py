@@ -325,6 +325,10 @@ class Peer:
         self._rounds.adopted(number)
         self._driver.dispatch(ev.Adopted(run, number))
 
+    def lose_state(self) -> None:
+        """Say that the state in use here is not that of the others: a neighbour's comes, as for who joins."""
+        self._driver.dispatch(ev.StateLost())
+
     @property
     def waits(self) -> str:
         """Why the fleet can't go on, as far as this peer knows; empty if nothing is in its way."""

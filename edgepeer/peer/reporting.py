@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Iterable
-from typing import Final, Literal
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
 from edgepeer.fabric.documents import MAX_ERROR_CHARS, MAX_RECORDS, PeerReport, RoundRecord, Telemetry
 from edgepeer.peer.api import Peer
@@ -48,12 +49,14 @@ class RoundReporter:
         loss: float,
         evaluation: Evaluation | None,
         coordinator: bool,
+        counts: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """A round is over, and its mean applied.
 
         Args:
             chunks: in how many the data are, if the round was coded.
             seconds: from the end of the round before.
+            counts: of a split job, by the names of the record's fields.
         """
         phases = outcome.phases
         record = RoundRecord(
@@ -75,6 +78,7 @@ class RoundReporter:
             chunks=chunks,
             covered=len(outcome.chunks),
             error=outcome.error,
+            **counts,
         )
         self._round_log.add(record, job=self._job.id, peer=self._peer.id, coordinator=coordinator)
         self._metrics.committed(outcome, compute_seconds)
@@ -108,8 +112,9 @@ class RoundReporter:
         evaluation: Evaluation | None,
         coordinator: bool,
         diverged: int,
+        split: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """Tell where this device stands in the job; see PeerReport."""
+        """Tell where this device stands in the job; see PeerReport. `split`: its fields that split jobs have."""
         traffic, before = self._peer.traffic, self._before
         report = PeerReport(
             job=self._job.id,
@@ -127,6 +132,7 @@ class RoundReporter:
             coordinator=coordinator,
             diverged=diverged,
             generation=str(view.generation) if (view := self._peer.view) is not None else "",
+            **split,
         )
         self._peer.fabric.publish_retained(self._peer.fabric.topics.report(self._job.id, self._peer.id), report)
 
