@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from edgepeer.errors import ConfigError
 from edgepeer.settings import EmulateSettings, JobSettings
+from edgepeer.settings.model import MAX_PEERS
 from edgepeer.topology.view import MAX_FANOUT
 
 if TYPE_CHECKING:
     from edgepeer.training.job import Job
 
-__all__ = ["fanout_of", "make_job"]
+__all__ = ["fanout_of", "make_job", "nodes_of", "peers_of"]
 
+_PEERS: Final = 7
+"""Of an emulation, if nothing is said."""
 _TREES: Final = ("ft-tree", "ft-tree-static", "tree")
 """Protocols whose rounds go along a tree of any fan-out."""
 
@@ -64,6 +67,7 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
     _check_dataset(settings)
     if isinstance(settings, EmulateSettings):
         _check_speed(settings)
+        _check_soft_errors(settings)
     return job
 
 
@@ -81,7 +85,36 @@ def fanout_of(settings: EmulateSettings) -> int:
         )
     if settings.fanout != EmulateSettings().fanout:
         raise ConfigError(f"fanout = {settings.fanout}: topology star has one of its own; leave it out, or use a tree")
-    return max(1, settings.peers - 1)
+    return max(1, peers_of(settings) - 1)
+
+
+def peers_of(settings: EmulateSettings) -> int:
+    """How many peers there will be: as many as are asked for, else as the split has nodes, else 7.
+
+    Raises:
+        ConfigError: there is no such split, or it has more nodes than an emulation has peers.
+    """
+    if settings.peers is not None:
+        return settings.peers
+    nodes = nodes_of(settings)
+    if nodes > MAX_PEERS:
+        raise ConfigError(f"split = {settings.split}: takes {nodes} peers, and an emulation has at most {MAX_PEERS}")
+    return nodes or _PEERS
+
+
+def nodes_of(settings: JobSettings) -> int:
+    """Into how many parts the network is divided; 0: it isn't.
+
+    Raises:
+        ConfigError: there is no such split.
+    """
+    if not settings.split:
+        return 0
+    import numpy as np
+
+    from edgepeer.training.split.named import parse_split
+
+    return parse_split(settings.split, np.dtype(np.float32), settings.guarantee).nodes
 
 
 def _code(settings: JobSettings, peers: int) -> str:
@@ -112,6 +145,18 @@ def _check_speed(settings: EmulateSettings) -> None:
     from edgepeer.coding.speed import parse_speed
 
     parse_speed(settings.device_speed)
+
+
+def _check_soft_errors(settings: EmulateSettings) -> None:
+    if not settings.soft_errors:
+        return
+    from edgepeer.training.split.faults import parse_soft_errors
+
+    parse_soft_errors(settings.soft_errors)
+    if not settings.split:
+        raise ConfigError(
+            f"soft_errors = {settings.soft_errors}: only split jobs have them: add --split, such as codenet:m=2,n=2,t=1"
+        )
 
 
 def _check_model(settings: JobSettings) -> None:

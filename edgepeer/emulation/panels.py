@@ -96,6 +96,7 @@ def summary_panel(result: JobResult, *, width: int = _SIDE_BY_SIDE_COLUMNS) -> R
             table.add_row(Text(what, style="bold"))
         table.add_row(Padding(shown, (0, 0, 0, 2)))
     good = result.identical and not result.failed and not result.missing and result.diverged is None
+    good = good and not result.tally.undetected
     return Panel(
         table,
         title=f"[bold]job {escape(result.job.id)} is done[/]",
@@ -173,6 +174,11 @@ def _numbers(progress: Progress, elapsed: float) -> RenderableType:
         table.add_row("sum", quality(last) if last.exact else f"[bold red]{quality(last)}[/]")
         exact = sum(1 for record in progress.records.values() if record.exact)
         table.add_row("exact so far", f"{exact} of {len(progress.records)}")
+    if progress.job.split:
+        tally = progress.tally
+        table.add_row("soft errors", f"[bold]{tally.injected}[/] made on purpose")
+        for told in tally.told():
+            table.add_row("", told)
     view = progress.view
     table.add_row("generation", "-" if view is None else str(view.generation))
     table.add_row("view", "-" if view is None else f"epoch {view.epoch}, fan-out {view.fanout}")

@@ -21,6 +21,7 @@ __all__ = [
     "PeerReport",
     "Presence",
     "RoundRecord",
+    "SoftError",
     "Telemetry",
 ]
 
@@ -125,6 +126,18 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """... times that all went back to a checkpoint ..."""
     checkpoints: _Count = 0
     """... and checkpoints."""
+
+
+class SoftError(msgspec.Struct, frozen=True, kw_only=True):
+    """A wrong number that a peer has made on purpose, for a trial of split training."""
+
+    round: _Count
+    node: _Count
+    """Which of the split's nodes the peer was."""
+    step: _Path
+    """In which it happened: "forward 0", "backward 1", "update 0"."""
+    place: _Path
+    kind: _Path
 
 
 class LinkEntry(msgspec.Struct, frozen=True, kw_only=True):

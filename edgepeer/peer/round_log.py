@@ -15,7 +15,7 @@ from typing import BinaryIO, Self
 import msgspec
 
 from edgepeer.errors import ConfigError, WireError
-from edgepeer.fabric.documents import RoundRecord
+from edgepeer.fabric.documents import RoundRecord, SoftError
 
 __all__ = ["LoggedRound", "RoundLog", "read_round"]
 
@@ -30,6 +30,8 @@ class LoggedRound(RoundRecord, frozen=True, kw_only=True):
     """Who writes."""
     coordinator: bool
     """Whether it was the coordinator when the round ended."""
+    made: tuple[SoftError, ...] = ()
+    """Soft errors that this device has made on purpose since the line before."""
 
 
 def read_round(line: bytes) -> LoggedRound:

@@ -34,6 +34,7 @@ from edgepeer.wire.protocols import STATIC_TIMEOUT_S, ProtocolName
 __all__ = [
     "COMMON",
     "MAX_MEMORY",
+    "MAX_PEERS",
     "BrokerSettings",
     "EmulateSettings",
     "ExportSettings",
@@ -47,6 +48,8 @@ __all__ = [
 
 MAX_MEMORY: Final = 2**24
 """MiB."""
+MAX_PEERS: Final = 64
+"""Of an emulation."""
 COMMON: Final = ("broker", "fabric", "log_level", "log_json")
 """Settings that the [common] table and EDGEPEER_<NAME> give to several verbs at once."""
 
@@ -281,7 +284,10 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
         _EmulatedBroker, _says("embedded, mosquitto (both started here), or the URL of a running broker.")
     ] = "embedded"
     fabric: Annotated[_Name, _says("Fabric to use on that broker.")] = "emulation"
-    peers: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("Peers to start, each its own process.")] = 7
+    peers: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_PEERS)] | None,
+        _says("Peers to start, each its own process; without it 7, or what --split or --scenario takes."),
+    ] = None
     topology: Annotated[
         Literal["tree", "star"], _says("tree of that fan-out; star: all peers but the first are its children.")
     ] = "tree"
@@ -334,6 +340,15 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
     pause: Annotated[_Faults, _says("Freeze a peer, PEER@8..12.", **_FAULTS)] = ()
     slow: Annotated[_Faults, _says("Let a peer compute so many times slower, PEERx4@8..12.", **_FAULTS)] = ()
     broker_down: Annotated[_Faults, _says("Stop the broker, 10..30, and start it again, empty.", **_FAULTS)] = ()
+    flip: Annotated[
+        _Faults,
+        _says(
+            "A soft error in a split job: 3@50 flips a bit of a weight of node 3 in round 50; "
+            "3@50:kind=nan,place=product is another kind, elsewhere.",
+            **_FAULTS,
+        ),
+    ] = ()
+    soft_errors: _SoftErrors = ""
 
 
 class ExportSettings(VerbSettings, frozen=True, kw_only=True):

@@ -68,6 +68,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     wait: Annotated[str, msgspec.Meta(max_length=63)] = "exact"
     """When the root may close a coded round: exact, error<E or deadline:SECONDS."""
 
+    split: Annotated[str, msgspec.Meta(max_length=255)] = ""
+    """How the network is divided over the peers, see training.split.named; empty: it isn't, each has all of it."""
+    guarantee: Literal["adversarial", "generic"] = "adversarial"
+    scrub_every: Annotated[int, msgspec.Meta(ge=0, le=10_000_000)] = 10
+    l2: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    sparsity: Annotated[str, msgspec.Meta(max_length=63)] = ""
+
     created: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Unix time, by the clock of who announces it: of two jobs that brokers keep the later counts; 0: unknown."""
 
