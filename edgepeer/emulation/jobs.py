@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from edgepeer.errors import ConfigError
+from edgepeer.errors import ConfigError, ModelError
 from edgepeer.settings import EmulateSettings, JobSettings
 from edgepeer.settings.model import MAX_PEERS
 from edgepeer.topology.view import MAX_FANOUT
@@ -152,10 +152,13 @@ def _check_split(job: Job) -> None:
     from edgepeer.training.split_choice import check_split, choose_split
 
     shape = {"digits": (8, 8), "mnist": (28, 28)}.get(job.dataset)
-    if not job.split or shape is None or job.loss not in ("auto", "crossentropy"):
-        check_split(job, job.wait_for)  # the devices know what their data are
-    else:
-        choose_split(job, Form(input_shape=shape, outputs=10, loss="crossentropy", name=job.dataset), job.wait_for)
+    try:
+        if not job.split or shape is None or job.loss not in ("auto", "crossentropy"):
+            check_split(job, job.wait_for)  # the devices know what their data are
+        else:
+            choose_split(job, Form(input_shape=shape, outputs=10, loss="crossentropy", name=job.dataset), job.wait_for)
+    except ModelError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _check_speed(settings: EmulateSettings) -> None:
