@@ -21,10 +21,10 @@ nan          one number becomes NaN
 
 A verdict has no numbers: one node more, or one less, is on the list.
 
-An error matters if it changes a number by a hundredth of the largest of its array, or what it makes of a stored block by
-as much. Checks see far less (1e-4 in a product of float32, 1e-3 in a stored weight after thousands of updates,
-`coding.matrix.tolerance`); so of those that matter none may stay unseen. Of smaller ones, such as flips of low bits, some
-do, which is what the tolerance of rounding means.
+An error matters if it changes a number by a hundredth of the largest of its array, or what it makes of a stored block
+by as much. Checks see far less (1e-4 in a product of float32, 1e-3 in a stored weight after thousands of updates,
+`coding.matrix.tolerance`); so of those that matter none may stay unseen. Of smaller ones, such as flips of low bits,
+some do, which is what the tolerance of rounding means.
 """
 
 from __future__ import annotations
@@ -161,6 +161,11 @@ class Injector:
         self.record: list[Injected] = []
 
     @property
+    def idle(self) -> bool:
+        """Whether it will not do anything any more."""
+        return self._chance is None and not self._planned
+
+    @property
     def struck(self) -> Struck:
         fates = Counter(each.fate for each in self.record)
         small = sum(each.fate == "unseen" and each.size < MATTERS for each in self.record)
@@ -238,8 +243,8 @@ class Injector:
 
 
 def parse_flip(text: str) -> Fault:
-    """One error by name: "3@50" is node 3 in iteration 50; "3@50:kind=nan,place=product,step=forward 0". A flip of a bit
-    of its stored weights, unless another kind or place is stated.
+    """One error by name: "3@50" is node 3 in iteration 50; "3@50:kind=nan,place=product,step=forward 0". A flip of a
+    bit of its stored weights, unless another kind or place is stated.
 
     Raises:
         ConfigError: the text names none.
