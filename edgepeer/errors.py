@@ -13,7 +13,6 @@
     │   ├── RoundTimeout       an allreduce did not finish in time; names who was missing
     │   ├── ContributionMismatch  peers brought vectors of different size or dtype to one round
     │   ├── LeftFabric         the peer has left, or was removed from, the view
-    │   ├── OutOfStep          this peer has gone on from something else than the others; load the state and go on
     │   └── FellBehind         rounds were committed without this peer; load the state and go on
     │       └── BegunAnew      a newer generation has begun: what was done in the one before is given up
     ├── OutOfStep              a peer of a split run goes on from something else than the others; load their state
@@ -102,10 +101,6 @@ class LeftFabric(PeerError):
 
 class FellBehind(PeerError):
     """Rounds were committed without this peer, and their results are no longer kept."""
-
-
-class OutOfStep(PeerError):
-    """What this peer has made of the rounds is not what the others have, again and again."""
 
 
 class BegunAnew(FellBehind):

@@ -15,11 +15,10 @@ from edgepeer.errors import ContributionMismatch, FellBehind, JobError, LeftFabr
 from edgepeer.peer.code_in_use import CodeInUse
 from edgepeer.peer.computing import Computing
 from edgepeer.peer.pacing import Pacing
-from edgepeer.peer.run import Device, Run
+from edgepeer.peer.run import Device, Restored, Run
 from edgepeer.topology.view import View
 from edgepeer.training.batches import Batches
 from edgepeer.training.build import make_trainer
-from edgepeer.training.checkpoint import Checkpoint
 from edgepeer.training.code_choice import choose_code
 from edgepeer.training.datasets import Dataset, load_dataset
 from edgepeer.training.job import Job
@@ -75,8 +74,11 @@ class JobRun(Run):
 
     # -- the state of the run --------------------------------------------------------------------------------
 
-    def _restore(self) -> Checkpoint | None:
-        return self._checkpoints.restore(self._job, self._require_trainer())
+    def _restore(self) -> Restored | None:
+        found = self._checkpoints.restore(self._job, self._require_trainer())
+        if found is None:
+            return None
+        return Restored(peers=len(found.members), round=found.round, of=found.generation)
 
     def _load(self, state: memoryview) -> None:
         diverged, own = unpack_run_state(state)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from edgepeer.errors import EdgepeerError, JobError
+from edgepeer.ids import Generation
 from edgepeer.peer.api import Peer
 from edgepeer.peer.checkpoints import Checkpoints
 from edgepeer.peer.code_in_use import CodeInUse
@@ -23,13 +24,12 @@ from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.reporting import RoundReporter
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.peer.run_state import RunState
-from edgepeer.training.checkpoint import Checkpoint
 from edgepeer.training.job import Job
 
 if TYPE_CHECKING:
     from edgepeer.settings import PeerSettings
 
-__all__ = ["REGATHER_S", "RETIRE_S", "Device", "Run"]
+__all__ = ["REGATHER_S", "RETIRE_S", "Device", "Restored", "Run"]
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +50,18 @@ class Device:
     round_log: RoundLog
     checkpoints: Checkpoints
     metrics: Metrics
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restored:
+    """What a device goes on from, of a former life."""
+
+    peers: int
+    """How many there were."""
+    round: int = 0
+    """The last round of the run whose state is in use here; 0: the run's rounds begin anew ..."""
+    of: Generation | None = None
+    """... and the generation that it ended in."""
 
 
 class Run(ABC):
@@ -84,7 +96,7 @@ class Run(ABC):
         """Go on from a neighbour's. In the worker's thread. Raises WireError: it is none of this job."""
 
     @abstractmethod
-    def _restore(self) -> Checkpoint | None:
+    def _restore(self) -> Restored | None:
         """Go on from this device's newest checkpoint, if there is one. In the worker's thread."""
 
     @abstractmethod
@@ -149,8 +161,8 @@ class Run(ABC):
         self._report("failed", error=line)
         return JobError(line)
 
-    async def _restored(self) -> Checkpoint | None:
-        """The checkpoint that this device goes on from, if it has one, and the fleet is not at work already."""
+    async def _restored(self) -> Restored | None:
+        """What this device goes on from, if it has a checkpoint, and the fleet is not at work already."""
         if not await self._state.in_worker(self._checkpoints.any):
             return None
         while True:
@@ -161,11 +173,11 @@ class Run(ABC):
         if view.run == self._job.id and view.first_round > 1:
             return None  # where the fleet is, its rounds may have gone another way than ours
         restored = await self._state.in_worker(self._restore)
-        if restored is not None:
+        if restored is not None and restored.round:
             self._state.applied = restored.round
         return restored
 
-    async def _ask_for_run(self, restored: Checkpoint | None) -> None:
+    async def _ask_for_run(self, restored: Restored | None) -> None:
         """Ask the coordinator to let the run begin."""
         job = self._job
         self._peer.use_code(None if self._code is None else job.code, job.wait)
@@ -173,10 +185,10 @@ class Run(ABC):
             self._peer.want_run(job.id, job.wait_for)
             return
         # A majority must come: else two parts of a fleet might go on, each with a model of its own.
-        everybody = len(restored.members)
-        _log.info("job %s: goes on after round %d, when its %d peers are there", job.id, restored.round, everybody)
+        everybody = restored.peers
+        _log.info("job %s: goes on from a checkpoint when its %d peers are there", job.id, everybody)
         for peers in (everybody, everybody // 2 + 1):
-            self._peer.want_run(job.id, peers, have=restored.round, of=restored.generation)
+            self._peer.want_run(job.id, peers, have=restored.round, of=restored.of)
             self._peer.bell.ring()  # the run may have begun before: then this was what it waited for
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REGATHER_S):
