@@ -63,6 +63,11 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
         eval_every=settings.eval_every,
         code=code,
         wait=settings.wait,
+        split=settings.split,
+        guarantee=settings.guarantee,
+        scrub_every=settings.scrub_every,
+        l2=settings.l2,
+        sparsity=settings.sparsity,
     )
     _check_dataset(settings)
     if isinstance(settings, EmulateSettings):

@@ -13,7 +13,6 @@ __all__ = [
     "MAX_ERROR_CHARS",
     "MAX_LINKS",
     "MAX_RECORDS",
-    "MAX_STRUCK",
     "Answer",
     "Ask",
     "LinkEntry",
@@ -28,7 +27,6 @@ __all__ = [
 MAX_ERROR_CHARS = 500
 MAX_RECORDS = 1024
 MAX_LINKS = 128
-MAX_STRUCK = 32
 _MAX_CONTRIBUTORS = 4096
 
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
@@ -214,5 +212,3 @@ class PeerReport(msgspec.Struct, frozen=True, kw_only=True):
     """... those that nobody has found, though they are large enough to ..."""
     harmless: _Count = 0
     """... and those that are lost in rounding."""
-    struck: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=96)], ...], msgspec.Meta(max_length=MAX_STRUCK)] = ()
-    """The last of them, in words: node@iteration, kind and place."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from edgepeer.fabric.documents import MAX_ERROR_CHARS, MAX_RECORDS, PeerReport, RoundRecord, Telemetry
+from edgepeer.fabric.documents import MAX_ERROR_CHARS, MAX_RECORDS, PeerReport, RoundRecord, SoftError, Telemetry
 from edgepeer.peer.api import Peer
 from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.outcome import Outcome
@@ -50,6 +50,7 @@ class RoundReporter:
         evaluation: Evaluation | None,
         coordinator: bool,
         counts: Mapping[str, int] = MappingProxyType({}),
+        made: tuple[SoftError, ...] = (),
     ) -> None:
         """A round is over, and its mean applied.
 
@@ -57,6 +58,7 @@ class RoundReporter:
             chunks: in how many the data are, if the round was coded.
             seconds: from the end of the round before.
             counts: of a split job, by the names of the record's fields.
+            made: soft errors that this device has made on purpose since the round before.
         """
         phases = outcome.phases
         record = RoundRecord(
@@ -80,7 +82,7 @@ class RoundReporter:
             error=outcome.error,
             **counts,
         )
-        self._round_log.add(record, job=self._job.id, peer=self._peer.id, coordinator=coordinator)
+        self._round_log.add(record, job=self._job.id, peer=self._peer.id, coordinator=coordinator, made=made)
         self._metrics.committed(outcome, compute_seconds)
         self._metrics.learned(loss, evaluation)
         if chunks and not outcome.exact and coordinator:

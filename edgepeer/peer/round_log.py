@@ -76,12 +76,14 @@ class RoundLog:
             self._file.close()
             self._file = None
 
-    def add(self, record: RoundRecord, *, job: str, peer: str, coordinator: bool) -> None:
+    def add(
+        self, record: RoundRecord, *, job: str, peer: str, coordinator: bool, made: tuple[SoftError, ...] = ()
+    ) -> None:
         """Write one line."""
         if self._file is None:
             return
         fields = {name: getattr(record, name) for name in RoundRecord.__struct_fields__}
-        line = msgspec.json.encode(LoggedRound(**fields, job=job, peer=peer, coordinator=coordinator))
+        line = msgspec.json.encode(LoggedRound(**fields, job=job, peer=peer, coordinator=coordinator, made=made))
         try:
             self._file.write(line + b"\n")
         except OSError as error:

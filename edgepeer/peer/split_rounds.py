@@ -146,9 +146,7 @@ class SplitRounds:
     def _iteration(self, ended: Ended, last: Outcome) -> Iteration:
         now = time.monotonic()
         outcome = dataclasses.replace(last, round=ended.iteration, seconds=self._reduced, phases=self._phases)
-        found = Iteration(
-            ended=ended, outcome=outcome, seconds=now - self._started, compute_seconds=self._computed
-        )
+        found = Iteration(ended=ended, outcome=outcome, seconds=now - self._started, compute_seconds=self._computed)
         self._started, self._computed, self._reduced, self._phases = now, 0.0, 0.0, _NO_TIME
         return found
 

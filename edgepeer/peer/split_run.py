@@ -18,7 +18,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from edgepeer.errors import ConfigError, JobError
-from edgepeer.fabric.documents import MAX_STRUCK
+from edgepeer.fabric.documents import SoftError
 from edgepeer.ids import PeerId
 from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.run import Device, Restored, Run
@@ -55,6 +55,8 @@ class SplitRun(Run):
         self._written = 0
         """The iteration of the last checkpoint on the disk."""
         self._evaluation: Evaluation | None = None
+        self._logged = 0
+        """How many soft errors are in the record of rounds."""
         self._told: tuple[object, ...] = ()
 
     def close(self) -> None:
@@ -191,6 +193,8 @@ class SplitRun(Run):
 
     def _tell(self, iteration: Iteration) -> None:
         counts = self._counts()
+        made = self._require_program().injector.record[self._logged :]
+        self._logged += len(made)
         self._rounds.committed(
             iteration.outcome,
             seconds=iteration.seconds,
@@ -199,6 +203,7 @@ class SplitRun(Run):
             evaluation=iteration.ended.evaluation,
             coordinator=self._leads,
             counts=counts,
+            made=tuple(map(_made, made)),
         )
         standing = self._standing()
         self._metrics.split({**standing, **counts, "reverted": standing["restored"]})
@@ -228,7 +233,6 @@ class SplitRun(Run):
             "restored": fates["restored"],
             "undetected": fates["unseen"],
             "harmless": fates["harmless"],
-            "struck": tuple(map(_struck, injector.record[-MAX_STRUCK:])),
         }
 
     def _report(self, state: str, *, error: str = "", digest: str = "", evaluation: Evaluation | None = None) -> None:
@@ -251,10 +255,9 @@ class SplitRun(Run):
         )
 
 
-def _struck(error: Injected) -> str:
-    """An error that was made, as in the settings."""
+def _made(error: Injected) -> SoftError:
     where = error.where
-    return f"{where.node}@{where.iteration}:kind={error.kind},place={where.place}"
+    return SoftError(round=where.iteration + 1, node=where.node, step=where.step, place=where.place, kind=error.kind)
 
 
 def batches_of(data: Dataset, job: Job) -> Callable[[int], tuple[Array, Array]]:

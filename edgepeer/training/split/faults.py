@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from edgepeer.errors import ConfigError
 
-__all__ = ["Fault", "Injected", "Injector", "Kind", "Place", "SoftErrors", "Where", "parse_soft_errors"]
+__all__ = ["Fault", "Injected", "Injector", "Kind", "Place", "SoftErrors", "Where", "parse_flip", "parse_soft_errors"]
 
 Place = Literal["stored", "product", "encoding", "decoded", "activation", "verdict", "sum"]
 Kind = Literal["sparse", "garbage", "flip", "nan"]
@@ -197,3 +197,27 @@ def parse_soft_errors(text: str) -> SoftErrors:
             case _:
                 raise ConfigError(f"soft errors {text!r}: there are p, steps and kind, not {key!r}")
     return SoftErrors(p, frozenset(steps.split("+")), kind)  # type: ignore[arg-type] # looked at there
+
+
+def parse_flip(text: str) -> Fault:
+    """One error by name: "3@50", at node 3 in round 50, which is the iteration after 49 others; or
+    "3@50:kind=nan,place=product", as in the lists above. What is left out: kind flip, place stored.
+
+    Raises:
+        ConfigError: the text names none.
+    """
+    where, _, how = text.partition(":")
+    node, _, round_ = where.partition("@")
+    told = dict(part.partition("=")[::2] for part in how.split(",")) if how else {}
+    if not (_is_number(node) and _is_number(round_) and int(round_) and told.keys() <= {"kind", "place"}):
+        raise ConfigError(f"flip = {text!r}: must be NODE@ROUND, as in 3@50 or 3@50:kind=nan,place=product")
+    return Fault(
+        int(round_) - 1,
+        int(node),
+        told.get("place", "stored"),  # type: ignore[arg-type]  # looked at there
+        kind=told.get("kind", "flip"),  # type: ignore[arg-type]  # and there
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10
