@@ -48,7 +48,7 @@ class Bench:
         samples, features = 2048, arguments.features
         x = rng.standard_normal((samples, features)).astype(np.float32)
         y = (x @ rng.standard_normal((features, 10))).argmax(axis=1)
-        np.savez(home / "data.npz", x_train=x, y_train=y, x_test=x[:200], y_test=y[:200])
+        np.savez(home / "data.npz", x=x, y=y)
 
     def _emulate(self, peers: int, rounds: int, *flags: str) -> dict[str, Any]:
         """The report of a fleet that has trained."""
