@@ -114,12 +114,12 @@ def train(name: str, network: Network, data: Dataset, errors: SoftErrors | None,
 def accuracy(fleet: Fleet, data: Dataset) -> float:
     """On the test samples, with the weights put together."""
     network = fleet.network
-    x = network.with_constant(data.x_test.reshape(len(data.x_test), -1).T)
+    x, wanted = network.batch(data.x_test, data.y_test)
     weights: list[NDArray[np.floating]] = [fleet.weights(layer) for layer in range(network.layers)]
     with np.errstate(all="ignore"):
-        for each in weights[:-1]:
-            x = network.with_constant(network.activate(each @ x))
-        return float(np.mean((weights[-1] @ x).argmax(axis=0) == data.y_test))
+        for layer, each in enumerate(weights[:-1]):
+            x = network.with_constant(layer + 1, network.activate(layer, each @ x, None))
+        return network.score(weights[-1] @ x, wanted)[1] / len(data.x_test)
 
 
 def node_times(name: str, network: Network, data: Dataset, batch: int, rounds: int) -> tuple[float, float]:

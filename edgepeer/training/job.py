@@ -45,7 +45,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     dataset: _Dataset = "digits"
     """digits, mnist, npz:PATH (the same file on every device), or local:PATH (each device's own)."""
     batch_size: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100
-    """Samples per peer and round. With a code, those of all peers together are spread evenly over its chunks."""
+    """Samples per peer and round. With a code, those of all peers together are spread evenly over its chunks. Of a
+    split job those of a round, the same at all peers."""
     learning_rate: Annotated[float, msgspec.Meta(gt=0)] = 0.1
     optimizer: _Code = "sgd"
     """By name, with numbers: see optimizers."""
@@ -69,11 +70,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """When the root may close a coded round: exact, error<E or deadline:SECONDS."""
 
     split: Annotated[str, msgspec.Meta(max_length=255)] = ""
-    """How the network is divided over the peers, see training.split.named; empty: it isn't, each has all of it."""
+    """How the model's layers are divided over the peers, as "codenet:m=5,n=4,t=1": see split.named. Empty: they aren't,
+    and each peer has the whole model. What follows, up to `sparsity`, is for split jobs only."""
     guarantee: Literal["adversarial", "generic"] = "adversarial"
+    """Whether wrong numbers may be any, or are unrelated to each other, so that more of them can be told."""
     scrub_every: Annotated[int, msgspec.Meta(ge=0, le=10_000_000)] = 10
+    """Rounds from one search for wrong weights to the next; 0: only before checkpoints, and at the end."""
     l2: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    sparsity: Annotated[str, msgspec.Meta(max_length=63)] = ""
+    """lambda of the term lambda/2 |W|^2 in the loss, biases included."""
+    sparsity: Annotated[str, msgspec.Meta(max_length=255)] = ""
+    """Of a hidden layer, as "rho=0.05,beta=3": see split.sparsity. Empty: none."""
 
     created: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Unix time, by the clock of who announces it: of two jobs that brokers keep the later counts; 0: unknown."""
@@ -81,6 +87,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not math.isfinite(self.learning_rate):
             raise ValueError(f"Expected a finite `float`, got {self.learning_rate} - at `$.learning_rate`")
+        if not math.isfinite(self.l2):
+            raise ValueError(f"Expected a finite `float`, got {self.l2} - at `$.l2`")
         if len(self.model_config.encode(errors="surrogatepass")) > MODEL_CONFIG_LIMIT_BYTES:
             raise ValueError(f"Expected at most {MODEL_CONFIG_LIMIT_BYTES} bytes - at `$.model_config`")
 

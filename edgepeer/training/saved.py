@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import math
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -27,8 +28,10 @@ from edgepeer.training.form import CLASSIFYING, Form
 from edgepeer.training.job import Job
 from edgepeer.training.models import DENSE_NETWORKS, keras_model
 from edgepeer.training.npz import read_npz
+from edgepeer.training.split.dense import dense_network
+from edgepeer.training.split.export import WHOLE, read_whole
 from edgepeer.training.state import parameter_digest, read_about
-from edgepeer.training.trainer import Float32Vector
+from edgepeer.training.trainer import Float32Vector, Trainer
 
 __all__ = ["SUFFIXES", "DenseModel", "check_target", "load_npz", "save_model"]
 
@@ -65,6 +68,7 @@ def save_model(path: Path, job: Job, state: bytes | memoryview, *, digest: str, 
     """Write the model of a job with the parameters of a trainer's state.
 
     Args:
+        state: a trainer's; of a split job what `split.export.pack_whole` makes.
         digest: what `parameter_digest` must say of them.
         models: the packages that the job may name a function of.
 
@@ -72,10 +76,14 @@ def save_model(path: Path, job: Job, state: bytes | memoryview, *, digest: str, 
         EdgepeerError: the state is not of this job, or damaged; or the model can't be built or written here.
     """
     kind, form = read_about(state)
-    trained = msgspec.structs.replace(job, trainer="keras" if kind == "keras" else "numpy")
-    trainer = build_trainer(trained, form, models=models)
-    trainer.load_state(state)
-    vector = trainer.parameters()
+    trainer = None
+    if kind == WHOLE:
+        vector = read_whole(dense_network(job, form), state)
+    else:
+        trained = msgspec.structs.replace(job, trainer="keras" if kind == "keras" else "numpy")
+        trainer = build_trainer(trained, form, models=models)
+        trainer.load_state(state)
+        vector = trainer.parameters()
     if parameter_digest(vector) != digest:
         raise JobError("the state's parameters are not those that the peers have trained")
     dense = None
@@ -89,7 +97,7 @@ def save_model(path: Path, job: Job, state: bytes | memoryview, *, digest: str, 
             return
         fresh = path.with_name(f".{path.stem}.unfinished.keras")  # Keras goes by the suffix
         try:
-            _keras_of(job, trainer, form, dense).save(fresh)
+            _keras_of(job, trainer, form, vector).save(fresh)
             fresh.replace(path)
         finally:
             fresh.unlink(missing_ok=True)
@@ -97,13 +105,17 @@ def save_model(path: Path, job: Job, state: bytes | memoryview, *, digest: str, 
         raise ModelError(f"{path}: can't be written: {error.strerror or error}") from error
 
 
-def _keras_of(job: Job, trainer: Any, form: Form, dense: Sequence[_Layer] | None) -> Any:
+def _keras_of(job: Job, trainer: Trainer | None, form: Form, vector: Float32Vector) -> Any:
     """Something that Keras can save."""
     if hasattr(trainer, "save"):
         return trainer
-    assert dense is not None  # the NumPy trainer has no others
-    model = keras_model(job.model, "", form)
-    model.set_weights([array for layer in dense for array in layer])
+    model = keras_model(job.model, job.model_config, form)
+    model(np.zeros((1, *form.input_shape), np.float32))  # has it make its variables
+    start = 0
+    for variable in model.trainable_variables:
+        end = start + math.prod(variable.shape)
+        variable.assign(vector[start:end].reshape(variable.shape))
+        start = end
     return model
 
 

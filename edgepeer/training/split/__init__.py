@@ -13,6 +13,9 @@ named.py      all of them by name
 cell.py       one node: its blocks, and its part in each round
 tail.py       how nodes tell each other what they hold, at the end of each vector
 faults.py     soft errors on purpose, and a record of them
+dense.py      the network of a job
+keras_config.py  the layers of a Keras model that is described as JSON
+export.py     whole matrices, as models are saved
 fleet.py      all cells in one process, for experiments
 
 One step, which is the product of one layer in one direction, is one round of the tree. Each peer contributes a vector

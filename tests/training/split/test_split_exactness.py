@@ -10,7 +10,7 @@ from edgepeer.training.split.cell import Cell
 from edgepeer.training.split.faults import Injector, SoftErrors
 from edgepeer.training.split.fleet import Fleet
 from edgepeer.training.split.named import parse_split
-from edgepeer.training.split.network import Activation, Network, Output, Step
+from edgepeer.training.split.network import Network, Step
 from edgepeer.training.split.strategy import parts_of
 
 DOUBLE, SINGLE = np.dtype(np.float64), np.dtype(np.float32)
@@ -63,44 +63,6 @@ def test_corrected_training_is_undivided_training(
     assert not [each for each in injector.record if each.fate == "unseen"]
     assert report.lines > 0
     assert distance(fleet, undivided(net, batches, 20)) < tolerance * (10 if "polydot" in name else 1)
-
-
-@pytest.mark.parametrize(
-    ("activation", "output"),
-    [("relu", "softmax"), ("sigmoid", "linear"), ("linear", "sigmoid"), ("relu", "tanh"), ("tanh", "relu")],
-)
-@pytest.mark.parametrize("batch", [1, 3])
-def test_activations_losses_and_batches(activation: Activation, output: Output, batch: int) -> None:
-    net = Network(sizes=(6, 8, 5), activation=activation, output=output, dtype=DOUBLE, l2=0.1, learning_rate=0.2)
-    batches = batches_for(net, batch)
-    fleet = Fleet(net, parse_split("codenet:m=2,n=2", DOUBLE))
-    report = fleet.train(batches, 10)
-    assert distance(fleet, undivided(net, batches, 10)) < 1e-12
-    assert np.isfinite(report.losses).all()
-    assert len(report.losses) == 10
-
-
-@pytest.mark.parametrize(
-    ("activation", "output"), [("sigmoid", "softmax"), ("tanh", "linear"), ("linear", "sigmoid"), ("relu", "tanh")]
-)
-def test_the_gradient_is_that_of_the_loss(activation: Activation, output: Output) -> None:
-    """Against central differences, 1e-7: one iteration moves each weight by -eta times the derivative."""
-    net = Network(sizes=(4, 5, 3), activation=activation, output=output, dtype=DOUBLE, learning_rate=1.0)
-    batches = batches_for(net, 3)
-    before, after = undivided(net, batches, 0), undivided(net, batches, 1)
-    first, wanted = net.batch(*batches(0))
-
-    def loss(weights: list[np.ndarray]) -> float:  # type: ignore[type-arg]
-        hidden = net.with_constant(net.activate(weights[0] @ first))
-        return net.loss(weights[1] @ hidden, wanted)[0]
-
-    for layer, at in [(0, (1, 2)), (0, (2, 4)), (1, (0, 3)), (1, (2, 5))]:
-        values = []
-        for off in (1e-6, -1e-6):
-            moved = [each.copy() for each in before]
-            moved[layer][at] += off
-            values.append(loss(moved))
-        assert (before[layer] - after[layer])[at] == pytest.approx((values[0] - values[1]) / 2e-6, abs=1e-7)
 
 
 def test_l2_is_what_it_says() -> None:

@@ -15,6 +15,7 @@ from edgepeer.training.split.fleet import Fleet
 from edgepeer.training.split.named import parse_split
 from edgepeer.training.split.network import Network
 from edgepeer.training.split.replicate import Replicate
+from edgepeer.training.split.sparsity import Sparsity, parse_sparsity
 from edgepeer.training.split.uncoded import Uncoded
 
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
@@ -23,9 +24,30 @@ NET = Network(sizes=(6, 5, 3), dtype=DOUBLE)
 WISHES: list[tuple[Callable[[], Any], str]] = [
     (lambda: Network(sizes=(4,)), "inputs and outputs"),
     (lambda: Network(sizes=(4, 0)), "1 or more"),
-    (lambda: Network(sizes=(4, 2), activation="gelu"), "relu"),  # type: ignore[arg-type]
-    (lambda: Network(sizes=(4, 2), optimizer="adam"), "take sgd"),
-    (lambda: Network(sizes=(4, 2), optimizer="momentum"), "take sgd"),
+    (lambda: Network(sizes=(4, 3, 2), activation="gelu"), "take one of linear, relu"),
+    (lambda: Network(sizes=(4, 3, 2), activation="cosine"), "only linear, relu"),
+    (lambda: Network(sizes=(4, 3, 2), activation="softmax"), "for the output only"),
+    (lambda: Network(sizes=(4, 3, 2), activation="elu:alpha=0"), "above 0"),
+    (lambda: Network(sizes=(4, 3, 2), activation=("relu", "relu")), "1 hidden layers; give one for each"),
+    (lambda: Network(sizes=(4, 3, 2), bias=(True,)), "2 layers; give one for each"),
+    (lambda: Network(sizes=(4, 2), output="mish", objective="mse"), "doesn't follow from its value"),
+    (lambda: Network(sizes=(4, 2), objective="hinge"), "must be auto, crossentropy"),  # type: ignore[arg-type]
+    (lambda: Network(sizes=(4, 2), objective="mae"), "take linear for that"),
+    (lambda: Network(sizes=(4, 2), output="linear", objective="crossentropy"), "is of softmax; take that"),
+    (lambda: Network(sizes=(4, 2), output="tanh", objective="binary_crossentropy"), "is of sigmoid; take that"),
+    (lambda: Network(sizes=(4, 3, 2), dropout=1), "from 0 to below 1"),
+    (lambda: Network(sizes=(4, 3, 2), dropout=(0.1, 0.2)), "give one for each, or one for all"),
+    (lambda: Network(sizes=(4, 2), sparsity=Sparsity()), "0 hidden layers"),
+    (lambda: Network(sizes=(4, 3, 3, 2), activation="sigmoid", sparsity=Sparsity()), "say of which with layer=0"),
+    (lambda: Network(sizes=(4, 3, 2), activation="sigmoid", sparsity=Sparsity(layer=1)), "hidden layers are 0 to 0"),
+    (lambda: Network(sizes=(4, 3, 2), sparsity=Sparsity()), "need sigmoid"),
+    (lambda: Network(sizes=(4, 3, 2), activation="sigmoid", dropout=0.1, sparsity=Sparsity()), "take one of both"),
+    (lambda: Sparsity(rho=1), "to below 1"),
+    (lambda: parse_sparsity("rho=0"), "above 0"),
+    (lambda: parse_sparsity("beta=-1"), "from 0"),
+    (lambda: parse_sparsity("lambda=1"), "takes rho, beta, layer"),
+    (lambda: Network(sizes=(4, 2), momentum=1), "to below 1"),
+    (lambda: Network(sizes=(4, 2), momentum=float("nan")), "to below 1"),
     (lambda: Network(sizes=(4, 2), learning_rate=0), "above 0"),
     (lambda: Network(sizes=(4, 2), learning_rate=float("nan")), "above 0"),
     (lambda: Network(sizes=(4, 2), l2=-1), "0 or more"),
@@ -79,7 +101,14 @@ def test_samples_that_do_not_fit(x: Any, y: Any) -> None:
         NET.batch(x, y)
 
 
+def test_probabilities_to_learn() -> None:
+    net = Network(sizes=(6, 1), output="sigmoid", objective="binary_crossentropy")
+    with pytest.raises(ModelError, match="from 0 to 1"):
+        net.batch(np.zeros((2, 6)), np.array([0, 2]))
+
+
 def test_what_names_leave_out() -> None:
+    assert parse_sparsity("rho=0.2") == Sparsity(rho=0.2, beta=3.0, layer=None)
     assert parse_split("codenet", DOUBLE).nodes == 38
     replicate, none = parse_split("replicate:m=2", DOUBLE), parse_split("none", DOUBLE)
     assert isinstance(replicate, Replicate)

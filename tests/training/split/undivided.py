@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,14 @@ from edgepeer.training.split.network import Network
 
 Array = NDArray[Any]
 Batches = Callable[[int], tuple[Array, Array]]
+
+
+class Update(NamedTuple):
+    """One iteration: what the update is made of, and the weights after it."""
+
+    deltas: dict[int, Array]
+    inputs: list[Array]
+    weights: list[Array]
 
 
 def batches_for(network: Network, batch: int = 4, different: int = 8, seed: int = 0) -> Batches:
@@ -27,25 +35,40 @@ def batches_for(network: Network, batch: int = 4, different: int = 8, seed: int 
     return lambda iteration: (x[iteration % different], y[iteration % different])
 
 
-def undivided(network: Network, batches: Batches, iterations: int) -> list[Array]:
-    """The weights after training in whole matrices."""
+def start(network: Network) -> list[Array]:
+    """The weights before training, whole."""
+    return [np.stack([network.weights(k, row) for row in range(network.shape(k)[0])]) for k in range(network.layers)]
+
+
+def updates(
+    network: Network, batches: Batches, iterations: int, weights: list[Array] | None = None
+) -> Iterator[Update]:
+    """Training in whole matrices, with momentum as Keras has it."""
+    weights = start(network) if weights is None else [each.copy() for each in weights]
+    velocities = [np.zeros_like(each) for each in weights]
     layers = range(network.layers)
-    weights = [np.stack([network.weights(k, row) for row in range(network.shape(k)[0])]) for k in layers]
     for iteration in range(iterations):
         first, wanted = network.batch(*batches(iteration))
-        inputs = [first]
+        inputs, sums = [first], first
         for k in layers:
-            sums = weights[k] @ inputs[-1]
+            sums = weights[k] @ inputs[k]
             if k < network.layers - 1:
-                inputs.append(network.with_constant(network.activate(sums)))
-        _, delta = network.loss(sums, wanted)
-        for k in reversed(layers):
-            back = (weights[k].T @ delta)[:-1]
-            step = network.learning_rate / first.shape[1]
-            weights[k] = (1 - network.learning_rate * network.l2) * weights[k] - step * delta @ inputs[k].T
-            if k:
-                delta = back * network.slope(inputs[k][:-1])
-    return weights
+                inputs.append(network.with_constant(k + 1, network.activate(k, sums, iteration)))
+        deltas = {network.layers - 1: network.loss(sums, wanted)[1]}
+        for k in reversed(layers[1:]):
+            deltas[k - 1] = network.back(k, weights[k].T @ deltas[k], inputs[k], iteration)
+        for k in layers:
+            change = deltas[k] @ inputs[k].T / first.shape[1] + network.l2 * weights[k]
+            change *= network.rate(iteration)
+            velocities[k] = network.momentum * velocities[k] - change
+            weights[k] += network.momentum * velocities[k] - change if network.nesterov else velocities[k]
+        yield Update(deltas, inputs, weights)
+
+
+def undivided(network: Network, batches: Batches, iterations: int, weights: list[Array] | None = None) -> list[Array]:
+    """The weights after training in whole matrices."""
+    done = list(updates(network, batches, iterations, weights))
+    return done[-1].weights if done else start(network)
 
 
 def distance(fleet: Fleet, weights: list[Array]) -> float:
