@@ -69,6 +69,7 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
         l2=settings.l2,
         sparsity=settings.sparsity,
     )
+    _check_split(job)
     _check_dataset(settings)
     if isinstance(settings, EmulateSettings):
         _check_speed(settings)
@@ -144,6 +145,17 @@ def _code(settings: JobSettings, peers: int) -> str:
         where = f"with {peers} peers" if emulated else f"with {peers} peers (say how many there will be: --peers)"
         raise ConfigError(f"code = {settings.code}: can't be had {where}: {error}") from None
     return str(spec)
+
+
+def _check_split(job: Job) -> None:
+    from edgepeer.training.form import Form
+    from edgepeer.training.split_choice import check_split, choose_split
+
+    shape = {"digits": (8, 8), "mnist": (28, 28)}.get(job.dataset)
+    if not job.split or shape is None or job.loss not in ("auto", "crossentropy"):
+        check_split(job)  # the devices know what their data are
+    else:
+        choose_split(job, Form(input_shape=shape, outputs=10, loss="crossentropy", name=job.dataset))
 
 
 def _check_speed(settings: EmulateSettings) -> None:

@@ -25,6 +25,7 @@ from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.peer.run import Device
+from edgepeer.peer.split_run import SplitRun
 from edgepeer.peer.watching import Watch
 from edgepeer.peer.worker import Worker
 from edgepeer.training.job import Job
@@ -219,7 +220,7 @@ class _Agent:
 
     async def _take_part(self, job: Job) -> None:
         pacing = Pacing(self._speed, self._peer.id, self._settings.state_dir)
-        run = JobRun(self._device, job, pacing)
+        run = (SplitRun if job.split else JobRun)(self._device, job, pacing)
         try:
             await run.run()
         except JobError as error:

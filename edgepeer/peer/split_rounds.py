@@ -83,9 +83,9 @@ class SplitRounds:
         """
         program, state = self._program, self._state
         first = True
-        while not program.done:
+        while not self._over():
             view = await state.in_step()
-            if program.done:
+            if self._over():
                 return
             if first:
                 first, self._started = False, time.monotonic()
@@ -114,6 +114,9 @@ class SplitRounds:
                 await self._wait()
             if ended is not None:
                 yield self._iteration(ended, outcome)
+
+    def _over(self) -> bool:
+        return self._program.done
 
     async def _settle(self, number: int, outcome: Outcome) -> Ended | None:
         program, state = self._program, self._state

@@ -29,11 +29,11 @@ from edgepeer.training.form import Form
 from edgepeer.training.job import Job
 from edgepeer.training.losses import form_of
 from edgepeer.training.sharding import shard_of
-from edgepeer.training.split.dense import choose_split
 from edgepeer.training.split.faults import Injected, Injector, parse_flip, parse_soft_errors
 from edgepeer.training.split.part import Part, name_of_part, pack_part, unpack_part
 from edgepeer.training.split.phases import Work
 from edgepeer.training.split.program import Program
+from edgepeer.training.split_choice import choose_split
 from edgepeer.training.state import pack_run_state, unpack_run_state
 from edgepeer.training.trainer import Evaluation
 
@@ -75,7 +75,9 @@ class SplitRun(Run):
         def build() -> Program:
             data = load_dataset(dataset, data_dir=settings.data_dir)
             self._form = form_of(data, job.loss)
-            network, split = choose_split(msgspec.structs.replace(job, dataset=dataset), self._form)
+            chosen = choose_split(msgspec.structs.replace(job, dataset=dataset), self._form)
+            assert chosen is not None  # else it were no split job
+            network, split = chosen
             batches = batches_of(data, job)
 
             def make(saved: tuple[int, bytes] | None) -> Program:
