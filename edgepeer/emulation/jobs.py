@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from edgepeer.errors import ConfigError
+from edgepeer.errors import ConfigError, ModelError
 from edgepeer.settings import EmulateSettings, JobSettings
 from edgepeer.settings.model import MAX_PEERS
 from edgepeer.topology.view import MAX_FANOUT
@@ -69,7 +69,7 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
         l2=settings.l2,
         sparsity=settings.sparsity,
     )
-    _check_split(job)
+    _check_split(settings, job)
     _check_dataset(settings)
     if isinstance(settings, EmulateSettings):
         _check_speed(settings)
@@ -147,15 +147,27 @@ def _code(settings: JobSettings, peers: int) -> str:
     return str(spec)
 
 
-def _check_split(job: Job) -> None:
+def _check_split(settings: JobSettings, job: Job) -> None:
     from edgepeer.training.form import Form
     from edgepeer.training.split_choice import check_split, choose_split
 
+    nodes = nodes_of(settings)
+    if job.wait_for < nodes:
+        raise ConfigError(
+            f"peers = {job.wait_for}: split {job.split} takes {nodes}, and those beyond are spares: add --peers {nodes}"
+        )
+    if nodes and isinstance(settings, EmulateSettings) and settings.protocol != "ft-tree":
+        raise ConfigError(
+            f"split = {job.split}: rounds of protocol {settings.protocol} can't do it; use protocol ft-tree"
+        )
     shape = {"digits": (8, 8), "mnist": (28, 28)}.get(job.dataset)
-    if not job.split or shape is None or job.loss not in ("auto", "crossentropy"):
-        check_split(job)  # the devices know what their data are
-    else:
-        choose_split(job, Form(input_shape=shape, outputs=10, loss="crossentropy", name=job.dataset))
+    try:
+        if not job.split or shape is None or job.loss not in ("auto", "crossentropy"):
+            check_split(job)  # the devices know what their data are
+        else:
+            choose_split(job, Form(input_shape=shape, outputs=10, loss="crossentropy", name=job.dataset))
+    except ModelError as error:
+        raise ConfigError(f"split = {job.split}: {error}") from None
 
 
 def _check_speed(settings: EmulateSettings) -> None:
