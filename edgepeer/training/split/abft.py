@@ -32,7 +32,7 @@ from edgepeer.coding.matrix.scrub import PROBES
 from edgepeer.coding.matrix.tolerance import column_bound, relative_noise
 from edgepeer.errors import Undecodable
 from edgepeer.training.split.network import Direction
-from edgepeer.training.split.strategy import Reading, Shape, Strike, combine
+from edgepeer.training.split.strategy import Reading, Shape, Strike, combine, largest
 from edgepeer.training.split.uncoded import Uncoded
 
 __all__ = ["Checksums"]
@@ -73,7 +73,7 @@ class Checksums(Uncoded):
     ) -> None:
         left = combine(self.row_weights(node), delta, block.shape[0] - 1, self.dtype)
         right = combine(self.column_weights(node), x, block.shape[1] - 1, self.dtype)
-        strike("encoding", right)
+        strike("encoding", right, lambda change: abs(step) * largest(left @ change.T) / (largest(block) or 1.0))
         if decay != 1:
             block *= self.dtype.type(decay)
         block += (self.dtype.type(step) * _summed(left)) @ _summed(right).T

@@ -20,24 +20,46 @@ flip         one bit of one number changes
 nan          one number becomes NaN
 
 A verdict has no numbers: one node more, or one less, is on the list.
+
+An error matters if it changes a number by a hundredth of the largest of its array, or what it makes of a stored block by
+as much. Checks see far less (1e-4 in a product of float32, 1e-3 in a stored weight after thousands of updates,
+`coding.matrix.tolerance`); so of those that matter none may stay unseen. Of smaller ones, such as flips of low bits, some
+do, which is what the tolerance of rounding means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.errors import ConfigError
 
-__all__ = ["Fault", "Injected", "Injector", "Kind", "Place", "SoftErrors", "Where", "parse_flip", "parse_soft_errors"]
+__all__ = [
+    "MATTERS",
+    "Fault",
+    "Injected",
+    "Injector",
+    "Kind",
+    "Place",
+    "SoftErrors",
+    "Struck",
+    "Where",
+    "parse_flip",
+    "parse_soft_errors",
+]
 
 Place = Literal["stored", "product", "encoding", "decoded", "activation", "verdict", "sum"]
 Kind = Literal["sparse", "garbage", "flip", "nan"]
 
+MATTERS: Final = 0.01
+"""Errors of this size matter."""
 _PLACES: Final[tuple[str, ...]] = get_args(Place)
 _KINDS: Final[tuple[str, ...]] = get_args(Kind)
 _STEPS: Final = ("O1", "O2", "O3", "encoding", "decoded", "activation", "verdict", "sum")
@@ -111,8 +133,23 @@ class Injected:
 
     where: Where
     kind: Kind
+    size: float
+    """By how much it has changed something, as a part of the largest number there."""
     fate: Literal["unseen", "found", "restored"] = "unseen"
     """found: its node was named as wrong afterwards. restored: training went back to before it."""
+
+
+class Struck(NamedTuple):
+    """How many errors there were, and what became of them."""
+
+    injected: int
+    found: int
+    restored: int
+    """Training went back to before them."""
+    harmless: int
+    """Not found, and too small to matter."""
+    undetected: int
+    """Not found, though they matter."""
 
 
 class Injector:
@@ -123,23 +160,41 @@ class Injector:
         self._rng = np.random.default_rng(seed)
         self.record: list[Injected] = []
 
-    def strike(self, where: Where, numbers: NDArray[Any]) -> None:
-        """Changes the numbers in place, if it is their turn."""
+    @property
+    def struck(self) -> Struck:
+        fates = Counter(each.fate for each in self.record)
+        small = sum(each.fate == "unseen" and each.size < MATTERS for each in self.record)
+        return Struck(len(self.record), fates["found"], fates["restored"], small, fates["unseen"] - small)
+
+    def strike(
+        self, where: Where, numbers: NDArray[Any], effect: Callable[[NDArray[Any]], float] | None = None
+    ) -> None:
+        """Changes the numbers in place, if it is their turn.
+
+        Args:
+            effect: how much a change of these numbers changes, as `strategy.Strike` has it.
+        """
         for planned in self._planned:
             if (planned.iteration, planned.node, planned.place) == (where.iteration, where.node, where.place) and (
                 planned.step in ("", where.step)
             ):
                 self._planned.remove(planned)
-                self._spoil(where, numbers, planned.kind)
+                self._spoil(where, numbers, planned.kind, effect)
                 return
         chance = self._chance
         if chance is not None and where.name in chance.steps and self._rng.random() < chance.p:
-            self._spoil(where, numbers, chance.kind)
+            self._spoil(where, numbers, chance.kind, effect)
 
     def found(self, nodes: Collection[int]) -> None:
         """These nodes were named as wrong."""
         for each in self.record:
             if each.fate == "unseen" and each.where.node in nodes:
+                each.fate = "found"
+
+    def found_on_the_way(self, iteration: int, step: str) -> None:
+        """In this round lines were wrong, or damaged: that is what becomes of spoiled sums."""
+        for each in self.record:
+            if each.fate == "unseen" and each.where == Where(iteration, each.where.node, step, "sum"):
                 each.fate = "found"
 
     def restored(self, iteration: int) -> None:
@@ -148,15 +203,17 @@ class Injector:
             if each.fate == "unseen" and each.where.iteration >= iteration:
                 each.fate = "restored"
 
-    def _spoil(self, where: Where, numbers: NDArray[Any], kind: Kind) -> None:
-        self.record.append(Injected(where, kind))
+    def _spoil(
+        self, where: Where, numbers: NDArray[Any], kind: Kind, effect: Callable[[NDArray[Any]], float] | None
+    ) -> None:
         rng = self._rng
         if numbers.dtype == np.bool_:
             numbers[rng.integers(len(numbers))] ^= True
+            self.record.append(Injected(where, kind, math.inf))
             return
-        if numbers.dtype.kind == "c":
-            numbers = numbers.view(numbers.real.dtype)
-        flat = numbers.reshape(-1)
+        before = numbers.copy()
+        parts = numbers.view(numbers.real.dtype) if numbers.dtype.kind == "c" else numbers
+        flat = parts.reshape(-1)
         if not np.shares_memory(flat, numbers):
             raise ValueError("errors are made in place: these numbers aren't contiguous")
         sizes = np.abs(flat[np.isfinite(flat)])
@@ -173,6 +230,34 @@ class Injector:
                     flat.view(word)[at[0]] ^= word.type(1 << int(rng.integers(8 * flat.itemsize)))
                 case "nan":
                     flat[at[0]] = np.nan
+            change = numbers - before
+            size = float(np.abs(change).max()) / scale
+            if effect is not None and math.isfinite(size):
+                size = effect(change)
+        self.record.append(Injected(where, kind, size if math.isfinite(size) else math.inf))
+
+
+def parse_flip(text: str) -> Fault:
+    """One error by name: "3@50" is node 3 in round 50, which is the iteration after 49 others;
+    "3@50:kind=nan,place=product,step=forward 0". A flip of a bit of its stored weights, unless another kind or place is
+    stated.
+
+    Raises:
+        ConfigError: the text names none.
+    """
+    at, _, rest = text.partition(":")
+    node, _, round_ = at.partition("@")
+    named = {"kind": "flip", "place": "stored", "step": ""}
+    for part in rest.split(",") if rest else ():
+        key, _, value = part.partition("=")
+        if key.strip() not in named:
+            raise ConfigError(f"flip {text!r}: there are {', '.join(named)}, not {key!r}")
+        named[key.strip()] = value.strip()
+    if not (node.isdecimal() and round_.isdecimal() and int(round_)):
+        raise ConfigError(f"flip {text!r}: must be NODE@ROUND, such as 3@50 or 3@50:kind=nan,place=product")
+    if named["step"] and not re.fullmatch(r"(forward|backward|update) \d+", named["step"]):
+        raise ConfigError(f'flip {text!r}: a step is forward, backward or update with a layer, such as "forward 0"')
+    return Fault(int(round_) - 1, int(node), **named)  # type: ignore[arg-type] # looked at there
 
 
 def parse_soft_errors(text: str) -> SoftErrors:
@@ -197,27 +282,3 @@ def parse_soft_errors(text: str) -> SoftErrors:
             case _:
                 raise ConfigError(f"soft errors {text!r}: there are p, steps and kind, not {key!r}")
     return SoftErrors(p, frozenset(steps.split("+")), kind)  # type: ignore[arg-type] # looked at there
-
-
-def parse_flip(text: str) -> Fault:
-    """One error by name: "3@50", at node 3 in round 50, which is the iteration after 49 others; or
-    "3@50:kind=nan,place=product", as in the lists above. What is left out: kind flip, place stored.
-
-    Raises:
-        ConfigError: the text names none.
-    """
-    where, _, how = text.partition(":")
-    node, _, round_ = where.partition("@")
-    told = dict(part.partition("=")[::2] for part in how.split(",")) if how else {}
-    if not (_is_number(node) and _is_number(round_) and int(round_) and told.keys() <= {"kind", "place"}):
-        raise ConfigError(f"flip = {text!r}: must be NODE@ROUND, as in 3@50 or 3@50:kind=nan,place=product")
-    return Fault(
-        int(round_) - 1,
-        int(node),
-        told.get("place", "stored"),  # type: ignore[arg-type]  # looked at there
-        kind=told.get("kind", "flip"),  # type: ignore[arg-type]  # and there
-    )
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 10

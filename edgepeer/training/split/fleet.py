@@ -19,7 +19,7 @@ from edgepeer.training.split.faults import Injector
 from edgepeer.training.split.network import Network
 from edgepeer.training.split.phases import Phase
 from edgepeer.training.split.program import Batches, Program, Seen
-from edgepeer.training.split.strategy import Split, parts_of
+from edgepeer.training.split.strategy import Split
 
 __all__ = ["Fleet"]
 

@@ -48,7 +48,7 @@ from edgepeer.training.split.muster import Claim, assemble, claims_in, tag_of
 from edgepeer.training.split.network import Network, Step
 from edgepeer.training.split.passing import Passing
 from edgepeer.training.split.phases import Look, Mend, Muster, Over, Phase, Scrub, Work
-from edgepeer.training.split.strategy import Reading, Split, Strike
+from edgepeer.training.split.strategy import Effect, Reading, Split, Strike
 from edgepeer.training.split.tail import (
     ABSENT,
     WORDS,
@@ -240,7 +240,7 @@ class Program:
             with np.errstate(all="ignore"):
                 for line in own:
                     sums[line] = checksums(rows[line])
-            self._strike(str(phase))("sum", out[:body])
+            self._strike(phase)("sum", out[:body])
             if not cell.lacking:
                 at = body + WORDS * (lines + cell.node)
                 out[at : at + WORDS] = self._digest if self.split.compares else (1, 1)
@@ -253,7 +253,7 @@ class Program:
                 line = self.split.line(cell.node, phase.step.direction)
                 if line is None:
                     return ()
-                rows[line] = cell.product(phase.step, self._now().operand(phase.step), self._strike(str(phase)))
+                rows[line] = cell.product(phase.step, self._now().operand(phase.step), self._strike(phase))
                 if self.split.caught:
                     self.recomputed += len(self.split.caught)
                     self.injector.found(self.split.caught)
@@ -328,6 +328,8 @@ class Program:
         counts.odd += len(seen.odd)
         counts.damaged += len(seen.damaged)
         self.injector.found(seen.odd)
+        if seen.damaged or (seen.reading is not None and seen.reading.wrong):
+            self.injector.found_on_the_way(common.iteration, str(phase))
         self._last = None
         match phase:
             case Muster():
@@ -352,11 +354,9 @@ class Program:
         assert seen.reading is not None
         counts.lines += len(seen.reading.wrong)
         counts.erased += len(seen.missing)
-        for line in seen.damaged:
-            self.injector.found(self.split.members(line, step.direction))
         passing = self._now()
         self._last = step, seen, passing
-        self._go_on(self._last, self._strike(str(phase)))
+        self._go_on(self._last, self._strike(phase))
         last = step.layer == network.layers - 1
         match phase:
             case Work(layer, "forward"):
@@ -684,14 +684,17 @@ class Program:
             return digest_of(small, seen.rows)
         return digest_of(small, f"{common.step}")
 
-    def _strike(self, step: str) -> Strike:
-        if self.cell is None:
+    def _strike(self, at: Phase | str) -> Strike:
+        """Where this peer may err: nowhere in evaluations, which leave nothing behind."""
+        if self.cell is None or isinstance(at, Look):
             return _no_strike
-        iteration, node = self._common.iteration, self.cell.node
-        return lambda place, numbers: self.injector.strike(Where(iteration, node, step, place), numbers)
+        iteration, node, step = self._common.iteration, self.cell.node, str(at)
+        return lambda place, numbers, effect=None: self.injector.strike(
+            Where(iteration, node, step, place), numbers, effect
+        )
 
 
-def _no_strike(place: str, numbers: Array) -> None:
+def _no_strike(place: str, numbers: Array, effect: Effect | None = None, /) -> None:
     """No soft error here."""
 
 

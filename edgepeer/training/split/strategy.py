@@ -25,7 +25,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +34,23 @@ from edgepeer.coding.matrix.tolerance import relative_noise
 from edgepeer.errors import ConfigError, Undecodable
 from edgepeer.training.split.network import Direction, Network
 
-__all__ = ["Reading", "Shape", "Split", "Strike", "combine", "parts_of"]
+__all__ = ["Effect", "Reading", "Shape", "Split", "Strike", "combine", "largest", "parts_of"]
 
 Array = NDArray[Any]
 Shape = tuple[int, int]
-Strike = Callable[[str, Array], None]
-"""Where a soft error may be put on purpose: called with the name of a place, and the numbers there."""
+
+
+Effect = Callable[[Array], float]
+"""What a change of numbers changes."""
+
+
+class Strike(Protocol):
+    """Where a soft error may be put on purpose."""
+
+    def __call__(self, place: str, numbers: Array, effect: Effect | None = None, /) -> None:
+        """The name of a place, the numbers there; and how large a change of them is in what is made of them, as a part
+        of the largest number there. If that isn't said, the numbers themselves count."""
+
 
 _SPANNED: Final = 1e-9
 """Residual of the coefficients, of size 1, that says that blocks determine another: float64 leaves 1e-13 to codes whose
@@ -193,7 +204,7 @@ class Split(ABC):
         """W <- decay W + step Delta X', done to this node's block."""
         left = combine(self.row_weights(node), delta, block.shape[0], self.block_dtype)
         right = combine(self.column_weights(node), x, block.shape[1], self.block_dtype)
-        strike("encoding", right)
+        strike("encoding", right, lambda change: abs(step) * largest(left @ change.T) / (largest(block) or 1.0))
         if decay != 1:
             block *= self.dtype.type(decay)
         block += (self.dtype.type(step) * left) @ right.T
@@ -263,6 +274,11 @@ def combine(weights: Array, matrix: Array, height: int, dtype: np.dtype[Any]) ->
         part = matrix[k * height : (k + 1) * height]
         out[: len(part)] += part if weights[k] == 1 else dtype.type(weights[k]) * part
     return out
+
+
+def largest(numbers: Array) -> float:
+    """The largest number's size."""
+    return float(np.abs(numbers).max(initial=0.0))
 
 
 def parts_of(block: Array) -> Array:
