@@ -163,9 +163,9 @@ def _check_split(settings: JobSettings, job: Job) -> None:
     shape = {"digits": (8, 8), "mnist": (28, 28)}.get(job.dataset)
     try:
         if not job.split or shape is None or job.loss not in ("auto", "crossentropy"):
-            check_split(job)  # the devices know what their data are
+            check_split(job, job.wait_for)  # the devices know what their data are
         else:
-            choose_split(job, Form(input_shape=shape, outputs=10, loss="crossentropy", name=job.dataset))
+            choose_split(job, Form(input_shape=shape, outputs=10, loss="crossentropy", name=job.dataset), job.wait_for)
     except ModelError as error:
         raise ConfigError(f"split = {job.split}: {error}") from None
 

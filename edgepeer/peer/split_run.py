@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 import zlib
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -225,16 +224,11 @@ class SplitRun(Run):
         program = self._program
         if program is None:
             return {}
-        injector, node = program.injector, program.node
-        fates = Counter[str](each.fate for each in injector.record)
+        node = program.node
         return {
             "held_bytes": program.held_bytes,
             "cell": -1 if node is None else node,
-            "injected": len(injector.record),
-            "found": fates["found"],
-            "restored": fates["restored"],
-            "undetected": fates["unseen"],
-            "harmless": fates["harmless"],
+            **program.injector.struck._asdict(),
         }
 
     def _report(self, state: str, *, error: str = "", digest: str = "", evaluation: Evaluation | None = None) -> None:

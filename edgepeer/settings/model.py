@@ -270,7 +270,10 @@ class TrainSettings(JobSettings, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "train"
 
-    peers: Annotated[Annotated[int, Meta(ge=1, le=4096)], _says("Start once so many peers are in.")] = 1
+    peers: Annotated[
+        Annotated[int, Meta(ge=1, le=4096)] | None,
+        _says("Start once so many peers are in; without it 1, or as many as the split has nodes."),
+    ] = None
     withdraw: Annotated[bool, _says("Start nothing: take back the job that the fabric has, and so stop it.")] = False
 
 

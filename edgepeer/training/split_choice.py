@@ -66,7 +66,7 @@ def check_split(job: Job, peers: int | None = None) -> Split | None:
             f"split = {job.split}: all peers need the same samples, and dataset {job.dataset} is each device's own; "
             "use npz:PATH, a file that all devices have"
         )
-    for name, there in (("wait_for", job.wait_for), ("peers", peers)):
+    for name, there in (("peers", peers), ("wait_for", job.wait_for)):
         if there is not None and there < split.nodes:
             raise ConfigError(
                 f"{name} = {there}: split {job.split} takes {split.nodes} peers; take {split.nodes} or more"
