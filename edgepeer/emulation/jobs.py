@@ -167,7 +167,7 @@ def _check_split(settings: JobSettings, job: Job) -> None:
         else:
             choose_split(job, Form(input_shape=shape, outputs=10, loss="crossentropy", name=job.dataset), job.wait_for)
     except ModelError as error:
-        raise ConfigError(f"split = {job.split}: {error}") from None
+        raise ConfigError(str(error)) from None
 
 
 def _check_speed(settings: EmulateSettings) -> None:

@@ -60,10 +60,13 @@ class ModelSaver:
             self.error = f"{path} is not written: a model that is broken, or not the same on all peers, is of no use"
             return
         digest = next(iter(result.digests.values()))
+        state: bytes | memoryview
         try:
-            state = await fetch(result)
-            if isinstance(state, list):
-                state, digest = await asyncio.to_thread(whole_model, result.job, state)
+            found = await fetch(result)
+            if isinstance(found, list):
+                state, digest = await asyncio.to_thread(whole_model, result.job, found)
+            else:
+                state = found
             await asyncio.to_thread(save_model, path, result.job, state, digest=digest, models=self._packages)
         except EdgepeerError as error:
             self.error = f"{path} is not written: {' '.join(str(error).split())}"

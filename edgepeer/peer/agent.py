@@ -25,7 +25,7 @@ from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.peer.run import Device
-from edgepeer.peer.split_run import SplitRun
+from edgepeer.peer.split_run import SplitRun, planned_errors
 from edgepeer.peer.watching import Watch
 from edgepeer.peer.worker import Worker
 from edgepeer.training.job import Job
@@ -47,6 +47,7 @@ async def run_agent(settings: PeerSettings, *, stop: asyncio.Event, asked: async
         FabricError: the broker can't be reached, or refuses us.
     """
     speed = parse_speed(settings.device_speed)
+    planned_errors(settings)
     peer = Peer(
         settings.broker,
         settings.fabric,

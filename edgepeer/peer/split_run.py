@@ -7,11 +7,12 @@ there is enough.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ from edgepeer.training.form import Form
 from edgepeer.training.job import Job
 from edgepeer.training.losses import form_of
 from edgepeer.training.sharding import shard_of
-from edgepeer.training.split.faults import Injected, Injector, parse_flip, parse_soft_errors
+from edgepeer.training.split.faults import Fault, Injected, Injector, SoftErrors, parse_flip, parse_soft_errors
 from edgepeer.training.split.part import Part, name_of_part, pack_part, unpack_part
 from edgepeer.training.split.phases import Work
 from edgepeer.training.split.program import Program
@@ -36,7 +37,10 @@ from edgepeer.training.split_choice import choose_split
 from edgepeer.training.state import pack_run_state, unpack_run_state
 from edgepeer.training.trainer import Evaluation
 
-__all__ = ["SplitRun", "batches_of", "make_injector"]
+if TYPE_CHECKING:
+    from edgepeer.settings import PeerSettings
+
+__all__ = ["SplitRun", "batches_of", "planned_errors"]
 
 _log = logging.getLogger(__name__)
 Array = NDArray[Any]
@@ -69,7 +73,7 @@ class SplitRun(Run):
         dataset = settings.dataset or job.dataset
         if settings.protocol != "ft-tree":
             raise ConfigError(f"split = {job.split}: rounds of protocol {settings.protocol} can't do it; use ft-tree")
-        injector = make_injector(settings.soft_errors, settings.flip, peer.id)
+        injector = _injector(settings, peer.id)
 
         def build() -> Program:
             data = load_dataset(dataset, data_dir=settings.data_dir)
@@ -267,14 +271,27 @@ def batches_of(data: Dataset, job: Job) -> Callable[[int], tuple[Array, Array]]:
     return batch
 
 
-def make_injector(chance: str, flips: tuple[str, ...], peer: str) -> Injector | None:
-    """What makes a device's soft errors; None where none are wanted.
+def planned_errors(settings: PeerSettings) -> tuple[SoftErrors | None, list[Fault]]:
+    """The soft errors that a device is told to make: by chance, and at stated rounds, of which the first is 1.
 
     Raises:
         ConfigError: a text names none.
     """
-    if not chance and not flips:
+    chance = parse_soft_errors(settings.soft_errors) if settings.soft_errors else None
+    faults = []
+    for text in settings.flip:
+        fault = parse_flip(text)
+        if not fault.iteration:
+            raise ConfigError(f"flip {text!r}: rounds count from 1")
+        faults.append(dataclasses.replace(fault, iteration=fault.iteration - 1))
+    return chance, faults
+
+
+def _injector(settings: PeerSettings, peer: str) -> Injector | None:
+    """What makes them; None where none are wanted."""
+    chance, faults = planned_errors(settings)
+    if chance is None and not faults:
         return None
-    faults = [parse_flip(flip) for flip in flips]
-    _log.warning("soft errors are made on purpose here: %s", "; ".join(filter(None, (chance, *flips))))
-    return Injector(parse_soft_errors(chance) if chance else None, faults, seed=zlib.crc32(peer.encode()))
+    told = "; ".join(filter(None, (settings.soft_errors, *settings.flip)))
+    _log.warning("soft errors are made on purpose here: %s", told)
+    return Injector(chance, faults, seed=zlib.crc32(peer.encode()))

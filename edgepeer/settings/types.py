@@ -82,11 +82,11 @@ SoftErrors = Annotated[
 Flips = Annotated[
     Faults,
     says(
-        "Make one on purpose, NODE@ITERATION such as 3@50, or 3@50:kind=nan,place=stored; the peer that is that node "
+        "Make one on purpose, NODE@ROUND such as 3@50, or 3@50:kind=nan,place=stored; the peer that is that node "
         "then does.",
-        metavar="NODE@ITERATION",
+        metavar="NODE@ROUND",
         separator=";",
-        allowed="at most 256 of NODE@ITERATION, with semicolons between",
+        allowed="at most 256 of NODE@ROUND, with semicolons between",
     ),
 ]
 

@@ -121,7 +121,7 @@ async def test_errors_on_purpose_are_found_and_nothing_of_them_stays(broker_else
     fleet.start(*names(NODES))
     outcomes = await fleet.outcomes()
     made = [error for outcome in outcomes for error in outcome.soft_errors]
-    assert sorted((error.where.node, error.where.iteration + 1) for error in made) == [(1, 3), (2, 12), (4, 6), (7, 9)]
+    assert sorted((error.where.node, error.where.iteration) for error in made) == [(1, 3), (2, 12), (4, 6), (7, 9)]
     assert {error.fate for error in made} == {"found"}
     assert outcomes[0].counts.regenerated > 0
     assert outcomes[0].counts.restored == 0

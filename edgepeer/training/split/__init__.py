@@ -10,16 +10,24 @@ replicate.py  every block at several nodes
 polydot.py    Generalized PolyDot codes
 abft.py       blocks with their own checksums
 named.py      all of them by name
-cell.py       one node: its blocks, and its part in each round
-tail.py       how nodes tell each other what they hold, at the end of each vector
+cell.py       one node: its blocks, and what it makes of them
+passing.py    one batch on its way through the network and back
+program.py    one peer's part in a run: what to bring to the next round, and what its sum means
+phases.py     what rounds are for
+muster.py     who is there with what, at the start and after a restore
+vectors.py    how the vector of each round is laid out
+tail.py       what stands at its end: what nodes hold, and checksums against damage on the way
+common.py     what all peers have in common, for those who join
+counts.py     what happened
 faults.py     soft errors on purpose, and a record of them
 dense.py      the network of a job
 keras_config.py  the layers of a Keras model that is described as JSON
+assembly.py   whole matrices again, from blocks
 export.py     whole matrices, as models are saved
-fleet.py      all cells in one process, for experiments
+fleet.py      all peers in one process, for experiments
 
 One step, which is the product of one layer in one direction, is one round of the tree. Each peer contributes a vector
 in which each coded line has a slot; all get the same sum. Then every peer checks, decodes, applies the activation and
 encodes for itself, so all go on with the same numbers, and no machine's word is taken for anything. An iteration has
-two rounds a layer. No machine ever holds a whole matrix.
+two rounds a layer. No peer ever holds a whole matrix.
 """

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepeer.coding.matrix.scrub import PROBES, probe
+from edgepeer.coding.matrix.scrub import probe
 from edgepeer.errors import ConfigError
 from edgepeer.training.split.network import Network, Step
 from edgepeer.training.split.passing import Passing
 from edgepeer.training.split.strategy import Shape, Split, Strike, parts_of
 from edgepeer.training.state import ArraySpec, pack_state, unpack_state
 
-__all__ = ["Cell", "numbers_of_block", "numbers_of_probes", "stores"]
+__all__ = ["Cell", "stores"]
 
 Array = NDArray[Any]
 
@@ -159,15 +159,3 @@ class Cell:
     def _arrays(self) -> dict[str, Array]:
         blocks = {f"store {store}": parts_of(block) for store, block in enumerate(self.blocks)}
         return {**blocks, "iteration": np.array(self.iteration, np.int64)}
-
-
-def numbers_of_probes(network: Network, split: Split, store: int) -> int:
-    """How many numbers `Cell.probes` has."""
-    h, w = split.stored_shape(network.shape(store % network.layers))
-    return (2 if split.block_dtype.kind == "c" else 1) * PROBES * (h + w)
-
-
-def numbers_of_block(network: Network, split: Split, store: int) -> int:
-    """How many numbers one node's block has in `Cell.give`."""
-    h, w = split.stored_shape(network.shape(store % network.layers))
-    return (2 if split.block_dtype.kind == "c" else 1) * h * w

@@ -69,7 +69,7 @@ class Common(msgspec.Struct, kw_only=True):
     def pack(self, arrays: Mapping[str, Array]) -> bytes:
         """As bytes, with these arrays of two dimensions."""
         self.arrays = {
-            name: _Array(array.dtype.name, array.shape, np.ascontiguousarray(array).tobytes())  # type: ignore[arg-type]
+            name: _Array(array.dtype.name, array.shape, np.ascontiguousarray(array).tobytes())
             for name, array in arrays.items()
         }
         body = msgspec.msgpack.encode(self)

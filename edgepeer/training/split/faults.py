@@ -21,10 +21,10 @@ nan          one number becomes NaN
 
 A verdict has no numbers: one node more, or one less, is on the list.
 
-An error matters if it changes a number by a hundredth of the largest of its array, or what it makes of a stored block by
-as much. Checks see far less (1e-4 in a product of float32, 1e-3 in a stored weight after thousands of updates,
-`coding.matrix.tolerance`); so of those that matter none may stay unseen. Of smaller ones, such as flips of low bits, some
-do, which is what the tolerance of rounding means.
+An error matters if it changes a number by a hundredth of the largest of its array, or what it makes of a stored block
+by as much. Checks see far less (1e-4 in a product of float32, 1e-3 in a stored weight after thousands of updates,
+`coding.matrix.tolerance`); so of those that matter none may stay unseen. Of smaller ones, such as flips of low bits,
+some do, which is what the tolerance of rounding means.
 """
 
 from __future__ import annotations
@@ -161,6 +161,11 @@ class Injector:
         self.record: list[Injected] = []
 
     @property
+    def idle(self) -> bool:
+        """Whether it will not do anything any more."""
+        return self._chance is None and not self._planned
+
+    @property
     def struck(self) -> Struck:
         fates = Counter(each.fate for each in self.record)
         small = sum(each.fate == "unseen" and each.size < MATTERS for each in self.record)
@@ -238,26 +243,25 @@ class Injector:
 
 
 def parse_flip(text: str) -> Fault:
-    """One error by name: "3@50" is node 3 in round 50, which is the iteration after 49 others;
-    "3@50:kind=nan,place=product,step=forward 0". A flip of a bit of its stored weights, unless another kind or place is
-    stated.
+    """One error by name: "3@50" is node 3 in iteration 50; "3@50:kind=nan,place=product,step=forward 0". A flip of a
+    bit of its stored weights, unless another kind or place is stated.
 
     Raises:
         ConfigError: the text names none.
     """
     at, _, rest = text.partition(":")
-    node, _, round_ = at.partition("@")
+    node, _, iteration = at.partition("@")
     named = {"kind": "flip", "place": "stored", "step": ""}
     for part in rest.split(",") if rest else ():
         key, _, value = part.partition("=")
         if key.strip() not in named:
             raise ConfigError(f"flip {text!r}: there are {', '.join(named)}, not {key!r}")
         named[key.strip()] = value.strip()
-    if not (node.isdecimal() and round_.isdecimal() and int(round_)):
-        raise ConfigError(f"flip {text!r}: must be NODE@ROUND, such as 3@50 or 3@50:kind=nan,place=product")
+    if not (node.isdecimal() and iteration.isdecimal()):
+        raise ConfigError(f"flip {text!r}: must be NODE@ITERATION, such as 3@50 or 3@50:kind=nan,place=product")
     if named["step"] and not re.fullmatch(r"(forward|backward|update) \d+", named["step"]):
         raise ConfigError(f'flip {text!r}: a step is forward, backward or update with a layer, such as "forward 0"')
-    return Fault(int(round_) - 1, int(node), **named)  # type: ignore[arg-type] # looked at there
+    return Fault(int(iteration), int(node), **named)  # type: ignore[arg-type] # looked at there
 
 
 def parse_soft_errors(text: str) -> SoftErrors:

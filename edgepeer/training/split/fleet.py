@@ -18,8 +18,9 @@ from edgepeer.training.split.counts import Counts
 from edgepeer.training.split.faults import Injector
 from edgepeer.training.split.network import Network
 from edgepeer.training.split.phases import Phase
-from edgepeer.training.split.program import Batches, Program, Seen
+from edgepeer.training.split.program import Batches, Program
 from edgepeer.training.split.strategy import Split
+from edgepeer.training.split.vectors import Seen
 
 __all__ = ["Fleet"]
 

@@ -1,9 +1,9 @@
 """Who is there with what: where a run starts from, and starts again after a restore.
 
 Each peer that has a checkpoint of a node's blocks says so in the node's own slot: the iteration, plus one, and a number
-made of its name. Two that claim the same node leave a sum that is nobody's. So all peers know the same claims, and take the
-newest iteration of which there are enough blocks to make up for the rest. The beginning is an iteration that everybody
-has, for the weights follow from the seed; it is taken up again only if nobody can be waited for.
+made of its name. Two that claim the same node leave a sum that is nobody's. So all peers know the same claims, and take
+the newest iteration of which there are enough blocks to make up for the rest. The beginning is an iteration that
+everybody has, for the weights follow from the seed; it is taken up again only if nobody can be waited for.
 """
 
 from __future__ import annotations

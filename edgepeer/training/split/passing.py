@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgepeer.errors import WireError
 from edgepeer.training.split.network import Network, Step
 from edgepeer.training.split.strategy import Strike
 
@@ -46,6 +47,36 @@ class Passing:
     def operand(self, step: Step) -> Array:
         """What W_l is multiplied by: x_l forward, delta_l backward."""
         return self.inputs[step.layer] if step.direction == "forward" else self.deltas[step.layer]
+
+    def arrays(self) -> dict[str, Array]:
+        """All that has come out so far, by name."""
+        inputs = {f"input {layer}": x for layer, x in enumerate(self.inputs) if layer}
+        return inputs | {f"delta {layer}": delta for layer, delta in self.deltas.items()}
+
+    def load(self, arrays: dict[str, Array], step: Step) -> None:
+        """Have come as far as another, of which these are the `arrays`, and this is the next step.
+
+        Raises:
+            WireError: they aren't of this network and batch, or not enough for the step.
+        """
+        network = self._network
+        for layer in range(1, network.layers):
+            if (x := arrays.get(f"input {layer}")) is None:
+                break
+            self.inputs.append(self._checked(x, network.shape(layer)[1]))
+        for layer in range(network.layers):
+            if (delta := arrays.get(f"delta {layer}")) is not None:
+                self.deltas[layer] = self._checked(delta, network.shape(layer)[0])
+        if not (step.layer < len(self.inputs) if step.direction == "forward" else step.layer in self.deltas):
+            raise WireError(f"the run's state is not enough to go on with {step}")
+
+    def _checked(self, array: Array, rows: int) -> Array:
+        if array.shape != (rows, self.samples) or array.dtype != self._network.dtype:
+            raise WireError(
+                f"the run's state has {array.shape} numbers of {array.dtype} where the network here has "
+                f"{(rows, self.samples)} of {self._network.dtype}"
+            )
+        return array.copy()
 
     def advance(self, step: Step, result: Array, strike: Strike) -> Array:
         """Take the product of a step; it may be done again. Returns what follows from it, empty after the last."""

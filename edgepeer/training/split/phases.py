@@ -1,4 +1,4 @@
-"""The rounds of a split run, by what they are for. Which one comes next follows from the sums so far, at all peers alike.
+"""The rounds of a split run, by what they are for. Which one comes next follows from the sums so far, at all alike.
 
 muster      who is there, and with which node's blocks of which iteration; at the beginning, and after a restore
 work        the product of a layer in one direction, for a batch

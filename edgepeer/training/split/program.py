@@ -19,28 +19,28 @@ gets that from anybody (`state`, `load_state`) and follows; its blocks it gets f
     more wrong than  | back to the last checkpoint: muster
     can be corrected |
 
-*Verdicts are acted upon one round late.* Which nodes were wrong is a peer's own conclusion, and it may conclude wrongly.
-If it acted at once, its next round would be another than the others', and no tree adds up two different rounds. So it
-says in the tail of the next vector what it has concluded (`tail`); whoever differs from the majority does its step again,
-from the sum that it still has; then all agree, and the regeneration comes after that round. A wrong block spoils one line
-more until then, which the code is for.
+*Verdicts are acted upon one round late.* Which nodes were wrong is a peer's own conclusion, and it may conclude
+wrongly. If it acted at once, its next round would be another than the others', and no tree adds up two different
+rounds. So it says in the tail of the next vector what it has concluded (`tail`); whoever differs from the majority does
+its step again, from the sum that it still has; then all agree, and the regeneration comes after that round. A wrong
+block spoils one line more until then, which the code is for.
 
-*Who holds what.* A node whose holder is not among the contributors any more is vacant, and goes to a contributor without
-a node, between two iterations. Whoever has a node without its blocks leaves its digest empty.
+*Who holds what.* A node whose holder is not among the contributors any more is vacant, and goes to a contributor
+without a node, between two iterations. Whoever has a node without its blocks leaves its digest empty.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.errors import ConfigError, OutOfStep, Undecodable, WireError
-from edgepeer.training.split.cell import Cell, numbers_of_block, numbers_of_probes, stores
+from edgepeer.training.split.cell import Cell, stores
 from edgepeer.training.split.common import Common
 from edgepeer.training.split.counts import Counts
 from edgepeer.training.split.faults import Injector, Where
@@ -49,19 +49,11 @@ from edgepeer.training.split.network import Network, Step
 from edgepeer.training.split.passing import Passing
 from edgepeer.training.split.phases import Look, Mend, Muster, Over, Phase, Scrub, Work
 from edgepeer.training.split.strategy import Effect, Reading, Split, Strike
-from edgepeer.training.split.tail import (
-    ABSENT,
-    WORDS,
-    Digest,
-    checksums,
-    common_digest,
-    damaged_lines,
-    digest_of,
-    digests_in,
-)
+from edgepeer.training.split.tail import ABSENT, Digest, digest_of
+from edgepeer.training.split.vectors import Form, Seen, form_of, numbers_of_probes
 from edgepeer.training.trainer import Evaluation
 
-__all__ = ["Batches", "Ended", "Program", "Seen"]
+__all__ = ["Batches", "Ended", "Program"]
 
 Array = NDArray[Any]
 Batches = Callable[[int], tuple[Array, Array]]
@@ -82,27 +74,6 @@ class Ended:
     loss: float
     """Of its batch, before the update."""
     evaluation: Evaluation | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Seen:
-    """What a round's sum says. The same at all who read it."""
-
-    rows: Array
-    missing: tuple[int, ...]
-    """Nodes that have no blocks, or aren't there."""
-    odd: tuple[int, ...]
-    """Nodes that went on from something else than the others."""
-    damaged: tuple[int, ...]
-    """Lines that are not what was contributed."""
-    digest: Digest
-    """Of the majority."""
-    reading: Reading | None
-    """Of a step."""
-
-    @property
-    def lost(self) -> set[int]:
-        return {*self.missing, *self.odd}
 
 
 class Program:
@@ -225,26 +196,16 @@ class Program:
 
     def contribute(self) -> Array:
         """This peer's vector for the next round; of the same size at all peers."""
-        phase = self.phase
-        lines, numbers, dtype = self._form(phase)
-        body = lines * numbers
-        out = np.zeros(body + WORDS * (lines + self.split.nodes), dtype)
-        rows, cell = out[:body].reshape(lines, numbers), self.cell
+        phase, cell, form = self.phase, self.cell, self._form()
+        vector, rows = form.empty()
         if isinstance(phase, Muster):
             if (claim := self._claim()) is not None:
                 rows[claim[0]] = claim[1] + 1, tag_of(self.me)
-            return out
-        if cell is not None and not (cell.lacking and not isinstance(phase, Mend)):
-            own = self._fill(phase, rows, cell)
-            sums = out[body : body + WORDS * lines].reshape(lines, WORDS)
-            with np.errstate(all="ignore"):
-                for line in own:
-                    sums[line] = checksums(rows[line])
-            self._strike(phase)("sum", out[:body])
-            if not cell.lacking:
-                at = body + WORDS * (lines + cell.node)
-                out[at : at + WORDS] = self._digest if self.split.compares else (1, 1)
-        return out
+        elif cell is not None and not cell.lacking:
+            form.seal(vector, self._fill(phase, rows, cell))
+            self._strike(phase)("sum", rows)
+            form.sign(vector, cell.node, self._digest)
+        return vector
 
     def _fill(self, phase: Phase, rows: Array, cell: Cell) -> Collection[int]:
         """This node's part. Returns the lines that it is in."""
@@ -260,12 +221,10 @@ class Program:
                     self.split.caught.clear()
                 return (line,)
             case Mend(store, nodes, without):
-                if not cell.lacking:
-                    rows[:] = cell.give(store, nodes, without)
+                rows[:] = cell.give(store, nodes, without)
                 return range(len(nodes))
             case Scrub(seed):
-                probes = [cell.probes(store, seed + store) for store in range(len(cell.blocks))]
-                rows[cell.node] = np.concatenate(probes)
+                rows[cell.node] = np.concatenate([cell.probes(at, seed + at) for at in range(len(cell.blocks))])
                 return (cell.node,)
         raise AssertionError(phase)
 
@@ -275,26 +234,18 @@ class Program:
         Raises:
             Undecodable: too much is lost or wrong, or the nodes don't agree on what was before.
         """
-        phase, split = self.phase, self.split
-        lines, numbers, _ = self._form(phase)
-        body = lines * numbers
-        rows = total[:body].reshape(lines, numbers)
+        phase, split, form = self.phase, self.split, self._form()
         if isinstance(phase, Muster):
-            return Seen(rows, (), (), (), ABSENT, None)
-        digests = digests_in(total[body + WORDS * lines :])
-        common = common_digest(digests)
-        missing = tuple(node for node, digest in enumerate(digests) if digest == ABSENT)
-        odd = tuple(node for node, digest in enumerate(digests) if digest not in (ABSENT, common))
-        sums = total[body : body + WORDS * lines].reshape(lines, WORDS)
-        damaged = tuple(damaged_lines(rows, sums, split.nodes)) if split.compares else ()
-        reading = None
-        if isinstance(phase, Work | Look):
-            step, passing = phase.step, self._now()
-            lost = {*split.lost_lines(step.direction, {*missing, *odd}), *damaged}
-            shape = self.network.shape(step.layer)
-            with np.errstate(all="ignore"):
-                reading = split.read(step.direction, rows, shape, passing.samples, lost, self.iteration)
-        return Seen(rows, missing, odd, damaged, common, reading)
+            return Seen(form.rows(total))
+        seen = form.read(total)
+        if not isinstance(phase, Work | Look):
+            return seen
+        step = phase.step
+        lost = {*split.lost_lines(step.direction, seen.lost), *seen.damaged}
+        shape, samples = self.network.shape(step.layer), self._now().samples
+        with np.errstate(all="ignore"):
+            reading = split.read(step.direction, seen.rows, shape, samples, lost, self.iteration)
+        return replace(seen, reading=reading)
 
     def settle(self, total: Array, contributors: Sequence[str], seen: Seen | Undecodable | None = None) -> Ended | None:
         """Take a round's sum.
@@ -312,7 +263,7 @@ class Program:
             if isinstance(seen, Undecodable):
                 raise seen
             seen = self.read(total) if seen is None else seen
-            if seen.digest not in (ABSENT, self._digest) and self.split.compares:
+            if seen.digest not in (ABSENT, self._digest):
                 self._do_again(seen.digest)
             self._take(seen, contributors)
         except Undecodable as error:
@@ -571,12 +522,11 @@ class Program:
         """What all peers have in common after the last round, for newcomers; without any weights."""
         common = self._common
         common.agenda, common.digest = list(self._agenda), self._digest
-        passing = self._passing
-        inputs = {f"input {at}": x for at, x in enumerate(passing.inputs) if at} if passing is not None else {}
-        deltas = {f"delta {at}": d for at, d in passing.deltas.items()} if passing is not None else {}
-        if passing is not None:
-            common.batch_loss = passing.loss
-        return common.pack({**inputs, **deltas})
+        following = next((phase for phase in self._agenda if isinstance(phase, Work | Look)), None)
+        if following is None or self._passing is None or following in (Work(0, "forward"), Look(0, 0)):
+            return common.pack({})
+        common.batch_loss = self._passing.loss
+        return common.pack(self._passing.arrays())
 
     def load_state(self, state: bytes | bytearray | memoryview) -> None:
         """Have in common with the others what they have. The blocks that are here count no more.
@@ -585,36 +535,21 @@ class Program:
             WireError: it is not such a state, or not of this network. Nothing has changed then.
         """
         common, arrays = Common.unpack(state, self.split.nodes, stores(self.network))
-        agenda = deque(common.agenda)
-        passing = self._passing_of(agenda[0] if agenda else Over(), common, arrays)
-        self._common, self._agenda, self._passing = common, agenda, passing
+        passing = self._passing_of(common, arrays)
+        self._common, self._agenda, self._passing = common, deque(common.agenda), passing
         self._digest, self._last, self._saved = common.digest, None, None
         node = common.holders.index(self.me) if self.me in common.holders else None
         self.cell = None
         if node is not None:
             self.cell = Cell(self.network, self.split, node, blank=True, iteration=common.iteration)
 
-    def _passing_of(self, phase: Phase, common: Common, arrays: dict[str, Array]) -> Passing | None:
-        network = self.network
-        following = next((each for each in (phase, *common.agenda) if isinstance(each, Work | Look)), None)
-        if not arrays or following is None:
-            return self._begin(following, common.iteration) if following is not None else None
+    def _passing_of(self, common: Common, arrays: dict[str, Array]) -> Passing | None:
+        """The batch that is on its way, as far as it has come."""
+        following = next((phase for phase in common.agenda if isinstance(phase, Work | Look)), None)
+        if following is None:
+            return None
         passing = self._begin(following, common.iteration)
-        try:
-            for name, array in arrays.items():
-                kind, at = name.split()
-                layer, rows = int(at), len(array)
-                if array.dtype != network.dtype or array.ndim != 2 or array.shape[1] != passing.samples:
-                    raise ValueError(name)
-                if kind == "input" and rows == network.shape(layer)[1] and layer == len(passing.inputs):
-                    passing.inputs.append(array.copy())
-                elif kind == "delta" and rows == network.shape(layer)[0]:
-                    passing.deltas[layer] = array.copy()
-                else:
-                    raise ValueError(name)
-            passing.operand(following.step)
-        except (ValueError, IndexError, KeyError) as error:
-            raise WireError(f"the run's state does not fit the network here: {error}") from error
+        passing.load(arrays, following.step)
         passing.loss = common.batch_loss
         return passing
 
@@ -625,8 +560,8 @@ class Program:
         phase, common = self.phase, self._common
         if isinstance(phase, Look) and not phase.layer:
             self._passing = self._begin(phase, common.iteration)
-        starts = phase == Work(0, "forward")
-        if starts:
+        starts = isinstance(phase, Work) and phase == Work(0, "forward")
+        if isinstance(phase, Work) and starts:
             self._passing = self._begin(phase, common.iteration)
         if (starts or isinstance(phase, Over)) and common.iteration > common.ended:
             common.ended = common.iteration
@@ -656,22 +591,9 @@ class Program:
         assert self._test is not None
         return -(-len(self._test[0]) // self._samples())
 
-    def _form(self, phase: Phase) -> tuple[int, int, np.dtype[Any]]:
-        """Lines, numbers of each, and the dtype of a round."""
-        network, split = self.network, self.split
-        match phase:
-            case Muster():
-                return split.nodes, 2, np.dtype(np.float64)
-            case Work() | Look():
-                step = phase.step
-                numbers = split.numbers(step.direction, network.shape(step.layer), self._now().samples)
-                return split.lines(step.direction), numbers, network.dtype
-            case Mend(store, nodes):
-                return len(nodes), numbers_of_block(network, split, store), network.dtype
-            case Scrub():
-                numbers = sum(numbers_of_probes(network, split, store) for store in range(stores(network)))
-                return split.nodes, numbers, np.dtype(np.float64)
-        raise AssertionError("nothing is left to be done")
+    def _form(self) -> Form:
+        samples = self._passing.samples if self._passing is not None else 0
+        return form_of(self.phase, self.network, self.split, samples)
 
     def _mark(self, seen: Seen | Undecodable | None) -> Digest:
         """The digest of what this peer goes on from: all that came before, and all that is to come."""
@@ -686,7 +608,7 @@ class Program:
 
     def _strike(self, at: Phase | str) -> Strike:
         """Where this peer may err: nowhere in evaluations, which leave nothing behind."""
-        if self.cell is None or isinstance(at, Look):
+        if self.cell is None or isinstance(at, Look) or self.injector.idle:
             return _no_strike
         iteration, node, step = self._common.iteration, self.cell.node, str(at)
         return lambda place, numbers, effect=None: self.injector.strike(

@@ -13,22 +13,21 @@ gets into weights this way. Who has no blocks, or is not there, leaves zeros, wh
 
 Digests are of bits: machines whose libraries round differently would all differ. A fleet of such must not compare.
 
-*Sums.* Everything in a vector is added up on the way, so a line's sum of r_k z_k, r_k = +-1 drawn at random, must be that
-of what arrives. Where it isn't, an inner peer has spoiled a partial sum: that line is an erasure, whatever is wrong in it.
-What a node computed wrong itself agrees, and is for the code. Rounding: a line has so many members, and a number is
-rounded once in each addition, by u times a partial sum, which is at most the sum of |z_k|, call it A. So are the
-checksums. Together they differ by at most
+*Sums.* Everything in a vector is added up on the way, so a line's sum of r_k z_k, r_k = +-1 drawn at random, must be
+that of what arrives. Where it isn't, an inner peer has spoiled a partial sum: that line is an erasure, whatever is
+wrong in it. What a node computed wrong itself agrees, and is for the code. Rounding: a line has so many members, and a
+number is rounded once in each addition, by u times a partial sum, which is at most the sum of |z_k|, call it A. So are
+the checksums. Together they differ by at most
 
     2 (members + 1) u A,     and are compared with twice that.
 
-That is certain, not likely. What is less is left to the code, as an error. NaN and infinity compare with nothing, and are
-left to it, too.
+That is certain, not likely. What is less is left to the code, as an error. NaN and infinity compare with nothing, and
+are left to it, too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
 from functools import lru_cache
 from typing import Any, Final
 
@@ -87,7 +86,7 @@ def checksums(numbers: NDArray[Any]) -> tuple[float, float]:
     return float(_signs(len(exact)) @ exact), float(np.abs(exact).sum())
 
 
-def damaged_lines(rows: NDArray[Any], sums: NDArray[Any], members: int) -> Collection[int]:
+def damaged_lines(rows: NDArray[Any], sums: NDArray[Any], members: int) -> tuple[int, ...]:
     """The lines that aren't the sums of what was contributed.
 
     Args:

@@ -66,8 +66,9 @@ def test_built_in_models_in_both_formats(keras: Any, loss: Any, model: str, tmp_
     form = Form(input_shape=(4, 3), outputs=LOSSES[loss], loss=loss)
     job = new_job(model=model, split="codenet:m=2,n=2", learning_rate=0.05)
     network = dense_network(job, form)
-    fleet = Fleet(network, parse_split("codenet:m=2,n=2", network.dtype))
-    fleet.train(batches_for(network), 5)
+    split = parse_split("codenet:m=2,n=2", network.dtype)
+    fleet = Fleet(network, split, batches_for(network), iterations=5)
+    fleet.train()
     weights = [fleet.weights(layer) for layer in range(network.layers)]
     state, digest = pack_whole(network, weights, form), parameter_digest(parameters_vector(network, weights))
     for name in ("model.npz", "model.keras"):

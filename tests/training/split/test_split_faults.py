@@ -362,7 +362,7 @@ class _Spoiler:
         if iteration == 1 and phase == Work(0, "forward") and not self.done:
             self.done = True
             inner = self.fleet.programs[0]
-            _, numbers, _ = inner._form(phase)
+            numbers = inner._form().numbers
             honest = inner.contribute
 
             def spoiled() -> np.ndarray:  # type: ignore[type-arg]

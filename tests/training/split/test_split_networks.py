@@ -148,10 +148,10 @@ def test_divided_training_is_undivided_training(name: str, split: str, batch: in
     """10 iterations, float64: 1e-12; PolyDot 1e-10."""
     network = NETWORKS[name]
     batches = batches_for(network, batch)
-    fleet = Fleet(network, parse_split(split, DOUBLE))
-    report = fleet.train(batches, 10)
+    fleet = Fleet(network, parse_split(split, DOUBLE), batches, iterations=10)
+    report = fleet.train()
     assert distance(fleet, undivided(network, batches, 10)) < (1e-10 if "polydot" in split else 1e-12)
-    assert (report.lines, report.odd, report.restored, len(report.losses)) == (0, 0, 0, 10)
+    assert (report.lines, report.odd, report.restored, len(fleet.losses)) == (0, 0, 0, 10)
 
 
 @pytest.mark.parametrize("name", ["dropout", "sparse", "schedule", "some bias"])
@@ -161,8 +161,9 @@ def test_with_soft_errors_as_well(name: str) -> None:
     batches = batches_for(network, 3)
     everywhere = frozenset(("O1", "O2", "O3", "encoding", "decoded", "activation", "verdict"))
     injector = Injector(SoftErrors(4e-3, everywhere), seed=4)
-    fleet = Fleet(network, parse_split("codenet:m=2,n=2", DOUBLE), injector=injector, checkpoint_every=3)
-    report = fleet.train(batches, 15)
+    split = parse_split("codenet:m=2,n=2", DOUBLE)
+    fleet = Fleet(network, split, batches, iterations=15, injector=injector, checkpoint_every=3)
+    report = fleet.train()
     assert len(injector.record) > 5
     assert report.restored + report.lines + report.odd > 3
     assert distance(fleet, undivided(network, batches, 15)) < 1e-12
@@ -195,7 +196,9 @@ def test_momentum_stays_coded(law: str, name: str) -> None:
                 block, v = blocks[k][node], moving[k][node]
                 before = v.copy()
                 step = -rate / done.inputs[k].shape[1]
-                split.update(node, v, done.deltas[k], done.inputs[k], step, mu, lambda place, numbers: None)
+                split.update(
+                    node, v, done.deltas[k], done.inputs[k], step, mu, lambda place, numbers, effect=None: None
+                )
                 v -= rate * network.l2 * block
                 block += mu * v + (v - mu * before) if network.nesterov else v
         final = done.weights

@@ -10,7 +10,7 @@ import pytest
 
 from edgepeer.errors import ConfigError, ModelError
 from edgepeer.training.split.cell import Cell
-from edgepeer.training.split.faults import Fault, Injector, SoftErrors, Where, parse_soft_errors
+from edgepeer.training.split.faults import Fault, Injector, SoftErrors, Where, parse_flip, parse_soft_errors
 from edgepeer.training.split.fleet import Fleet
 from edgepeer.training.split.named import parse_split
 from edgepeer.training.split.network import Network
@@ -20,6 +20,11 @@ from edgepeer.training.split.uncoded import Uncoded
 
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 NET = Network(sizes=(6, 5, 3), dtype=DOUBLE)
+
+
+def NONE(iteration: int) -> tuple[Any, Any]:
+    raise AssertionError
+
 
 WISHES: list[tuple[Callable[[], Any], str]] = [
     (lambda: Network(sizes=(4,)), "inputs and outputs"),
@@ -74,7 +79,12 @@ WISHES: list[tuple[Callable[[], Any], str]] = [
     (lambda: Fault(0, 0, "cable"), "a place is"),  # type: ignore[arg-type]
     (lambda: parse_soft_errors("p=often"), "from 0 to 1"),
     (lambda: parse_soft_errors("q=1"), "p, steps and kind"),
-    (lambda: Fleet(NET, parse_split("none:m=2,n=2", DOUBLE), scrub_every=-1), "0 or more"),
+    (lambda: Fleet(NET, parse_split("none:m=2,n=2", DOUBLE), NONE, iterations=1, scrub_every=-1), "0 or more"),
+    (lambda: parse_flip("3"), "NODE@ITERATION"),
+    (lambda: parse_flip("x@50"), "NODE@ITERATION"),
+    (lambda: parse_flip("3@50:kind=gamma"), "a kind sparse, garbage"),
+    (lambda: parse_flip("3@50:size=2"), "not 'size'"),
+    (lambda: parse_flip("3@50:step=sideways 1"), "forward, backward or update"),
     (lambda: NET.batch(np.zeros((0, 6)), np.zeros(0)), "1 or more in each"),
 ]
 
