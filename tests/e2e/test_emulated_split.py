@@ -80,7 +80,7 @@ async def test_without_protection_nobody_finds_anything_and_the_job_says_so(tmp_
 
 
 REFUSED = [
-    ((*JOB, *CODE, "--peers", 7), "peers = 7: split codenet:m=2,n=2,t=1 takes 12, and those beyond are spares: add --peers 12"),
+    ((*JOB, *CODE, "--peers", 7), "peers = 7: split codenet:m=2,n=2,t=1 takes 12, "),
     ((*JOB, "--split", "codenet:m=6,n=9"), "split = codenet:m=6,n=9: takes 84 peers, and an emulation has at most 64"),
     ((*JOB, "--split", "hamming"), "split = 'hamming': there is no split 'hamming', only none, codenet, "),
     ((*JOB, *CODE, "--flip", "12@3"), "flip = 12@3: node 12 is unknown: the split has 0 to 11"),
