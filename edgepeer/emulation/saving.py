@@ -74,9 +74,7 @@ class ModelSaver:
             self.saved = path
 
 
-async def state_from_fleet(
-    broker: str, fabric: str, result: JobResult, *, timeout: float
-) -> memoryview | list[Part]:
+async def state_from_fleet(broker: str, fabric: str, result: JobResult, *, timeout: float) -> memoryview | list[Part]:
     """Join the fleet after the job's last round, as any peer may, and take the state that joiners are given; of a split
     job, ask its peers for their blocks.
 
