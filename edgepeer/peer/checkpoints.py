@@ -136,17 +136,21 @@ class Checkpoints:
             return checkpoint
         return None
 
-    def restore_part(self, job: Job, use: Callable[[bytes | memoryview], None]) -> Checkpoint | None:
-        """Let a split job go on from the newest checkpoint of this job that `use` takes; None: there is none. `use`
-        raises ConfigError or WireError for a part that it can't take."""
+    def restore_parts(self, job: Job, use: Callable[[bytes | memoryview], None]) -> Checkpoint | None:
+        """Let a split job go on from checkpoints of this job. Returns the newest that can be used; None: there is none.
+
+        Args:
+            use: takes one after the other, the newest first; raises ConfigError or WireError for one that is none.
+        """
+        newest = None
         for path, checkpoint in self._of(job):
             try:
                 use(checkpoint.state)
             except (ConfigError, WireError) as error:
                 _log.warning("%s is not used: %s", path, error)
-                continue
-            return checkpoint
-        return None
+            else:
+                newest = newest or checkpoint
+        return newest
 
     def _of(self, job: Job) -> Iterator[tuple[Path, Checkpoint]]:
         for path, checkpoint in self._good():

@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -53,7 +53,7 @@ class SplitRun(Run):
         super().__init__(device, job, pacing)
         self._metrics = device.metrics
         self._program: Program | None = None
-        self._make: Callable[[tuple[int, bytes] | None], Program] | None = None
+        self._make: Callable[[Sequence[tuple[int, bytes]]], Program] | None = None
         self._form: Form | None = None
         self._written = 0
         """The iteration of the last checkpoint on the disk."""
@@ -83,7 +83,7 @@ class SplitRun(Run):
             network, split = chosen
             batches = batches_of(data, job)
 
-            def make(saved: tuple[int, bytes] | None) -> Program:
+            def make(saved: Sequence[tuple[int, bytes]]) -> Program:
                 return Program(
                     peer.id,
                     network,
@@ -100,7 +100,7 @@ class SplitRun(Run):
                 )
 
             self._make = make
-            return make(None)
+            return make(())
 
         self._program = await self._state.in_worker(build)
 
@@ -110,11 +110,14 @@ class SplitRun(Run):
         assert self._make is not None
         make = self._make
 
+        parts: list[tuple[int, bytes]] = []
+
         def use(packed: bytes | memoryview) -> None:
             part = unpack_part(packed)
-            self._program = make((part.node, part.blocks))
+            self._program = make([*parts, (part.node, part.blocks)])
+            parts.append((part.node, part.blocks))
 
-        found = self._checkpoints.restore_part(self._job, use)
+        found = self._checkpoints.restore_parts(self._job, use)
         return None if found is None else Restored(peers=len(found.members))
 
     def _load(self, state: memoryview) -> None:

@@ -58,6 +58,7 @@ class Fleet:
         self._tasks: dict[str, asyncio.Task[SplitOutcome]] = {}
         self.reached = 0
         self._news = asyncio.Event()
+        self.tell: Callable[[int, float], None] = lambda number, loss: None
 
     def start(self, *names: str) -> None:
         for name in names:
@@ -79,6 +80,7 @@ class Fleet:
     def _on_iteration(self, number: int, loss: float) -> None:
         self.reached = max(self.reached, number)
         self._news.set()
+        self.tell(number, loss)
 
     async def until(self, iteration: int) -> None:
         async with asyncio.timeout(30):
@@ -200,6 +202,32 @@ async def test_no_peer_ever_has_a_whole_matrix(broker_elsewhere: EmbeddedBroker)
         assert 0.24 < outcome.held_bytes / (4 * sum(sizes)) < 0.27
         assert outcome.cell is not None
         assert len(outcome.cell) < 1.1 * outcome.held_bytes + 1000
+
+
+async def test_who_goes_on_from_something_else_is_given_the_others_state(
+    broker_elsewhere: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a peer has in common with the others is spoiled in its memory, where no step would mend it."""
+    spoiled: list[Program] = []
+
+    def spoil(number: int, loss: float) -> None:
+        if number == 4 and not spoiled:
+            programs = [each for each in gc.get_objects() if isinstance(each, Program) and each.network is NETWORK]
+            spoiled.append(next(each for each in programs if each.node == 5 and not each.done))
+            spoiled[0]._common.scrubs += 1
+
+    fleet = Fleet(broker_elsewhere, 40)
+    fleet.tell = spoil
+    fleet.start(*names(NODES))
+    outcomes = await fleet.outcomes()
+    assert len(spoiled) == 1
+    assert [record.getMessage() for record in caplog.records if "reseeded" in record.getMessage()] == [
+        f"reseeded: peer {spoiled[0].me}: what it has in common with the others is not what they have"
+    ]
+    assert spoiled[0].done
+    assert len({outcome.digest for outcome in outcomes}) == 1
+    assert outcomes[0].counts.restored == 0
+    assert off(outcomes, 40) < 1e-5
 
 
 async def test_peers_with_other_numbers_are_of_another_run(broker_elsewhere: EmbeddedBroker) -> None:
