@@ -69,7 +69,7 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
         l2=settings.l2,
         sparsity=settings.sparsity,
     )
-    _check_split(job)
+    _check_split(settings, job)
     _check_dataset(settings)
     if isinstance(settings, EmulateSettings):
         _check_speed(settings)
@@ -147,10 +147,19 @@ def _code(settings: JobSettings, peers: int) -> str:
     return str(spec)
 
 
-def _check_split(job: Job) -> None:
+def _check_split(settings: JobSettings, job: Job) -> None:
     from edgepeer.training.form import Form
     from edgepeer.training.split_choice import check_split, choose_split
 
+    nodes = nodes_of(settings)
+    if job.wait_for < nodes:
+        raise ConfigError(
+            f"peers = {job.wait_for}: split {job.split} takes {nodes}, and those beyond are spares: add --peers {nodes}"
+        )
+    if nodes and isinstance(settings, EmulateSettings) and settings.protocol != "ft-tree":
+        raise ConfigError(
+            f"split = {job.split}: rounds of protocol {settings.protocol} can't do it; use protocol ft-tree"
+        )
     shape = {"digits": (8, 8), "mnist": (28, 28)}.get(job.dataset)
     try:
         if not job.split or shape is None or job.loss not in ("auto", "crossentropy"):

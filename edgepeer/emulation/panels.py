@@ -16,7 +16,7 @@ from rich.text import Text
 
 from edgepeer.emulation.progress import PeerState, Progress
 from edgepeer.emulation.result import JobResult, Quality
-from edgepeer.emulation.texts import duration, figure, headline, quality, summary, waiting_line
+from edgepeer.emulation.texts import amount, duration, figure, headline, quality, summary, waiting_line
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
 
@@ -175,8 +175,11 @@ def _numbers(progress: Progress, elapsed: float) -> RenderableType:
         exact = sum(1 for record in progress.records.values() if record.exact)
         table.add_row("exact so far", f"{exact} of {len(progress.records)}")
     if progress.job.split:
-        tally = progress.tally
-        table.add_row("soft errors", f"[bold]{tally.injected}[/] made on purpose")
+        tally, held = progress.tally, [report.held_bytes for report in progress.reports.values()]
+        parameters = max((report.parameters for report in progress.reports.values()), default=0)
+        if any(held):
+            table.add_row("a peer holds", f"{amount(max(held))} at most of {amount(4 * parameters)}")
+        table.add_row("soft errors", f"[bold]{tally.injected}[/] made on purpose, {tally.fates['found']} found")
         for told in tally.told():
             table.add_row("", told)
     view = progress.view

@@ -122,7 +122,7 @@ def _split_fields(result: JobResult) -> dict[str, Any]:
         "scrub_every": result.job.scrub_every,
         "model_bytes": result.whole,
         "held_bytes_per_peer": result.held,
-        "cells": {peer: report.cell for peer, report in result.reports.items()},
+        "cells": {peer: result.reports[peer].cell for peer in result.done},
         "injected": tally.injected,
         **{("reverted" if name == "restored" else name): count for name, count in tally.fates.items()},
         "gone": tally.gone,

@@ -156,8 +156,8 @@ class JobResult:
 
     @property
     def held(self) -> dict[str, int]:
-        """Of a split job, what each peer stores of the model, in bytes."""
-        return {peer: report.held_bytes for peer, report in self.reports.items() if self.job.split}
+        """Of a split job, what each peer that finished stores of the model, in bytes."""
+        return {peer: self.reports[peer].held_bytes for peer in self.done if self.job.split}
 
     @property
     def whole(self) -> int:

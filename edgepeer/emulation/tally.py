@@ -65,9 +65,11 @@ def tally_of(
     for peer, errors in made.items():
         injected[peer] = max(injected.get(peer, 0), len(errors))
     over = {peer: report for peer, report in reports.items() if report.state == "done"}
+    # Before the end what has not been found may yet be.
+    known = {name: reports if name in ("found", "restored") else over for name in FATES}
     return Tally(
         injected=sum(injected.values()),
-        fates={name: sum(getattr(report, name) for report in over.values()) for name in FATES},
+        fates={name: sum(getattr(report, name) for report in known[name].values()) for name in FATES},
         counts={} if last is None else {name: getattr(last, name) for name in COUNTS},
         undetected={peer: report.undetected for peer, report in over.items() if report.undetected},
     )

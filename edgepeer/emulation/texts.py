@@ -186,7 +186,7 @@ def _split(result: JobResult) -> Iterator[tuple[str, str, bool]]:
     """What peers held, and what was wrong on the way."""
     held, tally = [count for count in result.held.values() if count], result.tally
     most = f"{amount(max(held))} at most" if held else "nothing"
-    yield f"split {result.job.split}", f"{len(held)} peers hold {most} of {amount(result.whole)}", True
+    yield f"split {result.job.split}", f"{len(held)} peers hold {most} of {amount(result.whole)}", bool(held)
     fates = [f"{count} {FATES[name]}" for name, count in tally.fates.items() if count or name == "undetected"]
     if tally.gone:
         fates.append(f"{tally.gone} gone with killed peers")

@@ -462,16 +462,19 @@ class Node(Wiring):
         self._freeze()
         self._conclude()
 
-    def _is_spare(self, proposal: View) -> bool:
+    def _is_spare(self, proposal: View, *, again: bool = True) -> bool:
         """Whether those in a view can do without this peer: what it has, they have as well, or get, or don't need.
 
-        What it has committed it hands to its neighbours, and they to theirs; that one who stays has it is for the
-        candidate to see (`Succession.chosen`). What it holds undecided of a round that is still to come for them, only
-        a round that it takes part in can settle. Where that round is over for them, it counts for nothing any more.
+        What it has committed it hands to its neighbours, and they to theirs. What it holds undecided counts for nothing
+        any more where that round is over for them. Where it is still to come, the holders who stay will speak of it, if
+        a quorum stays; but who leaves would not hear how it ends, and waits, unless the candidate is bound (`again`).
+        Where no quorum stays, that one who does has seen the end is for the candidate to see (`Succession.chosen`).
         """
         view, rounds = self.view, self.allreduce
         if view is None or not rounds.holding:
             return view is not None
+        if again and self.succession.keeps_quorum(proposal, settled=self.membership.settled):
+            return True
         return proposal.run == view.run and rounds.committed + 1 < proposal.first_round
 
     def _conclude(self) -> None:
@@ -520,7 +523,7 @@ class Node(Wiring):
             bytes(event.payload or b""),
             self.vitals.members(),
             self._standing(),
-            fits=self.membership.contains_me(proposal) or (wanted and self._is_spare(proposal)),
+            fits=self.membership.contains_me(proposal) or (wanted and self._is_spare(proposal, again=frame.again)),
         )
         self._freeze()
 

@@ -12,7 +12,8 @@ position, and collect promises first.
     Poll, a higher ballot than any    | promises it, if the way to the head is broken here, or the head itself asks,
     that was promised                 | or it has promised another one before: it is not bound to the head any more
     Propose, of no lower ballot than  | accepts it, if the view has this life in it; or if this life, which leaves or
-    any that was promised             | is taken for lost, holds nothing that the others might still need
+    any that was promised             | is taken for lost, holds nothing that the others might still need, as is so
+                                      | wherever a quorum stays
     anything else                     | answers what it has promised
     Vote for another                  | passes it back the way that the Poll or Propose has come
 
@@ -362,16 +363,29 @@ class Succession:
     def chosen(self, *, settled: bool) -> View | None:
         """The view that follows, once a quorum has accepted this peer's proposal.
 
-        Of those who are not in it, only who has committed or holds nothing counts whose end nobody who stays has seen.
+        Where no quorum stays, of those who leave only who has committed or holds nothing counts whose end nobody who
+        stays has seen.
         """
         view, campaign = self._view, self._campaign
         if view is None or campaign is None or campaign.proposal is None:
             return None
-        following = campaign.proposal
-        stay = {p for p in campaign.accepts if _same_life(view, following, p)}
-        most = max((self.standings[p].committed for p in stay), default=-1)
-        leave = {p for p in campaign.accepts - stay if self.standings[p].upto <= most}
-        return following if view.may_go_on(stay | leave, settled=settled) else None
+        following, accepts = campaign.proposal, campaign.accepts
+        if not self.keeps_quorum(following, settled=settled):
+            stay = {p for p in accepts if _same_life(view, following, p)}
+            most = max((self.standings[p].committed for p in stay), default=-1)
+            accepts = stay | {p for p in accepts - stay if self.standings[p].upto <= most}
+        return following if view.may_go_on(accepts, settled=settled) else None
+
+    def keeps_quorum(self, following: View, *, settled: bool) -> bool:
+        """Whether a view keeps a quorum of this one's lives, be they there or not.
+
+        Then it has holders of all that counts in this view, or may yet count, and nothing can be decided or settled in
+        it, nor what follows it, before they have spoken there: it can do without what the others hold.
+        """
+        view = self._view
+        return view is not None and view.may_go_on(
+            {p for p in view.ids if _same_life(view, following, p)}, settled=settled
+        )
 
 
 def _belongs(ballot: int, view: View, candidate: PeerId) -> bool:

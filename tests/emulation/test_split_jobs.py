@@ -85,10 +85,18 @@ def test_while_it_runs(told: Divided, running: Progress) -> None:
     logged(told, running, "birch", 4, told.error(3), told.error(4))
     logged(told, running, "birch", 5, told.error(5))
     assert progress_line(running).startswith("round 7/10  3 soft errors, 3 corrected  loss ")
+    parts = {"round": 5, "digest": "", "held_bytes": 900, "parameters": 450}
+    running.see_report(told.report("birch", "running", **parts, injected=3, found=1, undetected=2))
     console = Console(record=True, width=110, file=io.StringIO(), force_terminal=True)
     console.print(job_panel(running, elapsed=3.2))
     text = console.export_text()
-    for part in ("3 made on purpose", "3 lines corrected", "2 blocks regenerated", "0 restores"):
+    for part in (
+        "900 B at most of 1.8 kB",
+        "3 made on purpose, 1 found",
+        "3 lines corrected",
+        "2 blocks regenerated",
+        "0 restores",
+    ):
         assert part in text
     assert "scrub" not in text, "what there was none of isn't told"
 

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from itertools import combinations
 
 import msgspec
 import pytest
@@ -26,6 +27,8 @@ from edgepeer.wire.documents import pack
 
 A, B, C, D = map(PeerId, "abcd")
 FIVE = view(1, "abcde")
+OPEN = view(2, "abcde", after=view(1, "abcdefg"))
+"""What was decided in the view before, with f and g, may be known to none but its holders."""
 
 
 def ballot(text: str) -> int:
@@ -424,26 +427,85 @@ def test_what_is_held_of_a_round_that_is_over_for_the_others_keeps_nobody_in() -
     d.contribute(1)
     d.result("b", vector(7), "abcdefg", final=False)
     assert d.node.allreduce.holding
-    following = SEVEN.successor(first_round=1, without={D})
+    few = set(map(PeerId, "defg"))  # without these there is no quorum, and perhaps nobody else who holds it
+    following = SEVEN.successor(first_round=1, without=few)
     assert last(propose(d, "b", "a", "0", following, again=True)) == "vote 1 of d for a"  # the round is still to come
-    later = SEVEN.successor(first_round=2, without={D})
+    later = SEVEN.successor(first_round=2, without=few)
     assert last(propose(d, "b", "a", "0", later, number=2, again=True)) == "vote 2 of d for a, accepts 0"
 
 
-def test_but_counts_only_if_one_who_stays_has_seen_its_end() -> None:
+def test_where_a_quorum_stays_so_do_holders_and_nobody_else_is_needed() -> None:
+    """Else a quorum would wait for one of them, who holds what all of them hold."""
+    d = member_d(orphan=False)
+    d.contribute(1)
+    d.result("b", vector(7), "abcdefg", final=False)
+    assert d.node.allreduce.holding
+    following = SEVEN.successor(first_round=1, without=set(map(PeerId, "dfg")))
+    assert last(propose(d, "b", "a", "0", following, again=True)) == "vote 1 of d for a, accepts 0"
+
+
+def candidate_b(world: View, following: View, mine: Standing, theirs: Standing, *, settled: bool = True) -> View | None:
+    """What b finds to be chosen when all the others but the head have accepted what it is bound to."""
+    others = world.ids[2:]
+    b = Succession(B, lambda effect: None)
+    b.enter(world)
+    b.ask(others, 0.0, 0.0, mine, lead=True)
+    vote = partial(fr.Vote, epoch=1, candidate="b", committed=theirs.committed, holding=theirs.holding)
+    led = b.leading
+    for peer in others:
+        b.on_vote(vote(voter=peer, number=b.number, promised=led, accepted=0), following, None)
+    b.propose(None, others, 0.0, 0.0, mine)
+    for peer in others:
+        b.on_vote(vote(voter=peer, number=b.number, promised=led, accepted=led), None, None)
+    return b.chosen(settled=settled)
+
+
+@pytest.mark.parametrize("committed", [0, 1])
+def test_who_holds_something_counts_only_if_one_who_stays_has_seen_its_end(committed: int) -> None:
     world = view(1, "abc")
-    following = world.successor(first_round=2, without={PeerId("c")})
-    for committed, chosen in ((0, None), (1, following)):
-        candidate = Succession(PeerId("b"), lambda effect: None)
-        candidate.enter(world)
-        mine = Standing(committed, holding=not committed)
-        candidate.ask([PeerId("c")], 0.0, 0.0, mine, lead=True)
-        vote = partial(fr.Vote, epoch=1, candidate="b", voter="c", committed=0, holding=True)
-        led = candidate.leading
-        candidate.on_vote(vote(number=candidate.number, promised=led, accepted=0), following, None)
-        candidate.propose(None, [PeerId("c")], 0.0, 0.0, mine, is_spare=lambda proposal: False)
-        candidate.on_vote(vote(number=candidate.number, promised=led, accepted=led), None, None)
-        assert candidate.chosen(settled=True) == chosen
+    following = world.successor(first_round=2, without={A, C})
+    chosen = candidate_b(world, following, Standing(committed, holding=not committed), Standing(0, holding=True))
+    assert chosen == (following if committed else None)
+
+
+def test_but_where_a_quorum_stays_whoever_accepts_counts() -> None:
+    world, holding = view(1, "abc"), Standing(0, holding=True)
+    following = without(world, "c")
+    assert candidate_b(world, following, holding, holding) == following
+
+
+@pytest.mark.parametrize(("names", "chosen"), [("c", True), ("cd", False)])
+def test_until_a_view_is_settled_a_quorum_of_the_one_before_must_stay_too(names: str, chosen: bool) -> None:
+    """Nine of ten once waited for a head: eight of them were to stay, and too few of the view before without the
+    ninth."""
+    holding = Standing(0, holding=True)
+    following = without(OPEN, names)
+    found = candidate_b(OPEN, following, holding, holding, settled=False)
+    assert found == (following if chosen else None)
+    assert candidate_b(OPEN, following, holding, holding, settled=True) == following
+
+
+def test_who_keeps_a_quorum_keeps_holders_of_all_that_counts_in_the_views_before() -> None:
+    """Whoever the holders were: of plain rounds the top of the tree, of coded ones any half with the root."""
+    for members in ("abcd", "abc", "bcde", "edcb"):
+        world = view(2, members, after=view(1, "abcde"))
+        life = Succession(B, lambda effect: None)
+        life.enter(world)
+        for count in range(len(members)):
+            for gone in combinations(members, count):
+                following = without(world, "".join(gone))
+                if not life.keeps_quorum(following, settled=False):
+                    continue
+                for order in ("abcde", members):
+                    half = (len(order) + 1) // 2
+                    assert all(set(held) & set(following.ids) for held in combinations(order, half) if order[0] in held)
+
+
+def test_another_life_of_a_peer_is_not_kept() -> None:
+    life = Succession(B, lambda effect: None)
+    life.enter(view(1, "abc"))
+    assert life.keeps_quorum(view(2, "ab"), settled=True)
+    assert not life.keeps_quorum(view(2, "ab", a=2), settled=True)
 
 
 def test_an_answer_that_was_overtaken_says_nothing_of_where_its_sender_stands() -> None:
@@ -668,9 +730,6 @@ def test_promises_for_an_earlier_view_are_void() -> None:
 
 
 # -- joint quorums -----------------------------------------------------------------------------------------------
-
-OPEN = view(2, "abcde", after=view(1, "abcdefg"))
-"""What was decided in the view before, with f and g, may be known to none but its holders."""
 
 
 def test_until_a_view_is_settled_it_takes_a_quorum_of_the_one_before_too() -> None:
