@@ -2,6 +2,7 @@
 
     Peer, connect     one member of a fabric: with an event loop, and without
     Outcome, View     what an allreduce gives back; who is in
+    train_split       a network that is divided over the peers, coded so that machines may err
     errors            every exception, as a tree
 
 Everything else is found by package: `edgepeer.training` (trainers, data, jobs), `edgepeer.fabric` (MQTT and an
@@ -21,10 +22,23 @@ if TYPE_CHECKING:
     from edgepeer.peer.api import Peer
     from edgepeer.peer.blocking import BlockingPeer, connect
     from edgepeer.peer.outcome import Outcome
+    from edgepeer.peer.split_training import SplitOutcome, train_split
     from edgepeer.protocol.limits import Limits
     from edgepeer.topology.view import Member, View
 
-__all__ = ["BlockingPeer", "Limits", "Member", "Outcome", "Peer", "View", "__version__", "connect", "errors"]
+__all__ = [
+    "BlockingPeer",
+    "Limits",
+    "Member",
+    "Outcome",
+    "Peer",
+    "SplitOutcome",
+    "View",
+    "__version__",
+    "connect",
+    "errors",
+    "train_split",
+]
 
 _HOMES = {
     "BlockingPeer": "edgepeer.peer.blocking",
@@ -32,8 +46,10 @@ _HOMES = {
     "Member": "edgepeer.topology.view",
     "Outcome": "edgepeer.peer.outcome",
     "Peer": "edgepeer.peer.api",
+    "SplitOutcome": "edgepeer.peer.split_training",
     "View": "edgepeer.topology.view",
     "connect": "edgepeer.peer.blocking",
+    "train_split": "edgepeer.peer.split_training",
 }
 
 

@@ -14,10 +14,12 @@ def run(settings: EmulateSettings) -> int:
         return _list_scenarios()
     from edgepeer.cli.outcome import conclude
     from edgepeer.emulation.display import open_display
+    from edgepeer.emulation.faults.scenarios import with_scenario
     from edgepeer.emulation.launcher import emulate
     from edgepeer.emulation.report import prepare_report
     from edgepeer.emulation.saving import ModelSaver
 
+    settings = with_scenario(settings)
     saver = ModelSaver(settings)
     if settings.report is not None:
         prepare_report(settings.report)

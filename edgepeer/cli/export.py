@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from edgepeer.cli.verb import Verb
 from edgepeer.errors import ConfigError
 from edgepeer.settings import ExportSettings
+
+if TYPE_CHECKING:
+    from edgepeer.training.checkpoint import Checkpoint
+    from edgepeer.training.job import Job
+    from edgepeer.training.split.part import Part
 
 __all__ = ["command"]
 
@@ -18,29 +24,61 @@ def run(settings: ExportSettings) -> int:
         raise ConfigError("name a checkpoint and a file, as in: edgepeer export 00000200.checkpoint model.keras")
     from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
     from edgepeer.training.saved import check_target, save_model
+    from edgepeer.training.split.whole import whole_model
 
     given: Path = settings.checkpoint
     try:
-        newest = list_checkpoints(given)[:1] if given.is_dir() else [given]
-        if not newest:
+        directories = _directories(given) if given.is_dir() else []
+        newest = [path for directory in directories for path in list_checkpoints(directory)[:1]] or [given]
+        if given.is_dir() and not directories:
             raise ConfigError(f"checkpoint = {given}: there is no checkpoint in this directory")
         checkpoint = read_checkpoint(newest[0])
+        if len(newest) > 1 and not checkpoint.job.split:
+            raise ConfigError(f"checkpoint = {given}: has those of {len(newest)} devices; name one directory of them")
+        if checkpoint.job.split:
+            checkpoint, parts = _parts(checkpoint.job, directories)
     except OSError as error:
         raise ConfigError(f"checkpoint = {given}: can't be read: {error.strerror or error}") from None
-    job = checkpoint.job
+    job, state, digest = checkpoint.job, checkpoint.state, checkpoint.digest
     check_target("out", settings.out, model=job.model, described=bool(job.model_config))
-    save_model(settings.out, job, checkpoint.state, digest=checkpoint.digest, models=settings.models)
+    if job.split:
+        state, digest = whole_model(job, parts)
+    save_model(settings.out, job, state, digest=digest, models=settings.models)
     print(f"wrote {settings.out}: {job.model} of job {job.id} after round {checkpoint.round} of {job.rounds}")
     return 0
+
+
+def _directories(given: Path) -> list[Path]:
+    """The directory itself, or those below it that have checkpoints: the state directories of several devices."""
+    from edgepeer.training.checkpoint import list_checkpoints
+
+    return [given] if list_checkpoints(given) else sorted({path.parent for path in given.rglob("*.checkpoint")})
+
+
+def _parts(job: Job, directories: list[Path]) -> tuple[Checkpoint, list[Part]]:
+    """Of a split job: what the devices have of the newest iteration that most of them have, and one of these."""
+    from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
+    from edgepeer.training.split.part import unpack_part
+
+    found: dict[int, list[Checkpoint]] = {}
+    for directory in directories:
+        for path in list_checkpoints(directory):
+            checkpoint = read_checkpoint(path)
+            if checkpoint.job.id == job.id:
+                found.setdefault(checkpoint.round, []).append(checkpoint)
+    together = max(found.items(), key=lambda each: (len(each[1]), each[0]))[1]
+    return together[0], [unpack_part(checkpoint.state) for checkpoint in together]
 
 
 _VERB = Verb(
     kind=ExportSettings,
     about="Make a model file of a checkpoint.\n\n"
-    "CHECKPOINT is a file that a peer has kept (--checkpoint-every), or a directory: then its newest. OUT ends in "
+    "CHECKPOINT is a file that a peer has kept (--checkpoint-every), or a directory: then its newest. Of a split job, "
+    "it is a directory with the state directories of several devices, each of which keeps only its part. OUT ends in "
     ".keras, or in .npz for a dense model for NumPy alone. docs/data-and-models.md says how to use them.",
     examples=[
         ("the newest of this device", "edgepeer export ~/.edgepeer/checkpoints model.keras"),
+        ("of a split job, from what several devices have kept", "edgepeer export all-the-devices/ model.npz"),
         ("of a job that names a function of yours", "edgepeer export 00000012.checkpoint m.keras --models mymodels"),
     ],
     run=run,

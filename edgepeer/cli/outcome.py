@@ -17,9 +17,9 @@ __all__ = ["conclude"]
 def conclude(result: JobResult, display: Display, *, report: Path | None, saver: ModelSaver) -> int:
     """Show how the job ended, write the report; returns the exit code.
 
-    A job counts as failed when its loss was not finite, when its peers hold different parameters, when its model could
-    not be saved, or when so many of them could not do it that fewer finished than it asked for. That peers left or
-    were lost on the way is what edgepeer is made for.
+    A job counts as failed when its loss was not finite, when its peers hold different parameters, when soft errors
+    that were made on purpose have stayed in it, when its model could not be saved, or when so many of them could not do
+    it that fewer finished than it asked for. That peers left or were lost on the way is what edgepeer is made for.
     """
     display.summarise(result)
     if report is not None:
@@ -42,7 +42,15 @@ def conclude(result: JobResult, display: Display, *, report: Path | None, saver:
             f"smaller --learning-rate than {result.job.learning_rate:g}, or look at the data",
             file=sys.stderr,
         )
+    undetected = result.tally.undetected
+    if undetected:
+        where = ", ".join(f"{count} of {peer}" for peer, count in undetected.items())
+        print(
+            f"edgepeer: job {result.job.id}: nobody has found {sum(undetected.values())} soft errors ({where}): "
+            "weights may be wrong; try a smaller --scrub-every, or a split that corrects more",
+            file=sys.stderr,
+        )
     if saver.error:
         print(f"edgepeer: job {result.job.id}: {saver.error}", file=sys.stderr)
-    good = not short and result.identical and result.diverged is None and not saver.error
+    good = not short and result.identical and result.diverged is None and not undetected and not saver.error
     return 0 if good else FAILED

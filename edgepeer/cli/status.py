@@ -96,6 +96,7 @@ def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, An
                     "error": report.error,
                     "present": peer in picture.peers,
                     "diverged": report.diverged or None,
+                    **({"held_bytes": report.held_bytes, "cell": report.cell} if job.split else {}),
                 }
                 for peer, report in picture.reports_of(job.id).items()
             },
@@ -117,6 +118,13 @@ def _link_words(link: dict[str, Any]) -> str:
     return f"{link['role']} {link['peer']} {path}{rtt}"
 
 
+def _holding(report: dict[str, Any]) -> str:
+    """What a peer of a split job stores."""
+    if "held_bytes" not in report or report["state"] == "failed":
+        return ""
+    return f", node {report['cell']}, holds {report['held_bytes']} bytes" if report["cell"] >= 0 else ", holds nothing"
+
+
 def status_lines(fields: dict[str, Any]) -> list[str]:
     """The same for people, without the tree."""
     lines = [f"fabric {fields['fabric']} at {fields['broker']}"]
@@ -130,7 +138,7 @@ def status_lines(fields: dict[str, Any]) -> list[str]:
             at = ("" if report["present"] else ", gone") if report["round"] is None else f", round {report['round']}"
             if report["diverged"] is not None:
                 at += f", diverged in round {report['diverged']}"
-            lines.append(f"  {peer} {report['state']}{at}{error}")
+            lines.append(f"  {peer} {report['state']}{at}{_holding(report)}{error}")
     members = set() if view is None else set(view["members"])
     lines.append(f"peers: {len(fields['peers'])}")
     for peer in fields["peers"]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from edgepeer.cli.signals import run as run_async
 from edgepeer.cli.verb import Verb
-from edgepeer.emulation.jobs import make_job
+from edgepeer.emulation.jobs import make_job, nodes_of
 from edgepeer.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def run(settings: TrainSettings) -> int:
         fetch = partial(state_from_fleet, settings.broker, settings.fabric, timeout=settings.timeout)
         await saver.save(result, fetch)
 
-    progress = Progress(make_job(settings, wait_for=settings.peers), broker=str(broker))
+    wait_for = settings.peers or nodes_of(settings) or 1
+    progress = Progress(make_job(settings, wait_for=wait_for), broker=str(broker))
     try:
         with open_display() as display:
             result = run_async(
@@ -114,6 +115,10 @@ VERB = Verb(
         (
             "get the trained model: the fleet hands it over at the end",
             "edgepeer train --peers 7 --stop-on-nan --save model.keras",
+        ),
+        (
+            "a network that is divided over twelve machines, of which any one may compute wrong numbers, or die",
+            "edgepeer train --split codenet:m=2,n=2,t=1 --model mlp-plain --optimizer sgd --learning-rate 0.1",
         ),
         ("end the job that the fabric has", "edgepeer train --withdraw"),
     ],

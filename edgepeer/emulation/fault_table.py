@@ -95,5 +95,7 @@ def _proof(fault: FaultRecord) -> str:
             return f"{confirmed['batches']} batches begun so slowly, {took:.2f} s for what takes {usual:.2f} s"
         case "slow":
             return f"ran for {confirmed.get('share', 1.0):.0%} of the time, {confirmed.get('stops')} stops"
+        case "flip":
+            return f"{confirmed.get('peer')}'s own record, at {confirmed.get('step')}"
         case _:
             return f"connections {confirmed.get('while_down')}, then {confirmed.get('when_back')}"

@@ -8,12 +8,14 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from edgepeer.emulation.faults.kinds import Fault, Flip
+from edgepeer.emulation.faults.texts import write
 from edgepeer.emulation.home import fleet_home
-from edgepeer.emulation.jobs import fanout_of
+from edgepeer.emulation.jobs import fanout_of, peers_of
 from edgepeer.emulation.network import EmulatedNetwork
 from edgepeer.emulation.progress import Progress
 from edgepeer.emulation.result import JobResult
@@ -57,12 +59,16 @@ class Fleet:
     Args:
         network: has the peers' names.
         broker: as this process reaches it; peers reach it through their network.
+        faults: of these, peers themselves make the soft errors.
     """
 
-    def __init__(self, settings: EmulateSettings, network: EmulatedNetwork, broker: BrokerAddress) -> None:
-        self.names = peer_names(settings.peers)
+    def __init__(
+        self, settings: EmulateSettings, network: EmulatedNetwork, broker: BrokerAddress, faults: Sequence[Fault] = ()
+    ) -> None:
+        self.names = peer_names(peers_of(settings))
         self._settings = settings
-        self._memory = min(max(1, (available_memory() >> 20) // settings.peers), MAX_MEMORY)
+        self._flips = [write(fault) for fault in faults if isinstance(fault, Flip)]
+        self._memory = min(max(1, (available_memory() >> 20) // len(self.names)), MAX_MEMORY)
         """What each may take of this machine, in MiB: none of them knows of the others."""
         self._network = network
         self._broker = broker
@@ -138,6 +144,9 @@ class Fleet:
         arguments += ["--checkpoint-every", str(every)]
         arguments += ["--memory", str(self._memory)]
         arguments += ["--checkpoint-keep", str(settings.checkpoint_keep)]
+        arguments += [part for flip in self._flips for part in ("--flip", flip)]
+        if settings.soft_errors:
+            arguments += ["--soft-errors", settings.soft_errors]
         arguments += ["--config", os.devnull]  # what the user has configured is meant for peers of his own
         if ":" in settings.model:
             arguments += ["--models", settings.model.partition(":")[0].partition(".")[0]]

@@ -10,15 +10,18 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from edgepeer.errors import ConfigError
+from edgepeer.errors import ConfigError, ModelError
 from edgepeer.settings import EmulateSettings, JobSettings
+from edgepeer.settings.model import MAX_PEERS
 from edgepeer.topology.view import MAX_FANOUT
 
 if TYPE_CHECKING:
     from edgepeer.training.job import Job
 
-__all__ = ["fanout_of", "make_job"]
+__all__ = ["fanout_of", "make_job", "nodes_of", "peers_of"]
 
+_PEERS: Final = 7
+"""Of an emulation, if nothing is said."""
 _TREES: Final = ("ft-tree", "ft-tree-static", "tree")
 """Protocols whose rounds go along a tree of any fan-out."""
 
@@ -60,10 +63,17 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
         eval_every=settings.eval_every,
         code=code,
         wait=settings.wait,
+        split=settings.split,
+        guarantee=settings.guarantee,
+        scrub_every=settings.scrub_every,
+        l2=settings.l2,
+        sparsity=settings.sparsity,
     )
+    _check_split(settings, job)
     _check_dataset(settings)
     if isinstance(settings, EmulateSettings):
         _check_speed(settings)
+        _check_soft_errors(settings)
     return job
 
 
@@ -81,7 +91,36 @@ def fanout_of(settings: EmulateSettings) -> int:
         )
     if settings.fanout != EmulateSettings().fanout:
         raise ConfigError(f"fanout = {settings.fanout}: topology star has one of its own; leave it out, or use a tree")
-    return max(1, settings.peers - 1)
+    return max(1, peers_of(settings) - 1)
+
+
+def peers_of(settings: EmulateSettings) -> int:
+    """How many peers there will be: as many as are asked for, else as the split has nodes, else 7.
+
+    Raises:
+        ConfigError: there is no such split, or it has more nodes than an emulation has peers.
+    """
+    if settings.peers is not None:
+        return settings.peers
+    nodes = nodes_of(settings)
+    if nodes > MAX_PEERS:
+        raise ConfigError(f"split = {settings.split}: takes {nodes} peers, and an emulation has at most {MAX_PEERS}")
+    return nodes or _PEERS
+
+
+def nodes_of(settings: JobSettings) -> int:
+    """Into how many parts the network is divided; 0: it isn't.
+
+    Raises:
+        ConfigError: there is no such split.
+    """
+    if not settings.split:
+        return 0
+    import numpy as np
+
+    from edgepeer.training.split.named import parse_split
+
+    return parse_split(settings.split, np.dtype(np.float32), settings.guarantee).nodes
 
 
 def _code(settings: JobSettings, peers: int) -> str:
@@ -108,10 +147,45 @@ def _code(settings: JobSettings, peers: int) -> str:
     return str(spec)
 
 
+def _check_split(settings: JobSettings, job: Job) -> None:
+    from edgepeer.training.form import Form
+    from edgepeer.training.split_choice import check_split, choose_split
+
+    nodes = nodes_of(settings)
+    if job.wait_for < nodes:
+        raise ConfigError(
+            f"peers = {job.wait_for}: split {job.split} takes {nodes}, and those beyond are spares: add --peers {nodes}"
+        )
+    if nodes and isinstance(settings, EmulateSettings) and settings.protocol != "ft-tree":
+        raise ConfigError(
+            f"split = {job.split}: rounds of protocol {settings.protocol} can't do it; use protocol ft-tree"
+        )
+    shape = {"digits": (8, 8), "mnist": (28, 28)}.get(job.dataset)
+    try:
+        if not job.split or shape is None or job.loss not in ("auto", "crossentropy"):
+            check_split(job, job.wait_for)  # the devices know what their data are
+        else:
+            choose_split(job, Form(input_shape=shape, outputs=10, loss="crossentropy", name=job.dataset), job.wait_for)
+    except ModelError as error:
+        raise ConfigError(str(error)) from None
+
+
 def _check_speed(settings: EmulateSettings) -> None:
     from edgepeer.coding.speed import parse_speed
 
     parse_speed(settings.device_speed)
+
+
+def _check_soft_errors(settings: EmulateSettings) -> None:
+    if not settings.soft_errors:
+        return
+    from edgepeer.training.split.faults import parse_soft_errors
+
+    parse_soft_errors(settings.soft_errors)
+    if not settings.split:
+        raise ConfigError(
+            f"soft_errors = {settings.soft_errors}: only split jobs have them: add --split, such as codenet:m=2,n=2,t=1"
+        )
 
 
 def _check_model(settings: JobSettings) -> None:

@@ -12,7 +12,7 @@ from edgepeer.emulation.faults.plan import plan_of, possible
 from edgepeer.emulation.faults.scene import BrokerControl, Scene
 from edgepeer.emulation.fleet import Fleet, peer_names
 from edgepeer.emulation.follow import run_job
-from edgepeer.emulation.jobs import make_job
+from edgepeer.emulation.jobs import make_job, nodes_of, peers_of
 from edgepeer.emulation.network import Link, open_network
 from edgepeer.emulation.progress import Progress
 from edgepeer.emulation.result import JobResult
@@ -46,18 +46,21 @@ async def emulate(settings: EmulateSettings, on_update: Callable[[Progress], Non
         FabricError: the broker can't be reached.
         JobError: the peers could not do the job.
     """
-    job = make_job(settings, wait_for=settings.peers)
+    job = make_job(settings, wait_for=peers_of(settings))
     faults = plan_of(settings)
     link = None if settings.link is None else Link.parse(settings.link)
-    names = peer_names(settings.peers)
+    names = peer_names(job.wait_for)
     async with (
         open_network(names, mode=settings.network, link=link) as network,
         open_broker(settings.broker) as broker,
     ):
         progress = Progress(job, broker=broker.name)
         progress.note(f"network: {network.description}")
+        if nodes := nodes_of(settings):
+            spares = job.wait_for - nodes
+            progress.note(f"split {settings.split}: {nodes} nodes, {job.wait_for} peers, {spares or 'none'} to spare")
         faults = possible(faults, network, skip=settings.skip_impossible, note=progress.note)
-        async with Fleet(settings, network, broker.address) as fleet:
+        async with Fleet(settings, network, broker.address, faults) as fleet:
             paced = settings.device_speed != "none"
             scene = Scene(
                 fleet=fleet,

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from edgepeer.emulation.progress import PeerState, Progress
 from edgepeer.emulation.result import JobResult, Quality
-from edgepeer.emulation.texts import duration, figure, headline, quality, summary, waiting_line
+from edgepeer.emulation.texts import amount, duration, figure, headline, quality, summary, waiting_line
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
 
@@ -96,6 +96,7 @@ def summary_panel(result: JobResult, *, width: int = _SIDE_BY_SIDE_COLUMNS) -> R
             table.add_row(Text(what, style="bold"))
         table.add_row(Padding(shown, (0, 0, 0, 2)))
     good = result.identical and not result.failed and not result.missing and result.diverged is None
+    good = good and not result.tally.undetected
     return Panel(
         table,
         title=f"[bold]job {escape(result.job.id)} is done[/]",
@@ -173,6 +174,14 @@ def _numbers(progress: Progress, elapsed: float) -> RenderableType:
         table.add_row("sum", quality(last) if last.exact else f"[bold red]{quality(last)}[/]")
         exact = sum(1 for record in progress.records.values() if record.exact)
         table.add_row("exact so far", f"{exact} of {len(progress.records)}")
+    if progress.job.split:
+        tally, held = progress.tally, [report.held_bytes for report in progress.reports.values()]
+        parameters = max((report.parameters for report in progress.reports.values()), default=0)
+        if any(held):
+            table.add_row("a peer holds", f"{amount(max(held))} at most of {amount(4 * parameters)}")
+        table.add_row("soft errors", f"[bold]{tally.injected}[/] made on purpose, {tally.fates['found']} found")
+        for told in tally.told():
+            table.add_row("", told)
     view = progress.view
     table.add_row("generation", "-" if view is None else str(view.generation))
     table.add_row("view", "-" if view is None else f"epoch {view.epoch}, fan-out {view.fanout}")

@@ -15,8 +15,9 @@ import msgspec
 
 from edgepeer.emulation.faults.marks import Marks
 from edgepeer.emulation.result import JobResult, Quality
+from edgepeer.emulation.tally import Tally, tally_of
 from edgepeer.errors import JobError
-from edgepeer.fabric.documents import PeerReport, Presence, RoundRecord, Telemetry
+from edgepeer.fabric.documents import PeerReport, Presence, RoundRecord, SoftError, Telemetry
 from edgepeer.ids import generation_order
 from edgepeer.peer.round_log import LoggedRound
 from edgepeer.topology.view import View
@@ -50,6 +51,8 @@ class Progress:
         self._paths: dict[int, frozenset[tuple[str, str]]] = {}
         self._stride = 2
         self._shared: dict[Any, Any] = {}
+        self.made: dict[str, list[SoftError]] = {}
+        """Soft errors by the peer that made them on purpose: of peers on this machine."""
         self.thinned = 0
         """How many rounds had a record that is not kept."""
         self.marks = Marks()
@@ -106,6 +109,7 @@ class Progress:
         """Peers on this machine wrote down finished rounds."""
         for line in lines:
             if line.job == self.job.id:
+                self.made.setdefault(line.peer, []).extend(line.made)
                 fields = {name: getattr(line, name) for name in RoundRecord.__struct_fields__}
                 self._take(RoundRecord(**fields), line.peer, coordinator=line.coordinator)
 
@@ -182,6 +186,11 @@ class Progress:
         return "joined" if report is None else report.state
 
     @property
+    def tally(self) -> Tally:
+        """Of a split job, what became of wrong numbers until now."""
+        return tally_of(self.reports, self.made, self.last)
+
+    @property
     def last(self) -> RoundRecord | None:
         """The record of the latest round that has one."""
         return self.records[max(self.records)] if self.records else None
@@ -256,6 +265,7 @@ class Progress:
                 for number, used in sorted(self._paths.items())
             },
             thinned=self.thinned,
+            made={peer: tuple(errors) for peer, errors in self.made.items() if errors},
             missing=self.pending,
             quality=Quality.of(final) or (Quality.of(self.measured) if self.measured else None),
             rmse=self.measured.rmse if final.rmse is None and self.measured else final.rmse,

@@ -15,6 +15,7 @@ import msgspec
 from edgepeer.emulation.fault_table import fault_table
 from edgepeer.emulation.faults.marks import labels_in
 from edgepeer.emulation.result import JobResult
+from edgepeer.emulation.tally import COUNTS
 from edgepeer.errors import ConfigError, EdgepeerError
 
 __all__ = ["prepare_report", "report_fields", "write_report"]
@@ -87,6 +88,7 @@ def report_fields(result: JobResult) -> dict[str, Any]:
         "allreduce_seconds": result.allreduce_seconds._asdict(),
         "bytes_sent_per_peer": result.bytes_sent,
         "parameter_digests": result.digests,
+        **({"split": _split_fields(result)} if result.job.split else {}),
         "view_epochs": result.view_epochs,
         "generations": result.generations,
         "rounds_detail": [
@@ -101,12 +103,33 @@ def report_fields(result: JobResult) -> dict[str, Any]:
                 "chunks": record.chunks,
                 "chunks_covered": record.covered,
                 "error": record.error,
+                **({name: getattr(record, name) for name in COUNTS} if result.job.split else {}),
                 "paths": result.paths.get(record.round, {}),
                 "faults": labels_in(record.round, result.faults),
             }
             for record in result.records
         ],
         "faults": [fault.fields() for fault in result.faults],
+    }
+
+
+def _split_fields(result: JobResult) -> dict[str, Any]:
+    """What a split job is made of, and what was wrong in it."""
+    tally = result.tally
+    return {
+        "split": result.job.split,
+        "guarantee": result.job.guarantee,
+        "scrub_every": result.job.scrub_every,
+        "model_bytes": result.whole,
+        "held_bytes_per_peer": result.held,
+        "cells": {peer: result.reports[peer].cell for peer in result.done},
+        "injected": tally.injected,
+        **{("reverted" if name == "restored" else name): count for name, count in tally.fates.items()},
+        "gone": tally.gone,
+        **{("restores" if name == "restored" else name): count for name, count in tally.counts.items()},
+        "errors": [
+            {"peer": peer, **msgspec.structs.asdict(error)} for peer, errors in result.made.items() for error in errors
+        ],
     }
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from edgepeer.emulation.faults.marks import FaultRecord
-from edgepeer.fabric.documents import PeerReport, RoundRecord
+from edgepeer.emulation.tally import Tally, tally_of
+from edgepeer.fabric.documents import PeerReport, RoundRecord, SoftError
 from edgepeer.ids import generation_order
 from edgepeer.training.job import Job
 
@@ -73,6 +74,9 @@ class JobResult:
     paths: Mapping[int, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     """What links ran over when a round ended ("direct", "via x", "relay"), and whose, as far as that is known: of
     peers on this machine, else of the coordinator."""
+
+    made: Mapping[str, tuple[SoftError, ...]] = field(default_factory=dict)
+    """Soft errors by the peer that made them on purpose: of peers on this machine."""
 
     thinned: int = 0
     """How many rounds had a record that was not kept: of a very long job there are too many."""
@@ -144,6 +148,21 @@ class JobResult:
         if self.unreported or self.thinned or not counted:
             return None
         return sum(self.reports[peer].samples for peer in self.done) / counted
+
+    @property
+    def tally(self) -> Tally:
+        """Of a split job, what became of wrong numbers."""
+        return tally_of(self.reports, self.made, self.records[-1] if self.records else None)
+
+    @property
+    def held(self) -> dict[str, int]:
+        """Of a split job, what each peer that finished stores of the model, in bytes."""
+        return {peer: self.reports[peer].held_bytes for peer in self.done if self.job.split}
+
+    @property
+    def whole(self) -> int:
+        """What the whole model takes, in bytes of float32."""
+        return 4 * max(report.parameters for report in self.reports.values())
 
     @property
     def approximate(self) -> tuple[RoundRecord, ...]:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from edgepeer.emulation.parts import parts_from_files, parts_from_fleet
 from edgepeer.emulation.result import JobResult
 from edgepeer.errors import EdgepeerError, JobError, WireError
 from edgepeer.peer.api import Peer
@@ -17,6 +18,8 @@ from edgepeer.settings import JobSettings
 from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
 from edgepeer.training.job import Job
 from edgepeer.training.saved import check_target, save_model
+from edgepeer.training.split.part import Part
+from edgepeer.training.split.whole import whole_model
 from edgepeer.training.state import unpack_run_state
 
 __all__ = ["ModelSaver", "state_from_files", "state_from_fleet"]
@@ -26,7 +29,8 @@ _log = logging.getLogger(__name__)
 _SIGN_OF_LIFE_BYTES: Final = 64 << 10
 """Who receives so much receives more than heartbeats."""
 
-Fetch = Callable[[JobResult], Awaitable[bytes | memoryview]]
+Fetch = Callable[[JobResult], Awaitable[bytes | memoryview | list[Part]]]
+"""The state after the last round; of a split job, what each of its peers stores."""
 
 
 class ModelSaver:
@@ -56,8 +60,13 @@ class ModelSaver:
             self.error = f"{path} is not written: a model that is broken, or not the same on all peers, is of no use"
             return
         digest = next(iter(result.digests.values()))
+        state: bytes | memoryview
         try:
-            state = await fetch(result)
+            found = await fetch(result)
+            if isinstance(found, list):
+                state, digest = await asyncio.to_thread(whole_model, result.job, found)
+            else:
+                state = found
             await asyncio.to_thread(save_model, path, result.job, state, digest=digest, models=self._packages)
         except EdgepeerError as error:
             self.error = f"{path} is not written: {' '.join(str(error).split())}"
@@ -65,8 +74,9 @@ class ModelSaver:
             self.saved = path
 
 
-async def state_from_fleet(broker: str, fabric: str, result: JobResult, *, timeout: float) -> memoryview:
-    """Join the fleet after the job's last round, as any peer may, and take the state that joiners are given.
+async def state_from_fleet(broker: str, fabric: str, result: JobResult, *, timeout: float) -> memoryview | list[Part]:
+    """Join the fleet after the job's last round, as any peer may, and take the state that joiners are given; of a split
+    job, ask its peers for their blocks.
 
     Args:
         timeout: seconds without anything new after which to give up.
@@ -76,6 +86,8 @@ async def state_from_fleet(broker: str, fabric: str, result: JobResult, *, timeo
         JobError: no peer hands the state over.
     """
     job = result.job
+    if job.split:
+        return await parts_from_fleet(broker, fabric, result, timeout=timeout)
     found: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
 
     def take(run: str, number: int, state: memoryview) -> None:
@@ -106,12 +118,15 @@ async def _wanting(peer: Peer, job: Job) -> AsyncIterator[None]:
         peer.want_run(None)
 
 
-async def state_from_files(homes: Sequence[Path], result: JobResult) -> memoryview:
-    """The state after a job's last round, from the checkpoints in the state directories of peers on this machine.
+async def state_from_files(homes: Sequence[Path], result: JobResult) -> memoryview | list[Part]:
+    """The state after a job's last round, from the checkpoints in the state directories of peers on this machine; of a
+    split job, their blocks.
 
     Raises:
         JobError: there is none.
     """
+    if result.job.split:
+        return await parts_from_files(homes, result)
     digests = set(result.digests.values())
     for home in homes:
         try:

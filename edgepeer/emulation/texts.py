@@ -8,6 +8,7 @@ from statistics import median
 
 from edgepeer.emulation.progress import Progress
 from edgepeer.emulation.result import JobResult, Quality, Spread
+from edgepeer.emulation.tally import FATES
 from edgepeer.fabric.documents import RoundRecord
 
 __all__ = ["amount", "briefly", "duration", "figure", "headline", "progress_line", "quality", "summary", "waiting_line"]
@@ -56,6 +57,9 @@ def headline(progress: Progress) -> str:
     loss = f", loss {job.loss}" if job.loss != "auto" else ""
     how = f"{job.trainer}, {job.optimizer} {rate}, batch {job.batch_size}{loss}"
     code = f", code {job.code}, wait {job.wait}" if job.code != "none" else ""
+    if job.split:
+        how = f"{job.optimizer} {rate}, batch {job.batch_size}{loss}"
+        code = f", split {job.split} ({job.guarantee})"
     return f"job {job.id}: {model} on {job.dataset}, {how}{code}"
 
 
@@ -81,6 +85,8 @@ def progress_line(progress: Progress) -> str:
     if progress.round == 0:
         return waiting_line(progress)
     parts = [f"round {progress.round}/{progress.job.rounds}"]
+    if progress.job.split and (errors := progress.tally).injected:
+        parts.append(f"{errors.injected} soft errors, {errors.counts['corrected']} corrected")
     if (last := progress.last) is not None:
         parts.append(f"loss {figure(last.loss)}")
         if (measured := progress.measured) is not None:
@@ -120,6 +126,8 @@ def summary(result: JobResult) -> Iterator[tuple[str, str, bool]]:
     for row in _chunks([f"{peer} {amount(count)}" for peer, count in sent.items()]):
         yield "", row, True
     yield from _digests(result)
+    if result.job.split:
+        yield from _split(result)
     yield from _faults(result)
     for peer in result.failed:
         yield "failed", f"{peer}: {' '.join(result.reports[peer].error.split())}", False
@@ -148,7 +156,7 @@ def _rounds(result: JobResult) -> Iterator[tuple[str, str, bool]]:
         yield "", f"{count} {'were' if result.unreported > 1 else 'was'} not reported (broker outage)", True
     if result.job.code != "none":
         yield from _coded(result)
-    elif inexact:
+    elif inexact and not result.job.split:  # whose missing parts are made up for
         yield "", f"{inexact} of them without everyone's contribution", False
     rerouted = [found for record in result.records if (found := result.detours(record.round))]
     if rerouted:
@@ -174,6 +182,19 @@ def _coded(result: JobResult) -> Iterator[tuple[str, str, bool]]:
         yield "computed", f"{computed:.3g} times as many samples as the sums are of", True
 
 
+def _split(result: JobResult) -> Iterator[tuple[str, str, bool]]:
+    """What peers held, and what was wrong on the way."""
+    held, tally = [count for count in result.held.values() if count], result.tally
+    most = f"{amount(max(held))} at most" if held else "nothing"
+    yield f"split {result.job.split}", f"{len(held)} peers hold {most} of {amount(result.whole)}", bool(held)
+    fates = [f"{count} {FATES[name]}" for name, count in tally.fates.items() if count or name == "undetected"]
+    if tally.gone:
+        fates.append(f"{tally.gone} gone with killed peers")
+    made = f"{tally.injected} made on purpose: {', '.join(fates)}" if tally.injected else "none made on purpose"
+    yield "soft errors", made, not tally.undetected
+    yield "", ", ".join(tally.told()), True
+
+
 def _faults(result: JobResult) -> Iterator[tuple[str, str, bool]]:
     for at, fault in enumerate(result.faults):
         last = fault.last_round
@@ -190,7 +211,8 @@ def _spread(spread: Spread) -> str:
 
 def _digests(result: JobResult) -> Iterator[tuple[str, str, bool]]:
     count = len(result.done)
-    what = f"parameters bit-identical on {'all ' if count > 1 else ''}{count} peer{'s' if count > 1 else ''}"
+    thing = "state" if result.job.split else "parameters"  # of a divided network nobody has them all
+    what = f"{thing} bit-identical on {'all ' if count > 1 else ''}{count} peer{'s' if count > 1 else ''}"
     if result.identical:
         yield what, f"yes ({next(iter(result.digests.values()))[:16]})", True
         return

@@ -20,6 +20,7 @@ __all__ = [
     "PeerReport",
     "Presence",
     "RoundRecord",
+    "SoftError",
     "Telemetry",
 ]
 
@@ -104,6 +105,37 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """... and the root of the mean squared one."""
     generation: _Generation = ""
     """In which the round has ended."""
+    computed: _Count = 0
+    """Of a split job, whose rounds are iterations, and whose following numbers are of all peers since it began:
+    iterations, those that were done again included ..."""
+    corrected: _Count = 0
+    """... wrong lines that were corrected ..."""
+    damaged: _Count = 0
+    """... lines that were damaged on their way, and made up for ..."""
+    erased: _Count = 0
+    """... contributions that were missing, and made up for ..."""
+    odd: _Count = 0
+    """... peers that were found to go on from something else, and did their step again ..."""
+    regenerated: _Count = 0
+    """... blocks that were put together again from others' ..."""
+    scrubbed: _Count = 0
+    """... of these, such as a look at all weights had found wrong ..."""
+    restored: _Count = 0
+    """... times that all went back to a checkpoint ..."""
+    checkpoints: _Count = 0
+    """... and checkpoints."""
+
+
+class SoftError(msgspec.Struct, frozen=True, kw_only=True):
+    """A wrong number that a peer has made on purpose, for a trial of split training."""
+
+    round: _Count
+    node: _Count
+    """Which of the split's nodes the peer was."""
+    step: _Path
+    """In which it happened: "forward 0", "backward 1", "update 0"."""
+    place: _Path
+    kind: _Path
 
 
 class LinkEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,3 +198,17 @@ class PeerReport(msgspec.Struct, frozen=True, kw_only=True):
     """The first round whose loss was not finite; 0: there was none."""
     generation: _Generation = ""
     """That the peer was in when it said so."""
+    held_bytes: _Count = 0
+    """Of a split job: what this peer stores of the model and its optimizer, in bytes ..."""
+    cell: Annotated[int, msgspec.Meta(ge=-1, le=2**31)] = -1
+    """... which node of the split it is; -1: none ..."""
+    injected: _Count = 0
+    """... how many soft errors it was told to make, and has made ..."""
+    found: _Count = 0
+    """... of these, those that were found ..."""
+    restored: _Count = 0
+    """... those before which training went back ..."""
+    undetected: _Count = 0
+    """... those that nobody has found, though they are large enough to ..."""
+    harmless: _Count = 0
+    """... and those that are lost in rounding."""

@@ -11,6 +11,11 @@ outcome.py      what an allreduce gives back; flattening and restoring what goes
 api.py          Peer, the public face
 blocking.py     the same for code without an event loop
 agent.py        a device that runs jobs
-job_run.py      one job on one device
+run.py          the life of one job on one device
+run_state.py    its state, given to neighbours and taken from one
+job_run.py      a data-parallel job
+split_run.py    a split one
+split_rounds.py the rounds of a split program
+split_training.py  edgepeer.train_split
 reporting.py    round records on their way to whoever follows a job
 """

@@ -24,6 +24,8 @@ from edgepeer.peer.job_run import JobRun
 from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.round_log import RoundLog
+from edgepeer.peer.run import Device
+from edgepeer.peer.split_run import SplitRun, planned_errors
 from edgepeer.peer.watching import Watch
 from edgepeer.peer.worker import Worker
 from edgepeer.training.job import Job
@@ -45,6 +47,7 @@ async def run_agent(settings: PeerSettings, *, stop: asyncio.Event, asked: async
         FabricError: the broker can't be reached, or refuses us.
     """
     speed = parse_speed(settings.device_speed)
+    planned_errors(settings)
     peer = Peer(
         settings.broker,
         settings.fabric,
@@ -63,7 +66,15 @@ async def run_agent(settings: PeerSettings, *, stop: asyncio.Event, asked: async
     with RoundLog(settings.round_log) as round_log:
         async with Worker() as worker, Metrics(settings.metrics_port) as metrics:
             unfinished = await asyncio.get_running_loop().run_in_executor(worker, checkpoints.unfinished)
-            agent = _Agent(peer, settings, worker, round_log, checkpoints, metrics, unfinished, speed)
+            device = Device(
+                peer=peer,
+                settings=settings,
+                worker=worker,
+                round_log=round_log,
+                checkpoints=checkpoints,
+                metrics=metrics,
+            )
+            agent = _Agent(device, unfinished, speed)
             async with peer:
                 _log.info("peer %s listens on %s, fabric %s", peer.id, peer.address, settings.fabric)
                 metrics.watch(peer, checkpoints)
@@ -75,23 +86,13 @@ async def run_agent(settings: PeerSettings, *, stop: asyncio.Event, asked: async
 class _Agent:
     """Starts and ends job runs as the fabric's job changes."""
 
-    def __init__(
-        self,
-        peer: Peer,
-        settings: PeerSettings,
-        worker: Worker,
-        round_log: RoundLog,
-        checkpoints: Checkpoints,
-        metrics: Metrics,
-        unfinished: Job | None,
-        speed: Speed,
-    ) -> None:
+    def __init__(self, device: Device, unfinished: Job | None, speed: Speed) -> None:
+        self._device = device
+        peer, checkpoints = device.peer, device.checkpoints
         self._peer = peer
-        self._settings = settings
-        self._worker = worker
-        self._round_log = round_log
+        self._settings = device.settings
+        self._worker = device.worker
         self._checkpoints = checkpoints
-        self._metrics = metrics
         self._unfinished = unfinished
         self._speed = speed
         self._jobs = JobBoard(lambda job: checkpoints.ending(job) == "withdrawn")
@@ -219,16 +220,8 @@ class _Agent:
                 stopping.cancel()
 
     async def _take_part(self, job: Job) -> None:
-        run = JobRun(
-            self._peer,
-            job,
-            self._settings,
-            self._worker,
-            Pacing(self._speed, self._peer.id, self._settings.state_dir),
-            round_log=self._round_log,
-            checkpoints=self._checkpoints,
-            metrics=self._metrics,
-        )
+        pacing = Pacing(self._speed, self._peer.id, self._settings.state_dir)
+        run = (SplitRun if job.split else JobRun)(self._device, job, pacing)
         try:
             await run.run()
         except JobError as error:

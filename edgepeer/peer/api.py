@@ -40,7 +40,7 @@ from edgepeer.topology.view import MAX_FANOUT, MAX_MEMBERS, Member, View
 from edgepeer.transport.base import Traffic
 from edgepeer.transport.options import advertised, parse_address
 from edgepeer.transport.tcp import TcpTransport
-from edgepeer.wire.frames import Hello
+from edgepeer.wire.frames import Hello, State
 
 __all__ = ["ROUND_TIMEOUT_S", "Peer"]
 
@@ -125,6 +125,9 @@ class Peer:
         """A neighbour needs (peer, run, round): answer with `give_state`."""
         self.on_state: Callable[[str, int, memoryview], None] | None = None
         """A state has come (run, round, state): load it and call `adopt`."""
+
+        self.on_part_wanted: Callable[[PeerId, str], None] | None = None
+        """Somebody who need not be in the fleet asks this peer for something of that name: see `give_part`."""
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -325,6 +328,17 @@ class Peer:
         self._rounds.adopted(number)
         self._driver.dispatch(ev.Adopted(run, number))
 
+    def lose_state(self) -> None:
+        """Say that the state in use here is not that of the others: a neighbour's comes, as for who joins."""
+        self._driver.dispatch(ev.StateLost())
+
+    def give_part(self, peer: PeerId, name: str, number: int, part: bytes) -> None:
+        """Answer `on_part_wanted`, on the connection that it was asked on."""
+        view, step = memoryview(part), self._limits.state_segment_bytes
+        for start in range(0, len(view), step):
+            frame = State(run=name, round=number, offset=start, total=len(view))
+            self._driver.send(peer, frame, view[start : start + step])
+
     @property
     def waits(self) -> str:
         """Why the fleet can't go on, as far as this peer knows; empty if nothing is in its way."""
@@ -396,6 +410,10 @@ class Peer:
     def state_received(self, effect: fx.StateReceived) -> None:
         if self.on_state is not None:
             asyncio.get_running_loop().call_soon(self.on_state, effect.run, effect.round, effect.state)
+
+    def part_wanted(self, peer: PeerId, name: str) -> None:
+        if self.on_part_wanted is not None:
+            asyncio.get_running_loop().call_soon(self.on_part_wanted, peer, name)
 
     def behind(self, effect: fx.Behind) -> None:
         self._rounds.behind(effect)

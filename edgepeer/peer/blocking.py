@@ -8,7 +8,7 @@ import threading
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import uvloop
 
@@ -17,6 +17,11 @@ from edgepeer.ids import PeerId
 from edgepeer.peer.api import ROUND_TIMEOUT_S, Peer
 from edgepeer.peer.outcome import FloatArray, Outcome
 from edgepeer.topology.view import View
+
+if TYPE_CHECKING:
+    from edgepeer.peer.split_training import SplitOutcome
+    from edgepeer.training.split.network import Network
+    from edgepeer.training.split.program import Batches
 
 __all__ = ["BlockingPeer", "connect"]
 
@@ -103,6 +108,14 @@ class BlockingPeer:
     ) -> Outcome:
         """See Peer.allreduce."""
         return self._wait(self._peer.allreduce(value, weight=weight, timeout=timeout))
+
+    def train_split(
+        self, network: Network, split: str, batches: Batches, *, iterations: int, **options: Any
+    ) -> SplitOutcome:
+        """See edgepeer.train_split, which says what else it takes. `batches` is called in another thread."""
+        from edgepeer.peer.split_training import train_split
+
+        return self._wait(train_split(self._peer, network, split, batches, iterations=iterations, **options))
 
     def close(self) -> None:
         """Leave the fabric."""

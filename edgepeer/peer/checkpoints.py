@@ -7,13 +7,13 @@ passed over for the one before it. The methods wait for the disk: they belong in
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
-from edgepeer.errors import JobError, WireError
+from edgepeer.errors import ConfigError, JobError, WireError
 from edgepeer.topology.view import View
 from edgepeer.training.checkpoint import (
     Checkpoint,
@@ -56,22 +56,35 @@ class Checkpoints:
 
     # -- writing ---------------------------------------------------------------------------------------------
 
+    @property
+    def every(self) -> int:
+        """Rounds from one to the next; 0: none are written."""
+        return self._every if self.directory is not None else 0
+
     def due(self, number: int, *, last: bool) -> bool:
         """Whether the state after this round is to be kept: every so many rounds, and the last."""
         return self.directory is not None and (number % self._every == 0 or last)
 
     def save(self, job: Job, number: int, trainer: Trainer, view: View) -> None:
         """Write the trainer's state after round `number`, which ended in `view`; a failure is told and counted."""
-        if self.directory is None:
-            return
+        if self.directory is not None:
+            self._write(job, number, view, trainer.state(), digest=parameter_digest(trainer.parameters()))
+
+    def save_part(self, job: Job, iteration: int, part: bytes, view: View, *, digest: str) -> None:
+        """The same for the blocks of one node of a split job. `digest`: of what all peers had in common then."""
+        if self.directory is not None:
+            self._write(job, iteration, view, part, digest=digest)
+
+    def _write(self, job: Job, number: int, view: View, state: bytes, *, digest: str) -> None:
+        assert self.directory is not None
         checkpoint = Checkpoint(
             job=job,
             round=number,
             generation=view.generation,
             epoch=view.epoch,
             members=view.ids,
-            digest=parameter_digest(trainer.parameters()),
-            state=trainer.state(),
+            digest=digest,
+            state=state,
         )
         try:
             write_checkpoint(self.directory, checkpoint)
@@ -112,12 +125,7 @@ class Checkpoints:
         Raises:
             JobError: the trainer did not become what the checkpoint holds.
         """
-        for path, checkpoint in self._good():
-            if checkpoint.job.id != job.id:
-                continue
-            if checkpoint.job != job:
-                _log.warning("%s is not used: it is of another job with the id %s", path, job.id)
-                continue
+        for path, checkpoint in self._of(job):
             try:
                 trainer.load_state(checkpoint.state)
             except WireError as error:
@@ -127,6 +135,29 @@ class Checkpoints:
                 raise JobError(f"{path}: the trainer's parameters are not those of the checkpoint: delete the file")
             return checkpoint
         return None
+
+    def restore_parts(self, job: Job, use: Callable[[bytes | memoryview], None]) -> Checkpoint | None:
+        """Let a split job go on from checkpoints of this job. Returns the newest that can be used; None: there is none.
+
+        Args:
+            use: takes one after the other, the newest first; raises ConfigError or WireError for one that is none.
+        """
+        newest = None
+        for path, checkpoint in self._of(job):
+            try:
+                use(checkpoint.state)
+            except (ConfigError, WireError) as error:
+                _log.warning("%s is not used: %s", path, error)
+            else:
+                newest = newest or checkpoint
+        return newest
+
+    def _of(self, job: Job) -> Iterator[tuple[Path, Checkpoint]]:
+        for path, checkpoint in self._good():
+            if checkpoint.job == job:
+                yield path, checkpoint
+            elif checkpoint.job.id == job.id:
+                _log.warning("%s is not used: it is of another job with the id %s", path, job.id)
 
     def any(self) -> bool:
         """Whether there is anything that could be restored."""

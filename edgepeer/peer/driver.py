@@ -18,7 +18,7 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.machine import Machine
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Frame
+from edgepeer.wire.frames import PART, Frame, StateRequest
 
 __all__ = ["Driver", "Owner"]
 
@@ -45,6 +45,8 @@ class Owner(Protocol):
 
     def provide_state(self, effect: fx.ProvideState) -> None: ...
 
+    def part_wanted(self, peer: PeerId, name: str) -> None: ...
+
     def state_received(self, effect: fx.StateReceived) -> None: ...
 
     def behind(self, effect: fx.Behind) -> None: ...
@@ -62,6 +64,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._stopped = False
+        self._part_wanted = owner.part_wanted
         self._effects: dict[type[Any], Callable[[Any], None]] = {
             fx.Dial: lambda e: self._lines.dial(e.member),
             fx.CloseLink: lambda e: self._lines.hang_up(e.peer, e.reason, abrupt=e.abrupt),
@@ -141,6 +144,10 @@ class Driver:
         except Exception as error:
             self._fail(error)
 
+    def send(self, peer: PeerId, frame: Frame, payload: memoryview | bytes | None) -> None:
+        """Beside the protocol."""
+        self._lines.send(peer, frame, payload)
+
     # -- what the switchboard tells ----------------------------------------------------------------------------
 
     def link_up(self, peer: PeerId, incarnation: int) -> None:
@@ -168,4 +175,7 @@ class Driver:
         stored: bool,
         seconds: float,
     ) -> None:
+        if type(frame) is StateRequest and PART in frame.run:
+            self._part_wanted(peer, frame.run)  # of this peer alone: nothing that the protocol knows of
+            return
         self.dispatch(ev.FrameReceived(peer, frame, payload, payload_bytes, stored, seconds))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Self
@@ -27,6 +27,21 @@ __all__ = ["Metrics"]
 
 _ROLES: Final = ("parent", "child", "backup")
 _PATHS: Final = ("direct", "via", "relay", "none")
+_SPLIT: Final = {
+    "computed": ("split_iterations_computed", "Iterations of the split job, those that were done again included."),
+    "corrected": ("split_lines_corrected", "Wrong lines that were corrected, in the fleet."),
+    "damaged": ("split_lines_damaged", "Lines that were damaged on their way and made up for, in the fleet."),
+    "erased": ("split_contributions_erased", "Contributions that were missing and made up for, in the fleet."),
+    "odd": ("split_peers_odd", "Peers that went on from something else and did their step again, in the fleet."),
+    "regenerated": ("split_blocks_regenerated", "Blocks that were put together again from others', in the fleet."),
+    "scrubbed": ("split_blocks_scrubbed", "Blocks that a look at all weights found wrong, in the fleet."),
+    "restored": ("split_restores", "Times that the fleet went back to a checkpoint."),
+    "checkpoints": ("split_checkpoints", "Checkpoints that the fleet made."),
+    "injected": ("soft_errors_injected", "Soft errors that this peer was told to make, and has made."),
+    "found": ("soft_errors_found", "Those of them that were found."),
+    "harmless": ("soft_errors_harmless", "Those of them that are lost in rounding."),
+    "reverted": ("soft_errors_restored", "Those of them before which training went back."),
+}
 _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -50,6 +65,7 @@ class Metrics:
         self._evaluation: Evaluation | None = None
         self._peer: Peer | None = None
         self._checkpoints: Checkpoints | None = None
+        self._split: Mapping[str, int] = {}
         self.url = ""
         """Where they are served; empty if they aren't."""
 
@@ -121,6 +137,10 @@ class Metrics:
         if evaluation is not None:
             self._evaluation = evaluation
 
+    def split(self, numbers: Mapping[str, int]) -> None:
+        """How a split job stands: what the fleet and this peer have counted, and what it holds."""
+        self._split = numbers
+
     def aborted(self) -> None:
         """A round has ended without a result for this peer."""
         if self._rounds is not None:
@@ -147,6 +167,12 @@ class Metrics:
             ),
             "view_epoch": ("Epoch of the view; 0 outside of any.", view.epoch if view else 0),
             "view_size": ("Peers in the view, this one included.", view.size if view else 0),
+            "held_bytes": ("What this peer stores of a split job's model.", self._split.get("held_bytes", 0)),
+            "cell": ("Which node of the split this peer is; -1: none.", self._split.get("cell", -1)),
+            "soft_errors_undetected": (
+                "Soft errors that this peer was told to make and nobody has found yet, harmless ones left out.",
+                self._split.get("undetected", 0),
+            ),
             "broker_connected": ("Whether a broker is in reach.", int(peer.fabric.connected_now)),
         }
         for name, (text, value) in gauges.items():
@@ -177,6 +203,8 @@ class Metrics:
         }
         for name, (text, value) in counters.items():
             yield CounterMetricFamily(f"edgepeer_{name}", text, value)
+        for key, (name, text) in _SPLIT.items():
+            yield CounterMetricFamily(f"edgepeer_{name}", text, self._split.get(key, 0))
         yield from _links(peer.links)
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Iterable
-from typing import Final, Literal
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
-from edgepeer.fabric.documents import MAX_ERROR_CHARS, MAX_RECORDS, PeerReport, RoundRecord, Telemetry
+from edgepeer.fabric.documents import MAX_ERROR_CHARS, MAX_RECORDS, PeerReport, RoundRecord, SoftError, Telemetry
 from edgepeer.peer.api import Peer
 from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.outcome import Outcome
@@ -48,12 +49,16 @@ class RoundReporter:
         loss: float,
         evaluation: Evaluation | None,
         coordinator: bool,
+        counts: Mapping[str, int] = MappingProxyType({}),
+        made: tuple[SoftError, ...] = (),
     ) -> None:
         """A round is over, and its mean applied.
 
         Args:
             chunks: in how many the data are, if the round was coded.
             seconds: from the end of the round before.
+            counts: of a split job, by the names of the record's fields.
+            made: soft errors that this device has made on purpose since the round before.
         """
         phases = outcome.phases
         record = RoundRecord(
@@ -75,8 +80,9 @@ class RoundReporter:
             chunks=chunks,
             covered=len(outcome.chunks),
             error=outcome.error,
+            **counts,
         )
-        self._round_log.add(record, job=self._job.id, peer=self._peer.id, coordinator=coordinator)
+        self._round_log.add(record, job=self._job.id, peer=self._peer.id, coordinator=coordinator, made=made)
         self._metrics.committed(outcome, compute_seconds)
         self._metrics.learned(loss, evaluation)
         if chunks and not outcome.exact and coordinator:
@@ -108,8 +114,9 @@ class RoundReporter:
         evaluation: Evaluation | None,
         coordinator: bool,
         diverged: int,
+        split: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """Tell where this device stands in the job; see PeerReport."""
+        """Tell where this device stands in the job; see PeerReport. `split`: its fields that split jobs have."""
         traffic, before = self._peer.traffic, self._before
         report = PeerReport(
             job=self._job.id,
@@ -127,6 +134,7 @@ class RoundReporter:
             coordinator=coordinator,
             diverged=diverged,
             generation=str(view.generation) if (view := self._peer.view) is not None else "",
+            **split,
         )
         self._peer.fabric.publish_retained(self._peer.fabric.topics.report(self._job.id, self._peer.id), report)
 

@@ -15,7 +15,7 @@ from typing import BinaryIO, Self
 import msgspec
 
 from edgepeer.errors import ConfigError, WireError
-from edgepeer.fabric.documents import RoundRecord
+from edgepeer.fabric.documents import RoundRecord, SoftError
 
 __all__ = ["LoggedRound", "RoundLog", "read_round"]
 
@@ -30,6 +30,8 @@ class LoggedRound(RoundRecord, frozen=True, kw_only=True):
     """Who writes."""
     coordinator: bool
     """Whether it was the coordinator when the round ended."""
+    made: tuple[SoftError, ...] = ()
+    """Soft errors that this device has made on purpose since the line before."""
 
 
 def read_round(line: bytes) -> LoggedRound:
@@ -74,12 +76,14 @@ class RoundLog:
             self._file.close()
             self._file = None
 
-    def add(self, record: RoundRecord, *, job: str, peer: str, coordinator: bool) -> None:
+    def add(
+        self, record: RoundRecord, *, job: str, peer: str, coordinator: bool, made: tuple[SoftError, ...] = ()
+    ) -> None:
         """Write one line."""
         if self._file is None:
             return
         fields = {name: getattr(record, name) for name in RoundRecord.__struct_fields__}
-        line = msgspec.json.encode(LoggedRound(**fields, job=job, peer=peer, coordinator=coordinator))
+        line = msgspec.json.encode(LoggedRound(**fields, job=job, peer=peer, coordinator=coordinator, made=made))
         try:
             self._file.write(line + b"\n")
         except OSError as error:

@@ -20,11 +20,13 @@ from edgepeer.settings.types import CheckpointKeep as _CheckpointKeep
 from edgepeer.settings.types import DeviceSpeed as _DeviceSpeed
 from edgepeer.settings.types import EmulatedBroker as _EmulatedBroker
 from edgepeer.settings.types import Faults as _Faults
+from edgepeer.settings.types import Flips as _Flips
 from edgepeer.settings.types import Listen as _Listen
 from edgepeer.settings.types import LogLevel as _LogLevel
 from edgepeer.settings.types import Models as _Models
 from edgepeer.settings.types import Name as _Name
 from edgepeer.settings.types import Place as _Place
+from edgepeer.settings.types import SoftErrors as _SoftErrors
 from edgepeer.settings.types import Text as _Text
 from edgepeer.settings.types import says as _says
 from edgepeer.wire.protocols import STATIC_TIMEOUT_S, ProtocolName
@@ -32,6 +34,7 @@ from edgepeer.wire.protocols import STATIC_TIMEOUT_S, ProtocolName
 __all__ = [
     "COMMON",
     "MAX_MEMORY",
+    "MAX_PEERS",
     "BrokerSettings",
     "EmulateSettings",
     "ExportSettings",
@@ -45,6 +48,8 @@ __all__ = [
 
 MAX_MEMORY: Final = 2**24
 """MiB."""
+MAX_PEERS: Final = 64
+"""Of an emulation."""
 COMMON: Final = ("broker", "fabric", "log_level", "log_json")
 """Settings that the [common] table and EDGEPEER_<NAME> give to several verbs at once."""
 
@@ -142,6 +147,8 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
         _Place | None, _says("Serve Prometheus metrics there; on loopback, unless a host is named.")
     ] = None
     device_speed: _DeviceSpeed = "none"
+    soft_errors: _SoftErrors = ""
+    flip: _Flips = ()
 
     def __post_init__(self) -> None:
         if self.checkpoint_every and self.state_dir is None:
@@ -219,6 +226,31 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
             metavar="POLICY",
         ),
     ] = "exact"
+    split: Annotated[
+        Annotated[str, Meta(max_length=255)],
+        _says(
+            "Divide the model itself over the peers, a dense one trained by sgd, and let a round be an iteration. "
+            "codenet:m=5,n=4,t=1: matrices in 5 x 4 blocks, coded so that any wrong or missing line of blocks a step "
+            "is corrected; polydot:m=2,n=2,d=1; replicate:m=5,n=4,copies=3; abft:m=5,n=4; none:m=5,n=4, unprotected. "
+            "Without it, each peer has the whole model.",
+            metavar="SPLIT",
+        ),
+    ] = ""
+    guarantee: Annotated[
+        Literal["adversarial", "generic"],
+        _says("Of split codes: correct whatever errors there are, or as many again that don't conspire."),
+    ] = "adversarial"
+    scrub_every: Annotated[
+        Annotated[int, Meta(ge=0, le=100_000)],
+        _says("Of split jobs: look at all weights, and keep a checkpoint, every so many iterations; 0: at the end."),
+    ] = 10
+    l2: Annotated[
+        Annotated[float, Meta(ge=0, le=1000)], _says("Of split jobs: L2 regularization, half of this times |W|^2.")
+    ] = 0.0
+    sparsity: Annotated[
+        Annotated[str, Meta(max_length=63)],
+        _says("Of split autoencoders: keep hidden units quiet, rho=0.05,beta=3.", metavar="rho=X,beta=X"),
+    ] = ""
     eval_every: Annotated[
         Annotated[int, Meta(ge=1, le=100_000)], _says("Measure the test accuracy, or error, every so many rounds.")
     ] = 10
@@ -238,7 +270,10 @@ class TrainSettings(JobSettings, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "train"
 
-    peers: Annotated[Annotated[int, Meta(ge=1, le=4096)], _says("Start once so many peers are in.")] = 1
+    peers: Annotated[
+        Annotated[int, Meta(ge=1, le=4096)] | None,
+        _says("Start once so many peers are in; without it 1, or as many as the split has nodes."),
+    ] = None
     withdraw: Annotated[bool, _says("Start nothing: take back the job that the fabric has, and so stop it.")] = False
 
 
@@ -252,7 +287,10 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
         _EmulatedBroker, _says("embedded, mosquitto (both started here), or the URL of a running broker.")
     ] = "embedded"
     fabric: Annotated[_Name, _says("Fabric to use on that broker.")] = "emulation"
-    peers: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("Peers to start, each its own process.")] = 7
+    peers: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_PEERS)] | None,
+        _says("Peers to start, each its own process; without it 7, or what --split or --scenario takes."),
+    ] = None
     topology: Annotated[
         Literal["tree", "star"], _says("tree of that fan-out; star: all peers but the first are its children.")
     ] = "tree"
@@ -305,6 +343,15 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
     pause: Annotated[_Faults, _says("Freeze a peer, PEER@8..12.", **_FAULTS)] = ()
     slow: Annotated[_Faults, _says("Let a peer compute so many times slower, PEERx4@8..12.", **_FAULTS)] = ()
     broker_down: Annotated[_Faults, _says("Stop the broker, 10..30, and start it again, empty.", **_FAULTS)] = ()
+    flip: Annotated[
+        _Faults,
+        _says(
+            "A soft error in a split job: 3@50 flips a bit of a weight of node 3 in round 50; "
+            "3@50:kind=nan,place=product is another kind, elsewhere.",
+            **_FAULTS,
+        ),
+    ] = ()
+    soft_errors: _SoftErrors = ""
 
 
 class ExportSettings(VerbSettings, frozen=True, kw_only=True):

@@ -15,11 +15,13 @@ __all__ = [
     "DeviceSpeed",
     "EmulatedBroker",
     "Faults",
+    "Flips",
     "Listen",
     "LogLevel",
     "Models",
     "Name",
     "Place",
+    "SoftErrors",
     "Text",
     "says",
 ]
@@ -67,6 +69,26 @@ def says(description: str, **extra: Any) -> Meta:
 
 Faults = Annotated[tuple[Text, ...], Meta(max_length=256)]
 FAULTS: Final = {"metavar": "FAULT", "separator": ";", "allowed": "at most 256 faults, such as the help shows"}
+
+
+SoftErrors = Annotated[
+    Annotated[str, Meta(max_length=255)],
+    says(
+        "Make soft errors on purpose in split jobs, by chance: p=3e-4,steps=O1+O2+O3,kind=sparse; steps are O1 and O2 "
+        "(products), O3 (stored weights), encoding, decoded, activation, verdict; kinds sparse, garbage, flip, nan.",
+        metavar="p=X,...",
+    ),
+]
+Flips = Annotated[
+    Faults,
+    says(
+        "Make one on purpose, NODE@ROUND such as 3@50, or 3@50:kind=nan,place=stored; the peer that is that node "
+        "then does.",
+        metavar="NODE@ROUND",
+        separator=";",
+        allowed="at most 256 of NODE@ROUND, with semicolons between",
+    ),
+]
 
 
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], says("The least serious log line to show.")]

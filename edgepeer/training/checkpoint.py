@@ -74,7 +74,7 @@ class Checkpoint:
     digest: str
     """`state.parameter_digest` of the parameters."""
     state: bytes | memoryview
-    """Parameters and optimizer, for `Trainer.load_state`."""
+    """Parameters and optimizer, for `Trainer.load_state`; of a split job, one node's blocks (`split.part`)."""
 
 
 def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:

@@ -10,14 +10,14 @@ from edgepeer.coding.spec import parse_code
 from edgepeer.errors import ConfigError
 from edgepeer.training.form import Form
 from edgepeer.training.job import Job
-from edgepeer.training.split.dense import dense_network
+from edgepeer.training.split.dense import check_training, dense_network
 from edgepeer.training.split.named import parse_split
 from edgepeer.training.split.network import Network
 from edgepeer.training.split.strategy import Split
 from edgepeer.training.split.tail import WORDS
 from edgepeer.wire.codec import MAX_PAYLOAD_BYTES
 
-__all__ = ["choose_split"]
+__all__ = ["check_split", "choose_split"]
 
 _ONLY_SPLIT: Final = ("guarantee", "scrub_every", "l2", "sparsity")
 """What is nothing to other jobs."""
@@ -35,6 +35,21 @@ def choose_split(job: Job, form: Form, peers: int | None = None) -> tuple[Networ
             with this model, code, dataset, or so many peers.
         ModelError: the model can't be split, or does not fit the data.
     """
+    split = check_split(job, peers)
+    if split is None:
+        return None
+    network = dense_network(job, form)
+    split.fit(network)
+    _check_vectors(job, network, split)
+    return network, split
+
+
+def check_split(job: Job, peers: int | None = None) -> Split | None:
+    """The same as far as it does not depend on the data.
+
+    Raises:
+        ConfigError, ModelError: as `choose_split`.
+    """
     if not job.split:
         usual = Job(id=job.id)
         for name in _ONLY_SPLIT:
@@ -51,15 +66,13 @@ def choose_split(job: Job, form: Form, peers: int | None = None) -> tuple[Networ
             f"split = {job.split}: all peers need the same samples, and dataset {job.dataset} is each device's own; "
             "use npz:PATH, a file that all devices have"
         )
-    for name, there in (("wait_for", job.wait_for), ("peers", peers)):
+    for name, there in (("peers", peers), ("wait_for", job.wait_for)):
         if there is not None and there < split.nodes:
             raise ConfigError(
                 f"{name} = {there}: split {job.split} takes {split.nodes} peers; take {split.nodes} or more"
             )
-    network = dense_network(job, form)
-    split.fit(network)
-    _check_vectors(job, network, split)
-    return network, split
+    check_training(job)
+    return split
 
 
 def _check_vectors(job: Job, network: Network, split: Split) -> None:

@@ -3,13 +3,14 @@ codec.py; trailing fields of a newer peer are ignored."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
 from edgepeer.ids import Generation
 
 __all__ = [
+    "PART",
     "Abort",
     "Bye",
     "Call",
@@ -53,6 +54,8 @@ _Set = Annotated[bytes, msgspec.Meta(max_length=512)]
 _Done = Annotated[bytes, msgspec.Meta(max_length=4096)]
 _Rate = Annotated[float, msgspec.Meta(ge=0)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=2**53)]
+PART: Final = "/"
+"""No run has it in its name."""
 Dtype: TypeAlias = Literal["<f4", "<f8"]
 Cause: TypeAlias = Literal["mismatch", "timeout"]
 MetaWhat: TypeAlias = Literal["reduce_sent", "reduce_received", "reduce_request", "bcast_sent", "bcast_received"]
@@ -228,6 +231,7 @@ class StateRequest(_Header, frozen=True):
     """Send me the state of the run as of your last committed round."""
 
     run: _Text
+    """With PART in it: what the addressee alone has, by that name. Who asks for it need be in no view."""
 
 
 class State(_Header, frozen=True):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgepeer.emulation.jobs import make_job
+from edgepeer.emulation.jobs import make_job, peers_of
 from edgepeer.settings import EmulateSettings, TrainSettings
 from edgepeer.training.build import make_trainer
 from edgepeer.training.datasets import load_dataset
@@ -17,13 +17,14 @@ from edgepeer.training.sharding import shard_of
 def test_the_defaults_reach_95_percent_on_digits() -> None:
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     settings = EmulateSettings(trainer="numpy")
-    job = make_job(settings, wait_for=settings.peers)
+    peers = peers_of(settings)
+    job = make_job(settings, wait_for=peers)
     data = load_dataset(job.dataset)
-    assert settings.peers * job.batch_size <= len(data.x_train)
+    assert peers * job.batch_size <= len(data.x_train)
     trainer = make_trainer(job, data)
     shards = [
-        shard_of(data, position=position, peers=settings.peers, batch_size=job.batch_size, seed=job.seed)
-        for position in range(settings.peers)
+        shard_of(data, position=position, peers=peers, batch_size=job.batch_size, seed=job.seed)
+        for position in range(peers)
     ]
     gradient = np.zeros(trainer.size, np.float32)
     for number in range(1, job.rounds + 1):

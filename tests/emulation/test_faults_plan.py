@@ -39,6 +39,17 @@ def test_refusals(given: Given, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_soft_errors_are_of_nodes_that_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"flip = 3@50: only split jobs have soft errors: add --split, such as "):
+        make_plan({"flip": ["3@50"]}, peers=7, rounds=100)
+    with pytest.raises(ConfigError, match=r"flip = 12@50: node 12 is unknown: the split has 0 to 11"):
+        make_plan({"flip": ["12@50"]}, peers=13, rounds=100, nodes=12)
+    with pytest.raises(ConfigError, match=r"flip = 3@101: the job ends before that: must be in rounds 1 to 100"):
+        make_plan({"flip": ["3@101"]}, peers=13, rounds=100, nodes=12)
+    twice = {"flip": ["3@50", "3@50:kind=nan,place=product"], "kill": ["3@50"]}
+    assert len(make_plan(twice, peers=13, rounds=100, nodes=12)) == 3
+
+
 def test_a_broker_of_somebody_else_is_not_stopped() -> None:
     with pytest.raises(ConfigError, match=r"broker_down = 5\.\.10: only a broker that is started here can be stopped"):
         make_plan({"broker_down": ["5..10"]}, peers=7, rounds=100, own_broker=False)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from edgepeer.cli.emulate import VERB
 from edgepeer.emulation.faults.plan import plan_of
-from edgepeer.emulation.faults.scenarios import find_scenario, library
+from edgepeer.emulation.faults.scenarios import find_scenario, library, with_scenario
 from edgepeer.emulation.faults.texts import SHAPES, write
+from edgepeer.emulation.jobs import make_job, peers_of
 from edgepeer.errors import ConfigError
 from edgepeer.settings import EmulateSettings
 
@@ -19,8 +21,8 @@ def test_the_library() -> None:
     assert names == sorted(names)
     assert set(names) == {
         "broker-outage", "demo", "flaky-links", "kill-inner", "kill-leaf", "kill-root", "one-link",
-        "one-link-one-way", "partition", "pause-resume", "rolling-restart", "root-both-links", "straggler",
-        "two-parallel", "two-serial",
+        "one-link-one-way", "partition", "pause-resume", "rolling-restart", "root-both-links", "soft-errors",
+        "straggler", "two-parallel", "two-serial",
     }  # fmt: skip
     for scenario in library():
         assert scenario.about.endswith("."), scenario.name
@@ -33,15 +35,38 @@ def test_the_library() -> None:
 def test_each_can_happen_to_the_default_fleet_and_to_its_smallest(name: str) -> None:
     scenario = find_scenario(name)
     assert scenario in library()
-    for peers in {7, scenario.peers}:
-        assert plan_of(EmulateSettings(scenario=name, peers=peers, rounds=max(200, scenario.rounds)))
+    usual = with_scenario(EmulateSettings(scenario=name))
+    for peers in {peers_of(usual), scenario.peers}:
+        assert plan_of(replace(usual, peers=peers, rounds=max(200, scenario.rounds)))
     if scenario.rounds > 200:
         with pytest.raises(ConfigError, match=rf"needs {scenario.rounds} rounds or more: rounds = 200; add --rounds "):
             plan_of(EmulateSettings(scenario=name))
+    make_job(usual, wait_for=peers_of(usual))
     if scenario.peers > 1:
         said = rf"scenario = {name}: needs {scenario.peers} peers or more: peers = {scenario.peers - 1}"
         with pytest.raises(ConfigError, match=said):
-            plan_of(EmulateSettings(scenario=name, peers=scenario.peers - 1))
+            plan_of(replace(usual, peers=scenario.peers - 1))
+
+
+def test_settings_of_a_scenario_are_weaker_than_what_is_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('about = "Mine."\npeers = 9\n[settings]\nmodel = "linear"\nrounds = 30\n')
+    name = str(file)
+    found = with_scenario(EmulateSettings(scenario=name))
+    assert (found.model, found.rounds, found.peers) == ("linear", 30, 9)
+    found = with_scenario(EmulateSettings(scenario=name, model="mlp-plain", rounds=20, peers=8))
+    assert (found.model, found.rounds, found.peers) == ("mlp-plain", 20, 8)
+    plain = EmulateSettings(rounds=20)
+    assert with_scenario(plain) is plain
+
+
+def test_peers_that_nobody_has_counted() -> None:
+    assert peers_of(EmulateSettings()) == 7
+    assert peers_of(EmulateSettings(peers=3)) == 3
+    assert peers_of(EmulateSettings(split="codenet:m=2,n=2,t=1")) == 12
+    assert peers_of(with_scenario(EmulateSettings(scenario="soft-errors"))) == 13
+    with pytest.raises(ConfigError, match=r"^split = none:m=9,n=9: takes 81 peers, and an emulation has at most 64$"):
+        peers_of(EmulateSettings(split="none:m=9,n=9"))
 
 
 def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +93,10 @@ def test_a_file_and_flags_together(tmp_path: Path) -> None:
         ("peers = 0", "scenario bad: peers = 0: must be an integer from 1"),
         ("rounds = 0.5", "scenario bad: rounds = 0.5: must be an integer from 1"),
         ("peers = true", "scenario bad: peers = True: must be an integer from 1"),
-        ("Cut = []", f"scenario bad: Cut is unknown; allowed are about, peers, rounds, {', '.join(SHAPES)}"),
+        ("Cut = []", f"scenario bad: Cut is unknown; allowed are about, peers, rounds, settings, {', '.join(SHAPES)}"),
+        ("settings = 3", "scenario bad: settings must be a table, [settings]"),
+        ("[settings]\nreport = 'x'", "scenario bad: settings report is unknown; allowed are model, model_config, "),
+        ("[settings]\nrounds = 0", "rounds = 0 (from scenario bad): must be an integer from 1 to 100000"),
         ('kill = "4@20"', "scenario bad: kill must be a list of texts, such as kill = [...]"),
         ("kill = [4]", "scenario bad: kill must be a list of texts"),
         ('kill = ["4"]', "scenario bad: kill = 4: must be PEER@ROUND"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from edgepeer.emulation.faults.kinds import (
     BrokerDown,
     Cut,
     Fault,
+    Flip,
     Isolate,
     Kill,
     Partition,
@@ -24,6 +26,7 @@ from edgepeer.emulation.faults.kinds import (
 )
 from edgepeer.emulation.faults.texts import SHAPES, read, write
 from edgepeer.errors import ConfigError
+from edgepeer.training.split.faults import Kind, Place
 
 
 def number(index: int) -> Who:
@@ -48,6 +51,9 @@ EXAMPLES: dict[tuple[str, str], Fault] = {
     ("slow", "6x1.5@3..9"): Slow(peer=number(6), factor=1.5, span=Span("round", 3, 9)),
     ("broker_down", "10..30"): BrokerDown(span=Span("round", 10, 30)),
     ("isolate", "2@15..18"): Isolate(peer=number(2), span=Span("round", 15, 18)),
+    ("flip", "3@50"): Flip(node=3, span=Span("round", 50)),
+    ("flip", "13@1:kind=nan"): Flip(node=13, how="nan", span=Span("round", 1)),
+    ("flip", "0@7:kind=sparse,place=verdict"): Flip(node=0, how="sparse", place="verdict", span=Span("round", 7)),
     ("partition", "0,1,2|3,4,5,6@10..20"): Partition(
         sides=(tuple(map(number, (0, 1, 2))), tuple(map(number, (3, 4, 5, 6)))), span=Span("round", 10, 20)
     ),
@@ -112,6 +118,13 @@ faults: st.SearchStrategy[Fault] = (
     | st.builds(Restart, peer=peers, span=spans(lasts=False))
     | st.builds(Slow, peer=peers, factor=st.integers(1001, 100_000).map(lambda f: f / 1000), span=spans())
     | st.builds(BrokerDown, span=spans())
+    | st.builds(
+        Flip,
+        node=st.integers(0, 63),
+        how=st.sampled_from(get_args(Kind)),
+        place=st.sampled_from(get_args(Place)),
+        span=st.builds(Span, st.just("round"), st.integers(1, 10**6)),
+    )
 )
 
 
@@ -120,7 +133,10 @@ def test_what_is_written_can_be_read(fault: Fault) -> None:
     assert read(fault.kind, write(fault)) == fault
 
 
-@given(st.sampled_from(sorted(SHAPES)), st.text(alphabet="0123456789s@.-,>|x posrtleafbk\n٣", max_size=20) | st.text())
+@given(
+    st.sampled_from(sorted(SHAPES)),
+    st.text(alphabet="0123456789s@.-,>|x:= posrtleafbkindc\n٣", max_size=20) | st.text(),
+)
 def test_any_text_is_a_fault_or_refused_in_one_line(kind: str, text: str) -> None:
     try:
         fault = read(kind, text)
@@ -153,6 +169,17 @@ REFUSED = {
     ("slow", "6"): "must be PEERxFACTOR",
     ("broker_down", "x"): "must be FROM..TO",
     ("partition", "0,1@5.."): "must be sides",
+    (
+        "flip",
+        "3",
+    ): "flip = 3: must be NODE@ROUND, a node of the split from 0, then nothing or :kind=sparse|garbage|flip|nan",
+    ("flip", "root@3"): "must be NODE@ROUND",
+    ("flip", "3@5s"): "a soft error comes in a round: without s",
+    ("flip", "3@0"): "rounds are whole numbers from 1",
+    ("flip", "3@5:"): "must be NODE@ROUND",
+    ("flip", "3@5:kind=loud"): "must be NODE@ROUND",
+    ("flip", "3@5:kind=nan,kind=nan"): "must be NODE@ROUND",
+    ("flip", "3@5:place=nan"): "must be NODE@ROUND",
     ("partition", "0,1|1,2@5.."): "nobody can be on two sides",
     ("partition", "rest|rest@5.."): "only one side can be the rest",
     ("partition", "broker|rest@5.."): "the broker can't be a side of its own",

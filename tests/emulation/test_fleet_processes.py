@@ -13,7 +13,7 @@ from network_agents import DEADLINE_S
 from edgepeer.emulation import fleet as fleet_module
 from edgepeer.emulation.fleet import Fleet, peer_names
 from edgepeer.emulation.follow import run_job
-from edgepeer.emulation.jobs import make_job
+from edgepeer.emulation.jobs import make_job, peers_of
 from edgepeer.emulation.network import Mode, open_network
 from edgepeer.emulation.observe import observe
 from edgepeer.emulation.picture import Picture
@@ -34,7 +34,9 @@ def settings_for(mode: Mode, peers: int = 2) -> EmulateSettings:
 async def running(settings: EmulateSettings) -> AsyncIterator[tuple[Fleet, EmbeddedBroker]]:
     async with AsyncExitStack() as stack:
         try:
-            network = await stack.enter_async_context(open_network(peer_names(settings.peers), mode=settings.network))
+            network = await stack.enter_async_context(
+                open_network(peer_names(peers_of(settings)), mode=settings.network)
+            )
         except ConfigError as error:
             pytest.skip(str(error))
         broker = await stack.enter_async_context(EmbeddedBroker())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgepeer.emulation.jobs import fanout_of, make_job
+from edgepeer.emulation.jobs import fanout_of, make_job, peers_of
 from edgepeer.errors import ConfigError
 from edgepeer.settings import EmulateSettings, JobSettings, TrainSettings
 
@@ -97,7 +97,7 @@ def test_codes_that_can_not_be_had(fields: dict[str, str], said: str) -> None:
 def test_emulations_that_can_not_be_had(fields: dict[str, object], said: str) -> None:
     settings = EmulateSettings(**fields)  # type: ignore[arg-type]
     with pytest.raises(ConfigError) as caught:
-        make_job(settings, wait_for=settings.peers)
+        make_job(settings, wait_for=peers_of(settings))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -19,7 +19,7 @@ from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.documents import PeerReport
 from edgepeer.fabric.events import FabricEvent, JobSeen, ReportSeen, ViewSeen
-from edgepeer.peer import job_run
+from edgepeer.peer import run
 from edgepeer.peer.agent import run_agent
 from edgepeer.peer.checkpoints import Checkpoints
 from edgepeer.settings import PeerSettings
@@ -227,7 +227,7 @@ async def test_a_majority_goes_on_without_the_others(
 ) -> None:
     home, _ = uninterrupted
     then = power_failed(home, tmp_path / "then", p0=30, p1=30, p2=30)
-    monkeypatch.setattr(job_run, "REGATHER_S", 0.5)
+    monkeypatch.setattr(run, "REGATHER_S", 0.5)
     async with EmbeddedBroker() as fresh, Watcher.at(fresh) as watcher, devices(fresh, then, ("p0", "p2")):
         reports = await watcher.until_done("p0", "p2")
         assert reports["p0"].digest == reports["p2"].digest != ""
@@ -241,7 +241,7 @@ async def test_a_minority_waits(
 ) -> None:
     home, _ = uninterrupted
     then = power_failed(home, tmp_path / "then", p0=30, p1=30, p2=30)
-    monkeypatch.setattr(job_run, "REGATHER_S", 0.2)
+    monkeypatch.setattr(run, "REGATHER_S", 0.2)
     async with EmbeddedBroker() as fresh, Watcher.at(fresh) as watcher, devices(fresh, then, ("p1",)):
         await watcher.until(JOB)
         async with devices(fresh, then, ("p0", "p2")):

@@ -7,15 +7,18 @@ dead, does not hide them. What is still broken when the last round is done is me
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, Protocol
 
+from edgepeer.emulation.faults.flips import FlipFault
 from edgepeer.emulation.faults.kinds import (
     BrokerDown,
     Cut,
     Fault,
+    Flip,
     Isolate,
     Kill,
     Partition,
@@ -79,6 +82,8 @@ class Injector:
         self._running: dict[int, _Running] = {}
         self._killed: dict[int, FaultRecord] = {}
         self._records: dict[int, FaultRecord] = {}
+        self._flips: dict[int, FlipFault] = {}
+        """Soft errors whose time has come, and that nobody has written down yet."""
 
     async def accompany(self, job: Coroutine[Any, Any, JobResult]) -> JobResult:
         """Follow the job to its end, with all faults.
@@ -115,6 +120,7 @@ class Injector:
                     await self._lift(step.at)
                 else:  # may have to wait for traffic, and stands in nobody's way
                     lifting.add(tasks.create_task(self._lift(step.at), name=f"lift {write(self._faults[step.at])}"))
+            self._look_for_flips()
             await asyncio.sleep(_TICK_S)
         if lifting:
             await asyncio.wait(lifting)
@@ -123,6 +129,11 @@ class Injector:
         while not self._over.is_set():  # the last rounds of those who are behind
             self._refresh()
             await asyncio.sleep(_TICK_S)
+        self._refresh()
+        self._look_for_flips()
+        for at, flip in self._flips.items():
+            with _confirming(self._faults[at]):
+                flip.settle()
 
     def _has_begun(self) -> bool:
         if self._began is None:
@@ -141,15 +152,16 @@ class Injector:
 
     async def _inject(self, at: int) -> None:
         fault = self._faults[at]
-        try:
+        with _confirming(fault):
             running = self._make(fault)
             record = FaultRecord(fault=fault, target=running.target, begun=self._now())
             self._records[at] = record
             if fault.lasts:
                 self._running[at] = running
             await running.inject()
-        except Unconfirmed as reason:
-            raise JobError(f"fault {fault.kind} {write(fault)} was not confirmed: {reason}") from None
+        if isinstance(running, FlipFault):
+            self._flips[at] = running
+            return
         record.confirmed = running.confirmed
         if isinstance(fault, Kill):
             self._killed[at] = record
@@ -158,16 +170,25 @@ class Injector:
         self._tell(record.label)
 
     async def _lift(self, at: int) -> None:
-        fault, running, record = self._faults[at], self._running[at], self._records[at]
+        running, record = self._running[at], self._records[at]
         try:
-            await running.lift()
-        except Unconfirmed as reason:
-            raise JobError(f"fault {fault.kind} {write(fault)} was not confirmed: {reason}") from None
+            with _confirming(self._faults[at]):
+                await running.lift()
         finally:
             self._running.pop(at, None)
         self._refresh()
         record.ended, record.confirmed = self._now(), running.confirmed
         self._tell(f"{record.label}: over{record.evidence}")
+
+    def _look_for_flips(self) -> None:
+        for at, flip in list(self._flips.items()):
+            if flip.look():
+                del self._flips[at]
+                record = self._records[at]
+                record.target, record.confirmed = flip.target, flip.confirmed
+                # By its peer's own account; that its time had come may have been seen some rounds later.
+                record.begun = Instant(flip.confirmed["round"] - 1, record.begun.second)
+                self._tell(record.label)
 
     def _make(self, fault: Fault) -> _Running:
         scene = self._scene
@@ -187,6 +208,8 @@ class Injector:
                 return SlowFault(fault, name, scene)
             case BrokerDown():
                 return OutageFault(scene)
+            case Flip():
+                return FlipFault(fault, self._progress.made)
 
     def _latest_kill(self, who: Who) -> int:
         return max(at for at in self._killed if self._faults[at].subject == who)
@@ -211,3 +234,11 @@ class Injector:
             if isinstance(running, PaceFault | PauseFault | SlowFault):
                 running.release()
         self._running.clear()
+
+
+@contextlib.contextmanager
+def _confirming(fault: Fault) -> Iterator[None]:
+    try:
+        yield
+    except Unconfirmed as reason:
+        raise JobError(f"fault {fault.kind} {write(fault)} was not confirmed: {reason}") from None

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, TypeAlias
 
+from edgepeer.training.split.faults import Kind, Place
+
 __all__ = [
     "BROKER",
     "BrokerDown",
     "Cut",
     "Fault",
+    "Flip",
     "Isolate",
     "Kill",
     "Partition",
@@ -173,4 +176,17 @@ class BrokerDown(_Fault):
         return BROKER
 
 
-Fault: TypeAlias = Cut | Isolate | Partition | Kill | Restart | Pause | Slow | BrokerDown
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flip(_Fault):
+    """A soft error of a split job: numbers go wrong at whoever is that node then. The peer itself makes it."""
+
+    kind = "flip"
+    lasts = False
+
+    node: int
+    """Of the split, from 0."""
+    how: Kind = "flip"
+    place: Place = "stored"
+
+
+Fault: TypeAlias = Cut | Isolate | Partition | Kill | Restart | Pause | Slow | BrokerDown | Flip

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from edgepeer.emulation.faults.kinds import Fault, Slow
+from edgepeer.emulation.faults.kinds import Fault, Flip, Slow
 from edgepeer.emulation.faults.schedule import Instant
 from edgepeer.emulation.faults.texts import write
 
@@ -21,6 +21,7 @@ _WORDS: Final = {
     "pause": "{target} paused",
     "slow": "{target} {factor:g} times slower",
     "broker_down": "broker down",
+    "flip": "{how} error in {target}, {place}",
 }
 
 
@@ -58,8 +59,10 @@ class FaultRecord:
     @property
     def label(self) -> str:
         """In words, while it lasts."""
-        factor = self.fault.factor if isinstance(self.fault, Slow) else 1.0
-        return _WORDS[self.fault.kind].format(target=self.target, factor=factor)
+        fault = self.fault
+        factor = fault.factor if isinstance(fault, Slow) else 1.0
+        how, place = (fault.how, fault.place) if isinstance(fault, Flip) else ("", "")
+        return _WORDS[fault.kind].format(target=self.target, factor=factor, how=how, place=place)
 
     @property
     def evidence(self) -> str:

@@ -10,6 +10,7 @@ from edgepeer.emulation.faults.kinds import (
     BrokerDown,
     Cut,
     Fault,
+    Flip,
     Isolate,
     Kill,
     Partition,
@@ -19,6 +20,7 @@ from edgepeer.emulation.faults.kinds import (
 )
 from edgepeer.emulation.faults.scenarios import find_scenario
 from edgepeer.emulation.faults.texts import SHAPES, read, show, write
+from edgepeer.emulation.jobs import nodes_of, peers_of
 from edgepeer.emulation.network.base import EmulatedNetwork
 from edgepeer.errors import ConfigError
 from edgepeer.settings import EmulateSettings
@@ -33,10 +35,11 @@ def plan_of(settings: EmulateSettings) -> tuple[Fault, ...]:
         ConfigError: see `make_plan`; or there is no such scenario, or it wants more peers or rounds.
     """
     given = {kind: getattr(settings, kind) for kind in SHAPES}
+    peers = peers_of(settings)
     if settings.scenario is not None:
         scenario = find_scenario(settings.scenario)
-        for field in ("peers", "rounds"):
-            fewest, asked = getattr(scenario, field), getattr(settings, field)
+        for field, asked in (("peers", peers), ("rounds", settings.rounds)):
+            fewest = getattr(scenario, field)
             if asked < fewest:
                 raise ConfigError(
                     f"scenario = {scenario.name}: needs {fewest} {field} or more: {field} = {asked}; "
@@ -44,7 +47,7 @@ def plan_of(settings: EmulateSettings) -> tuple[Fault, ...]:
                 )
         given = {kind: (*scenario.faults.get(kind, ()), *own) for kind, own in given.items()}
     own_broker = settings.broker in ("embedded", "mosquitto")
-    return make_plan(given, peers=settings.peers, rounds=settings.rounds, own_broker=own_broker)
+    return make_plan(given, peers=peers, rounds=settings.rounds, own_broker=own_broker, nodes=nodes_of(settings))
 
 
 def possible(
@@ -70,25 +73,30 @@ def possible(
 
 
 def make_plan(
-    given: Mapping[str, Iterable[str]], *, peers: int, rounds: int, own_broker: bool = True
+    given: Mapping[str, Iterable[str]], *, peers: int, rounds: int, own_broker: bool = True, nodes: int = 0
 ) -> tuple[Fault, ...]:
     """The faults that the texts describe, by kind, in the order of their times.
 
     Args:
         peers, rounds: of the emulation.
         own_broker: whether the broker is ours to stop.
+        nodes: of the split; 0: the job isn't split.
 
     Raises:
         ConfigError: a text is none, or the faults can't all happen; one line with kind, text and what is allowed.
     """
     faults = [read(kind, text) for kind in SHAPES for text in given.get(kind, ())]
     faults.sort(key=lambda fault: (fault.span.unit, fault.span.start))
-    _check(faults, peers=peers, rounds=rounds, own_broker=own_broker)
+    _check(faults, peers=peers, rounds=rounds, own_broker=own_broker, nodes=nodes)
     return tuple(faults)
 
 
-def _check(faults: Sequence[Fault], *, peers: int, rounds: int, own_broker: bool) -> None:
+def _check(faults: Sequence[Fault], *, peers: int, rounds: int, own_broker: bool, nodes: int) -> None:
     for fault in faults:
+        if isinstance(fault, Flip) and not nodes:
+            raise _refusal(fault, "only split jobs have soft errors: add --split, such as codenet:m=2,n=2,t=1")
+        if isinstance(fault, Flip) and fault.node >= nodes:
+            raise _refusal(fault, f"node {fault.node} is unknown: the split has 0 to {nodes - 1}")
         for who in fault.concerns:
             if who.by == "number" and who.index >= peers:
                 raise _refusal(fault, f"peer {who.index} is unknown: must be 0 to {peers - 1}")

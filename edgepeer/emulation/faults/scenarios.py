@@ -4,6 +4,9 @@ about = "One link of the tree is cut in both directions, as in the thesis."
 peers = 4                    # the fewest that it makes sense with; optional
 rounds = 200                 # likewise
 cut = ["pos3-pos1@5..10"]    # as many kinds as wanted, each a list of what the flag of that name takes
+
+[settings]                   # what it takes besides, where nothing else is asked for; optional
+model = "linear"
 """
 
 from __future__ import annotations
@@ -11,18 +14,26 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
+from inspect import get_annotations
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from edgepeer.emulation.faults.texts import SHAPES, read
+from edgepeer.emulation.jobs import peers_of
 from edgepeer.errors import ConfigError
+from edgepeer.settings import EmulateSettings, JobSettings, settings_of
 
-__all__ = ["Scenario", "find_scenario", "library"]
+__all__ = ["Scenario", "find_scenario", "library", "with_scenario"]
 
 _SUFFIX: Final = ".toml"
 _MAX_FAULTS: Final = 1000
+_SETTINGS: Final = (
+    *(name for name in get_annotations(JobSettings) if name not in ("log_level", "timeout", "save", "report")),
+    *("topology", "fanout", "protocol", "device_speed", "link", "soft_errors"),
+)
+"""What a scenario may ask for."""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +49,25 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Likewise."""
     faults: Mapping[str, tuple[str, ...]]
     """By kind; all of them are well-formed."""
+    settings: Mapping[str, Any]
+    """Of the emulation; each is one that is allowed."""
+
+
+def with_scenario(settings: EmulateSettings) -> EmulateSettings:
+    """With what the scenario asks for, wherever a setting is as it is by default.
+
+    Raises:
+        ConfigError: there is no such scenario, or it is malformed.
+    """
+    if settings.scenario is None:
+        return settings
+    scenario = find_scenario(settings.scenario)
+    usual = settings_of(EmulateSettings)
+    news = {name: value for name, value in scenario.settings.items() if getattr(settings, name) == usual[name].default}
+    settings = msgspec.structs.replace(settings, **news)
+    if settings.peers is None and peers_of(settings) < scenario.peers:
+        settings = msgspec.structs.replace(settings, peers=scenario.peers)
+    return settings
 
 
 def find_scenario(name: str) -> Scenario:
@@ -74,7 +104,7 @@ def _parse(name: str, text: str) -> Scenario:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"scenario {name}: is not TOML: {error}") from None
-    about = table.pop("about", "")
+    about, asked = table.pop("about", ""), _settings(name, table.pop("settings", {}))
     fewest = {field: table.pop(field, 1) for field in ("peers", "rounds")}
     if not isinstance(about, str) or "\n" in about:
         raise ConfigError(f"scenario {name}: about must be one line of text")
@@ -84,7 +114,8 @@ def _parse(name: str, text: str) -> Scenario:
     for kind, given in table.items():
         if kind not in SHAPES:
             raise ConfigError(
-                f"scenario {name}: {_printable(kind)} is unknown; allowed are about, peers, rounds, {', '.join(SHAPES)}"
+                f"scenario {name}: {_printable(kind)} is unknown; allowed are about, peers, rounds, settings, "
+                f"{', '.join(SHAPES)}"
             )
         if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
             raise ConfigError(f"scenario {name}: {kind} must be a list of texts, such as {kind} = [...]")
@@ -96,7 +127,20 @@ def _parse(name: str, text: str) -> Scenario:
                 read(kind, each)
             except ConfigError as error:
                 raise ConfigError(f"scenario {name}: {error}") from None
-    return Scenario(name=name, about=about, **fewest, faults={kind: tuple(given) for kind, given in table.items()})
+    faults = {kind: tuple(given) for kind, given in table.items()}
+    return Scenario(name=name, about=about, **fewest, faults=faults, settings=asked)
+
+
+def _settings(name: str, table: object) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise ConfigError(f"scenario {name}: settings must be a table, [settings]")
+    known = settings_of(EmulateSettings)
+    for key in table:
+        if key not in _SETTINGS:
+            raise ConfigError(
+                f"scenario {name}: settings {_printable(key)} is unknown; allowed are {', '.join(_SETTINGS)}"
+            )
+    return {key: known[key].parse(value, f"scenario {name}") for key, value in table.items()}
 
 
 def _printable(text: str) -> str:

@@ -1,16 +1,18 @@
-"""Faults as text, as flags and scenario files have them: `3-1@5..10`, `4@20s`, `6x4`. `read` undoes `write`."""
+"""Faults as text, as flags and scenario files have them: `3-1@5..10`, `4@20s`, `6x4`, `3@50:kind=nan`. `read` undoes
+`write`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final, get_args
 
 from edgepeer.emulation.faults.kinds import (
     BROKER,
     BrokerDown,
     Cut,
     Fault,
+    Flip,
     Isolate,
     Kill,
     Partition,
@@ -22,10 +24,13 @@ from edgepeer.emulation.faults.kinds import (
     Who,
 )
 from edgepeer.errors import ConfigError
+from edgepeer.training.split.faults import Kind, Place
 
 __all__ = ["SHAPES", "read", "show", "write"]
 
 _WHO: Final = "a peer is a number, root, leaf or posN"
+_KINDS: Final[tuple[str, ...]] = get_args(Kind)
+_PLACES: Final[tuple[str, ...]] = get_args(Place)
 _WHEN: Final = "@FROM..TO or @FROM.. in rounds (5..10) or seconds (5s..10s)"
 SHAPES: Final[Mapping[str, str]] = {
     "cut": f"A-B (both directions) or A>B, then {_WHEN}; {_WHO}, or broker",
@@ -36,6 +41,8 @@ SHAPES: Final[Mapping[str, str]] = {
     "pause": f"PEER{_WHEN}; {_WHO}",
     "slow": f"PEERxFACTOR, as 6x4 for four times slower, then nothing or {_WHEN}; {_WHO}",
     "broker_down": "FROM..TO or FROM.. in rounds (10..30) or seconds (10s..30s)",
+    "flip": "NODE@ROUND, a node of the split from 0, then nothing or "
+    f":kind={'|'.join(_KINDS)},place={'|'.join(_PLACES)}",
 }
 """What each kind must look like, to stand after "must be"."""
 
@@ -79,6 +86,9 @@ def write(fault: Fault) -> str:
             return f"{show(peer)}@{_moment(fault.span.start, fault.span.unit)}"
         case Pause(peer=peer) | Isolate(peer=peer):
             return f"{show(peer)}{_when(fault.span)}"
+        case Flip(node=node, how=how, place=place):
+            told = [f"kind={how}"] * (how != "flip") + [f"place={place}"] * (place != "stored")
+            return f"{node}@{_moment(fault.span.start, fault.span.unit)}" + (f":{','.join(told)}" if told else "")
 
 
 def show(who: Who) -> str:
@@ -159,6 +169,25 @@ def _broker_down(text: str) -> Fault:
     return BrokerDown(span=_span("broker_down", text))
 
 
+def _flip(text: str) -> Fault:
+    where, found, how = text.partition(":")
+    node, _, _ = where.partition("@")
+    span = _at("flip", where)
+    if not (node.isascii() and node.isdigit() and len(node) < 5) or found > how:
+        raise _shape("flip")
+    if span.unit != "round":
+        raise _Wrong("a soft error comes in a round: without s")
+    told: dict[str, Any] = {}
+    for part in how.split(",") if how else ():
+        key, _, value = part.partition("=")
+        allowed = {"kind": _KINDS, "place": _PLACES}.get(key, ())
+        if key in told or value not in allowed:
+            raise _shape("flip")
+        told[key] = value
+    kind, place = told.get("kind", "flip"), told.get("place", "stored")
+    return Flip(node=int(node), how=kind, place=place, span=span)
+
+
 _READERS: Final[Mapping[str, Callable[[str], Fault]]] = {
     "cut": _cut,
     "isolate": _isolate,
@@ -168,6 +197,7 @@ _READERS: Final[Mapping[str, Callable[[str], Fault]]] = {
     "pause": _pause,
     "slow": _slow,
     "broker_down": _broker_down,
+    "flip": _flip,
 }
 
 

@@ -42,6 +42,8 @@ class Common(msgspec.Struct, kw_only=True):
     """How many iterations were reported to be over."""
     saved_at: _Natural = 0
     """Of the last checkpoint."""
+    below: _Natural = 0
+    """Of which checkpoints the next muster asks: of fewer iterations than this; 0: of any."""
     tries: _Natural = 0
     """Restores since then."""
     scrubs: _Natural = 0

@@ -18,7 +18,7 @@ from edgepeer.training.split.keras_config import DenseLayer, dense_layers
 from edgepeer.training.split.network import Network
 from edgepeer.training.split.sparsity import parse_sparsity
 
-__all__ = ["dense_network"]
+__all__ = ["check_training", "dense_network"]
 
 _OF_LOSS = {"crossentropy": "softmax", "binary_crossentropy": "sigmoid"}
 
@@ -60,12 +60,30 @@ def dense_network(job: Job, form: Form) -> Network:
     )
 
 
-def _built_in(model: str, form: Form) -> list[DenseLayer]:
+def check_training(job: Job) -> None:
+    """Refuse what can be done with no data.
+
+    Raises:
+        ConfigError, ModelError: as `dense_network`.
+    """
+    _sgd(job.optimizer)
+    parse_schedule(job.schedule, rounds=job.rounds)
+    if job.sparsity:
+        parse_sparsity(job.sparsity)
+    if not job.model_config:
+        _require_built_in(job.model)
+
+
+def _require_built_in(model: str) -> None:
     if model not in DENSE_NETWORKS:
         raise ModelError(
             f"model {model!r}: can't be split; take {', '.join(DENSE_NETWORKS)}, or a Keras model of Dense layers as "
             "JSON (--model-config)"
         )
+
+
+def _built_in(model: str, form: Form) -> list[DenseLayer]:
+    _require_built_in(model)
     network = DENSE_NETWORKS[model]
     hidden = [DenseLayer(model, width, "relu", True, 0.0, network.dropout) for width in network.hidden]
     return [*hidden, DenseLayer(model, form.outputs, "linear", True, 0.0)]

@@ -87,7 +87,7 @@ class Program:
         evaluate_every, checkpoint_every, scrub_every: iterations from one to the next; 0: only at the end.
         patience: so many restores without a checkpoint in between, and it gives up.
         injector: makes soft errors.
-        saved: node and bytes of the newest checkpoint, if there is one from a former life (`saved`).
+        saved: node and bytes of checkpoints from a former life (`saved`), newest first.
 
     Raises:
         ConfigError: the network can't be divided so, or a number is negative.
@@ -107,7 +107,7 @@ class Program:
         scrub_every: int = 0,
         patience: int = 100,
         injector: Injector | None = None,
-        saved: tuple[int, bytes] | None = None,
+        saved: Sequence[tuple[int, bytes]] = (),
     ) -> None:
         if min(iterations, evaluate_every, checkpoint_every, scrub_every, patience) < 0:
             raise ConfigError(
@@ -125,7 +125,10 @@ class Program:
         self._patience = patience
         self._common = Common(holders=[""] * split.nodes)
         self._agenda: deque[Phase] = deque([Muster()])
-        self._saved = self._claimed(saved)
+        claims = [self._claimed(*each) for each in saved]
+        self._saved = claims[0] if claims else None
+        self._older = claims[1:]
+        """For the case that others don't have the newest."""
         self._digest: Digest = ABSENT
         self._before: Digest = ABSENT
         self._passing: Passing | None = None
@@ -469,23 +472,34 @@ class Program:
         common.score, common.scored = (0.0, 0.0, 0.0), 0
         self._agenda = deque([Muster()])
 
-    def _claimed(self, saved: tuple[int, bytes] | None) -> Claim | None:
-        if saved is None:
-            return None
-        cell = Cell(self.network, self.split, saved[0], blank=True)
-        cell.unpack(saved[1])
-        return Claim(cell.node, cell.iteration, saved[1])
+    def _claimed(self, node: int, state: bytes) -> Claim:
+        cell = Cell(self.network, self.split, node, blank=True)
+        cell.unpack(state)
+        return Claim(node, cell.iteration, state)
+
+    def _offered(self) -> Claim | None:
+        """The newest checkpoint of those that are asked for."""
+        below = self._common.below
+        found = (each for each in (self._saved, *self._older) if each is not None)
+        return next((each for each in found if not below or each.iteration < below), None)
 
     def _claim(self) -> tuple[int, int] | None:
         """Node, and iteration: what this peer could start from. The beginning is everybody's."""
-        if self._saved is not None:
-            return self._saved.node, self._saved.iteration
+        if (offered := self._offered()) is not None:
+            return offered.node, offered.iteration
         return (self.cell.node, 0) if self.cell is not None else None
 
     def _gather(self, rows: Array) -> None:
         """Start from the newest iteration of which there is enough."""
         common = self._common
-        start = assemble(self.split, claims_in(rows, common.contributors), common.contributors)
+        claims = claims_in(rows, common.contributors)
+        start = assemble(self.split, claims, common.contributors)
+        newest = max((iteration for iteration, _ in claims.values()), default=0)
+        if start is not None and newest and not start.iteration:
+            common.below = newest  # of which there is not enough, for some had not kept it yet: the one before
+            self._agenda.append(Muster())
+            return
+        common.below, saved = 0, self._offered()
         if start is None:
             there = len(common.contributors)
             common.waiting = (
@@ -496,16 +510,15 @@ class Program:
             return
         common.waiting = ""
         common.holders = list(start.holders)
-        common.iteration = common.saved_at = start.iteration
+        common.iteration = common.ended = common.saved_at = start.iteration
         self.injector.restored(start.iteration)
-        self.cell, saved = None, self._saved
+        self.cell, self._older = None, []
         if self.me in start.holders:
             node = start.holders.index(self.me)
             self.cell = Cell(self.network, self.split, node, blank=node in start.blank, iteration=start.iteration)
             if saved is not None and (saved.node, saved.iteration) == (node, start.iteration):
                 self._unpack(self.cell, saved)
-        if saved is not None and saved.iteration != start.iteration:
-            self._saved = None
+        self._saved = saved if saved is not None and saved.iteration == start.iteration else None
         vacant = [node for node, peer in enumerate(start.holders) if not peer]
         blank = sorted(start.blank)
         self._between(self._mends(range(stores(self.network)), blank, vacant) if blank else [])
@@ -537,7 +550,9 @@ class Program:
         common, arrays = Common.unpack(state, self.split.nodes, stores(self.network))
         passing = self._passing_of(common, arrays)
         self._common, self._agenda, self._passing = common, deque(common.agenda), passing
-        self._digest, self._last, self._saved = common.digest, None, None
+        self._digest, self._last = common.digest, None
+        if not (isinstance(common.agenda[0], Muster) and not common.counts.computed):
+            self._saved, self._older = None, []  # else nothing has been done yet, and they may be what it takes
         node = common.holders.index(self.me) if self.me in common.holders else None
         self.cell = None
         if node is not None:
@@ -600,7 +615,7 @@ class Program:
         common = self._common
         small = (
             f"{self._before} {common.iteration} {list(self._agenda)} {common.holders} {common.verdict} "
-            f"{common.missing} {common.saved_at} {common.tries} {common.scrubs}"
+            f"{common.missing} {common.saved_at} {common.tries} {common.scrubs} {common.below}"
         )
         if isinstance(seen, Seen) and seen.reading is None:
             return digest_of(small, seen.rows)

@@ -1,0 +1,146 @@
+"""The blocks of a split job's model, of all peers that have some: asked for one by one, or from files."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from edgepeer.emulation.observe import observe
+from edgepeer.emulation.picture import Picture
+from edgepeer.emulation.result import JobResult
+from edgepeer.errors import WireError
+from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.topics import Group
+from edgepeer.processes import os_reason
+from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
+from edgepeer.training.split.part import Part, name_of_part, unpack_part
+from edgepeer.transport.base import Channel
+from edgepeer.transport.tcp import TcpTransport
+from edgepeer.wire.frames import Frame, Hello, Ping, State, StateRequest
+
+__all__ = ["parts_from_files", "parts_from_fleet"]
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 8
+_DIAL_S: Final = 5.0
+_PING_S: Final = 0.2
+_LIMIT_BYTES: Final = 4 << 30
+
+
+async def parts_from_fleet(broker: str, fabric: str, result: JobResult, *, timeout: float) -> list[Part]:
+    """Ask each peer that has finished a split job for its blocks. Who does not answer is left out.
+
+    Args:
+        timeout: seconds in which nothing comes from a peer, after which it is given up.
+
+    Raises:
+        FabricError: the broker can't be reached.
+    """
+    picture = Picture()
+    async with observe(BrokerAddress.parse(broker), fabric, picture.take, interests=Group.PEERS):
+        pass
+    holders = [peer for peer in result.done if result.reports[peer].cell >= 0 and peer in picture.peers]
+    hello = Hello(fabric=fabric, peer=f"saver-{secrets.token_hex(6)}", incarnation=1)
+    name = name_of_part(result.job)
+    few = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(peer: str) -> Part | None:
+        async with few:
+            for address in picture.peers[peer].addresses:
+                try:
+                    return unpack_part(await _Asking(hello, peer, name).ask(address, timeout=timeout))
+                except (OSError, WireError) as error:  # TimeoutError is one
+                    reason = os_reason(error) if isinstance(error, OSError) else str(error)
+                    _log.warning("%s at %s does not hand over its blocks: %s", peer, address, reason)
+        return None
+
+    return [part for part in await asyncio.gather(*map(ask, holders)) if part is not None]
+
+
+class _Asking:
+    """A connection with one peer, for one question. A `transport.base.Receiver`."""
+
+    def __init__(self, hello: Hello, peer: str, name: str) -> None:
+        self._hello = hello
+        self._peer = peer
+        self._name = name
+        self._buffer = bytearray()
+        self._received = 0
+        self._moved = time.monotonic()
+        self._found: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def ask(self, address: str, *, timeout: float) -> bytes:
+        """The peer's answer.
+
+        Raises:
+            OSError: it can't be had.
+        """
+
+        def accept(channel: Channel) -> _Asking:
+            channel.send(msgspec.structs.replace(self._hello, wanted=self._peer))
+            channel.send(StateRequest(run=self._name))
+            return self
+
+        channel = await TcpTransport().dial(address, accept, timeout=_DIAL_S)
+        try:
+            while not self._found.done():
+                if time.monotonic() - self._moved > timeout:
+                    raise TimeoutError(f"nothing has come for {timeout:g} s")
+                await asyncio.wait([self._found], timeout=_PING_S)
+                channel.send(Ping(waiting=False))  # who is silent is hung up on
+            return self._found.result()
+        finally:
+            channel.close("that was all")
+
+    def sink(self, frame: Frame, payload_bytes: int) -> memoryview | None:
+        if not isinstance(frame, State) or frame.run != self._name or frame.offset != self._received:
+            return None
+        if frame.offset == 0:
+            if frame.total > _LIMIT_BYTES:
+                return None
+            self._buffer = bytearray(frame.total)
+        elif frame.total != len(self._buffer):
+            return None
+        return memoryview(self._buffer)[frame.offset : frame.offset + payload_bytes]
+
+    def admits(self, frame: Frame, payload_bytes: int) -> bool:
+        return True  # a view: small, and of no interest here
+
+    def received(
+        self, frame: Frame, payload: memoryview | None, payload_bytes: int, stored: bool, seconds: float
+    ) -> None:
+        if stored and isinstance(frame, State):
+            self._received, self._moved = frame.offset + payload_bytes, time.monotonic()
+            if self._received == frame.total and not self._found.done():
+                self._found.set_result(bytes(self._buffer))
+
+    def closed(self, reason: str) -> None:
+        if not self._found.done():
+            self._found.set_exception(ConnectionError(reason))
+
+
+async def parts_from_files(homes: Sequence[Path], result: JobResult) -> list[Part]:
+    """The blocks after a split job's last round, from the checkpoints in the state directories of peers on this
+    machine."""
+    return [
+        part for home in homes if (part := await asyncio.to_thread(_part_in, home / "checkpoints", result)) is not None
+    ]
+
+
+def _part_in(directory: Path, result: JobResult) -> Part | None:
+    try:
+        for path in list_checkpoints(directory)[:1]:
+            checkpoint = read_checkpoint(path)
+            if checkpoint.job.id == result.job.id and checkpoint.round == result.rounds:
+                return unpack_part(checkpoint.state)
+    except (OSError, WireError) as error:
+        _log.warning("%s", error)
+    return None

@@ -1,0 +1,203 @@
+"""The life of one job on one device, whatever it trains: build, begin or join, train, tell of the end, retire.
+
+The state of the run is everybody's own when the run begins, comes from the newest checkpoint when a whole fleet starts
+again, and from a neighbour for whoever joins later or has less, so that all peers go on from the same bits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from abc import ABC, abstractmethod
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from edgepeer.errors import EdgepeerError, JobError
+from edgepeer.ids import Generation
+from edgepeer.peer.api import Peer
+from edgepeer.peer.checkpoints import Checkpoints
+from edgepeer.peer.code_in_use import CodeInUse
+from edgepeer.peer.metrics import Metrics
+from edgepeer.peer.pacing import Pacing
+from edgepeer.peer.reporting import RoundReporter
+from edgepeer.peer.round_log import RoundLog
+from edgepeer.peer.run_state import RunState
+from edgepeer.training.job import Job
+
+if TYPE_CHECKING:
+    from edgepeer.settings import PeerSettings
+
+__all__ = ["REGATHER_S", "RETIRE_S", "Device", "Restored", "Run"]
+
+_log = logging.getLogger(__name__)
+
+RETIRE_S: Final = 600.0
+"""How long after its end a job stays announced if nobody withdraws it: who wants the model may have a slow link."""
+REGATHER_S: Final = 10.0
+"""How long a fleet that starts again waits for all of its peers, before a majority is enough."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """What a device has for its jobs, one after the other."""
+
+    peer: Peer
+    settings: PeerSettings
+    worker: Executor
+    """Does one thing at a time: computes, and writes what is to stay."""
+    round_log: RoundLog
+    checkpoints: Checkpoints
+    metrics: Metrics
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restored:
+    """What a device goes on from, of a former life."""
+
+    peers: int
+    """How many there were."""
+    after: int
+    """The job's last round that this device has kept."""
+    round: int = 0
+    """The last round of the run whose state is in use here; 0: the run's rounds begin anew ..."""
+    of: Generation | None = None
+    """... and the generation that it ended in."""
+
+
+class Run(ABC):
+    """A device's part in one job."""
+
+    def __init__(self, device: Device, job: Job, pacing: Pacing) -> None:
+        self._peer = device.peer
+        self._job = job
+        self._settings = device.settings
+        self._worker = device.worker
+        self._checkpoints = device.checkpoints
+        self._pacing = pacing
+        self._code: CodeInUse | None = None
+        """None: rounds are not coded."""
+        self._diverged = 0
+        """The first round whose loss was not finite, the same at all peers; 0: there was none."""
+        self._state = RunState(device.peer, job.id, device.worker, pack=self._pack, load=self._load)
+        self._rounds = RoundReporter(device.peer, job, device.round_log, device.metrics)
+
+    # -- what is the job's own -------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def _prepare(self) -> None:
+        """Get ready for the first round; whoever joins does it before it is waited for."""
+
+    @abstractmethod
+    def _pack(self) -> bytes:
+        """The state, for a neighbour. In the worker's thread."""
+
+    @abstractmethod
+    def _load(self, state: memoryview) -> None:
+        """Go on from a neighbour's. In the worker's thread. Raises WireError: it is none of this job."""
+
+    @abstractmethod
+    def _restore(self) -> Restored | None:
+        """Go on from this device's newest checkpoint, if there is one. In the worker's thread."""
+
+    @abstractmethod
+    async def _train(self) -> None:
+        """All rounds."""
+
+    @abstractmethod
+    async def _finish(self) -> None:
+        """Tell of the end."""
+
+    @abstractmethod
+    def _report(self, state: str, *, error: str = "") -> None:
+        """Tell where this device stands."""
+
+    # -- what all have ---------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Take part until cancelled.
+
+        Raises:
+            JobError: this device can't do the job; has been reported.
+        """
+        self._report("starting")
+        failure: BaseExceptionGroup | None = None
+        self._state.open()
+        try:
+            await self._prepare()
+            self._peer.come_back()  # if it has stood aside meanwhile: the others need not wait for the model
+            restored = await self._restored()
+            async with asyncio.TaskGroup() as tasks:
+                serving = tasks.create_task(self._state.serve())
+                asking = tasks.create_task(self._ask_for_run(restored))
+                await self._train()
+                asking.cancel()
+                await self._finish()
+                await asyncio.sleep(RETIRE_S)
+                if self._leads:
+                    self._peer.fabric.publish_retained(self._peer.fabric.topics.job, None)
+                await serving
+        except* Exception as group:
+            failure = group  # raised here, early releases of Python 3.11 would put it in a group
+        if failure is not None:
+            raise self._failed(failure) from failure
+
+    async def hand_over(self) -> None:
+        """Having failed, give the state that is here to whoever asks, and may need it to go on. Until cancelled."""
+        await self._state.hand_over()
+
+    def close(self) -> None:
+        """The job is over, or withdrawn."""
+        self._state.close()
+        self._peer.want_run(None)
+        self._peer.use_code(None)
+
+    def _failed(self, error: BaseException) -> JobError:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if not isinstance(error, EdgepeerError):
+            _log.error("job %s failed", self._job.id, exc_info=error)
+        text = str(error) if isinstance(error, EdgepeerError) else f"{type(error).__name__}: {error}"
+        line = " ".join(text.split())
+        self._report("failed", error=line)
+        return JobError(line)
+
+    async def _restored(self) -> Restored | None:
+        """What this device goes on from, if it has a checkpoint, and the fleet is not at work already."""
+        if not await self._state.in_worker(self._checkpoints.any):
+            return None
+        while True:
+            count = self._peer.bell.count
+            if (view := self._peer.view) is not None:
+                break
+            await self._peer.bell.wait(count)
+        if view.run == self._job.id and view.first_round > 1:
+            return None  # where the fleet is, its rounds may have gone another way than ours
+        restored = await self._state.in_worker(self._restore)
+        if restored is not None and restored.round:
+            self._state.applied = restored.round
+        return restored
+
+    async def _ask_for_run(self, restored: Restored | None) -> None:
+        """Ask the coordinator to let the run begin."""
+        job = self._job
+        self._peer.use_code(None if self._code is None else job.code, job.wait)
+        if restored is None:
+            self._peer.want_run(job.id, job.wait_for)
+            return
+        # A majority must come: else two parts of a fleet might go on, each with a model of its own.
+        everybody = restored.peers
+        _log.info("job %s: goes on after round %d, when its %d peers are there", job.id, restored.after, everybody)
+        for peers in (everybody, everybody // 2 + 1):
+            self._peer.want_run(job.id, peers, have=restored.round, of=restored.of)
+            self._peer.bell.ring()  # the run may have begun before: then this was what it waited for
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REGATHER_S):
+                    while self._peer.view is None or self._peer.view.run != job.id:
+                        await self._peer.bell.wait(self._peer.bell.count)
+                    return
+
+    @property
+    def _leads(self) -> bool:
+        return self._peer.view is not None and self._peer.view.coordinator == self._peer.id

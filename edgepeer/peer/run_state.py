@@ -1,0 +1,143 @@
+"""The state of a run at one device: which round it is of, given to neighbours that ask, and taken from one.
+
+What a state is, its owner knows: how to pack it, and how to put another's to use. Both block, and belong into the
+worker's thread, which does one thing at a time: so no round can come between a state and its number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Final, TypeVar
+
+from edgepeer.errors import JobError, WireError
+from edgepeer.ids import PeerId
+from edgepeer.peer.api import Peer
+from edgepeer.topology.view import View
+
+__all__ = ["RunState"]
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_NONE: Final = -1
+
+
+class RunState:
+    """Of one run at one peer.
+
+    Args:
+        run: its name.
+        pack: the state as bytes.
+        load: puts a state to use; raises WireError if it is none of this run.
+    """
+
+    def __init__(
+        self, peer: Peer, run: str, worker: Executor, *, pack: Callable[[], bytes], load: Callable[[memoryview], None]
+    ) -> None:
+        self.applied = _NONE
+        """The last round in the state; -1 before there is one that counts."""
+        self._peer = peer
+        self._run = run
+        self._worker = worker
+        self._pack = pack
+        self._put_to_use = load
+        self._incoming: tuple[int, memoryview] | None = None
+        self._wanted: dict[PeerId, int] = {}
+        self._packed: tuple[int, bytes] | None = None
+
+    def open(self) -> None:
+        """Hear of who needs the state, and of the one that was asked for."""
+        self._peer.on_state, self._peer.on_state_wanted = self._on_state, self._on_state_wanted
+
+    def close(self) -> None:
+        """The run is over for this peer."""
+        self._peer.on_state = self._peer.on_state_wanted = None
+
+    def _on_state(self, run: str, number: int, state: memoryview) -> None:
+        if run == self._run:
+            self._incoming = number, state
+            self._peer.bell.ring()
+
+    def _on_state_wanted(self, peer: PeerId, run: str, number: int) -> None:
+        if run == self._run:
+            self._wanted[peer] = number
+            self._peer.bell.ring()
+
+    async def in_worker(self, call: Callable[[], _T]) -> _T:
+        """Let the worker do it."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, call)
+
+    # -- giving and taking -----------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Give the state to neighbours that ask, and take the one that was asked for. Until cancelled.
+
+        Raises:
+            JobError: the state that has come does not fit what is here.
+        """
+        while True:
+            count = self._peer.bell.count
+            if self._incoming is not None:
+                await self._load(*self._incoming)
+            elif not await self._give():
+                await self._peer.bell.wait(count)
+
+    async def hand_over(self) -> None:
+        """Having failed, give the state that is here to whoever asks, and may need it to go on. Until cancelled."""
+        try:
+            while True:
+                count = self._peer.bell.count
+                if not await self._give():
+                    await self._peer.bell.wait(count)
+        except Exception as error:  # of the job's own code: whatever was wrong with it may be wrong with its state
+            _log.warning("job %s: its state can't be handed on: %s", self._run, error)
+        await asyncio.Event().wait()
+
+    async def _give(self) -> bool:
+        """Give the state to one that has asked for it. Returns whether there was one, and the state was here."""
+        ready = next((peer for peer, number in self._wanted.items() if 0 <= number <= self.applied), None)
+        if ready is None:
+            return False
+        del self._wanted[ready]
+        if self._packed is None or self._packed[0] != self.applied:
+            self._packed = await self.in_worker(lambda: (self.applied, self._pack()))
+        number, state = self._packed
+        self._peer.give_state(ready, self._run, number, state)
+        return True
+
+    async def _load(self, number: int, state: memoryview) -> None:
+        try:
+            await self.in_worker(lambda: self._put_to_use(state))
+        except WireError as error:
+            raise JobError(f"the run's state does not fit the model here: {error}") from error
+        self._incoming = None
+        self.applied = number
+        self._peer.adopt(self._run, number)
+        self._peer.bell.ring()
+
+    def lost(self) -> None:
+        """What is here is not what the others have: a neighbour's state is wanted in its place."""
+        self.applied, self._packed = _NONE, None
+        self._peer.lose_state()
+
+    # -- rounds ----------------------------------------------------------------------------------------------
+
+    async def in_step(self) -> View:
+        """Wait until this peer is in the run, and its state is that after the last committed round."""
+        while True:
+            count = self._peer.bell.count
+            view = self._peer.view
+            if view is not None and view.run == self._run:
+                if self._peer.committed == 0 != self.applied:
+                    self.applied = 0  # the run begins here: this peer's state is everybody's
+                    self._peer.bell.ring()
+                if self.applied == self._peer.committed - self._peer.missed >= 0:
+                    return view
+            await self._peer.bell.wait(count)
+
+    def is_due(self, number: int) -> bool:
+        """Whether this is still the round that comes next here."""
+        return self.applied == self._peer.committed - self._peer.missed == number - 1

@@ -1,0 +1,158 @@
+"""The rounds of a split program over a peer: what it brings is added up along the tree, and what comes out it takes.
+
+    program.contribute()  ->  Peer.allreduce  ->  program.settle()          one after the other, until it is done
+
+What the program computes, it computes in the worker's thread; the event loop goes on meanwhile. Who falls behind, or
+finds that it has gone on from something else than the others, takes a neighbour's state (`RunState`) and follows; its
+blocks of weights come from the others' in the next rounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from edgepeer.errors import ContributionMismatch, FellBehind, JobError, LeftFabric, NotReady, OutOfStep, RoundTimeout
+from edgepeer.peer.api import Peer
+from edgepeer.peer.outcome import Outcome
+from edgepeer.peer.run_state import RunState
+from edgepeer.protocol.effects import Phases
+from edgepeer.topology.view import View
+from edgepeer.training.split.program import Ended, Program
+
+__all__ = ["Iteration", "SplitRounds"]
+
+_log = logging.getLogger(__name__)
+WAIT_S: Final = 0.5
+"""From one look at who is there to the next, as long as too few are."""
+_NO_TIME: Final = Phases()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Iteration:
+    """One that is over."""
+
+    ended: Ended
+    outcome: Outcome
+    """Of its last round; but `round` is the iteration, and the times are those of all its rounds together."""
+    seconds: float
+    """From the end of the one before."""
+    compute_seconds: float
+
+
+class SplitRounds:
+    """Of one program at one peer.
+
+    Args:
+        state: what neighbours are given, and whoever has fallen behind takes.
+        rest: awaited after each contribution has been computed, with when that began: emulates a slower device.
+        failed: told of rounds that had no result for this peer.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        program: Program,
+        state: RunState,
+        *,
+        rest: Callable[[float, View], Awaitable[None]] | None = None,
+        failed: Callable[[int, Exception], None] = lambda number, error: None,
+    ) -> None:
+        self._peer = peer
+        self._program = program
+        self._state = state
+        self._rest = rest
+        self._failed = failed
+        self._started = time.monotonic()
+        self._computed = 0.0
+        self._reduced = 0.0
+        self._phases = _NO_TIME
+        self._waits = ""
+
+    async def iterations(self) -> AsyncIterator[Iteration]:
+        """All of them, as they end.
+
+        Raises:
+            JobError: the run can't go on.
+            Undecodable: too much was wrong or missing, as often as the program has patience.
+        """
+        program, state = self._program, self._state
+        first = True
+        while not self._over():
+            view = await state.in_step()
+            if self._over():
+                return
+            if first:
+                first, self._started = False, time.monotonic()
+            number = state.applied + 1
+            try:
+                began = time.monotonic()
+                vector = await state.in_worker(program.contribute)
+                if self._rest is not None:
+                    await self._rest(began, view)
+                self._computed += time.monotonic() - began
+                if not state.is_due(number):
+                    continue  # out of the view and in again meanwhile, with the others' state
+                outcome = await self._peer.allreduce(vector)
+            except (FellBehind, LeftFabric, NotReady) as error:
+                self._failed(number, error)
+                continue
+            except (ContributionMismatch, RoundTimeout) as error:
+                self._failed(number, error)
+                state.applied = number  # given up by all: the state after it is what it was before
+                raise JobError(str(error)) from error
+            if outcome.round != number:
+                raise JobError(f"round {outcome.round} came out where round {number} was due")
+            ended = await self._settle(number, outcome)
+            self._peer.bell.ring()
+            if program.waiting:
+                await self._wait()
+            if ended is not None:
+                yield self._iteration(ended, outcome)
+
+    def _over(self) -> bool:
+        return self._program.done
+
+    async def _settle(self, number: int, outcome: Outcome) -> Ended | None:
+        program, state = self._program, self._state
+        contributors = tuple(map(str, outcome.contributors))
+
+        def settle() -> Ended | None:
+            ended = program.settle(outcome.vector, contributors)
+            state.applied = number  # in this thread: nobody is to be given a state with another's number
+            return ended
+
+        began = time.monotonic()
+        try:
+            return await state.in_worker(settle)
+        except OutOfStep as error:
+            _log.warning("reseeded: %s", error)
+            state.lost()
+            return None
+        finally:
+            self._computed += time.monotonic() - began
+            self._reduced += outcome.seconds
+            self._phases = _together(self._phases, outcome.phases)
+
+    async def _wait(self) -> None:
+        """Rounds that only ask who is there need not follow each other closely."""
+        if self._program.waiting != self._waits:
+            self._waits = self._program.waiting
+            _log.warning("%s", self._waits)
+        await asyncio.sleep(WAIT_S)
+
+    def _iteration(self, ended: Ended, last: Outcome) -> Iteration:
+        now = time.monotonic()
+        outcome = dataclasses.replace(last, round=ended.iteration, seconds=self._reduced, phases=self._phases)
+        found = Iteration(ended=ended, outcome=outcome, seconds=now - self._started, compute_seconds=self._computed)
+        self._started, self._computed, self._reduced, self._phases = now, 0.0, 0.0, _NO_TIME
+        return found
+
+
+def _together(one: Phases, other: Phases) -> Phases:
+    return Phases(*(a + b for a, b in zip(dataclasses.astuple(one), dataclasses.astuple(other), strict=True)))

@@ -1,0 +1,308 @@
+"""One split job on one device: this peer's blocks of the model, and its part in the rounds that train it.
+
+The state of the run is what all peers have in common, without any weights. A device's checkpoints hold its own blocks
+alone. When a whole fleet starts again, each says which blocks it has, and all go on from the newest iteration of which
+there is enough.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from numpy.typing import NDArray
+
+from edgepeer.errors import ConfigError, JobError
+from edgepeer.fabric.documents import SoftError
+from edgepeer.ids import PeerId
+from edgepeer.peer.pacing import Pacing
+from edgepeer.peer.run import Device, Restored, Run
+from edgepeer.peer.split_rounds import Iteration, SplitRounds
+from edgepeer.topology.view import View
+from edgepeer.training.datasets import Dataset, load_dataset
+from edgepeer.training.form import Form
+from edgepeer.training.job import Job
+from edgepeer.training.losses import form_of
+from edgepeer.training.sharding import Shard, shard_of
+from edgepeer.training.split.faults import Fault, Injected, Injector, SoftErrors, parse_flip, parse_soft_errors
+from edgepeer.training.split.part import Part, name_of_part, pack_part, unpack_part
+from edgepeer.training.split.phases import Work
+from edgepeer.training.split.program import Program
+from edgepeer.training.split_choice import choose_split
+from edgepeer.training.state import pack_run_state, unpack_run_state
+from edgepeer.training.trainer import Evaluation
+
+if TYPE_CHECKING:
+    from edgepeer.settings import PeerSettings
+
+__all__ = ["SplitRun", "batches_of", "planned_errors"]
+
+_log = logging.getLogger(__name__)
+Array = NDArray[Any]
+
+
+class SplitRun(Run):
+    """This device's part in one split job."""
+
+    def __init__(self, device: Device, job: Job, pacing: Pacing) -> None:
+        super().__init__(device, job, pacing)
+        self._metrics = device.metrics
+        self._program: Program | None = None
+        self._make: Callable[[Sequence[tuple[int, bytes]]], Program] | None = None
+        self._form: Form | None = None
+        self._shard: Shard | None = None
+        self._written = 0
+        """The iteration of the last checkpoint on the disk."""
+        self._evaluation: Evaluation | None = None
+        self._logged = 0
+        """How many soft errors are in the record of rounds."""
+        self._told: tuple[object, ...] = ()
+
+    def close(self) -> None:
+        super().close()
+        self._peer.on_part_wanted = None
+
+    # -- before the first round ----------------------------------------------------------------------------
+
+    async def _prepare(self) -> None:
+        job, settings, peer = self._job, self._settings, self._peer
+        dataset = settings.dataset or job.dataset
+        if settings.protocol != "ft-tree":
+            raise ConfigError(f"split = {job.split}: rounds of protocol {settings.protocol} can't do it; use ft-tree")
+        injector = _injector(settings, peer.id)
+
+        def build() -> Program:
+            data = load_dataset(dataset, data_dir=settings.data_dir)
+            self._form = form_of(data, job.loss)
+            chosen = choose_split(msgspec.structs.replace(job, dataset=dataset), self._form)
+            assert chosen is not None  # else it were no split job
+            network, split = chosen
+            batches = batches_of(data, job)
+            self._shard = _shard_of(data, job)
+
+            def make(saved: Sequence[tuple[int, bytes]]) -> Program:
+                return Program(
+                    peer.id,
+                    network,
+                    split,
+                    batches,
+                    iterations=job.rounds,
+                    test=(data.x_test, data.y_test),
+                    evaluate_every=job.eval_every,
+                    # A look at all weights is what makes a checkpoint dear: where nothing was wrong, one is made.
+                    checkpoint_every=job.scrub_every,
+                    scrub_every=job.scrub_every,
+                    injector=injector,
+                    saved=saved,
+                )
+
+            self._make = make
+            return make(())
+
+        self._program = await self._state.in_worker(build)
+
+    # -- the state of the run --------------------------------------------------------------------------------
+
+    def _restore(self) -> Restored | None:
+        assert self._make is not None
+        make = self._make
+
+        parts: list[tuple[int, bytes]] = []
+
+        def use(packed: bytes | memoryview) -> None:
+            part = unpack_part(packed)
+            self._program = make([*parts, (part.node, part.blocks)])
+            parts.append((part.node, part.blocks))
+
+        found = self._checkpoints.restore_parts(self._job, use)
+        return None if found is None else Restored(peers=len(found.members), after=found.round)
+
+    def _load(self, state: memoryview) -> None:
+        diverged, common = unpack_run_state(state)
+        self._require_program().load_state(common)
+        self._diverged = diverged
+
+    def _pack(self) -> bytes:
+        return pack_run_state(self._diverged, self._require_program().state())
+
+    def _require_program(self) -> Program:
+        if self._program is None:
+            raise JobError("the model is not divided yet")
+        return self._program
+
+    # -- rounds ----------------------------------------------------------------------------------------------
+
+    async def _train(self) -> None:
+        program, job = self._require_program(), self._job
+        if self._diverged and job.stop_on_nan:
+            return
+        rounds = SplitRounds(self._peer, program, self._state, rest=self._rest, failed=self._rounds.failed)
+        self._report("running")
+        async for iteration in rounds.iterations():
+            ended = iteration.ended
+            self._evaluation = ended.evaluation or self._evaluation
+            if not self._diverged and not math.isfinite(ended.loss):
+                self._diverged = ended.iteration
+                self._report("running")
+                _log.warning("job %s: the loss of round %d is not finite: it diverges", job.id, ended.iteration)
+            await self._keep()
+            self._tell(iteration)
+            if self._diverged and job.stop_on_nan:
+                return
+
+    async def _rest(self, began: float, view: View) -> None:
+        """As long as a slower device would take: for a step, its part of a batch's time."""
+        program, job = self._require_program(), self._job
+        if isinstance(program.phase, Work):
+            share, node = 1 / len(program.network.steps()), program.node or 0
+            number = program.iteration + 1
+            await self._pacing.rest(began, round_=number, chunk=node, seed=job.seed, among=view.ids, share=share)
+
+    async def _keep(self) -> None:
+        """Write the newest checkpoint to the disk, if it is due there."""
+        program, view, every = self._require_program(), self._peer.view, self._checkpoints.every
+        part = self._part()
+        if part is None or view is None or not every:
+            return
+        new = part.iteration - self._written
+        if new >= every or (new and program.done):
+            self._written = part.iteration
+            digest = program.digest()
+            await self._state.in_worker(
+                lambda: self._checkpoints.save_part(self._job, part.iteration, pack_part(part), view, digest=digest)
+            )
+
+    def _part(self) -> Part | None:
+        """The newest checkpoint of the own blocks."""
+        program = self._program
+        if program is None or program.saved is None or self._form is None:
+            return None
+        node, iteration, blocks = program.saved
+        return Part(node=node, iteration=iteration, form=self._form, blocks=blocks)
+
+    def _on_part_wanted(self, peer: PeerId, name: str) -> None:
+        """Somebody who is no part of the run puts the model together, now that it is trained."""
+        part = self._part()
+        if name == name_of_part(self._job) and part is not None and self._require_program().done:
+            self._peer.give_part(peer, name, part.iteration, pack_part(part))
+
+    async def _finish(self) -> None:
+        program = self._require_program()
+        await self._keep()
+        await self._state.in_worker(lambda: self._checkpoints.mark_over(self._job.id, "done"))
+        await self._rounds.flush()
+        self._peer.on_part_wanted = self._on_part_wanted
+        self._report("done", digest=program.digest(), evaluation=self._evaluation)
+
+    # -- reports ---------------------------------------------------------------------------------------------
+
+    def _tell(self, iteration: Iteration) -> None:
+        counts = self._counts()
+        made = self._require_program().injector.record[self._logged :]
+        self._logged += len(made)
+        assert self._shard is not None
+        samples = float(len(self._shard.within(iteration.ended.iteration)))
+        self._rounds.committed(
+            dataclasses.replace(iteration.outcome, weight=samples),
+            seconds=iteration.seconds,
+            compute_seconds=iteration.compute_seconds,
+            loss=iteration.ended.loss,
+            evaluation=iteration.ended.evaluation,
+            coordinator=self._leads,
+            counts=counts,
+            made=tuple(map(_made, made)),
+        )
+        standing = self._standing()
+        self._metrics.split({**standing, **counts, "reverted": standing["restored"]})
+        told = (standing["held_bytes"], standing["cell"], standing["injected"], standing["undetected"])
+        if told != self._told:
+            self._told = told
+            self._report("running")
+
+    def _counts(self) -> dict[str, int]:
+        """By the names of RoundRecord."""
+        counts = self._require_program().counts
+        same = {name: getattr(counts, name) for name in counts.__struct_fields__ if name != "lines"}
+        return {"corrected": counts.lines, **same}
+
+    def _standing(self) -> dict[str, Any]:
+        """By the names of PeerReport."""
+        program = self._program
+        if program is None:
+            return {}
+        node = program.node
+        return {
+            "held_bytes": program.held_bytes,
+            "cell": -1 if node is None else node,
+            **program.injector.struck._asdict(),
+        }
+
+    def _report(self, state: str, *, error: str = "", digest: str = "", evaluation: Evaluation | None = None) -> None:
+        program, standing = self._program, self._standing()
+        if program is not None:
+            self._metrics.split({**standing, **self._counts(), "reverted": standing["restored"]})
+        self._rounds.report(
+            state,  # type: ignore[arg-type]  # one of the four literals, always
+            error=error,
+            round_=program.iteration if program is not None else 0,
+            digest=digest,
+            parameters=sum(map(math.prod, map(program.network.shape, range(program.network.layers))))
+            if program is not None
+            else 0,
+            samples=0,
+            evaluation=evaluation,
+            coordinator=self._leads,
+            diverged=self._diverged,
+            split=standing,
+        )
+
+
+def _made(error: Injected) -> SoftError:
+    where = error.where
+    return SoftError(round=where.iteration + 1, node=where.node, step=where.step, place=where.place, kind=error.kind)
+
+
+def batches_of(data: Dataset, job: Job) -> Callable[[int], tuple[Array, Array]]:
+    """The batch of each iteration, from 0 on, the same at all peers: all walk over all samples."""
+    shard = _shard_of(data, job)
+
+    def batch(iteration: int) -> tuple[Array, Array]:
+        rows = shard.batch(iteration + 1)
+        return data.x_train[rows], data.y_train[rows]
+
+    return batch
+
+
+def _shard_of(data: Dataset, job: Job) -> Shard:
+    return shard_of(data, position=0, peers=1, batch_size=job.batch_size, seed=job.seed)
+
+
+def planned_errors(settings: PeerSettings) -> tuple[SoftErrors | None, list[Fault]]:
+    """The soft errors that a device is told to make: by chance, and at stated rounds, of which the first is 1.
+
+    Raises:
+        ConfigError: a text names none.
+    """
+    chance = parse_soft_errors(settings.soft_errors) if settings.soft_errors else None
+    faults = []
+    for text in settings.flip:
+        fault = parse_flip(text)
+        if not fault.iteration:
+            raise ConfigError(f"flip {text!r}: rounds count from 1")
+        faults.append(dataclasses.replace(fault, iteration=fault.iteration - 1))
+    return chance, faults
+
+
+def _injector(settings: PeerSettings, peer: str) -> Injector | None:
+    """What makes them; None where none are wanted."""
+    chance, faults = planned_errors(settings)
+    if chance is None and not faults:
+        return None
+    told = "; ".join(filter(None, (settings.soft_errors, *settings.flip)))
+    _log.warning("soft errors are made on purpose here: %s", told)
+    return Injector(chance, faults, seed=zlib.crc32(peer.encode()))

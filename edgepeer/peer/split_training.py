@@ -1,0 +1,140 @@
+"""Split training for a program with a network and data of its own: one call, that all peers make alike."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edgepeer.errors import ConfigError
+from edgepeer.peer.api import Peer
+from edgepeer.peer.run_state import RunState
+from edgepeer.peer.split_rounds import SplitRounds
+from edgepeer.peer.tasks import task_group
+from edgepeer.peer.worker import Worker
+from edgepeer.training.split.counts import Counts
+from edgepeer.training.split.faults import Fault, Injected, Injector, SoftErrors
+from edgepeer.training.split.named import parse_split
+from edgepeer.training.split.network import Network
+from edgepeer.training.split.program import Program
+from edgepeer.training.trainer import Evaluation
+
+__all__ = ["SplitOutcome", "train_split"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SplitOutcome:
+    """What split training comes to at one peer."""
+
+    node: int | None
+    """Which of the split's nodes this peer was at the end; None: a spare."""
+    cell: bytes | None = field(repr=False)
+    """Its blocks, for `edgepeer.training.split.assemble`; None: it has none."""
+    held_bytes: int
+    """What the blocks take in memory."""
+    losses: tuple[float, ...]
+    """Mean loss of the batch in each iteration that this peer has seen, before its update."""
+    evaluation: Evaluation | None
+    """Of the held-out data at the end; None where there were none."""
+    counts: Counts
+    """What was wrong in the whole fleet, and what became of it."""
+    soft_errors: tuple[Injected, ...]
+    """Those that this peer was told to make."""
+    digest: str
+    """Of what all peers have in common: the same at all of them."""
+
+
+async def train_split(
+    peer: Peer,
+    network: Network,
+    split: str,
+    batches: Callable[[int], tuple[Array, Array]],
+    *,
+    iterations: int,
+    peers: int = 0,
+    test: tuple[Array, Array] | None = None,
+    evaluate_every: int = 0,
+    scrub_every: int = 10,
+    guarantee: str = "adversarial",
+    soft_errors: SoftErrors | None = None,
+    faults: Sequence[Fault] = (),
+    on_iteration: Callable[[int, float], None] | None = None,
+) -> SplitOutcome:
+    """Train a dense network that is divided over the peers, each of which holds its blocks of weights and no others.
+
+    All peers call it with the same network, split, batches and numbers. A peer that comes later, or again, takes the
+    place of one that is gone; peers beyond the split's nodes are spares. To be awaited by one call of a peer at a time,
+    and not together with `allreduce`.
+
+    Args:
+        network: what is trained, and how.
+        split: how it is divided, such as "codenet:m=5,n=4,t=1" (`edgepeer.training.split.named`).
+        batches: x and y of an iteration, from 0 on, as `Network.batch` takes them; the same at all peers.
+        iterations: how many.
+        peers: so many must be there before the first; 0: as many as the split has nodes.
+        test: x and y that are held out, for `evaluate_every` and the end.
+        scrub_every: iterations from one look at all weights, and checkpoint, to the next; 0: only at the end.
+        guarantee: adversarial: correct whatever errors there are; generic: more of those that don't conspire.
+        soft_errors, faults: make errors on purpose, by chance at this peer, or at stated times at whoever holds a node.
+        on_iteration: told the number of each iteration that is over, and its loss.
+
+    Raises:
+        ConfigError: the network can't be divided so, or a number makes no sense.
+        JobError: the run can't go on.
+        Undecodable: too much was wrong or missing, again and again.
+    """
+    if guarantee not in ("adversarial", "generic"):
+        raise ConfigError(f"guarantee = {guarantee!r}: must be adversarial or generic")
+    divided = parse_split(split, network.dtype, guarantee)  # type: ignore[arg-type]  # looked at above
+    if 0 < peers < divided.nodes:
+        raise ConfigError(f"peers = {peers}: split {split} has {divided.nodes} nodes and takes as many peers or more")
+    program = Program(
+        peer.id,
+        network,
+        divided,
+        batches,
+        iterations=iterations,
+        test=test,
+        evaluate_every=evaluate_every,
+        checkpoint_every=scrub_every,
+        scrub_every=scrub_every,
+        injector=Injector(soft_errors, faults, seed=zlib.crc32(peer.id.encode())),
+    )
+    # Peers that differ in any of this are of different runs, and would wait for each other.
+    about = f"{network} {split} {guarantee} {iterations} {evaluate_every} {scrub_every} {test is None}"
+    run = f"split-{hashlib.blake2b(about.encode(), digest_size=8).hexdigest()}"
+    losses: list[float] = []
+    evaluation: Evaluation | None = None
+    async with Worker() as worker:
+        state = RunState(peer, run, worker, pack=program.state, load=program.load_state)
+        state.open()
+        try:
+            async with task_group() as tasks:
+                serving = tasks.create_task(state.serve())
+                peer.want_run(run, peers or divided.nodes)
+                async for iteration in SplitRounds(peer, program, state).iterations():
+                    losses.append(iteration.ended.loss)
+                    evaluation = iteration.ended.evaluation or evaluation
+                    if on_iteration is not None:
+                        on_iteration(iteration.ended.iteration, iteration.ended.loss)
+                serving.cancel()
+        finally:
+            state.close()
+            peer.want_run(None)
+    saved = program.saved
+    return SplitOutcome(
+        node=program.node,
+        cell=None if saved is None else saved[2],
+        held_bytes=program.held_bytes,
+        losses=tuple(losses),
+        evaluation=evaluation,
+        counts=program.counts,
+        soft_errors=tuple(program.injector.record),
+        digest=program.digest(),
+    )

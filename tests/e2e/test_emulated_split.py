@@ -1,0 +1,108 @@
+"""`edgepeer emulate --split`: real processes that hold blocks of a network, compute wrong, die and are cut off, and
+come to what training without all that comes to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_programs import Program, edgepeer
+
+JOB = ("emulate", "--model", "mlp-plain", "--optimizer", "sgd", "--learning-rate", 0.3, "--batch-size", 32)
+CODE = ("--split", "codenet:m=2,n=2,t=1")
+
+
+async def run(home: Path, *arguments: object) -> tuple[Program, dict[str, Any]]:
+    """An emulation that ends well, and its report."""
+    async with edgepeer(*arguments, "--report", "out", home=home) as program:
+        assert await program.end(180) == 0, program.everything()
+    report: dict[str, Any] = json.loads((home / "out" / "report.json").read_text())
+    assert len(set(report["parameter_digests"].values())) == 1
+    return program, report
+
+
+@pytest.mark.slow
+async def test_errors_and_a_killed_peer_change_nothing(tmp_path: Path) -> None:
+    """The same job, clean and with wrong numbers and a crash, on twelve peers and one to spare."""
+    rounds = ("--rounds", 40, "--eval-every", 20, "--network", "none")
+    _, clean = await run(tmp_path, *JOB, *CODE, *rounds)
+    flips = ("3@5:kind=garbage,place=product", "7@9:kind=nan", "11@13:kind=garbage", "0@17:place=verdict", "6@38")
+    faults = [part for flip in flips for part in ("--flip", flip)]
+    program, hurt = await run(tmp_path, *JOB, *CODE, *rounds, "--peers", 13, *faults, "--kill", "leaf@20")
+
+    assert hurt["final"]["loss"] == pytest.approx(clean["final"]["loss"], rel=1e-3)
+    assert hurt["final"]["accuracy"] == pytest.approx(clean["final"]["accuracy"], abs=0.005)
+    split = hurt["split"]
+    assert split["injected"] == 5
+    assert (split["undetected"], split["restores"]) == (0, 0)
+    assert split["corrected"] >= 2
+    assert split["regenerated"] >= 2
+    assert [fault["kind"] for fault in hurt["faults"]] == ["flip", "flip", "flip", "flip", "kill", "flip"]
+    assert all(fault["confirmed"] for fault in hurt["faults"])
+    assert len(hurt["parameter_digests"]) == 12
+
+    assert clean["split"]["injected"] == clean["split"]["corrected"] == clean["split"]["restores"] == 0
+    held = clean["split"]["held_bytes_per_peer"]
+    assert sorted(clean["split"]["cells"].values()) == list(range(12))
+    assert all(0 < count < 0.26 * clean["split"]["model_bytes"] for count in held.values()), "nobody has a whole matrix"
+    assert any("split codenet:m=2,n=2,t=1: 12 nodes, 13 peers, 1 to spare" in line for line in program.out)
+    assert any(line.split()[:3] == ["soft", "errors", "5"] for line in program.out)
+
+
+@pytest.mark.slow
+async def test_the_scenario(tmp_path: Path) -> None:
+    """Links are cut by a firewall where there is one for this user; else that fault is left out."""
+    arguments = ("emulate", "--scenario", "soft-errors", "--skip-impossible")
+    program, report = await run(tmp_path, *arguments)
+    split = report["split"]
+    assert report["final"]["accuracy"] > 0.9
+    assert split["split"] == "codenet:m=2,n=2,t=1"
+    assert split["injected"] >= 8
+    assert split["undetected"] == 0
+    assert split["corrected"] >= 4
+    assert split["regenerated"] >= 4
+    kinds = [fault["kind"] for fault in report["faults"]]
+    assert kinds.count("flip") == 8
+    assert kinds.count("kill") == 1
+    assert kinds.count("cut") == 1 or any("left out cut" in line for line in program.out)
+
+
+@pytest.mark.slow
+async def test_without_protection_nobody_finds_anything_and_the_job_says_so(tmp_path: Path) -> None:
+    arguments = (*JOB, "--split", "none:m=2,n=2", "--rounds", 12, "--network", "none", "--flip", "1@5:kind=garbage")
+    async with edgepeer(*arguments, home=tmp_path) as program:
+        assert await program.end(120) == 1, program.everything()
+    (line,) = [line for line in program.err if line.startswith("edgepeer: ")]
+    assert "nobody has found 1 soft errors (1 of p" in line
+    assert "weights may be wrong" in line
+
+
+REFUSED = [
+    ((*JOB, *CODE, "--peers", 7), "peers = 7: split codenet:m=2,n=2,t=1 takes 12, "),
+    ((*JOB, "--split", "codenet:m=6,n=9"), "split = codenet:m=6,n=9: takes 84 peers, and an emulation has at most 64"),
+    ((*JOB, "--split", "hamming"), "split = 'hamming': there is no split 'hamming', only none, codenet, "),
+    ((*JOB, *CODE, "--flip", "12@3"), "flip = 12@3: node 12 is unknown: the split has 0 to 11"),
+    ((*JOB, *CODE, "--flip", "1@201"), "flip = 1@201: the job ends before that: must be in rounds 1 to 200"),
+    ((*JOB, *CODE, "--flip", "1@3:kind=loud"), "flip = 1@3:kind=loud: must be NODE@ROUND"),
+    ((*JOB, "--flip", "1@3"), "flip = 1@3: only split jobs have soft errors: add --split"),
+    ((*JOB, "--soft-errors", "p=1e-3"), "soft_errors = p=1e-3: only split jobs have them: add --split"),
+    ((*JOB, *CODE, "--soft-errors", "p=2"), "p = 2.0 is no probability"),
+    (("emulate", *CODE, "--optimizer", "adam"), "adam"),
+    ((*JOB, *CODE, "--model", "cnn"), "cnn"),
+    ((*JOB, *CODE, "--code", "cyclic:s=1"), "code = cyclic:s=1"),
+    ((*JOB, *CODE, "--dataset", "local:x.npz"), "local:x.npz"),
+    ((*JOB, *CODE, "--protocol", "ring"), "protocol ring"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), REFUSED, ids=[said for _, said in REFUSED])
+async def test_refusals(arguments: tuple[object, ...], said: str, tmp_path: Path) -> None:
+    (tmp_path / "x.npz").touch()
+    async with edgepeer(*arguments, home=tmp_path) as program:
+        assert await program.end() == 2, program.everything()
+    (line,) = program.err
+    assert line.startswith("edgepeer: ")
+    assert said in line
+    assert program.out == []
