@@ -5,7 +5,7 @@
 
 Each matrix of weights is in 2 x 2 blocks, coded so that one wrong or missing line of blocks a step is put right: four
 peers would do without errors, eight more make up for them. On the way, peers are made to err: a product that is noise,
-a weight with a flipped bit, a NaN. With the code, all of them are found, and nothing of them is left in the model.
+weights that are off, a NaN. With the code, all of them are found, and nothing of them is left in the model.
 Without it, with four peers, nobody notices.
 """
 
@@ -22,7 +22,7 @@ from edgepeer.training.split.faults import parse_flip
 from edgepeer.training.split.named import parse_split
 from edgepeer.training.split.network import Network
 
-FLIPS = ("1@10:kind=garbage,place=product", "3@20", "0@30:kind=nan,place=stored")
+FLIPS = ("1@10:kind=garbage,place=product", "3@20:kind=sparse", "0@30:kind=nan,place=stored")
 
 rng = np.random.default_rng(1)
 CENTRES = rng.normal(size=(5, 20))

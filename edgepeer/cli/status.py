@@ -120,10 +120,9 @@ def _link_words(link: dict[str, Any]) -> str:
 
 def _holding(report: dict[str, Any]) -> str:
     """What a peer of a split job stores."""
-    if not report.get("held_bytes"):
+    if "held_bytes" not in report or report["state"] == "failed":
         return ""
-    node = f"node {report['cell']}" if report["cell"] >= 0 else "a spare"
-    return f", {node}, holds {report['held_bytes']} bytes"
+    return f", node {report['cell']}, holds {report['held_bytes']} bytes" if report["cell"] >= 0 else ", holds nothing"
 
 
 def status_lines(fields: dict[str, Any]) -> list[str]:

@@ -28,7 +28,7 @@ from edgepeer.training.datasets import Dataset, load_dataset
 from edgepeer.training.form import Form
 from edgepeer.training.job import Job
 from edgepeer.training.losses import form_of
-from edgepeer.training.sharding import shard_of
+from edgepeer.training.sharding import Shard, shard_of
 from edgepeer.training.split.faults import Fault, Injected, Injector, SoftErrors, parse_flip, parse_soft_errors
 from edgepeer.training.split.part import Part, name_of_part, pack_part, unpack_part
 from edgepeer.training.split.phases import Work
@@ -55,6 +55,7 @@ class SplitRun(Run):
         self._program: Program | None = None
         self._make: Callable[[Sequence[tuple[int, bytes]]], Program] | None = None
         self._form: Form | None = None
+        self._shard: Shard | None = None
         self._written = 0
         """The iteration of the last checkpoint on the disk."""
         self._evaluation: Evaluation | None = None
@@ -82,6 +83,7 @@ class SplitRun(Run):
             assert chosen is not None  # else it were no split job
             network, split = chosen
             batches = batches_of(data, job)
+            self._shard = _shard_of(data, job)
 
             def make(saved: Sequence[tuple[int, bytes]]) -> Program:
                 return Program(
@@ -208,8 +210,10 @@ class SplitRun(Run):
         counts = self._counts()
         made = self._require_program().injector.record[self._logged :]
         self._logged += len(made)
+        assert self._shard is not None
+        samples = float(len(self._shard.within(iteration.ended.iteration)))
         self._rounds.committed(
-            iteration.outcome,
+            dataclasses.replace(iteration.outcome, weight=samples),
             seconds=iteration.seconds,
             compute_seconds=iteration.compute_seconds,
             loss=iteration.ended.loss,
@@ -270,13 +274,17 @@ def _made(error: Injected) -> SoftError:
 
 def batches_of(data: Dataset, job: Job) -> Callable[[int], tuple[Array, Array]]:
     """The batch of each iteration, from 0 on, the same at all peers: all walk over all samples."""
-    shard = shard_of(data, position=0, peers=1, batch_size=job.batch_size, seed=job.seed)
+    shard = _shard_of(data, job)
 
     def batch(iteration: int) -> tuple[Array, Array]:
         rows = shard.batch(iteration + 1)
         return data.x_train[rows], data.y_train[rows]
 
     return batch
+
+
+def _shard_of(data: Dataset, job: Job) -> Shard:
+    return shard_of(data, position=0, peers=1, batch_size=job.batch_size, seed=job.seed)
 
 
 def planned_errors(settings: PeerSettings) -> tuple[SoftErrors | None, list[Fault]]:

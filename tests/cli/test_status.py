@@ -35,6 +35,26 @@ def test_only_a_peer_that_has_ended_has_a_round() -> None:
     ]
 
 
+def test_peers_of_a_split_job_say_what_they_hold() -> None:
+    picture = Picture()
+    picture.job = Job(id="j1", trainer="numpy", split="none:m=1,n=2")
+    for report in (
+        PeerReport(job="j1", peer="ash", state="running", held_bytes=1200, cell=1),
+        PeerReport(job="j1", peer="birch", state="done", round=200, held_bytes=1200, cell=0),
+        PeerReport(job="j1", peer="cedar", state="running"),
+    ):
+        picture.reports[report.job, report.peer] = report
+        picture.take(PresenceSeen(Presence(id=report.peer, incarnation=1, addresses=())))
+    fields = status_fields(picture, fabric="lab", broker="mqtt://b")
+    assert [report["held_bytes"] for report in fields["job"]["reports"].values()] == [1200, 1200, 0]
+    assert [report["cell"] for report in fields["job"]["reports"].values()] == [1, 0, -1]
+    assert status_lines(fields)[2:5] == [
+        "  ash running, node 1, holds 1200 bytes",
+        "  birch done, round 200, node 0, holds 1200 bytes",
+        "  cedar running, holds nothing",
+    ]
+
+
 def test_links_are_shown_with_the_peers_that_are_there() -> None:
     picture = Picture()
     picture.take(PresenceSeen(Presence(id="ash", incarnation=1, addresses=("h:1",))))

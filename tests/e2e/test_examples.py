@@ -94,11 +94,12 @@ def test_a_coded_star_is_exact_or_says_that_it_is_not(wait: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(("split", "peers", "right"), [("codenet:m=2,n=2,t=1", 12, True), ("none:m=2,n=2", 4, False)])
 def test_a_divided_network_is_right_although_peers_err_if_it_is_coded(split: str, peers: int, right: bool) -> None:
     pytest.importorskip("amqtt", reason="the embedded broker needs amqtt")
     with running("split_training.py", "--split", split) as process:
-        output = outcome_of(process, timeout=60)
+        output = outcome_of(process, timeout=220)
     assert f"{peers} peers, 60 iterations, each holds at most 908 bytes of the model" in output
     assert output.count(": found\n" if right else ": unseen\n") == 3
     accuracy = re.search(r"accuracy ([0-9.]+)", output)

@@ -253,3 +253,18 @@ async def test_a_training_peer_can_be_scraped(
             assert seen["edgepeer_broker_connected"] == 1
             assert seen["edgepeer_bytes_sent_total"] > 30 * 650 * 4
             assert seen["edgepeer_links{path=direct,role=child}"] + seen["edgepeer_links{path=direct,role=parent}"] == 1
+
+
+async def test_a_split_job_is_counted() -> None:
+    async with Metrics("0") as metrics:
+        metrics.watch(a_peer(()), Checkpoints(None, every=0, keep=1))
+        before = await scrape(metrics.url)
+        assert (before["edgepeer_cell"], before["edgepeer_held_bytes"]) == (-1, 0)
+        metrics.split({"corrected": 3, "restored": 1, "reverted": 2, "undetected": 4, "held_bytes": 900, "cell": 5})
+        samples = await scrape(metrics.url)
+    assert samples["edgepeer_split_lines_corrected_total"] == 3
+    assert samples["edgepeer_split_restores_total"] == 1
+    assert samples["edgepeer_soft_errors_restored_total"] == 2
+    assert samples["edgepeer_soft_errors_undetected"] == 4
+    assert samples["edgepeer_split_contributions_erased_total"] == 0
+    assert (samples["edgepeer_cell"], samples["edgepeer_held_bytes"]) == (5, 900)

@@ -18,6 +18,8 @@ from peer_fleet import QUICK, until
 from edgepeer import Peer, SplitOutcome, connect, train_split
 from edgepeer.errors import ConfigError
 from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.peer.agent import run_agent
+from edgepeer.settings import PeerSettings
 from edgepeer.training.split.assembly import assembled
 from edgepeer.training.split.cell import Cell
 from edgepeer.training.split.faults import parse_flip
@@ -242,6 +244,27 @@ async def test_peers_with_other_numbers_are_of_another_run(broker_elsewhere: Emb
                 outcomes = await asyncio.gather(task, same)
     assert {outcome.node for outcome in outcomes} == {0, None}
     assert [outcome.held_bytes > 0 for outcome in outcomes].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"flip": ("3",)}, "flip '3': must be NODE@"),
+        ({"flip": ("3@0",)}, "flip '3@0': rounds count from 1"),
+        ({"flip": ("3@5:kind=loud",)}, "a kind sparse, garbage, flip, nan"),
+        ({"soft_errors": "p=2"}, "p = 2.0 is no probability"),
+        ({"soft_errors": "q=2"}, "there are p, steps and kind, not 'q'"),
+    ],
+)
+async def test_errors_that_can_not_be_made_are_refused_when_the_peer_starts(
+    settings: dict[str, Any], says: str
+) -> None:
+    """No broker is there: none is asked for one."""
+    given = PeerSettings(broker="mqtt://127.0.0.1:9", **settings)
+    with pytest.raises(ConfigError) as refused:
+        await run_agent(given, stop=asyncio.Event())
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
