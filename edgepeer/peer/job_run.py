@@ -78,7 +78,7 @@ class JobRun(Run):
         found = self._checkpoints.restore(self._job, self._require_trainer())
         if found is None:
             return None
-        return Restored(peers=len(found.members), round=found.round, of=found.generation)
+        return Restored(peers=len(found.members), after=found.round, round=found.round, of=found.generation)
 
     def _load(self, state: memoryview) -> None:
         diverged, own = unpack_run_state(state)

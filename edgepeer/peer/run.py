@@ -58,6 +58,8 @@ class Restored:
 
     peers: int
     """How many there were."""
+    after: int
+    """The job's last round that this device has kept."""
     round: int = 0
     """The last round of the run whose state is in use here; 0: the run's rounds begin anew ..."""
     of: Generation | None = None
@@ -186,7 +188,7 @@ class Run(ABC):
             return
         # A majority must come: else two parts of a fleet might go on, each with a model of its own.
         everybody = restored.peers
-        _log.info("job %s: goes on from a checkpoint when its %d peers are there", job.id, everybody)
+        _log.info("job %s: goes on after round %d, when its %d peers are there", job.id, restored.after, everybody)
         for peers in (everybody, everybody // 2 + 1):
             self._peer.want_run(job.id, peers, have=restored.round, of=restored.of)
             self._peer.bell.ring()  # the run may have begun before: then this was what it waited for

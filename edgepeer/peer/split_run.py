@@ -120,7 +120,7 @@ class SplitRun(Run):
             parts.append((part.node, part.blocks))
 
         found = self._checkpoints.restore_parts(self._job, use)
-        return None if found is None else Restored(peers=len(found.members))
+        return None if found is None else Restored(peers=len(found.members), after=found.round)
 
     def _load(self, state: memoryview) -> None:
         diverged, common = unpack_run_state(state)

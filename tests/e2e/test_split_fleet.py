@@ -152,7 +152,7 @@ async def test_a_fleet_that_starts_again_goes_on_from_its_parts(tmp_path: Path) 
     ("flags", "says"),
     [
         (("--split", "fountain"), "edgepeer: split = 'fountain': there is no split 'fountain', only none, codenet"),
-        (("--split", SPLIT, "--peers", 11), "edgepeer: peers = 11: split codenet:m=2,n=2,t=1 takes 12 peers"),
+        (("--split", SPLIT, "--peers", 11), "edgepeer: peers = 11: split codenet:m=2,n=2,t=1 takes 12"),
         (("--split", SPLIT, "--optimizer", "adam"), "edgepeer: optimizer = adam: split weights are coded"),
         (("--split", SPLIT, "--model", "cnn"), "edgepeer: model 'cnn': can't be split; take mlp"),
         (("--split", SPLIT, "--dataset", "local:x.npz"), "edgepeer: split = codenet:m=2,n=2,t=1: all peers need the"),
