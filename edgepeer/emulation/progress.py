@@ -64,6 +64,8 @@ class Progress:
         self.round = 0
         """The last round that is known to be done."""
         self._diverged = False
+        self._waits = ""
+        """Why nothing goes on, as peers say."""
         self.withdrawn = False
         """Whether somebody took the job back, or put another one in its place."""
         self.published = False
@@ -96,6 +98,9 @@ class Progress:
         self.round = min(max(self.round, report.round), self.job.rounds)
         if report.state == "failed" and (known is None or known.state != "failed"):
             self.note(f"{report.peer} failed: {' '.join(report.error.split()) or 'it did not say why'}")
+        elif report.state == "running" and report.error and not self._waits:
+            self.note(f"waiting: {' '.join(report.error.split())}")
+        self._waits = self._reason()
         return known is None or (known.state, known.round) != (report.state, report.round)
 
     def see_telemetry(self, telemetry: Telemetry) -> bool:
@@ -288,8 +293,15 @@ class Progress:
         wanted = self.job.wait_for
         if len(self.members) < wanted and self.round == 0:
             return f"{len(self.members)} of {wanted} wanted peers are in{known}"
+        if self._waits:
+            return f"round {self.round} of {self.job.rounds}: {self._waits}{known}"
         waiting = f", waiting for {', '.join(self.pending)}" if self.pending else ""
         return f"round {self.round} of {self.job.rounds}{waiting}{known}"
+
+    def _reason(self) -> str:
+        """What they wait for, of those who are in."""
+        told = (self.reports[peer] for peer in sorted(self.reports) if peer in self.present)
+        return next((" ".join(each.error.split()) for each in told if each.state == "running" and each.error), "")
 
     def _final(self, peer: str) -> bool:
         return peer in self.reports and self.reports[peer].state in ("done", "failed")

@@ -177,7 +177,7 @@ class PeerReport(msgspec.Struct, frozen=True, kw_only=True):
     peer: _Id
     state: Literal["starting", "running", "done", "failed"]
     error: Annotated[str, msgspec.Meta(max_length=MAX_ERROR_CHARS)] = ""
-    """Why it failed, in one line."""
+    """Why it failed, or waits, in one line."""
     round: _Count = 0
     """The last round that was applied."""
     digest: Annotated[str, msgspec.Meta(max_length=64)] = ""

@@ -52,6 +52,7 @@ class SplitRounds:
         state: what neighbours are given, and whoever has fallen behind takes.
         rest: awaited after each contribution has been computed, with when that began: emulates a slower device.
         failed: told of rounds that had no result for this peer.
+        waits: told why nothing goes on, when that changes; of an empty text when it does again.
     """
 
     def __init__(
@@ -62,12 +63,14 @@ class SplitRounds:
         *,
         rest: Callable[[float, View], Awaitable[None]] | None = None,
         failed: Callable[[int, Exception], None] = lambda number, error: None,
+        waits: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._peer = peer
         self._program = program
         self._state = state
         self._rest = rest
         self._failed = failed
+        self._tell_why = waits
         self._started = time.monotonic()
         self._computed = 0.0
         self._reduced = 0.0
@@ -110,8 +113,13 @@ class SplitRounds:
                 raise JobError(f"round {outcome.round} came out where round {number} was due")
             ended = await self._settle(number, outcome)
             self._peer.bell.ring()
-            if program.waiting:
-                await self._wait()
+            if program.waiting != self._waits:
+                self._waits = program.waiting
+                self._tell_why(self._waits)
+                if self._waits:
+                    _log.warning("%s", self._waits)
+            if self._waits:
+                await asyncio.sleep(WAIT_S)  # rounds that only ask who is there need not follow each other closely
             if ended is not None:
                 yield self._iteration(ended, outcome)
 
@@ -138,13 +146,6 @@ class SplitRounds:
             self._computed += time.monotonic() - began
             self._reduced += outcome.seconds
             self._phases = _together(self._phases, outcome.phases)
-
-    async def _wait(self) -> None:
-        """Rounds that only ask who is there need not follow each other closely."""
-        if self._program.waiting != self._waits:
-            self._waits = self._program.waiting
-            _log.warning("%s", self._waits)
-        await asyncio.sleep(WAIT_S)
 
     def _iteration(self, ended: Ended, last: Outcome) -> Iteration:
         now = time.monotonic()

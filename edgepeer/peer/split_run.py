@@ -141,7 +141,9 @@ class SplitRun(Run):
         program, job = self._require_program(), self._job
         if self._diverged and job.stop_on_nan:
             return
-        rounds = SplitRounds(self._peer, program, self._state, rest=self._rest, failed=self._rounds.failed)
+        rounds = SplitRounds(
+            self._peer, program, self._state, rest=self._rest, failed=self._rounds.failed, waits=self._waits
+        )
         self._report("running")
         async for iteration in rounds.iterations():
             ended = iteration.ended
@@ -154,6 +156,9 @@ class SplitRun(Run):
             self._tell(iteration)
             if self._diverged and job.stop_on_nan:
                 return
+
+    def _waits(self, reason: str) -> None:
+        self._report("running", error=reason)
 
     async def _rest(self, began: float, view: View) -> None:
         """As long as a slower device would take: for a step, its part of a batch's time."""

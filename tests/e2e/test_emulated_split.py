@@ -79,6 +79,16 @@ async def test_without_protection_nobody_finds_anything_and_the_job_says_so(tmp_
     assert "weights may be wrong" in line
 
 
+@pytest.mark.slow
+async def test_blocks_that_nobody_has_any_more_are_waited_for(tmp_path: Path) -> None:
+    arguments = (*JOB, "--split", "none:m=2,n=2", "--rounds", 20, "--network", "none", "--kill", "2@5", "--timeout", 8)
+    async with edgepeer(*arguments, home=tmp_path) as program:
+        assert await program.end(120) == 1, program.everything()
+    (line,) = [line for line in program.err if line.startswith("edgepeer: ")]
+    assert "3 peers are there, and the blocks that they have don't make up for those of the others" in line
+    assert any(line.startswith("waiting: 3 peers are there") for line in program.out)
+
+
 REFUSED = [
     ((*JOB, *CODE, "--peers", 7), "peers = 7: split codenet:m=2,n=2,t=1 takes 12, "),
     ((*JOB, "--split", "codenet:m=6,n=9"), "split = codenet:m=6,n=9: takes 84 peers, and an emulation has at most 64"),

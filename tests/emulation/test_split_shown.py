@@ -118,6 +118,16 @@ def test_who_was_killed_can_not_say_what_became_of_its_errors(told: Divided, run
     assert result.tally.gone == 3
 
 
+def test_why_nothing_goes_on(told: Divided, running: Progress) -> None:
+    for peer in ("ash", "birch"):
+        running.see_report(told.report(peer, "running", round=7, digest="", error="2 peers are there, too few"))
+    assert list(running.notes) == ["waiting: 2 peers are there, too few"]
+    assert running.trouble() == "round 7 of 10: 2 peers are there, too few"
+    for peer in ("ash", "birch"):
+        running.see_report(told.report(peer, "running", round=7, digest=""))
+    assert running.trouble() == "round 7 of 10, waiting for ash, birch, cedar"
+
+
 def test_nothing_made_on_purpose(told: Divided, running: Progress) -> None:
     assert ("soft errors", "none made on purpose", True) in rows(ended(told, running))
 
