@@ -1,7 +1,8 @@
 """Codes by name: "partial:l=2,replication=3". The same name makes the same code on every machine.
 
 none                            no code
-first:s=1                       no code; all but s workers are enough, and the sum is approximate
+first:s=1                       no code; all but s workers are enough, and the sum is approximate; s=0: all, or
+                                those who are there at a deadline
 cyclic:s=1                      cyclic repetition: exact without any s workers
 fractional:s=1                  fractional repetition: exact without any s workers
 coded-reduce:s=1                a code in each family of the tree: exact without any s children of each parent
@@ -42,6 +43,8 @@ _NUMBERS: Final[dict[str, dict[str, int]]] = {
     "partial": {"l": 1, "replication": 2},
 }
 """By code, its numbers and what they are unless stated."""
+_LEAST: Final = {"first": 0}
+"""By code, the least that its numbers may be; 1 for others."""
 _WORDS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "partial": {"assignment": ("cyclic", "pairs", "graph"), "order": ("optimal", "cyclic")}
 }
@@ -128,10 +131,11 @@ def parse_code(text: str) -> CodeSpec:
     chosen: dict[str, str] = {}
     for part in rest.split(",") if rest else ():
         key, _, value = part.partition("=")
-        if key in numbers and value.isdecimal() and 1 <= int(value) <= 1_000_000:
+        least = _LEAST.get(kind, 1)
+        if key in numbers and value.isdecimal() and least <= int(value) <= 1_000_000:
             numbers[key] = int(value)
         elif key in numbers:
-            raise ConfigError(f"code = {text!r}: {key} must be a whole number from 1 on, not {value!r}")
+            raise ConfigError(f"code = {text!r}: {key} must be a whole number from {least} on, not {value!r}")
         elif key in words and value in words[key]:
             chosen[key] = value
         elif key in words:

@@ -130,7 +130,8 @@ def _code(settings: JobSettings, peers: int) -> str:
     emulated = isinstance(settings, EmulateSettings)
     fanout = fanout_of(settings) if isinstance(settings, EmulateSettings) else MAX_FANOUT
     protocol = settings.protocol if isinstance(settings, EmulateSettings) else "ft-tree"
-    spec = choose_code(settings.code, settings.wait, dataset=settings.dataset, protocol=protocol)
+    wait = "exact" if settings.split else settings.wait  # of split jobs, `check_split` says what they may wait for
+    spec = choose_code(settings.code, wait, dataset=settings.dataset, protocol=protocol)
     if spec is None:
         return "none"
     if spec.kind == "coded-reduce" and isinstance(settings, EmulateSettings) and settings.topology == "star":

@@ -36,6 +36,8 @@ class JobRun(Run):
     def __init__(self, device: Device, job: Job, pacing: Pacing) -> None:
         super().__init__(device, job, pacing)
         self._trainer: Trainer | None = None
+        self._code: CodeInUse | None = None
+        """None: rounds are not coded."""
         self._test: Dataset | None = None
         """What is held out."""
         self._computing: Computing | None = None
@@ -46,7 +48,7 @@ class JobRun(Run):
         job, settings = self._job, self._settings
         dataset = settings.dataset or job.dataset
         if choose_code(job.code, job.wait, dataset=dataset, protocol=settings.protocol) is not None:
-            self._code = CodeInUse(job.code, job.wait)
+            self._code, self._coded_by = CodeInUse(job.code, job.wait), job.code
 
         def load() -> Dataset:
             return load_dataset(dataset, data_dir=settings.data_dir)

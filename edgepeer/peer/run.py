@@ -18,7 +18,6 @@ from edgepeer.errors import EdgepeerError, JobError
 from edgepeer.ids import Generation
 from edgepeer.peer.api import Peer
 from edgepeer.peer.checkpoints import Checkpoints
-from edgepeer.peer.code_in_use import CodeInUse
 from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.reporting import RoundReporter
@@ -76,8 +75,8 @@ class Run(ABC):
         self._worker = device.worker
         self._checkpoints = device.checkpoints
         self._pacing = pacing
-        self._code: CodeInUse | None = None
-        """None: rounds are not coded."""
+        self._coded_by: str | None = None
+        """The code of the rounds; None: they are not coded."""
         self._diverged = 0
         """The first round whose loss was not finite, the same at all peers; 0: there was none."""
         self._state = RunState(device.peer, job.id, device.worker, pack=self._pack, load=self._load)
@@ -182,7 +181,7 @@ class Run(ABC):
     async def _ask_for_run(self, restored: Restored | None) -> None:
         """Ask the coordinator to let the run begin."""
         job = self._job
-        self._peer.use_code(None if self._code is None else job.code, job.wait)
+        self._peer.use_code(self._coded_by, job.wait)
         if restored is None:
             self._peer.want_run(job.id, job.wait_for)
             return

@@ -2,6 +2,9 @@
 
     program.contribute()  ->  Peer.allreduce  ->  program.settle()          one after the other, until it is done
 
+Where the root may close rounds without those who are slow, they run as coded ones: each slot's chunk is its owner's
+vector. Who owns several, for others have died, brings its vector once, and nothing for the rest.
+
 What the program computes, it computes in the worker's thread; the event loop goes on meanwhile. Who falls behind, or
 finds that it has gone on from something else than the others, takes a neighbour's state (`RunState`) and follows; its
 blocks of weights come from the others' in the next rounds.
@@ -15,10 +18,14 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgepeer.errors import ContributionMismatch, FellBehind, JobError, LeftFabric, NotReady, OutOfStep, RoundTimeout
 from edgepeer.peer.api import Peer
+from edgepeer.peer.coded_work import Gradient
 from edgepeer.peer.outcome import Outcome
 from edgepeer.peer.run_state import RunState
 from edgepeer.protocol.effects import Phases
@@ -28,6 +35,7 @@ from edgepeer.training.split.program import Ended, Program
 __all__ = ["Iteration", "SplitRounds"]
 
 _log = logging.getLogger(__name__)
+Array = NDArray[Any]
 WAIT_S: Final = 0.5
 """From one look at who is there to the next, as long as too few are."""
 _NO_TIME: Final = Phases()
@@ -50,6 +58,7 @@ class SplitRounds:
 
     Args:
         state: what neighbours are given, and whoever has fallen behind takes.
+        coded: whether the peer's rounds are.
         rest: awaited after each contribution has been computed, with when that began: emulates a slower device.
         failed: told of rounds that had no result for this peer.
         waits: told why nothing goes on, when that changes; of an empty text when it does again.
@@ -61,6 +70,7 @@ class SplitRounds:
         program: Program,
         state: RunState,
         *,
+        coded: bool = False,
         rest: Callable[[float, View], Awaitable[None]] | None = None,
         failed: Callable[[int, Exception], None] = lambda number, error: None,
         waits: Callable[[str], None] = lambda reason: None,
@@ -68,6 +78,7 @@ class SplitRounds:
         self._peer = peer
         self._program = program
         self._state = state
+        self._coded = coded
         self._rest = rest
         self._failed = failed
         self._tell_why = waits
@@ -94,14 +105,13 @@ class SplitRounds:
                 first, self._started = False, time.monotonic()
             number = state.applied + 1
             try:
-                began = time.monotonic()
-                vector = await state.in_worker(program.contribute)
-                if self._rest is not None:
-                    await self._rest(began, view)
-                self._computed += time.monotonic() - began
-                if not state.is_due(number):
-                    continue  # out of the view and in again meanwhile, with the others' state
-                outcome = await self._peer.allreduce(vector)
+                if self._coded:
+                    outcome = await self._peer.allreduce_chunks(self._chunks(view))
+                else:
+                    vector = await self._compute(view)
+                    if not state.is_due(number):
+                        continue  # out of the view and in again meanwhile, with the others' state
+                    outcome = await self._peer.allreduce(vector)
             except (FellBehind, LeftFabric, NotReady) as error:
                 self._failed(number, error)
                 continue
@@ -122,6 +132,27 @@ class SplitRounds:
                 await asyncio.sleep(WAIT_S)  # rounds that only ask who is there need not follow each other closely
             if ended is not None:
                 yield self._iteration(ended, outcome)
+
+    async def _compute(self, view: View) -> Array:
+        began = time.monotonic()
+        vector = await self._state.in_worker(self._program.contribute)
+        if self._rest is not None:
+            await self._rest(began, view)
+        self._computed += time.monotonic() - began
+        return vector
+
+    def _chunks(self, view: View) -> Gradient:
+        """What this peer brings to a round: its vector in the chunk that it is asked for first."""
+        brought: Array | None = None
+
+        async def chunk(number: int, chunks: int) -> tuple[Array, float]:
+            nonlocal brought
+            if brought is not None:
+                return np.zeros_like(brought), 0.0
+            brought = await self._compute(view)
+            return brought, 1.0
+
+        return chunk
 
     def _over(self) -> bool:
         return self._program.done

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from edgepeer.coding.spec import parse_code
+from edgepeer.coding.wait import parse_wait
 from edgepeer.errors import ConfigError
 from edgepeer.training.form import Form
 from edgepeer.training.job import Job
@@ -17,7 +18,7 @@ from edgepeer.training.split.strategy import Split
 from edgepeer.training.split.tail import WORDS
 from edgepeer.wire.codec import MAX_PAYLOAD_BYTES
 
-__all__ = ["check_split", "choose_split"]
+__all__ = ["check_split", "choose_split", "split_rounds_code"]
 
 _ONLY_SPLIT: Final = ("guarantee", "scrub_every", "l2", "sparsity")
 """What is nothing to other jobs."""
@@ -61,6 +62,7 @@ def check_split(job: Job, peers: int | None = None) -> Split | None:
         raise ConfigError(
             f"code = {job.code}: gradients aren't sent in a split job, so there is none to code; take none"
         )
+    split_rounds_code(job.wait)
     if job.dataset.startswith("local:"):
         raise ConfigError(
             f"split = {job.split}: all peers need the same samples, and dataset {job.dataset} is each device's own; "
@@ -73,6 +75,21 @@ def check_split(job: Job, peers: int | None = None) -> Split | None:
             )
     check_training(job)
     return split
+
+
+def split_rounds_code(wait: str) -> str | None:
+    """The code of a split job's rounds, by which the root may close one without those who are slow; None: it waits for
+    all. Who is left out is an erasure to the split's own code.
+
+    Raises:
+        ConfigError: there is no such policy, or not for split jobs.
+    """
+    policy = parse_wait(wait)
+    if policy.error:
+        raise ConfigError(
+            f"wait = {wait}: is about sums of gradients, which split jobs don't have; take exact, or deadline:SECONDS"
+        )
+    return None if policy.deadline_s is None else "first:s=0"
 
 
 def _check_vectors(job: Job, network: Network, split: Split) -> None:

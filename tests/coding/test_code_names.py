@@ -21,6 +21,7 @@ from edgepeer.errors import ConfigError
     [
         ("none", "none", UncodedCode),
         ("first", "first:s=1", FirstCode),
+        ("first:s=0", "first:s=0", FirstCode),
         ("cyclic:s=2", "cyclic:s=2", CyclicCode),
         ("fractional", "fractional:s=1", FractionalCode),
         ("coded-reduce:s=1", "coded-reduce:s=1", CodedReduceCode),
