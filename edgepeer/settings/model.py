@@ -222,8 +222,8 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
         Annotated[str, Meta(min_length=1, max_length=63)],
         _says(
             "When a coded round is over: exact, when the sum is; 'error<0.5', when its expected squared error is so "
-            "many squared gradients of one chunk; deadline:0.3, after so many seconds in any case. With --split: exact, "
-            "or deadline:0.3, and who is late is made up for by the split's code.",
+            "many squared gradients of one chunk; deadline:0.3, after so many seconds in any case. With --split: exact "
+            "or deadline:0.3, and the split's code makes up for who is late.",
             metavar="POLICY",
         ),
     ] = "exact"
