@@ -9,6 +9,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from math import expm1, log1p
@@ -27,8 +28,8 @@ from edgepeer.coding.matrix.checkpointing import (
     polydot_outcomes,
     replication_outcomes,
 )
-from edgepeer.coding.matrix.decode import decode
-from edgepeer.errors import Undecodable
+from edgepeer.coding.matrix.plan import plan
+from edgepeer.errors import ConfigError, Undecodable
 from edgepeer.training.split.abft import Checksums
 from edgepeer.training.split.codenet import CodeNet
 from edgepeer.training.split.fleet import Fleet
@@ -85,8 +86,7 @@ def outcomes(split: Split, kind: str, p: float, layers: int) -> Outcomes:
     if isinstance(split, CodeNet):
         return codenet_outcomes(p, split.m, split.n, split.t, layers)
     if isinstance(split, PolyDotSplit):
-        backward = split.plan.backward.errors if _every_node_is_named(split) else 0
-        return polydot_outcomes(p, split.nodes, split.plan.forward.errors, backward, layers)
+        return polydot_outcomes(p, split.nodes, *_corrected(split), layers)
     if isinstance(split, Replicate):
         return replication_outcomes(p, split.m * split.n, split.copies, layers)
     chances = split.nodes * layers
@@ -97,19 +97,21 @@ def outcomes(split: Split, kind: str, p: float, layers: int) -> Outcomes:
 
 
 @lru_cache
-def _every_node_is_named(split: PolyDotSplit) -> bool:
-    """Whether any single wrong node is corrected after a backward product, of 200 terms and 2000 updates. The plan
-    counts equations; where few are left over, a dtype's digits may not tell which node it was."""
-    code, rng = split.code.backward_code, np.random.default_rng(0)
-    right = (code.generator @ rng.standard_normal((code.symbols, 100))).astype(split.dtype)
-    for node in range(split.nodes):
-        rows = right.copy()
-        rows[node * code.group : (node + 1) * code.group] += 10
-        try:
-            decode(code, rows, noise=split.code.noise(200, 2000))
-        except Undecodable:
-            return False
-    return True
+def _corrected(split: PolyDotSplit) -> tuple[int, int]:
+    """Wrong nodes that are corrected whatever they are, forward and backward: as many as the digits and equations of a
+    plan let it promise."""
+    code = split.code
+
+    def most(forward: bool) -> int:
+        count = (split.plan.forward if forward else split.plan.backward).errors
+        for errors in range(count, 0, -1):
+            wish = (errors, 0) if forward else (0, errors)
+            with suppress(ConfigError):
+                plan(code.m, code.n, code.nodes, d1=code.d1, d2=code.d2, dtype=code.dtype, kind=code.kind, errors=wish)
+                return errors
+        return 0
+
+    return most(True), most(False)
 
 
 def p_for(name: str, lost: float, layers: int) -> float:

@@ -40,7 +40,7 @@ def choose_split(job: Job, form: Form, peers: int | None = None) -> tuple[Networ
     if split is None:
         return None
     network = dense_network(job, form)
-    split.fit(network)
+    split.fit(network, job.rounds)
     _check_vectors(job, network, split)
     return network, split
 

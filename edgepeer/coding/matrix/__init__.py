@@ -5,6 +5,7 @@ decode.py         one decoder of all codes here, for lost and wrong rows togethe
 tolerance.py      how far rows may disagree by rounding alone
 polydot.py        Generalized PolyDot codes: products with a matrix in coded blocks, thresholds, encodings
 nodes.py          where their polynomials are evaluated, and what the worst losses cost
+sight.py          what the checks still see without the worst of the nodes
 plan.py           the PolyDot code for a wish, or why it can't be had
 scrub.py          finding stored weights that are wrong before anything reads them
 checkpointing.py  the expected time of training with errors and checkpoints, and the best interval

@@ -59,7 +59,7 @@ from numpy.typing import NDArray
 from edgepeer.coding.matrix.tolerance import column_bound, relative_noise
 from edgepeer.errors import ConfigError, Undecodable
 
-__all__ = ["Code", "Decoded", "Guarantee", "Undecodable", "decode", "discrepancy"]
+__all__ = ["SEEN", "Code", "Decoded", "Guarantee", "Undecodable", "decode", "discrepancy", "visible"]
 
 Guarantee = Literal["adversarial", "generic"]
 Matrix = NDArray[np.float64]
@@ -68,7 +68,7 @@ Nodes = frozenset[int]
 _UNIT_ROUNDOFF: Final = float(np.finfo(np.float64).eps) / 2
 _LARGEST: Final = sqrt(float(np.finfo(np.float64).max))
 _SETS: Final = 1 << 12
-_SEEN: Final = 0.01
+SEEN: Final = 0.01
 """An error that is so large a part of the largest number must be seen in every row in use: two digits."""
 
 _AT_ONCE: Final = 256
@@ -154,9 +154,9 @@ def decode(
         )
     found = gone | _Search(rows, gone, limit).errors()
     checks = _remaining(code, found).checks
-    if limit and rows.tolerance(found) > _SEEN * _visible(code, found):
+    if limit and rows.tolerance(found) > SEEN * visible(code, found):
         raise Undecodable(
-            f"without the nodes {_names(found) or '(none)'} the others' checks can't tell an error of {_SEEN:.0%} of "
+            f"without the nodes {_names(found) or '(none)'} the others' checks can't tell an error of {SEEN:.0%} of "
             "the largest number from rounding; use a wider dtype"
         )
     with np.errstate(over="ignore"):
@@ -205,7 +205,7 @@ def _bases(code: Code, missing: Nodes) -> Matrix:
 
 
 @lru_cache(maxsize=512)
-def _visible(code: Code, missing: Nodes) -> float:
+def visible(code: Code, missing: Nodes) -> float:
     """The least norm of a remaining row's column of H: an error of size 1 there has at least such a syndrome."""
     there = _remaining(code, missing)
     return float(np.min(np.linalg.norm(there.checks[:, there.rows], axis=0)))

@@ -32,6 +32,7 @@ coded matrix computations via circulant and rotation matrix embeddings") have th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final, Literal
@@ -41,7 +42,17 @@ from numpy.typing import NDArray
 
 from edgepeer.errors import ConfigError
 
-__all__ = ["Kind", "WorstLoss", "evaluation_points", "group_of", "kind_for", "scales", "vandermonde", "worst_loss"]
+__all__ = [
+    "Kind",
+    "WorstLoss",
+    "evaluation_points",
+    "group_of",
+    "kind_for",
+    "lost_sets",
+    "scales",
+    "vandermonde",
+    "worst_loss",
+]
 
 Kind = Literal["real", "pairs"]
 
@@ -119,11 +130,8 @@ def worst_loss(
 
         amplification = max over wanted w and lost sets of  sqrt(sum over rows i left (pinv(G left)[w, i] sizes[i])^2)
 
-    Every set is tried if there are at most 3000 sets. Otherwise these: each run of neighbours on the curve, 1000 random
-    ones, and what comes of giving up, one by one, the node that is missed most. So it may come out too small then, and
-    says so.
-
-    All sets are compared by updating (G'G)^-1 for the lost rows (Woodbury), the worst then by the pseudoinverse.
+    Of many sets only those of `lost_sets` are tried, so it may come out too small then, and says so. All of them are
+    compared by updating (G'G)^-1 for the lost rows (Woodbury), the worst then by the pseudoinverse.
 
     Args:
         generator: G, shape (nodes * group, coefficients).
@@ -134,15 +142,36 @@ def worst_loss(
     if (nodes - lost) * group < unknown:
         return WorstLoss(math.inf, tuple(range(lost)), True)
     ranking = _Ranking(generator, group, wanted)
-    exhaustive = math.comb(nodes, lost) <= _SETS
-    if exhaustive:
-        sets = np.array(list(combinations(range(nodes), lost)), np.int64).reshape(math.comb(nodes, lost), lost)
-    else:
-        sets = _likely(ranking, nodes, lost, seed)
+    sets, exhaustive = lost_sets(nodes, lost, ranking.variances, seed)
     worst = np.argsort(-ranking.variances(sets), kind="stable")[:_EXACT]
     found = [(_amplification(generator, group, wanted, sizes, sets[k]), sets[k]) for k in worst]
     amplification, chosen = max(found, key=lambda pair: pair[0])
     return WorstLoss(amplification, tuple(sorted(chosen.tolist())), exhaustive)
+
+
+def lost_sets(
+    nodes: int, lost: int, badness: Callable[[NDArray[np.int64]], NDArray[np.float64]], seed: int = 0
+) -> tuple[NDArray[np.int64], bool]:
+    """Sets of so many nodes among which to look for the worst, shape (sets, lost), and whether they are all that there
+    are: up to 3000 sets.
+
+    Otherwise these: each run of neighbours on the curve, whole or with a gap of one, 1000 random ones, and what comes
+    of giving up, one by one, the node that is missed most.
+
+    Args:
+        badness: how bad each of some sets is, shape (sets, any number of nodes).
+    """
+    if math.comb(nodes, lost) <= _SETS:
+        return np.array(list(combinations(range(nodes), lost)), np.int64).reshape(math.comb(nodes, lost), lost), True
+    order = np.argsort(_order(nodes))
+    runs = order[(np.arange(nodes)[:, None] + np.arange(lost + 1)) % nodes]
+    gapped = [np.delete(runs, gap, axis=1) for gap in range(lost + 1)]
+    drawn = np.random.default_rng(seed).random((_DRAWN, nodes)).argsort(axis=1)[:, :lost]
+    greedy: list[int] = []
+    for _ in range(lost):
+        others = [node for node in range(nodes) if node not in greedy]
+        greedy.append(others[int(np.argmax(badness(np.array([[*greedy, node] for node in others]))))])
+    return np.concatenate([*gapped, drawn, np.array([greedy])]), False
 
 
 def _amplification(
@@ -178,16 +207,3 @@ class _Ranking:
         seen = rows @ self._wanted.T
         more = (seen * np.linalg.solve(left, seen)).sum(axis=1)
         return np.asarray((base + np.abs(more)).max(axis=1))
-
-
-def _likely(ranking: _Ranking, nodes: int, lost: int, seed: int) -> NDArray[np.int64]:
-    """Sets that are likely to be bad, and random ones, shape (sets, lost)."""
-    rng = np.random.default_rng(seed)
-    order = np.argsort(_order(nodes))
-    runs = order[(np.arange(nodes)[:, None] + np.arange(lost)) % nodes]
-    drawn = rng.random((_DRAWN, nodes)).argsort(axis=1)[:, :lost]
-    greedy: list[int] = []
-    for _ in range(lost):
-        others = [node for node in range(nodes) if node not in greedy]
-        greedy.append(others[int(np.argmax(ranking.variances(np.array([[*greedy, node] for node in others]))))])
-    return np.concatenate([runs, drawn, np.array([greedy])])

@@ -33,6 +33,8 @@ _NUMBERS: Final[dict[str, dict[str, int]]] = {
     "abft": {"m": 5, "n": 4},
 }
 """By name, its numbers and what they are unless stated."""
+_MORE: Final = 8
+"""So many numbers of nodes are tried where none is stated."""
 
 
 def parse_split(text: str, dtype: np.dtype[Any], guarantee: Guarantee = "adversarial") -> Split:
@@ -60,8 +62,13 @@ def parse_split(text: str, dtype: np.dtype[Any], guarantee: Guarantee = "adversa
             return CodeNet(m, n, numbers["t"], dtype, guarantee)
         case "polydot":
             d, errors, erasures = numbers["d"], numbers["errors"], numbers["erasures"]
-            nodes = numbers["nodes"] or _fewest(m, n, d, errors, erasures, guarantee)
-            return PolyDotSplit(m, n, nodes, dtype, d=d, errors=errors, erasures=erasures, guarantee=guarantee)
+            fewest = numbers["nodes"] or _fewest(m, n, d, errors, erasures, guarantee)
+            for nodes in range(fewest, fewest + (0 if numbers["nodes"] else _MORE)):
+                try:
+                    return PolyDotSplit(m, n, nodes, dtype, d=d, errors=errors, erasures=erasures, guarantee=guarantee)
+                except ConfigError:  # too few digits
+                    continue
+            return PolyDotSplit(m, n, fewest, dtype, d=d, errors=errors, erasures=erasures, guarantee=guarantee)
         case "replicate":
             return Replicate(m, n, numbers["copies"], dtype)
         case "abft":
@@ -70,7 +77,8 @@ def parse_split(text: str, dtype: np.dtype[Any], guarantee: Guarantee = "adversa
 
 
 def _fewest(m: int, n: int, d: int, errors: int, erasures: int, guarantee: Guarantee) -> int:
-    """Nodes at real points; at pairs, of which fewer would do, as many correct more."""
+    """Nodes at real points, by equations; digits may take more. At pairs, of which fewer would do, as many correct
+    more."""
     if min(m, n, d) < 1:
         return 1  # refused there
     more = 2 * errors + erasures if guarantee == "adversarial" else errors + erasures + 1

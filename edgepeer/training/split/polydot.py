@@ -3,7 +3,7 @@
 Node p stores the value of a polynomial, and its product is one, too: P nodes, whose products are P lines. From P - Q of
 them being too many, r = P - ceil(Q / g), k wrong and e missing ones are corrected if 2k + e <= r, or k + e <= r - 1 if
 errors are unrelated. Q differs between forward and backward products; `plan` computes both, and refuses what P, or the
-digits of the dtype, don't give.
+digits of the dtype, don't give. `fit` does so for a network's sizes and a training's length.
 
 Vectors are longer than CodeNet's: P blocks of a result, where m would hold it. For that, any P - r nodes are enough,
 wherever they are. At pairs of points a node's numbers are complex; the vector has their real parts, then their
@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepeer.coding.matrix.decode import Guarantee, decode
+from edgepeer.coding.matrix.decode import SEEN, Guarantee, decode
 from edgepeer.coding.matrix.nodes import Kind
 from edgepeer.coding.matrix.plan import plan
 from edgepeer.coding.matrix.polydot import PolyDot
 from edgepeer.errors import ConfigError
-from edgepeer.training.split.network import Direction
+from edgepeer.training.split.network import Direction, Network
 from edgepeer.training.split.strategy import Reading, Shape, Split, Strike
 
 __all__ = ["PolyDotSplit"]
@@ -69,6 +69,19 @@ class PolyDotSplit(Split):
         units = np.eye(m * n).reshape(-1, m, n)
         outer = np.stack([exact.encode_weights(unit)[:, 0, 0] for unit in units], axis=1).reshape(-1, m, n)
         self._rows, self._columns = outer[:, :, 0], outer[:, 0] / outer[:, :1, 0]
+
+    def fit(self, network: Network, updates: int = 0) -> None:
+        """Also raises ConfigError: at its sizes, and after so many updates, errors can't be told from rounding."""
+        super().fit(network, updates)
+        for layer in range(network.layers):
+            h, w = self.block_shape(network.shape(layer))
+            for each, name, summed in ((self.plan.forward, "forward", w), (self.plan.backward, "backward", h)):
+                if (sees := each.sees(self.code.noise(summed, updates))) > SEEN:
+                    raise ConfigError(
+                        f"split polydot: in layer {layer}'s {name} products errors below {sees:.1%} of the largest "
+                        f"number may look like rounding after {updates} updates of {self.dtype}, and {SEEN:.0%} must "
+                        "not; take fewer updates, more nodes or fewer blocks"
+                    )
 
     @property
     def block_dtype(self) -> np.dtype[Any]:

@@ -113,7 +113,7 @@ class Program:
             raise ConfigError(
                 "iterations, the numbers between evaluations, checkpoints and scrubs, and patience: 0 or more"
             )
-        split.fit(network)
+        split.fit(network, iterations)
         self.me, self.network, self.split = me, network, split
         self.injector = injector if injector is not None else Injector()
         self.iterations = iterations

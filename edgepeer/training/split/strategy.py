@@ -129,8 +129,8 @@ class Split(ABC):
             Undecodable: more are wrong than can be named.
         """
 
-    def fit(self, network: Network) -> None:
-        """Raises ConfigError: the network's matrices can't be divided so."""
+    def fit(self, network: Network, updates: int = 0) -> None:
+        """Raises ConfigError: the network's matrices can't be divided so, or not for so many updates."""
         if network.dtype != self.dtype:
             raise ConfigError(f"split {self.name} is for {self.dtype}, the network is {network.dtype}; make both alike")
         for layer in range(network.layers):

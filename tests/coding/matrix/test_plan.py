@@ -144,7 +144,7 @@ def test_accuracy_with_the_worst_losses(
     m: int, n: int, nodes: int, lost: int, dtype: type[np.floating[Any]], kind: Kind, forward: float, backward: float
 ) -> None:
     """Below these figures, and what the plan says: within a digit."""
-    found = plan(m, n, nodes, erasures=lost, dtype=dtype, kind=kind)
+    found = plan(m, n, nodes, erasures=lost, dtype=dtype, kind=kind, digits=0)
     errors = errors_of(found, worst_and_random(found, lost))
     assert errors[0] < forward
     assert errors[1] < backward
@@ -187,7 +187,7 @@ def most_promised(m: int, n: int, nodes: int) -> int:
     raise AssertionError("none")
 
 
-@pytest.mark.parametrize(("m", "n", "nodes", "most"), [(2, 2, 12, 5), (3, 3, 17, 1), (3, 3, 22, 6), (4, 4, 30, 15)])
+@pytest.mark.parametrize(("m", "n", "nodes", "most"), [(2, 2, 12, 5), (3, 3, 17, 1), (3, 3, 22, 6), (4, 4, 30, 13)])
 def test_generic_errors_up_to_the_promise_are_corrected(m: int, n: int, nodes: int, most: int) -> None:
     assert most_promised(m, n, nodes) == most
     rng = np.random.default_rng(nodes)

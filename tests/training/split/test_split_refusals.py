@@ -20,6 +20,7 @@ from edgepeer.training.split.uncoded import Uncoded
 
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 NET = Network(sizes=(6, 5, 3), dtype=DOUBLE)
+WIDE = Network(sizes=(784, 1000, 10), dtype=SINGLE)
 
 
 def NONE(iteration: int) -> tuple[Any, Any]:
@@ -70,6 +71,8 @@ WISHES: list[tuple[Callable[[], Any], str]] = [
     (lambda: parse_split("replicate:m=2,n=2,copies=1", DOUBLE), "2 or more"),
     (lambda: parse_split("polydot:m=5,n=5,nodes=20", DOUBLE), "take 25 nodes"),
     (lambda: parse_split("polydot:m=0,n=5", DOUBLE), "1 or more blocks"),
+    (lambda: parse_split("polydot:m=5,n=8,nodes=38", SINGLE), "too few digits to check the backward product"),
+    (lambda: parse_split("polydot:m=2,n=2", SINGLE).fit(WIDE, 50_000), "rounding after 50000 updates of float32"),
     (lambda: parse_split("none", DOUBLE, "perhaps"), "adversarial or generic"),  # type: ignore[arg-type]
     (lambda: SoftErrors(1.5), "between 0 and 1"),
     (lambda: SoftErrors(-0.1), "between 0 and 1"),
@@ -120,6 +123,10 @@ def test_probabilities_to_learn() -> None:
 def test_what_names_leave_out() -> None:
     assert parse_sparsity("rho=0.2") == Sparsity(rho=0.2, beta=3.0, layer=None)
     assert parse_split("codenet", DOUBLE).nodes == 38
+    assert (parse_split("polydot", SINGLE).nodes, parse_split("polydot:n=3", DOUBLE).nodes) == (8, 11)
+    assert parse_split("polydot:n=3", SINGLE).nodes == 12, "11 are enough equations, and not enough digits"
+    parse_split("polydot", SINGLE).fit(WIDE, 2000)
+    parse_split("polydot:nodes=12", SINGLE).fit(WIDE, 50_000)
     replicate, none = parse_split("replicate:m=2", DOUBLE), parse_split("none", DOUBLE)
     assert isinstance(replicate, Replicate)
     assert (replicate.copies, replicate.nodes) == (3, 24)
