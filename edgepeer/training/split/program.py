@@ -120,6 +120,8 @@ class Program:
         self.cell: Cell | None = None
         self.recomputed = 0
         """Products that this peer found to be wrong by itself, and computed again."""
+        self.unchecked = 0
+        """Steps that it took with so much missing that nothing was left to check: wrong numbers would not be seen."""
         self._data, self._test = data, test
         self._evaluate_every, self._checkpoint_every, self._scrub_every = evaluate_every, checkpoint_every, scrub_every
         self._patience = patience
@@ -135,6 +137,8 @@ class Program:
         self._last: tuple[Step, Seen, Passing] | None = None
         """The step that was settled last: to do it again."""
         self._evaluation: Evaluation | None = None
+        self._sent: int | None = None
+        """How many errors were made before the vector that is on its way."""
 
     # -- what others want to know ------------------------------------------------------------------------------
 
@@ -198,8 +202,11 @@ class Program:
     # -- rounds ------------------------------------------------------------------------------------------------
 
     def contribute(self) -> Array:
-        """This peer's vector for the next round; of the same size at all peers."""
+        """This peer's vector for the next round; of the same size at all peers. Again, if that round was given up."""
         phase, cell, form = self.phase, self.cell, self._form()
+        if cell is not None and self._sent is not None:
+            self.injector.given_up(cell.node, self._sent)
+        self._sent = len(self.injector.record)
         vector, rows = form.empty()
         if isinstance(phase, Muster):
             if (claim := self._claim()) is not None:
@@ -271,6 +278,7 @@ class Program:
             self._take(seen, contributors)
         except Undecodable as error:
             self._restore(error)
+        self._sent = None
         self._before = self._digest
         self._digest = self._mark(seen)
         return self._enter()
@@ -282,7 +290,8 @@ class Program:
         counts.odd += len(seen.odd)
         counts.damaged += len(seen.damaged)
         self.injector.found(seen.odd)
-        if seen.damaged or (seen.reading is not None and seen.reading.wrong):
+        # What was spoiled on the way is a damaged line, or a wrong one; or it was in one that is not read anyway.
+        if seen.damaged or seen.lost or (seen.reading is not None and seen.reading.wrong):
             self.injector.found_on_the_way(common.iteration, str(phase))
         self._last = None
         match phase:
@@ -306,6 +315,9 @@ class Program:
         """A step's product is there."""
         network, step, counts = self.network, phase.step, self.counts
         assert seen.reading is not None
+        lost = {*self.split.lost_lines(step.direction, seen.lost), *seen.damaged}
+        self._left_out(step, lost)
+        self.unchecked += not self.split.checks(step.direction, frozenset(lost))
         counts.lines += len(seen.reading.wrong)
         counts.erased += len(seen.missing)
         passing = self._now()
@@ -321,6 +333,12 @@ class Program:
                 self._update(passing)
             case Look() if last:
                 self._looked(passing, seen.reading)
+
+    def _left_out(self, step: Step, lost: Collection[int]) -> None:
+        """If the line that this node is in does not count, nobody will find what was wrong in it."""
+        cell = self.cell
+        if cell is not None and self._sent is not None and self.split.line(cell.node, step.direction) in lost:
+            self.injector.given_up(cell.node, self._sent)
 
     def _go_on(self, last: tuple[Step, Seen, Passing], strike: Strike) -> None:
         """Judge, and make of a product what the next step needs. May be done again."""
@@ -416,7 +434,10 @@ class Program:
         split, nodes = self.split, phase.nodes
         sources = {each for node in nodes for each in split.recovery(node, {*nodes, *phase.without})}
         failed = sources & seen.lost
-        if failed or seen.damaged:
+        damaged = bool(seen.damaged) or not np.isfinite(seen.rows).all()  # of NaN checksums say nothing
+        if damaged:
+            self.injector.found_on_the_way(self.iteration, str(phase))
+        if failed or damaged:
             if phase.again >= _AGAIN and not failed:
                 raise Undecodable(f"regenerated blocks of nodes {nodes} were damaged on their way, again and again")
             mend = self._mends((phase.store,), nodes, {*phase.without, *failed})[0]
@@ -447,8 +468,9 @@ class Program:
             if wrong:
                 self.counts.scrubbed += len(wrong)
                 self.injector.found(wrong)
+                self.injector.found_on_the_way(common.iteration, str(phase))
                 mends += self._mends((store,), wrong, seen.missing)
-        if mends or (seen.damaged and phase.keep):
+        if mends or (phase.keep and (seen.damaged or seen.odd)):  # of those nothing was seen
             if phase.again >= _AGAIN:
                 raise Undecodable("stored weights were wrong again and again, though they had been put right")
             self._agenda.extendleft([self._next_scrub(phase.keep, phase.again + 1), *reversed(mends)])
@@ -456,7 +478,7 @@ class Program:
             common.saved_at, common.tries = common.iteration, 0
             self.counts.checkpoints += 1
             self._saved = None
-            if self.cell is not None and not self.cell.lacking:
+            if self.cell is not None and not self.cell.lacking and self.cell.node not in lost:
                 self._saved = Claim(self.cell.node, common.iteration, self.cell.pack())
 
     # -- checkpoints -------------------------------------------------------------------------------------------
@@ -537,6 +559,7 @@ class Program:
         common.agenda, common.digest = list(self._agenda), self._digest
         following = next((phase for phase in self._agenda if isinstance(phase, Work | Look)), None)
         if following is None or self._passing is None or following in (Work(0, "forward"), Look(0, 0)):
+            common.batch_loss = float("nan")
             return common.pack({})
         common.batch_loss = self._passing.loss
         return common.pack(self._passing.arrays())
@@ -549,6 +572,9 @@ class Program:
         """
         common, arrays = Common.unpack(state, self.split.nodes, stores(self.network))
         passing = self._passing_of(common, arrays)
+        if self.cell is not None:
+            self.injector.given_up(self.cell.node)
+        self._sent = None
         self._common, self._agenda, self._passing = common, deque(common.agenda), passing
         self._digest, self._last = common.digest, None
         if not (isinstance(common.agenda[0], Muster) and not common.counts.computed):
