@@ -11,7 +11,7 @@ gets that from anybody (`state`, `load_state`) and follows; its blocks it gets f
     after            | comes
     -----------------+-----------------------------------------------------------------------------------------------
     muster           | a regeneration of what is missing; then the first step. With too few peers: muster again
-    a step           | regenerations that the step before has called for; then the next step
+    a step           | a scrub, if in the step before something was wrong; then the next step
     the last step    | the update, without a round; regenerations of what newcomers are to hold; a scrub and a
                      | checkpoint, an evaluation, if they are due; then the first step again, or the end
     a regeneration   | once more without those that failed to help; else what was to come
@@ -22,8 +22,12 @@ gets that from anybody (`state`, `load_state`) and follows; its blocks it gets f
 *Verdicts are acted upon one round late.* Which nodes were wrong is a peer's own conclusion, and it may conclude
 wrongly. If it acted at once, its next round would be another than the others', and no tree adds up two different
 rounds. So it says in the tail of the next vector what it has concluded (`tail`); whoever differs from the majority does
-its step again, from the sum that it still has; then all agree, and the regeneration comes after that round. A wrong
-block spoils one line more until then, which the code is for.
+its step again, from the sum that it still has; then all agree, and a scrub comes after that round. A wrong block spoils
+one line more until then, which the code is for.
+
+*Nothing is put together from blocks that nobody has looked at.* A scrub comes before every regeneration: it names what is
+stored wrong, velocities included, which no product reads, and that alone is put together again, from the rest. A product
+that was wrong by itself leaves nothing to be mended.
 
 *Who holds what.* A node whose holder is not among the contributors any more is vacant, and goes to a contributor
 without a node, between two iterations. Whoever has a node without its blocks leaves its digest empty.
@@ -303,11 +307,10 @@ class Program:
                 self._mended(phase, seen)
             case Scrub():
                 self._scrubbed(phase, seen)
-        layer, wrong = agreed
+        _, wrong = agreed
         if wrong:
             self.injector.found(wrong)
-            parts = range(layer, stores(self.network), self.network.layers)
-            self._agenda.extendleft(reversed(self._mends(parts, wrong, seen.missing)))
+            self._agenda.appendleft(self._next_scrub(keep=False, again=0))
 
     # -- steps -------------------------------------------------------------------------------------------------
 
@@ -370,7 +373,9 @@ class Program:
         common.loss = passing.loss
         common.iteration += 1
         self.counts.computed += 1
-        self._between(self._newcomers())
+        new = self._newcomers()
+        # What the update has spoiled nobody has read yet: it must not get into the blocks of newcomers.
+        self._between([self._next_scrub(keep=False, again=0), *new] if new else [])
 
     def _looked(self, passing: Passing, reading: Reading) -> None:
         """A part of what is held out has passed."""
