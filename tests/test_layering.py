@@ -27,13 +27,16 @@ ALLOWED: dict[str, set[str]] = {
     "fabric": {"wire", "topology"},
     "training": {"wire", "coding"},
     "baselines": {"protocol", "wire", "topology"},
-    "simulation": {"protocol", "baselines", "wire", "topology", "coding"},
+    "simulation": {"protocol", "baselines", "wire", "topology", "coding", "training"},
     "peer": {"protocol", "baselines", "transport", "fabric", "training", "wire", "topology", "settings", "coding"},
     "settings": {"wire", "topology", "protocol", "fabric", "training", "coding"},
 }
 ALLOWED["emulation"] = set(ALLOWED)
 ALLOWED["cli"] = {*ALLOWED, "emulation"}
 ALLOWED[""] = {*ALLOWED, "cli"}  # edgepeer/__init__.py and __main__.py
+
+ONLY = {("simulation", "training"): "edgepeer.training.split."}
+"""Of that layer the other may import nothing else: split training is NumPy without I/O, and the simulator runs it."""
 
 BARRED = {
     "protocol": {"asyncio", "time", "socket", "random", "threading", "secrets", "datetime"},
@@ -107,6 +110,8 @@ def test_layers(path: Path) -> None:
             other = package_of(found.module)
             if other not in {layer, *ALLOWED[layer], *EVERYONE} and found.module != "edgepeer":
                 wrong.append(f"{path}:{found.line}: {layer or 'edgepeer'} may not import {found.module}")
+            if not found.module.startswith(ONLY.get((layer, other), "")):
+                wrong.append(f"{path}:{found.line}: {layer} may not import {found.module}")
         elif top in BARRED.get(layer, ()):
             wrong.append(f"{path}:{found.line}: {layer} may not import {top}")
         elif top in HEAVY and found.eager and not found.typing_only and name_of(path) not in LOADED_LATE:

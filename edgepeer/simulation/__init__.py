@@ -7,6 +7,7 @@ network.py     machines, cuts, dials
 lines.py       the connections of one peer
 broker.py      presences and the view; wills, outages, relay
 peer.py        a protocol.Node with simulated I/O and a simulated application
+coded_app.py   the application where rounds are coded; split_app.py where they train a divided network
 ledger.py      what must hold of every round
 world.py       puts them together; faults; the trace
 schedule.py    a fleet and its faults as text

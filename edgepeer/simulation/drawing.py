@@ -10,6 +10,7 @@ from typing import Final, Protocol, TypeVar
 
 from edgepeer.simulation.network import BROKER
 from edgepeer.simulation.schedule import KINDS, Fault, Schedule, names
+from edgepeer.simulation.split_app import split_of
 
 __all__ = ["DRAWN", "LONG_S", "Picker", "Random", "draw_schedule", "draw_story"]
 
@@ -27,6 +28,14 @@ CODES: Final = (
     "graph:degree=2", "first:s=1", "partial:l=3,replication=3",
 )  # fmt: skip
 """The codes that are drawn. Not all can be had for all fleets: then rounds are given up."""
+SPLITS: Final = (
+    "replicate:m=1,n=1,copies=3", "codenet:m=1,n=1,t=1", "polydot:m=2,n=1", "replicate:m=2,n=1", "codenet:m=2,n=1,t=1",
+    "none:m=2,n=1", "codenet:m=2,n=2,t=1",
+)  # fmt: skip
+SOFT_ERRORS: Final = (
+    "none", "p=0.003", "p=0.01,kind=garbage", "p=0.003,kind=nan,steps=O1+O2+O3+encoding+decoded+activation+verdict+sum",
+    "p=0.01,kind=flip",
+)  # fmt: skip
 LONG_S: Final = (*SHORT_S, 40.0, 120.0)
 """The same with time enough for the broker to miss a peer."""
 
@@ -66,6 +75,7 @@ def draw_schedule(
     within_s: float = 6.0,
     lengths_s: Sequence[float] = SHORT_S,
     coded: bool = False,
+    split: bool = False,
 ) -> Schedule:
     """A fleet and its faults.
 
@@ -77,11 +87,12 @@ def draw_schedule(
         within_s: when the last of them begins, at the latest.
         lengths_s: how long they may last.
         coded: whether rounds are.
+        split: whether it trains a network that is divided, if there are peers enough, with soft errors.
     """
     least, most = peers
     count = pick.integer(least, most if pick.integer(0, 3) == 3 else min(most, max(least, 7)))
     fleet = names(count)
-    return Schedule(
+    schedule = Schedule(
         peers=count,
         fanout=pick.integer(1, 4),
         rounds=pick.choice([6, 3, 20]),
@@ -98,6 +109,7 @@ def draw_schedule(
         wait=pick.choice(["exact", "exact", "deadline:0.7", "error<1.1"]) if coded else "exact",
         faults=_in_order(pick.many(most_faults, lambda pick: _draw_fault(pick, kinds, fleet, within_s, lengths_s))),
     )
+    return _divided(pick, schedule, within_s) if split else schedule
 
 
 def _draw_fault(
@@ -121,6 +133,33 @@ def _draw_fault(
     until = round(at + pick.choice(lengths_s), 2) if kind.lasts == "yes" or again else None
     extra = {"slow": f"x{pick.choice([3, 10, 30])}", "broker": pick.choice(["", "forget"])}.get(name, "")
     return Fault(at, name, tuple(who), until, extra)
+
+
+def _divided(pick: Picker, schedule: Schedule, within_s: float) -> Schedule:
+    """The same fleet with a network that is divided over it, if there are peers enough."""
+    possible = [split for split in SPLITS if split_of(split).nodes <= schedule.peers]
+    if not possible:
+        return schedule
+    split, fleet = pick.choice(possible), names(schedule.peers)
+    safe = split_of(split).name != "none"
+    flips = pick.many(4, lambda pick: _draw_flip(pick, fleet, within_s)) if safe else []
+    return replace(
+        schedule,
+        split=split,
+        soft_errors=pick.choice(SOFT_ERRORS) if safe else "none",
+        rounds=pick.choice([4, 8]),
+        compute_s=pick.choice([0.2, 0.02, 0.5]),
+        run="run",
+        code="none",
+        wait="exact",
+        faults=_in_order([*schedule.faults, *flips]),
+    )
+
+
+def _draw_flip(pick: Picker, fleet: list[str], within_s: float) -> Fault:
+    place = pick.choice(["product", "stored", "encoding", "decoded", "activation", "verdict", "sum"])
+    at, kind = pick.integer(0, round(within_s * 100)) / 100, pick.choice(["nan", "garbage", "sparse", "flip"])
+    return Fault(at, "flip", (pick.choice(fleet),), extra=f"kind={kind},place={place}")
 
 
 def _distinct(pick: Picker, some: list[str], many: int) -> list[str]:
@@ -148,13 +187,15 @@ def _in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
 
 def draw_story(pick: Picker, *, peers: int) -> Schedule:
     """A fleet of up to so many peers, coded or not, with faults of all kinds, and what is hard on a fleet among them:
-    restarts within partitions, isolation again and again, several who would take over at once, joiners at any time."""
+    restarts within partitions, isolation again and again, several who would take over at once, joiners at any time.
+    One in eight trains a network that is divided, with soft errors."""
     coded = pick.integer(0, 3) == 3
     schedule = draw_schedule(pick, peers=(1, peers), most_faults=8, within_s=20.0, lengths_s=LONG_S, coded=coded)
     fleet = names(schedule.peers)
     hard = pick.many(2, lambda pick: pick.choice(_HARD)(pick, fleet)) if len(fleet) >= 3 else []
     joins = pick.many(2, lambda pick: _draw_fault(pick, ("join",), fleet, 20.0, LONG_S))
-    return replace(schedule, faults=_in_order([*schedule.faults, *chain.from_iterable(hard), *joins]))
+    schedule = replace(schedule, faults=_in_order([*schedule.faults, *chain.from_iterable(hard), *joins]))
+    return _divided(pick, schedule, 20.0) if pick.integer(0, 7) == 7 else schedule
 
 
 def _restarts_apart(pick: Picker, fleet: list[str]) -> list[Fault]:

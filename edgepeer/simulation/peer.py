@@ -21,6 +21,7 @@ from edgepeer.simulation.broker import Client
 from edgepeer.simulation.coded_app import CodedApp
 from edgepeer.simulation.ledger import END_BYTES, NO_SUM, end_of
 from edgepeer.simulation.lines import Lines
+from edgepeer.simulation.split_app import SplitApp
 from edgepeer.topology.view import Member, View
 from edgepeer.wire.codec import encode, has_document
 from edgepeer.wire.frames import Frame
@@ -77,6 +78,10 @@ class SimulatedPeer:
         self.paused = False
         """While set, the application contributes to nothing."""
         self._app = CodedApp(world, self)
+        self.split: SplitApp | None = None
+        """Its application, if that trains a part of a network."""
+        if world.split is not None:
+            self.split = world.split.app(self.id, incarnation, lambda text: world.trace(peer, fx.Note("info", text)))
         self._computing = 0
         self._owed = 0  # rounds that were dropped before this peer had contributed to them
         self._memory: dict[tuple[int, str], ev.FloatVector] = {}
@@ -124,6 +129,11 @@ class SimulatedPeer:
     def done(self) -> int:
         """The last round that this peer will not take part in any more; without a run it may begin with a later one."""
         return max(self.over, 0 if self._world.run_id else self.node.allreduce.committed)
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left for its application to contribute to."""
+        return self.split.program.done if self.split is not None else self.done >= self._world.rounds
 
     @property
     def incarnation(self) -> int:
@@ -263,6 +273,8 @@ class SimulatedPeer:
     def _forget(self) -> None:
         self.digests = {}
         self.over = self._computing = self._owed = 0
+        if self.split is not None:
+            self.split.begin()
 
     def _do_removed(self, effect: fx.Removed) -> None:
         self.views.clear()
@@ -279,10 +291,10 @@ class SimulatedPeer:
         number = self._number
         if self._world.coding is not None:
             view = self.node.view
-            if number <= self._world.rounds and view is not None and self._in_step:
+            if not self.finished and view is not None and self._in_step:
                 self._app.go_on(number, view)
             return
-        if number > self._world.rounds or self._computing == number or not self._may_contribute:
+        if self.finished or self._computing == number or not self._may_contribute:
             return
         self._computing = number
 
@@ -293,12 +305,17 @@ class SimulatedPeer:
             if number != self._number and not self._owed:
                 self._next_round()
             elif self._may_contribute:
-                vector, weight = self._world.brought_by(self.id, number)
+                vector, weight = self._bring(number)
                 memory = self._memory.setdefault((vector.size, vector.dtype.str), np.empty_like(vector))
                 memory[:] = vector
                 self.receive(ev.Contribute(memory, weight))
 
-        self.later(self._world.compute_s(), computed)
+        self.later(self._world.compute_s() + (self.split.pause_s if self.split is not None else 0.0), computed)
+
+    def _bring(self, number: int) -> tuple[ev.FloatVector, float]:
+        return (
+            (self.split.contribute(number), 1.0) if self.split is not None else self._world.brought_by(self.id, number)
+        )
 
     @property
     def _number(self) -> int:
@@ -308,7 +325,8 @@ class SimulatedPeer:
     def _in_step(self) -> bool:
         rounds, view = self.node.allreduce, self.node.view
         ready = view is not None and view.run == self._world.run_id and rounds.committed >= 0
-        return self.alive and not self.leaving and not self.paused and ready
+        lost = self.split is not None and self.split.lost
+        return self.alive and not self.leaving and not self.paused and ready and not lost
 
     @property
     def _may_contribute(self) -> bool:
@@ -326,9 +344,20 @@ class SimulatedPeer:
         self._ended(effect.round, end_of(effect.generation, effect.digest))
         self.outcomes.append(effect)
         self._world.ledger.committed(self, effect)
+        if self.split is not None:
+            self.split.settle(effect)
+            if self.split.lost:
+                self.later(0.0, self._ask_for_state)
         self._next_round()
 
+    def _ask_for_state(self) -> None:
+        """What the application has is not what the others have."""
+        if self.alive and self.split is not None and self.split.lost:
+            self.receive(ev.StateLost())
+
     def _do_aborted(self, effect: fx.RoundAborted) -> None:
+        if effect.cause == "mismatch" and self.split is not None:
+            raise ProtocolBug(f"{self.id}, at {self.split.program.phase}, brings another vector: {effect.reason}")
         if effect.cause in ("mismatch", "timeout") and effect.round > self.over:
             self._ended(effect.round, NO_SUM)
             self.aborts.append(effect)
@@ -346,7 +375,11 @@ class SimulatedPeer:
 
     def _do_provide(self, effect: fx.ProvideState) -> None:
         def provide() -> None:
-            state = b"".join(self.digests.values()) or _NO_STATE
+            if self.split is not None and self.split.lost:
+                self.later(self._world.compute_s(), provide)  # once there is something to give
+                return
+            state = b"".join(self.digests.values()) + (self.split.program.state() if self.split is not None else b"")
+            state = state or _NO_STATE
             self.receive(ev.StateReady(effect.peer, effect.run, self.over, state))
 
         self.later(self._world.compute_s(), provide)
@@ -356,10 +389,12 @@ class SimulatedPeer:
             if self.node.allreduce.run != effect.run:
                 return
             blob = bytes(effect.state)
-            pieces = [blob[at : at + END_BYTES] for at in range(0, len(blob), END_BYTES)] if blob != _NO_STATE else []
-            self.digests = dict(enumerate(pieces, start=1))
-            if len(self.digests) != effect.round:
-                raise ProtocolBug(f"state of {len(self.digests)} rounds for round {effect.round}")
+            ends, rest = blob[: effect.round * END_BYTES], blob[effect.round * END_BYTES :]
+            self.digests = {at // END_BYTES + 1: ends[at : at + END_BYTES] for at in range(0, len(ends), END_BYTES)}
+            if len(ends) != effect.round * END_BYTES or (self.split is None and rest not in (b"", _NO_STATE)):
+                raise ProtocolBug(f"state of {len(blob)} bytes for round {effect.round}")
+            if self.split is not None:
+                self.split.load(rest)
             self.over, self._owed = effect.round, 0
             self._world.ledger.adopted(self)
             self.receive(ev.Adopted(effect.run, effect.round))

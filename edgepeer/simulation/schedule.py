@@ -7,6 +7,7 @@
     0.5..3    oneway p3 p1       # what p3 sends does not reach p1
     1.2       kill p0
     2..9.5    freeze p5
+    3         flip p4 kind=nan,place=product
 
 First the fleet, a setting a line (those that stand at their defaults may be left out), then the faults: a time
 in seconds after the run has begun, or two of them where it lasts, what happens, and to whom. Peers are called
@@ -22,6 +23,8 @@ from typing import Final, Literal
 
 from edgepeer.errors import ConfigError
 from edgepeer.simulation.network import BROKER
+from edgepeer.simulation.split_app import split_of
+from edgepeer.training.split.faults import parse_flip, parse_soft_errors
 
 __all__ = ["KINDS", "Fault", "Kind", "Schedule", "names"]
 
@@ -58,6 +61,9 @@ KINDS: Final[dict[str, Kind]] = {
     "leave": Kind(about="a peer leaves", lasts="no"),
     "join": Kind(about="a new peer comes", lasts="no"),
     "timeout": Kind(about="a peer gives up on its round", lasts="no"),
+    "flip": Kind(
+        about="a node of a split run computes or stores a wrong number", lasts="no", extra=r"(kind|place)=\S+"
+    ),
 }
 
 
@@ -109,6 +115,10 @@ class Schedule:
     """How gradients are coded; then compute_s is for a chunk ..."""
     wait: str = "exact"
     """... and when the root may close a round."""
+    split: str = "none"
+    """How a small network is divided over the peers: then `rounds` are iterations, and size and dtype say nothing."""
+    soft_errors: str = "none"
+    """How often nodes err by chance, as `parse_soft_errors` has it."""
     faults: tuple[Fault, ...] = ()
     comment: str = ""
 
@@ -153,12 +163,12 @@ class Schedule:
         schedule = replace(cls(peers=1), **settings, faults=tuple(faults), comment="\n".join(comment))  # type: ignore[arg-type]
         try:
             schedule.check()
-        except ValueError as error:
+        except (ValueError, ConfigError) as error:
             raise ConfigError(f"{source}: {error}") from None
         return schedule
 
     def check(self) -> None:
-        """Raise ValueError for what can't be simulated."""
+        """Raise ValueError or ConfigError for what can't be simulated."""
         bounds = {
             "peers": (1, MAX_PEERS), "fanout": (1, 64), "rounds": (0, 1_000_000), "size": (0, 10_000_000),
             "compute_s": (0, 3600), "latency_s": (0, 60), "jitter_s": (0, 60), "rate_bytes_per_s": (1, 1e12),
@@ -169,6 +179,7 @@ class Schedule:
                 raise ValueError(f"{name} {getattr(self, name):g}: must be from {least:g} to {most:g}")
         if self.dtype not in ("<f4", "<f8"):
             raise ValueError(f"dtype {self.dtype}: must be <f4 or <f8")
+        self._check_split()
         joined = {name for fault in self.faults if fault.kind == "join" for name in fault.who}
         known = {*names(self.peers), *joined}
         for fault in self.faults:
@@ -177,6 +188,27 @@ class Schedule:
                     raise ValueError(
                         f"{str(fault).strip()}: there is no peer {who}; there are {_spoken(sorted(known))}"
                     )
+
+    def _check_split(self) -> None:
+        errs = self.soft_errors != "none" or any(fault.kind == "flip" for fault in self.faults)
+        if self.split == "none":
+            if errs:
+                raise ValueError(
+                    "soft errors are made in split runs: say how it is divided, as in: split codenet:m=2,n=2"
+                )
+            return
+        split = split_of(self.split)
+        if self.peers < split.nodes:
+            raise ValueError(f"split {self.split} has {split.nodes} nodes; let there be as many peers, or more")
+        if self.run == "none" or self.code != "none":
+            raise ValueError("a split run is a run, and not coded in another way: leave out run and code")
+        if errs and split.name == "none":
+            raise ValueError("split none corrects nothing: leave out soft errors, or take another")
+        if self.soft_errors != "none":
+            parse_soft_errors(self.soft_errors)
+        for fault in self.faults:
+            if fault.kind == "flip":
+                parse_flip(f"0@0:{fault.extra}")
 
 
 def names(peers: int) -> list[str]:

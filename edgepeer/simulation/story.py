@@ -7,6 +7,8 @@ What must hold, besides the ledger's word on every round:
   beginning to `recovery_s` after its end; while shadows last, a round may wait.
 - `recovery_s` after the last fault all living peers work in one view that holds exactly them.
 - In the end all have the same history.
+- Of a split run: all have the same in common, their weights are those of undivided training, and of the soft errors
+  that matter none was unseen (`split_app`).
 
 If so many have died for good that no majority of the last view lives, nobody may go on, and none of this is asked.
 """
@@ -26,8 +28,10 @@ from edgepeer.simulation.broker import GRACE_S
 from edgepeer.simulation.network import BROKER, DIAL_TIMEOUT_S, LinkModel
 from edgepeer.simulation.peer import SimulatedPeer
 from edgepeer.simulation.schedule import Fault, Schedule, names
+from edgepeer.simulation.split_app import SplitApp, SplitWork
 from edgepeer.simulation.world import Everybody, Workload, World
 from edgepeer.topology import tree
+from edgepeer.training.split.faults import parse_flip
 
 __all__ = ["SMALL_SEGMENTS", "Story", "recovery_s"]
 
@@ -58,6 +62,11 @@ class Story:
         self.schedule = schedule
         self._account = account
         self.limits = limits
+        self._split: SplitWork | None = None
+        if schedule.split != "none":
+            self._split = SplitWork(
+                schedule.split, schedule.soft_errors, iterations=schedule.rounds, seed=schedule.seed
+            )
         self.world = World(
             seed=schedule.seed,
             fanout=schedule.fanout,
@@ -78,10 +87,10 @@ class Story:
             limits=limits,
             code=schedule.code,
             wait=schedule.wait,
+            split=self._split,
         )
         self.world.on_effect = account.on_effect if account is not None else None
-        self.happened: list[str] = []
-        """The kinds of the faults that found somebody to happen to."""
+        self._happened: list[str] = []
         self.ended_well = False
         """Whether everybody who lives was asked to finish, and did."""
         self._began = 0.0
@@ -90,6 +99,11 @@ class Story:
         self._progress: dict[SimulatedPeer, tuple[int, float]] = {}  # last round over, and the calm spent since
         for name in names(schedule.peers):
             self.world.add(name)
+
+    @property
+    def happened(self) -> list[str]:
+        """The kinds of the faults that found somebody to happen to; each soft error when it was made."""
+        return [*self._happened, *(self._split.errors.elements() if self._split is not None else ())]
 
     # -- the bounds ----------------------------------------------------------------------------------------
 
@@ -101,8 +115,10 @@ class Story:
     def calm_s(self) -> float:
         """How long a round may take while nothing is wrong."""
         schedule = self.schedule
-        item = 4 if schedule.dtype == "<f4" else 8
-        transfer = schedule.fanout * (schedule.size * item + 2000) / schedule.rate_bytes_per_s
+        size = schedule.size * (4 if schedule.dtype == "<f4" else 8)
+        if self._split is not None:
+            size = 8 * self._split.numbers
+        transfer = schedule.fanout * (size + 2000) / schedule.rate_bytes_per_s
         hop = schedule.latency_s + schedule.jitter_s + transfer + (10.0 if schedule.loss else 0.0)
         height = tree.height(schedule.fanout, schedule.peers + sum(f.kind == "join" for f in schedule.faults))
         # A run's first state goes down the tree; every application on its way takes its time to take and to give it.
@@ -144,10 +160,18 @@ class Story:
             return world
         if not together:
             raise ProtocolBug(f"no common view {patience:.0f} s after the last fault: {self._where()}")
-        world.run_rounds(limit_s=(schedule.rounds + 2) * self.calm_s + 2 * self.recovery_s)
+        each = 1 if self._split is None else self._split.rounds
+        limit_s = (each * schedule.rounds + 2) * self.calm_s + 2 * self.recovery_s
+        world.run_until(lambda: self._all_over() or self._stands(), limit_s)
+        if self._stands():
+            self._tell("too few are left to go on")
+            return world
         if not world.run_until(self._over_and_done, self.calm_s + self.recovery_s):
             raise ProtocolBug(f"rounds did not end everywhere: {self._where()}")
         self._compare()
+        if self._split is not None and not self._split.check(self._apps()):
+            self._tell("too few were left to have all of the network, and to see all errors")
+            return world
         self.ended_well = True
         self._tell(self._result())
         return world
@@ -162,8 +186,25 @@ class Story:
 
     def _over_and_done(self) -> bool:
         """Whether all who live have come to the last round, in one view; or all have left."""
-        last = self.world.rounds
-        return not self.world.network.alive or (self._all_done(lambda peer: peer.done >= last) and self.world.settled())
+        return not self.world.network.alive or (self._all_over() and self.world.settled())
+
+    def _all_over(self) -> bool:
+        return bool(self.world.network.alive) and self._all_done(lambda peer: peer.finished)
+
+    def _apps(self) -> list[SplitApp]:
+        return [peer.split for peer in self.world.alive if peer.split is not None]
+
+    def _stands(self) -> bool:
+        """Whether a split run waits for those who are gone for good, as all who live say together."""
+        alive = self.world.network.alive
+        if self._split is None or not 0 < len(alive) < self._split.split.nodes:
+            return False
+
+        def waits(peer: SimulatedPeer) -> bool:
+            told = bool(peer.outcomes) and {*peer.outcomes[-1].contributors} == {*alive}
+            return told and peer.split is not None and peer.split.program.waiting != ""
+
+        return all(map(waits, alive.values()))
 
     def _possible(self) -> bool:
         """Whether those who are alive are to go on: a quorum of the newest view that any of them is in, in the lives
@@ -198,7 +239,7 @@ class Story:
         shadow = self._in_shadow(self.world.clock.now)
         for peer in self.world.alive:
             over, calm = self._progress.get(peer, (-1, 0.0))
-            idle = peer.done >= self.world.rounds or peer.leaving or shadow or peer.done != over
+            idle = peer.finished or peer.leaving or shadow or peer.done != over
             calm = 0.0 if peer.done != over else calm + (0.0 if idle else _LOOK_EVERY_S)
             self._progress[peer] = peer.done, calm
             if calm > self.calm_s and self._possible():
@@ -212,7 +253,10 @@ class Story:
         if not alive:
             return "nobody is left"
         done = " ".join(str(number) for number in sorted({peer.done for peer in alive}))
-        return f"{' '.join(peer.id for peer in alive)} have come to round {done} in one view"
+        said = f"{' '.join(peer.id for peer in alive)} have come to round {done} in one view"
+        if self._split is not None:
+            said += f", with the weights of undivided training; {self._split.seen}"
+        return said
 
     def _tell(self, title: str) -> None:
         if self._account is not None:
@@ -233,14 +277,15 @@ class Story:
             "oneway": self._cut, "cut": self._cut, "isolate": self._cut, "partition": self._cut, "reset": self._reset,
             "kill": self._kill, "power": self._kill, "freeze": self._freeze, "slow": self._slow,
             "broker": self._broker, "leave": self._leave, "join": self._join, "timeout": self._timeout,
+            "flip": self._flip,
         }  # fmt: skip
         self._tell(str(fault))
         if fault.until is not None:
             self._later(fault, partial(self._tell, f"{fault.until:<11g} end of {fault.deed}"))
-        if happen[fault.kind](fault):
-            self.happened.append(fault.kind)
-        else:
+        if not happen[fault.kind](fault):
             self._tell("            meets nobody")
+        elif fault.kind != "flip":  # what it has asked for comes with the next chance, if at all
+            self._happened.append(fault.kind)
 
     def _later(self, fault: Fault, do: Callable[[], object]) -> None:
         if fault.until is not None:
@@ -327,4 +372,12 @@ class Story:
         if peer is None:
             return False
         peer.soon(peer.time_out)
+        return True
+
+    def _flip(self, fault: Fault) -> bool:
+        peer = self._victim(fault)
+        if peer is None or peer.split is None:
+            return False
+        error = parse_flip(f"0@0:{fault.extra}")
+        peer.split.err(error.place, error.kind)
         return True

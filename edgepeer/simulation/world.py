@@ -27,6 +27,7 @@ from edgepeer.simulation.coded_app import chunk_vector
 from edgepeer.simulation.ledger import Ledger
 from edgepeer.simulation.network import BROKER, LinkModel, Network
 from edgepeer.simulation.peer import SimulatedPeer, vector_of
+from edgepeer.simulation.split_app import SplitWork
 
 __all__ = ["Everybody", "Workload", "World"]
 
@@ -80,6 +81,7 @@ class World:
         static_timeout_s: float = STATIC_TIMEOUT_S,
         code: str = "none",
         wait: str = "exact",
+        split: SplitWork | None = None,
     ) -> None:
         self.protocol = protocol
         self.static_timeout_s = static_timeout_s
@@ -106,7 +108,11 @@ class World:
             self.coding = Coding(
                 name=f"{code} {wait}", build=self.build_code, enough=policy.enough, deadline_s=policy.deadline_s
             )
-        self.ledger = Ledger(self.contribution, protocol, self.all_chunks if self.coding else None)
+        self.split = split
+        """What is trained, if it is a network that is divided: then Workload.size says nothing, and its rounds are what
+        that asks for."""
+        brought = split.brought if split is not None else lambda peer, number: [self.contribution(peer, number)]
+        self.ledger = Ledger(brought, protocol, self.all_chunks if self.coding else None)
         self._agreed = Everybody(self.network.alive)
         self._digest = hashlib.blake2b(digest_size=16)
         self.on_effect: Callable[[float, PeerId, fx.Effect], None] | None = None
@@ -185,9 +191,12 @@ class World:
 
     def run_rounds(self, rounds: int | None = None, limit_s: float = 600.0) -> bool:
         """Let time pass until `rounds` rounds (default: all) are over at every living peer."""
-        target = rounds if rounds is not None else self.rounds
         alive, everybody = self.network.alive, Everybody(self.network.alive)
-        return self.run_until(lambda: bool(alive) and everybody(lambda peer: peer.done >= target), limit_s)
+
+        def over(peer: SimulatedPeer) -> bool:
+            return peer.finished if rounds is None else peer.done >= rounds
+
+        return self.run_until(lambda: bool(alive) and everybody(over), limit_s)
 
     def settled(self) -> bool:
         """Whether all living peers work in one view that holds exactly them."""

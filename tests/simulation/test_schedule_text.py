@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fleet_stories import schedules
 from hypothesis import given
+from hypothesis import strategies as st
 
 from edgepeer.errors import ConfigError
 from edgepeer.simulation.schedule import Fault, Schedule
@@ -20,9 +21,10 @@ compute_s 0.5
 2..3        slow p1 x10
 2..4        broker forget
 """
+SPLIT = "peers 5\nsplit codenet:m=1,n=1,t=1\n"
 
 
-@given(schedules())
+@given(st.booleans().flatmap(lambda split: schedules(split=split)))
 def test_what_is_written_is_read_again(schedule: Schedule) -> None:
     assert Schedule.parse(str(schedule)) == schedule
 
@@ -69,6 +71,17 @@ def test_comments_and_empty_lines_may_stand_anywhere() -> None:
         ("peers 2\n1..2 slow p0", "x, line 2: slow takes a factor, as in: 1..2 slow p3 x10"),
         ("peers 2\n1 kill p2", "x: 1           kill p2: there is no peer p2; there are p0, p1"),
         ("peers 2\n1 kill broker", "x: 1           kill broker: there is no peer broker; there are p0, p1"),
+        ("peers 5\nsplit codes", "x: split = 'codes': there is no split 'codes', only none, codenet, "),
+        ("peers 5\nsplit codenet:m=9,n=1", "x: "),
+        ("peers 5\nsplit codenet:m=2,n=1,t=1", "x: split codenet:m=2,n=1,t=1 has 8 nodes; let there be as many peers"),
+        (f"{SPLIT}run none", "x: a split run is a run, and not coded in another way: leave out run and code"),
+        (f"{SPLIT}code cyclic:s=1", "x: a split run is a run, and not coded in another way: leave out run and code"),
+        ("peers 5\nsoft_errors p=0.1", "x: soft errors are made in split runs: say how it is divided, as in: split "),
+        ("peers 5\n1 flip p1", "x: soft errors are made in split runs: say how it is divided, as in: split "),
+        ("peers 5\nsplit none:m=2,n=1\n1 flip p1", "x: split none corrects nothing: leave out soft errors, or take "),
+        (f"{SPLIT}soft_errors p=2", "x: soft errors: p = 2.0 is no probability; it must be between 0 and 1"),
+        (f"{SPLIT}1 flip p1 kind=big", "x: fault stored big at node 0, "),
+        (f"{SPLIT}1 flip p1 size=big", "x, line 3: flip takes 1 name, not: p1 size=big"),
         ("peers 20\n1 kill p2", "x: 1           kill p2: there is no peer p2; there are p00 to p19"),
     ],
 )

@@ -34,6 +34,8 @@ EACH: Final = 25
 """Times mixes times parts: 1750 schedules."""
 CODED: Final = 5
 """Times mixes times parts that many more, of coded rounds: 350."""
+SPLIT: Final = 2
+"""And of split runs: 140."""
 
 
 @pytest.mark.slow
@@ -53,6 +55,17 @@ def test_whatever_happens(mix: str, part: int, data: st.DataObject) -> None:
 def test_whatever_happens_to_coded_rounds(mix: str, part: int, data: st.DataObject) -> None:
     """A round that is called exact is the plain sum over all chunks; nothing else changes: the ledger looks."""
     told(data.draw(schedules(coded=True, **MIXES[mix])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("mix", MIXES)
+@given(data=st.data())
+@examples(SPLIT)
+def test_whatever_happens_to_split_runs(mix: str, part: int, data: st.DataObject) -> None:
+    """With soft errors beside all else, the weights are those of undivided training."""
+    how = {"peers": (3, 9), **MIXES[mix]}
+    told(data.draw(schedules(split=True, within_s=12.0, **how)))
 
 
 def test_coded_rounds_are_exact_and_approximate_and_without_stragglers() -> None:
@@ -81,7 +94,7 @@ def test_most_schedules_leave_a_majority_that_must_go_on() -> None:
 
 
 def test_every_kind_of_fault_can_be_drawn() -> None:
-    assert {*DRAWN} == {*KINDS, "restart"}
+    assert {*DRAWN, "flip"} == {*KINDS, "restart"}  # soft errors are drawn where there is a split
     assert {kind for mix in MIXES.values() for kind in mix.get("kinds", ())} == {*DRAWN}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from edgepeer.errors import ProtocolBug
 from edgepeer.simulation import soak as module
-from edgepeer.simulation.drawing import Random, draw_schedule, draw_story
+from edgepeer.simulation.drawing import SOFT_ERRORS, Random, draw_schedule, draw_story
 from edgepeer.simulation.network import BROKER
 from edgepeer.simulation.schedule import KINDS, Fault, Schedule, names
 from edgepeer.simulation.shrinking import shrink
@@ -72,6 +72,8 @@ def test_stories_hold_what_is_hard_on_a_fleet() -> None:
     assert {(each.code != "none", each.run) for each in drawn} == {
         (c, r) for c in (True, False) for r in ("run", "none")
     }
+    assert 20 <= sum(each.split != "none" for each in drawn) <= 50
+    assert {each.soft_errors for each in drawn} == {*SOFT_ERRORS}
     for meets in (anew_while_apart, isolated_again, several_candidates, joins_apart):
         assert sum(map(meets, drawn)) >= 20, meets.__name__
 

@@ -136,7 +136,8 @@ class Injected:
     size: float
     """By how much it has changed something, as a part of the largest number there."""
     fate: Literal["unseen", "found", "restored"] = "unseen"
-    """found: its node was named as wrong afterwards. restored: training went back to before it."""
+    """found: its node was named as wrong afterwards. restored: training went back to before it, or
+    what it was in has been given up."""
 
 
 class Struck(NamedTuple):
@@ -145,7 +146,7 @@ class Struck(NamedTuple):
     injected: int
     found: int
     restored: int
-    """Training went back to before them."""
+    """Training went back to before them, or what they were in has been given up."""
     harmless: int
     """Not found, and too small to matter."""
     undetected: int
@@ -157,6 +158,7 @@ class Injector:
 
     def __init__(self, chance: SoftErrors | None = None, faults: Sequence[Fault] = (), seed: int = 0) -> None:
         self._chance, self._planned = chance, list(faults)
+        self._soon: list[tuple[Place, Kind]] = []
         self._rng = np.random.default_rng(seed)
         self.record: list[Injected] = []
         self._open: list[Injected] = []
@@ -165,7 +167,16 @@ class Injector:
     @property
     def idle(self) -> bool:
         """Whether it will not do anything any more."""
-        return self._chance is None and not self._planned
+        return self._chance is None and not self.left
+
+    @property
+    def left(self) -> int:
+        """Errors that are planned, and have not had their chance."""
+        return len(self._planned) + len(self._soon)
+
+    def soon(self, place: Place, kind: Kind) -> None:
+        """Make one error more, at the next chance in such a place."""
+        self._soon.append((place, kind))
 
     @property
     def struck(self) -> Struck:
@@ -188,6 +199,11 @@ class Injector:
                 self._planned.remove(planned)
                 self._spoil(where, numbers, planned.kind, effect)
                 return
+        for place, kind in self._soon:
+            if place == where.place:
+                self._soon.remove((place, kind))
+                self._spoil(where, numbers, kind, effect)
+                return
         chance = self._chance
         if chance is not None and where.name in chance.steps and self._rng.random() < chance.p:
             self._spoil(where, numbers, chance.kind, effect)
@@ -197,12 +213,19 @@ class Injector:
         self._close("found", lambda where: where.node in nodes)
 
     def found_on_the_way(self, iteration: int, step: str) -> None:
-        """In this round lines were wrong, or damaged: that is what becomes of spoiled sums."""
+        """In this round lines were wrong, damaged or left out: that is what becomes of spoiled sums."""
         self._close("found", lambda where: where == Where(iteration, where.node, step, "sum"))
 
     def restored(self, iteration: int) -> None:
         """Training went back to before this iteration."""
         self._close("restored", lambda where: where.iteration >= iteration)
+
+    def given_up(self, node: int, since: int = 0) -> None:
+        """What this node had is gone; of its errors, as `record` has them, those from this one on."""
+        for each in self.record[since:]:
+            if each.fate == "unseen" and each.where.node == node:
+                each.fate = "restored"
+        self._open = [each for each in self._open if each.fate == "unseen"]
 
     def made(self, where: Where, kind: Kind, size: float) -> None:
         """Note an error."""

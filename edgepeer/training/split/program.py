@@ -11,7 +11,7 @@ gets that from anybody (`state`, `load_state`) and follows; its blocks it gets f
     after            | comes
     -----------------+-----------------------------------------------------------------------------------------------
     muster           | a regeneration of what is missing; then the first step. With too few peers: muster again
-    a step           | regenerations that the step before has called for; then the next step
+    a step           | a scrub, if in the step before something was wrong; then the next step
     the last step    | the update, without a round; regenerations of what newcomers are to hold; a scrub and a
                      | checkpoint, an evaluation, if they are due; then the first step again, or the end
     a regeneration   | once more without those that failed to help; else what was to come
@@ -22,8 +22,12 @@ gets that from anybody (`state`, `load_state`) and follows; its blocks it gets f
 *Verdicts are acted upon one round late.* Which nodes were wrong is a peer's own conclusion, and it may conclude
 wrongly. If it acted at once, its next round would be another than the others', and no tree adds up two different
 rounds. So it says in the tail of the next vector what it has concluded (`tail`); whoever differs from the majority does
-its step again, from the sum that it still has; then all agree, and the regeneration comes after that round. A wrong
-block spoils one line more until then, which the code is for.
+its step again, from the sum that it still has; then all agree, and a scrub comes after that round. A wrong block spoils
+one line more until then, which the code is for.
+
+*Nothing is put together from blocks that nobody has looked at.* A scrub comes before every regeneration: it names what is
+stored wrong, velocities included, which no product reads, and that alone is put together again, from the rest. A product
+that was wrong by itself leaves nothing to be mended.
 
 *Who holds what.* A node whose holder is not among the contributors any more is vacant, and goes to a contributor
 without a node, between two iterations. Whoever has a node without its blocks leaves its digest empty.
@@ -120,6 +124,8 @@ class Program:
         self.cell: Cell | None = None
         self.recomputed = 0
         """Products that this peer found to be wrong by itself, and computed again."""
+        self.unchecked = 0
+        """Steps that it took with so much missing that nothing was left to check: wrong numbers would not be seen."""
         self._data, self._test = data, test
         self._evaluate_every, self._checkpoint_every, self._scrub_every = evaluate_every, checkpoint_every, scrub_every
         self._patience = patience
@@ -135,6 +141,8 @@ class Program:
         self._last: tuple[Step, Seen, Passing] | None = None
         """The step that was settled last: to do it again."""
         self._evaluation: Evaluation | None = None
+        self._sent: int | None = None
+        """How many errors were made before the vector that is on its way."""
 
     # -- what others want to know ------------------------------------------------------------------------------
 
@@ -198,8 +206,11 @@ class Program:
     # -- rounds ------------------------------------------------------------------------------------------------
 
     def contribute(self) -> Array:
-        """This peer's vector for the next round; of the same size at all peers."""
+        """This peer's vector for the next round; of the same size at all peers. Again, if that round was given up."""
         phase, cell, form = self.phase, self.cell, self._form()
+        if cell is not None and self._sent is not None:
+            self.injector.given_up(cell.node, self._sent)
+        self._sent = len(self.injector.record)
         vector, rows = form.empty()
         if isinstance(phase, Muster):
             if (claim := self._claim()) is not None:
@@ -271,6 +282,7 @@ class Program:
             self._take(seen, contributors)
         except Undecodable as error:
             self._restore(error)
+        self._sent = None
         self._before = self._digest
         self._digest = self._mark(seen)
         return self._enter()
@@ -282,7 +294,8 @@ class Program:
         counts.odd += len(seen.odd)
         counts.damaged += len(seen.damaged)
         self.injector.found(seen.odd)
-        if seen.damaged or (seen.reading is not None and seen.reading.wrong):
+        # What was spoiled on the way is a damaged line, or a wrong one; or it was in one that is not read anyway.
+        if seen.damaged or seen.lost or (seen.reading is not None and seen.reading.wrong):
             self.injector.found_on_the_way(common.iteration, str(phase))
         self._last = None
         match phase:
@@ -294,11 +307,10 @@ class Program:
                 self._mended(phase, seen)
             case Scrub():
                 self._scrubbed(phase, seen)
-        layer, wrong = agreed
+        _, wrong = agreed
         if wrong:
             self.injector.found(wrong)
-            parts = range(layer, stores(self.network), self.network.layers)
-            self._agenda.extendleft(reversed(self._mends(parts, wrong, seen.missing)))
+            self._agenda.appendleft(self._next_scrub(keep=False, again=0))
 
     # -- steps -------------------------------------------------------------------------------------------------
 
@@ -306,6 +318,9 @@ class Program:
         """A step's product is there."""
         network, step, counts = self.network, phase.step, self.counts
         assert seen.reading is not None
+        lost = {*self.split.lost_lines(step.direction, seen.lost), *seen.damaged}
+        self._left_out(step, lost)
+        self.unchecked += not self.split.checks(step.direction, frozenset(lost))
         counts.lines += len(seen.reading.wrong)
         counts.erased += len(seen.missing)
         passing = self._now()
@@ -321,6 +336,12 @@ class Program:
                 self._update(passing)
             case Look() if last:
                 self._looked(passing, seen.reading)
+
+    def _left_out(self, step: Step, lost: Collection[int]) -> None:
+        """If the line that this node is in does not count, nobody will find what was wrong in it."""
+        cell = self.cell
+        if cell is not None and self._sent is not None and self.split.line(cell.node, step.direction) in lost:
+            self.injector.given_up(cell.node, self._sent)
 
     def _go_on(self, last: tuple[Step, Seen, Passing], strike: Strike) -> None:
         """Judge, and make of a product what the next step needs. May be done again."""
@@ -352,7 +373,9 @@ class Program:
         common.loss = passing.loss
         common.iteration += 1
         self.counts.computed += 1
-        self._between(self._newcomers())
+        new = self._newcomers()
+        # What the update has spoiled nobody has read yet: it must not get into the blocks of newcomers.
+        self._between([self._next_scrub(keep=False, again=0), *new] if new else [])
 
     def _looked(self, passing: Passing, reading: Reading) -> None:
         """A part of what is held out has passed."""
@@ -416,7 +439,10 @@ class Program:
         split, nodes = self.split, phase.nodes
         sources = {each for node in nodes for each in split.recovery(node, {*nodes, *phase.without})}
         failed = sources & seen.lost
-        if failed or seen.damaged:
+        damaged = bool(seen.damaged) or not np.isfinite(seen.rows).all()  # of NaN checksums say nothing
+        if damaged:
+            self.injector.found_on_the_way(self.iteration, str(phase))
+        if failed or damaged:
             if phase.again >= _AGAIN and not failed:
                 raise Undecodable(f"regenerated blocks of nodes {nodes} were damaged on their way, again and again")
             mend = self._mends((phase.store,), nodes, {*phase.without, *failed})[0]
@@ -447,8 +473,9 @@ class Program:
             if wrong:
                 self.counts.scrubbed += len(wrong)
                 self.injector.found(wrong)
+                self.injector.found_on_the_way(common.iteration, str(phase))
                 mends += self._mends((store,), wrong, seen.missing)
-        if mends or (seen.damaged and phase.keep):
+        if mends or (phase.keep and (seen.damaged or seen.odd)):  # of those nothing was seen
             if phase.again >= _AGAIN:
                 raise Undecodable("stored weights were wrong again and again, though they had been put right")
             self._agenda.extendleft([self._next_scrub(phase.keep, phase.again + 1), *reversed(mends)])
@@ -456,7 +483,7 @@ class Program:
             common.saved_at, common.tries = common.iteration, 0
             self.counts.checkpoints += 1
             self._saved = None
-            if self.cell is not None and not self.cell.lacking:
+            if self.cell is not None and not self.cell.lacking and self.cell.node not in lost:
                 self._saved = Claim(self.cell.node, common.iteration, self.cell.pack())
 
     # -- checkpoints -------------------------------------------------------------------------------------------
@@ -537,6 +564,7 @@ class Program:
         common.agenda, common.digest = list(self._agenda), self._digest
         following = next((phase for phase in self._agenda if isinstance(phase, Work | Look)), None)
         if following is None or self._passing is None or following in (Work(0, "forward"), Look(0, 0)):
+            common.batch_loss = float("nan")
             return common.pack({})
         common.batch_loss = self._passing.loss
         return common.pack(self._passing.arrays())
@@ -549,6 +577,9 @@ class Program:
         """
         common, arrays = Common.unpack(state, self.split.nodes, stores(self.network))
         passing = self._passing_of(common, arrays)
+        if self.cell is not None:
+            self.injector.given_up(self.cell.node)
+        self._sent = None
         self._common, self._agenda, self._passing = common, deque(common.agenda), passing
         self._digest, self._last = common.digest, None
         if not (isinstance(common.agenda[0], Muster) and not common.counts.computed):

@@ -82,6 +82,7 @@ class Split(ABC):
             raise ConfigError(f"split {self.name}: m={m}, n={n}: a matrix is in 1 or more blocks each way")
         self.m, self.n, self.nodes, self.dtype = m, n, nodes, dtype
         self._recovery = lru_cache(maxsize=64)(self._recovered)
+        self._checks = lru_cache(maxsize=64)(self._checked)
         self.caught: set[int] = set()
         """Nodes that found an error of their own and computed again; who counts them takes them out."""
 
@@ -247,14 +248,23 @@ class Split(ABC):
 
     def readable(self, lost: Collection[int]) -> bool:
         """Whether products can be read without these nodes."""
-        shape = self.m, self.n
         directions: tuple[Direction, ...] = ("forward", "backward")
-        for direction in directions:
-            rows = np.zeros((self.lines(direction), self.numbers(direction, shape, 1)), self.dtype)
-            try:
-                self.read(direction, rows, shape, 1, self.lost_lines(direction, lost), 0)
-            except Undecodable:
-                return False
+        return all(self._readable(direction, self.lost_lines(direction, lost)) for direction in directions)
+
+    def checks(self, direction: Direction, lost: frozenset[int]) -> bool:
+        """Whether a wrong line would be noticed though these are lost: where any of the rest could be lost as well."""
+        return self._checks(direction, lost)
+
+    def _checked(self, direction: Direction, lost: frozenset[int]) -> bool:
+        return all(self._readable(direction, lost | {line}) for line in range(self.lines(direction)))
+
+    def _readable(self, direction: Direction, lost: Collection[int]) -> bool:
+        shape = self.m, self.n
+        rows = np.zeros((self.lines(direction), self.numbers(direction, shape, 1)), self.dtype)
+        try:
+            self.read(direction, rows, shape, 1, lost, 0)
+        except Undecodable:
+            return False
         return True
 
     def noise(self, summed: int, updates: int) -> float:
