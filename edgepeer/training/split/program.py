@@ -25,9 +25,9 @@ rounds. So it says in the tail of the next vector what it has concluded (`tail`)
 its step again, from the sum that it still has; then all agree, and a scrub comes after that round. A wrong block spoils
 one line more until then, which the code is for.
 
-*Nothing is put together from blocks that nobody has looked at.* A scrub comes before every regeneration: it names what is
-stored wrong, velocities included, which no product reads, and that alone is put together again, from the rest. A product
-that was wrong by itself leaves nothing to be mended.
+*Nothing is put together from blocks that nobody has looked at.* A scrub comes before every regeneration: it names what
+is stored wrong, velocities included, which no product reads, and that alone is put together again, from the rest. A
+product that was wrong by itself leaves nothing to be mended.
 
 *Who holds what.* A node whose holder is not among the contributors any more is vacant, and goes to a contributor
 without a node, between two iterations. Whoever has a node without its blocks leaves its digest empty.
