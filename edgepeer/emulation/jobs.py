@@ -10,12 +10,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from edgepeer.errors import ConfigError, ModelError
+from edgepeer.errors import ConfigError, JobError
 from edgepeer.settings import EmulateSettings, JobSettings
 from edgepeer.settings.model import MAX_PEERS
 from edgepeer.topology.view import MAX_FANOUT
 
 if TYPE_CHECKING:
+    from edgepeer.training.form import Form
     from edgepeer.training.job import Job
 
 __all__ = ["fanout_of", "make_job", "nodes_of", "peers_of"]
@@ -49,7 +50,7 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
     job = new_job(
         model=settings.model,
         model_config=config,
-        trainer=settings.trainer,
+        trainer="numpy" if settings.split else settings.trainer,
         dataset=settings.dataset,
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
@@ -69,8 +70,8 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
         l2=settings.l2,
         sparsity=settings.sparsity,
     )
-    _check_split(settings, job)
     _check_dataset(settings)
+    _check_split(settings, job)
     if isinstance(settings, EmulateSettings):
         _check_speed(settings)
         _check_soft_errors(settings)
@@ -149,7 +150,6 @@ def _code(settings: JobSettings, peers: int) -> str:
 
 
 def _check_split(settings: JobSettings, job: Job) -> None:
-    from edgepeer.training.form import Form
     from edgepeer.training.split_choice import check_split, choose_split
 
     nodes = nodes_of(settings)
@@ -161,14 +161,27 @@ def _check_split(settings: JobSettings, job: Job) -> None:
         raise ConfigError(
             f"split = {job.split}: rounds of protocol {settings.protocol} can't do it; use protocol ft-tree"
         )
-    shape = {"digits": (8, 8), "mnist": (28, 28)}.get(job.dataset)
     try:
-        if not job.split or shape is None or job.loss not in ("auto", "crossentropy"):
-            check_split(job, job.wait_for)  # the devices know what their data are
-        else:
-            choose_split(job, Form(input_shape=shape, outputs=10, loss="crossentropy", name=job.dataset), job.wait_for)
-    except ModelError as error:
+        check_split(job, job.wait_for)
+        if job.split and (form := _form(settings, job)) is not None:
+            choose_split(job, form, job.wait_for)
+    except JobError as error:
         raise ConfigError(str(error)) from None
+
+
+def _form(settings: JobSettings, job: Job) -> Form | None:
+    """What goes into the model and comes out, if that is known here: a fleet's devices know what their data are."""
+    from edgepeer.training.datasets import load_dataset
+    from edgepeer.training.form import Form
+    from edgepeer.training.losses import form_of
+
+    if job.dataset == "mnist" and job.loss in ("auto", "crossentropy"):
+        return Form(input_shape=(28, 28), outputs=10, loss="crossentropy", name=job.dataset)
+    if job.dataset == "digits":
+        return form_of(load_dataset(job.dataset), job.loss)
+    if isinstance(settings, EmulateSettings) and not job.dataset.startswith("local:"):
+        return form_of(load_dataset(job.dataset, data_dir=settings.data_dir), job.loss)
+    return None
 
 
 def _check_speed(settings: EmulateSettings) -> None:

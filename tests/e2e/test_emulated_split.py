@@ -117,6 +117,7 @@ REFUSED = [
     ((*JOB, *CODE, "--code", "cyclic:s=1"), "code = cyclic:s=1"),
     ((*JOB, *CODE, "--dataset", "local:x.npz"), "local:x.npz"),
     ((*JOB, *CODE, "--protocol", "ring"), "protocol ring"),
+    ((*JOB, *CODE, "--loss", "mse"), "layer 1 is 1 x 513 with its bias and can't be cut into m=2"),
     ((*JOB, *CODE, "--wait", "error<0.5"), "wait = error<0.5: is about sums of gradients"),
 ]
 

@@ -60,10 +60,9 @@ class Checksums(Uncoded):
     def product(
         self, node: int, direction: Direction, block: Array, operand: Array, updates: int, strike: Strike
     ) -> Array:
-        plain = block[:, :-1] if direction == "forward" else block[:-1].T
         noise = relative_noise(sum(block.shape), self.dtype, updates)
         for struck in (True, False):  # errors pass, so the second time there is none
-            result = np.ascontiguousarray(plain @ operand)
+            result = self.multiply(direction, block, operand)
             if struck:
                 strike("product", result)
             if _sums_agree(result, noise):
@@ -71,6 +70,9 @@ class Checksums(Uncoded):
                     self.caught.add(node)
                 return result[:-1].ravel()
         return np.full(result[:-1].size, np.nan, self.dtype)
+
+    def multiply(self, direction: Direction, block: Array, operand: Array) -> Array:
+        return super().multiply(direction, block[:, :-1] if direction == "forward" else block[:-1], operand)
 
     def update(
         self, node: int, block: Array, delta: Array, x: Array, step: float, decay: float, strike: Strike

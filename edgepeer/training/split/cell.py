@@ -24,7 +24,7 @@ from edgepeer.coding.matrix.scrub import probe
 from edgepeer.errors import ConfigError
 from edgepeer.training.split.network import Network, Step
 from edgepeer.training.split.passing import Passing
-from edgepeer.training.split.strategy import Shape, Split, Strike, parts_of
+from edgepeer.training.split.strategy import Shape, Split, Strike, largest, parts_of
 from edgepeer.training.state import ArraySpec, pack_state, unpack_state
 
 __all__ = ["Cell", "stores"]
@@ -80,8 +80,14 @@ class Cell:
         split = self.split
         with np.errstate(all="ignore"):  # wrong numbers may be of any size
             own = split.operand(self.node, step.direction, operand)
-            strike("encoding", own)
+            strike("encoding", own, lambda change: self._effect(step, own, change))
             return split.product(self.node, step.direction, self.blocks[step.layer], own, self.iteration, strike)
+
+    def _effect(self, step: Step, own: Array, change: Array) -> float:
+        """How much a change of the operand, which has it by now, changes the product."""
+        block = self.blocks[step.layer]
+        changed = largest(self.split.multiply(step.direction, block, change))
+        return changed / (largest(self.split.multiply(step.direction, block, own - change)) or 1.0)
 
     def update(self, layer: int, passing: Passing, strike: Strike) -> None:
         """One layer's update of the own block. After the last one, `iteration` is one more."""
@@ -91,12 +97,14 @@ class Cell:
         with np.errstate(all="ignore"):
             if mu:
                 velocity = self.blocks[network.layers + layer]
-                if network.nesterov:
-                    block -= block.dtype.type(mu) * velocity
+                before = velocity.copy() if network.nesterov else None
                 self.split.update(self.node, velocity, delta, x, -eta / passing.samples, mu, strike)
                 if l2:
                     velocity -= velocity.dtype.type(eta * l2) * block
-                block += block.dtype.type(1 + mu) * velocity if network.nesterov else velocity
+                if before is None:
+                    block += velocity
+                else:
+                    block += block.dtype.type(1 + mu) * velocity - block.dtype.type(mu) * before
                 strike("stored", velocity)
             else:
                 self.split.update(self.node, block, delta, x, -eta / passing.samples, 1 - eta * l2, strike)

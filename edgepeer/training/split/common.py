@@ -63,6 +63,10 @@ class Common(msgspec.Struct, kw_only=True):
     scored: _Natural = 0
     counts: Counts = msgspec.field(default_factory=Counts)
     waiting: str = ""
+    failed: tuple[int, str] = (-1, "")
+    """Iteration and phase after which all have gone back last, because most numbers were not finite."""
+    diverged: bool = False
+    """Whether that has happened twice in the same place: then it is not errors, but the training itself."""
     agenda: list[Phase] = []
     """As it was when the state was made."""
     digest: Digest = ABSENT

@@ -110,10 +110,13 @@ class PolyDotSplit(Split):
     def product(
         self, node: int, direction: Direction, block: Array, operand: Array, updates: int, strike: Strike
     ) -> Array:
-        result = block @ operand if direction == "forward" else operand @ block
+        result = self.multiply(direction, block, operand)
         strike("product", result)
         flat = result.ravel()
         return np.concatenate([flat.real, flat.imag]) if self.code.kind == "pairs" else flat
+
+    def multiply(self, direction: Direction, block: Array, operand: Array) -> Array:
+        return np.ascontiguousarray(block @ operand if direction == "forward" else operand @ block)
 
     def read(
         self, direction: Direction, rows: Array, shape: Shape, batch: int, lost: Collection[int], updates: int

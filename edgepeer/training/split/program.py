@@ -16,8 +16,8 @@ gets that from anybody (`state`, `load_state`) and follows; its blocks it gets f
                      | checkpoint, an evaluation, if they are due; then the first step again, or the end
     a regeneration   | once more without those that failed to help; else what was to come
     a scrub          | if something was wrong, regenerations and a scrub again; else the checkpoint, if it is due
-    more wrong than  | back to the last checkpoint: muster
-    can be corrected |
+    more wrong than  | back to the last checkpoint: muster. If most numbers are not finite, and were not the last time
+    can be corrected | in the same place, it is the training that diverges: it goes on with NaN, and its loss says so
 
 *Verdicts are acted upon one round late.* Which nodes were wrong is a peer's own conclusion, and it may conclude
 wrongly. If it acted at once, its next round would be another than the others', and no tree adds up two different
@@ -257,8 +257,14 @@ class Program:
         step = phase.step
         lost = {*split.lost_lines(step.direction, seen.lost), *seen.damaged}
         shape, samples = self.network.shape(step.layer), self._now().samples
-        with np.errstate(all="ignore"):
-            reading = split.read(step.direction, seen.rows, shape, samples, lost, self.iteration)
+        try:
+            with np.errstate(all="ignore"):
+                reading = split.read(step.direction, seen.rows, shape, samples, lost, self.iteration)
+        except Undecodable:
+            if not (self._common.diverged and _mostly_gone(seen.rows)):
+                raise
+            rows = shape[0] if step.direction == "forward" else shape[1]
+            reading = Reading(np.full((rows, samples), np.nan, self.network.dtype))
         return replace(seen, reading=reading)
 
     def settle(self, total: Array, contributors: Sequence[str], seen: Seen | Undecodable | None = None) -> Ended | None:
@@ -281,7 +287,7 @@ class Program:
                 self._do_again(seen.digest)
             self._take(seen, contributors)
         except Undecodable as error:
-            self._restore(error)
+            self._restore(error, gone=not isinstance(self.phase, Muster) and _mostly_gone(self._form().rows(total)))
         self._sent = None
         self._before = self._digest
         self._digest = self._mark(seen)
@@ -468,6 +474,8 @@ class Program:
                 probes = probes.view(np.complex128)
             at += numbers
             shape = network.shape(store % network.layers)
+            if common.diverged and _mostly_gone(probes):
+                continue
             with np.errstate(all="ignore"):
                 wrong = self.split.inspect(probes, shape, lost, self.iteration)
             if wrong:
@@ -488,11 +496,18 @@ class Program:
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
-    def _restore(self, reason: Undecodable) -> None:
+    def _restore(self, reason: Undecodable, *, gone: bool) -> None:
+        """Back to the last checkpoint. gone: whether most numbers of the sum were not finite."""
         common = self._common
         common.tries += 1
         if common.tries > self._patience:
-            raise reason
+            raise Undecodable(
+                f"went back to iteration {common.saved_at} {self._patience} times, and each time more was wrong than "
+                f"can be corrected: {reason}. Take a split that corrects more, or a smaller scrub_every"
+            )
+        if gone:
+            place = common.iteration, str(self.phase)
+            common.diverged, common.failed = common.diverged or common.failed == place, place
         self.counts.restored += 1
         common.verdict, self._last = (0, ()), None
         common.step, self._digest = ABSENT, ABSENT  # what any one peer has come to by itself is over
@@ -664,6 +679,13 @@ class Program:
 
 def _no_strike(place: str, numbers: Array, effect: Effect | None = None, /) -> None:
     """No soft error here."""
+
+
+def _mostly_gone(rows: Array) -> bool:
+    """Whether most lines have a number that is not finite, or whose square isn't: nobody can compute with them."""
+    with np.errstate(all="ignore"):
+        fine = (np.abs(rows) < np.sqrt(np.finfo(rows.dtype).max)).all(axis=1)
+    return 2 * int(fine.sum()) < len(rows)
 
 
 def _due(iteration: int, every: int) -> bool:

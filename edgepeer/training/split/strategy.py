@@ -195,9 +195,13 @@ class Split(ABC):
         self, node: int, direction: Direction, block: Array, operand: Array, updates: int, strike: Strike
     ) -> Array:
         """What it adds to its line, shape (numbers,), with what soft errors make of it."""
-        result = np.ascontiguousarray((block if direction == "forward" else block.T) @ operand)
+        result = self.multiply(direction, block, operand)
         strike("product", result)
         return result.ravel()
+
+    def multiply(self, direction: Direction, block: Array, operand: Array) -> Array:
+        """A block's product, as an array of its own."""
+        return np.ascontiguousarray((block if direction == "forward" else block.T) @ operand)
 
     def update(
         self, node: int, block: Array, delta: Array, x: Array, step: float, decay: float, strike: Strike

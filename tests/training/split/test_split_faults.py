@@ -328,6 +328,21 @@ def test_who_can_not_mend_itself_is_given_what_all_have_in_common() -> None:
     assert distance(fleet, undivided(NET, BATCHES, 4)) < 1e-12
 
 
+def test_what_can_not_change_anything_is_harmless() -> None:
+    """Five outputs in four rows of blocks of two: what the last ones hold is nothing but padding."""
+    network = Network(sizes=(16, 5), output="linear", learning_rate=0.1, dtype=DOUBLE)
+    batches, split = batches_for(network), parse_split("codenet:m=4,n=3", DOUBLE)
+    right, harmless = undivided(network, batches, 3), 0
+    for node in range(split.nodes):
+        injector = Injector(faults=[Fault(1, node, "encoding", "forward 0", "garbage")])
+        fleet = Fleet(network, split, batches, iterations=3, injector=injector)
+        fleet.train()
+        assert injector.struck.undetected == 0
+        assert distance(fleet, right) < 1e-12
+        harmless += injector.struck.harmless
+    assert harmless > 0
+
+
 def test_two_halves_that_disagree_are_declared() -> None:
     faults = [Fault(1, node, "decoded", "forward 0") for node in range(6)]
     fleet, _ = run("codenet:m=2,n=2", faults)

@@ -169,6 +169,30 @@ def test_with_soft_errors_as_well(name: str) -> None:
     assert distance(fleet, undivided(network, batches, 15)) < 1e-12
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("l2", [0.0, 0.05])
+@pytest.mark.parametrize("split", ["codenet:m=2,n=2", "polydot:m=2,n=1", "abft:m=2,n=2"])
+def test_momentum_of_a_fleet(split: str, l2: float, nesterov: bool) -> None:
+    """30 iterations, float64: 1e-12."""
+    network = net(momentum=0.9, nesterov=nesterov, l2=l2)
+    batches = batches_for(network, 3)
+    fleet = Fleet(network, parse_split(split, DOUBLE), batches, iterations=30)
+    fleet.train()
+    assert distance(fleet, undivided(network, batches, 30)) < 1e-12
+
+
+@pytest.mark.parametrize("split", ["codenet:m=2,n=2", "polydot:m=1,n=2", "replicate:m=2,n=1", "abft:m=2,n=2"])
+def test_training_that_diverges_is_told_from_errors(split: str) -> None:
+    """All go back twice to where most numbers are beyond computing, and then on: the loss says what it is."""
+    network = Network(sizes=(6, 5, 4), output="linear", learning_rate=1e6, dtype=DOUBLE)
+    fleet = Fleet(network, parse_split(split, DOUBLE), batches_for(network, 4), iterations=20, scrub_every=5)
+    with np.errstate(all="ignore"):
+        counts = fleet.train()
+    assert counts.restored == 2
+    assert np.isfinite(fleet.losses[:2]).all()
+    assert np.isnan(fleet.losses[8:]).all()
+
+
 LAWS = {
     "momentum": {"momentum": 0.9},
     "nesterov": {"momentum": 0.8, "nesterov": True},
