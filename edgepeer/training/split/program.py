@@ -279,6 +279,7 @@ class Program:
                 in common with them is to be got from one of them (`load_state`).
             Undecodable: as often as there is patience, in a row.
         """
+        phase, place, form = self.phase, (self.iteration, str(self.phase)), self._form()
         try:
             if isinstance(seen, Undecodable):
                 raise seen
@@ -287,7 +288,8 @@ class Program:
                 self._do_again(seen.digest)
             self._take(seen, contributors)
         except Undecodable as error:
-            self._restore(error, gone=not isinstance(self.phase, Muster) and _mostly_gone(self._form().rows(total)))
+            gone = not isinstance(phase, Muster) and _mostly_gone(form.rows(total))
+            self._restore(error, place, gone=gone)
         self._sent = None
         self._before = self._digest
         self._digest = self._mark(seen)
@@ -496,8 +498,8 @@ class Program:
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
-    def _restore(self, reason: Undecodable, *, gone: bool) -> None:
-        """Back to the last checkpoint. gone: whether most numbers of the sum were not finite."""
+    def _restore(self, reason: Undecodable, place: tuple[int, str], *, gone: bool) -> None:
+        """Back to the last checkpoint. place: iteration and step. gone: most numbers of the sum were not finite."""
         common = self._common
         common.tries += 1
         if common.tries > self._patience:
@@ -506,7 +508,6 @@ class Program:
                 f"can be corrected: {reason}. Take a split that corrects more, or a smaller scrub_every"
             )
         if gone:
-            place = common.iteration, str(self.phase)
             common.diverged, common.failed = common.diverged or common.failed == place, place
         self.counts.restored += 1
         common.verdict, self._last = (0, ()), None
