@@ -74,6 +74,15 @@ def test_without_redundancy_for_it_a_single_fault_is_restored(name: str) -> None
             assert injector.record[0].fate != "unseen"
 
 
+@pytest.mark.parametrize("name", ["abft:m=2,n=2", "replicate:m=2,n=1,copies=2"])
+def test_an_error_of_the_last_update_is_restored_before_the_end(name: str) -> None:
+    """The scrub that finds it is the last thing to be done."""
+    fleet, injector = run(name, [Fault(2, 1, "stored", "update 1", "garbage")])
+    assert fleet.counts.restored == 1
+    assert injector.record[0].fate != "unseen"
+    assert distance(fleet, RIGHT) < 1e-12
+
+
 def test_checksums_correct_what_the_node_computes_and_see_what_it_stores() -> None:
     for node in range(4):
         for kind in KINDS:
