@@ -157,8 +157,8 @@ class SplitWork:
 
     def check(self, apps: Iterable[SplitApp]) -> bool:
         """Look at those who live, when all are done. Returns whether they have all of the network: if somebody who
-        had its part of it at the end has died since, they need not; nor may anything be asked of them if there was an
-        error that nobody could see, because too many were missing.
+        had its part of it at the end has died since, or was begun anew, they need not; nor may anything be asked of
+        them if there was an error that nobody could see, because too many were missing.
 
         Raises:
             ProtocolBug: they don't agree, their weights are not those of undivided training, or an error was not seen.
@@ -187,7 +187,7 @@ class SplitWork:
                 if not (off := float(np.abs(whole - right).max())) <= TOLERANCE * float(np.abs(right).max()):
                     raise ProtocolBug(f"the weights of layer {layer} are off by {off:.1e} from undivided training's")
         except Undecodable:
-            if all(app in living for app in self._apps if app.finished):
+            if not any(app.put_away or (app.finished and app not in living) for app in self._apps):
                 raise ProtocolBug(f"nobody has died since, but there are only nodes {sorted(cells)}") from None
             return False
         return True
@@ -212,6 +212,8 @@ class SplitApp:
         """Whether what it has in common with others is not what they have: it waits for theirs."""
         self.finished = False
         """Whether it was there to the end of the run, with its part of the network."""
+        self.put_away = False
+        """Whether it had finished, and was begun anew, as one that was taken for lost: a program would have ended."""
         self._make = make
         self._note = note
         self._told = 0
@@ -263,6 +265,7 @@ class SplitApp:
 
     def begin(self) -> None:
         """The run begins, perhaps again: what is here counts, unless another's comes, or it was over here."""
+        self.put_away |= self.finished
         self.lost = self.finished = False
         if self.program.done:
             self.program = self._make()

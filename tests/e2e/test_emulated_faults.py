@@ -102,7 +102,7 @@ async def test_refusals(tmp_path: Path) -> None:
         ("--cut", "9-1@5..10"): "cut = 9-1@5..10: peer 9 is unknown: must be 0 to 6",
         ("--cut", "3-1@10..5"): "cut = 3-1@10..5: ends before it starts: the end must be at least the start",
         ("--restart", "4@25"): "restart = 4@25: peer 4 is not dead then: it must be killed before, by kill",
-        ("--scenario", "bad.toml"): "scenario bad: cutt is unknown; allowed are about, peers, rounds, cut, ",
+        ("--scenario", "bad.toml"): "scenario bad: cutt is unknown; allowed are about, peers, rounds, settings, cut, ",
         ("--scenario", "two-serial", "--peers", 3): "scenario = two-serial: needs 4 peers or more: peers = 3",
         ("--cut", "3-1@5..10", "--network", "none"): "cut = 3-1@5..10: peers share this machine's own loopback",
     }

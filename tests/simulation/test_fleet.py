@@ -157,7 +157,7 @@ LEDGER_ROUND = fx.RoundCommitted(
 
 def ledger() -> Ledger:
     """a brings 1, b 2, to each of four elements, in all rounds."""
-    return Ledger(lambda peer, number: (np.full(4, 1.0 if peer == "a" else 2.0, "<f4"), 1.0))
+    return Ledger(lambda peer, number: [(np.full(4, 1.0 if peer == "a" else 2.0, "<f4"), 1.0)])
 
 
 def who(world: World, name: str) -> SimulatedPeer:

@@ -586,11 +586,14 @@ class Program:
         return common.pack(self._passing.arrays())
 
     def load_state(self, state: bytes | bytearray | memoryview) -> None:
-        """Have in common with the others what they have. The blocks that are here count no more.
+        """Have in common with the others what they have. The blocks that are here count no more, unless this peer has
+        missed nothing.
 
         Raises:
             WireError: it is not such a state, or not of this network. Nothing has changed then.
         """
+        if state == self.state():
+            return
         common, arrays = Common.unpack(state, self.split.nodes, stores(self.network))
         passing = self._passing_of(common, arrays)
         if self.cell is not None:

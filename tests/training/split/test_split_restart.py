@@ -110,3 +110,17 @@ def test_who_may_have_what_is_needed_is_waited_for() -> None:
     assert programs[0].iteration == 30
     assert programs[0].waiting == ""
     assert late.node is not None
+
+
+def test_who_was_away_and_has_missed_nothing_keeps_its_blocks() -> None:
+    """Without redundancy they could come from nobody else."""
+    programs = fleet({}, 10)
+    for _ in range(5):
+        round_of(programs)
+    one, other = programs[:2]
+    cell = one.cell
+    one.load_state(other.state())
+    assert one.cell is cell is not None
+    round_of(programs)
+    one.load_state(other.state())
+    assert one.cell is cell
