@@ -52,6 +52,19 @@ async def test_errors_and_a_killed_peer_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+async def test_who_is_too_slow_is_made_up_for(tmp_path: Path) -> None:
+    """With a deadline rounds don't wait for a straggler; its vectors are erasures, and nothing else changes."""
+    rounds = ("--rounds", 30, "--eval-every", 30, "--network", "none")
+    _, clean = await run(tmp_path, *JOB, *CODE, *rounds)
+    slow = ("--wait", "deadline:0.3", "--slow", "leafx50@8..20")
+    _, hurt = await run(tmp_path, *JOB, *CODE, *rounds, *slow)
+    assert hurt["final"]["loss"] == pytest.approx(clean["final"]["loss"], rel=1e-3)
+    assert hurt["split"]["erased"] >= 1
+    assert (hurt["split"]["corrected"], hurt["split"]["restores"]) == (0, 0)
+    assert all(fault["confirmed"] for fault in hurt["faults"])
+
+
+@pytest.mark.slow
 async def test_the_scenario(tmp_path: Path) -> None:
     """Links are cut by a firewall where there is one for this user; else that fault is left out."""
     arguments = ("emulate", "--scenario", "soft-errors", "--skip-impossible")
