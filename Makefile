@@ -24,7 +24,7 @@ demo: $(VENV)/.ready
 	$(BIN)/edgepeer emulate --scenario demo --skip-impossible
 
 test: $(VENV)/.ready mosquitto
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

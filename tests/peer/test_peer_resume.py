@@ -127,7 +127,7 @@ async def uninterrupted(tmp_path: Path, broker: EmbeddedBroker) -> tuple[Path, s
     home = tmp_path / "uninterrupted"
     async with devices(broker, home):
         result = await train(broker, JOB)
-    assert result.done == NAMES
+    assert set(result.done) == set(NAMES)  # in the order in which they came to the end
     assert result.identical
     return home, result.digests["p0"]
 

@@ -246,11 +246,11 @@ def test_another_seed_gives_another_trace() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # 35 s of processor time, on a machine that may have other work to do
-def test_a_thousand_peers_allreduce_a_small_vector() -> None:
-    world = World(seed=1, workload=Workload(rounds=1, size=16, wait_for=1000))
-    for number in range(1000):
+@pytest.mark.timeout(300)  # 15 s of processor time, on a machine that may have other work to do
+def test_four_hundred_peers_allreduce_a_small_vector() -> None:
+    world = World(seed=1, workload=Workload(rounds=1, size=16, wait_for=400))
+    for number in range(400):
         world.add(f"p{number:04d}")
     assert world.run_rounds()
-    assert world.ledger.checked == 1000
+    assert world.ledger.checked == 400
     assert world.settled()
