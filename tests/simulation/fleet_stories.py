@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -45,8 +46,10 @@ def schedules(**how: Any) -> st.SearchStrategy[Schedule]:
 
 
 def examples(many: int) -> settings:
-    """At least so many. What fails is made smaller by `told`, which knows what a schedule is, and when to stop."""
-    most = max(many, settings.default.max_examples)
+    """So many; a search goes through as many as its profile says. What fails is made smaller by `told`, which knows
+    what a schedule is, and when to stop."""
+    searching = os.environ.get("HYPOTHESIS_PROFILE", "ci") == "search"
+    most = settings.default.max_examples if searching else many
     return settings(max_examples=most, phases=(Phase.explicit, Phase.generate))
 
 

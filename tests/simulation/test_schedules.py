@@ -29,13 +29,13 @@ MIXES: Final[dict[str, dict[str, Any]]] = {
     "apart": {"kinds": ("isolate", "partition", "oneway", "power"), "peers": (3, 9)},
     "broker": {"kinds": ("broker", "join", "kill", "restart", "isolate")},
 }
-PARTS: Final = 4
-EACH: Final = 20
-"""Times mixes times parts: 560 schedules. Soaks draw others for as long as one likes; these are for what breaks often."""
-CODED: Final = 6
-"""Times mixes times parts that many more, of coded rounds: 168."""
+PARTS: Final = 5
+EACH: Final = 25
+"""Times mixes times parts: 875 schedules, for what breaks often. Soaks draw others, for as long as one likes."""
+CODED: Final = 5
+"""Times mixes times parts that many more, of coded rounds: 175."""
 SPLIT: Final = 3
-"""And of split runs: 84."""
+"""And of split runs: 105."""
 
 
 @pytest.mark.slow
