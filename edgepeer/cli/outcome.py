@@ -44,10 +44,12 @@ def conclude(result: JobResult, display: Display, *, report: Path | None, saver:
         )
     undetected = result.tally.undetected
     if undetected:
+        blind = result.job.split.startswith("none")
+        better = "a split that looks for them: codenet:m=2,n=2,t=1" if blind else "a smaller --scrub-every"
         where = ", ".join(f"{count} of {peer}" for peer, count in undetected.items())
         print(
             f"edgepeer: job {result.job.id}: nobody has found {sum(undetected.values())} soft errors ({where}): "
-            "weights may be wrong; try a smaller --scrub-every, or a split that corrects more",
+            f"weights may be wrong; try {better}",
             file=sys.stderr,
         )
     if saver.error:

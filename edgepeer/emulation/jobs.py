@@ -47,14 +47,15 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
             raise ConfigError(f"model_config = {settings.model_config}: can't read it: {reason}") from None
     _check_model(settings)
     code = _code(settings, wait_for)
+    optimizer, rate = ("sgd", 0.1) if settings.split else ("adam", 0.005)
     job = new_job(
         model=settings.model,
         model_config=config,
         trainer="numpy" if settings.split else settings.trainer,
         dataset=settings.dataset,
         batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate,
-        optimizer=str(parse_optimizer(settings.optimizer, trainer=settings.trainer)),
+        learning_rate=settings.learning_rate or rate,
+        optimizer=str(parse_optimizer(settings.optimizer or optimizer, trainer=settings.trainer)),
         schedule=str(parse_schedule(settings.schedule, rounds=settings.rounds).named),
         loss=settings.loss,
         stop_on_nan=settings.stop_on_nan,

@@ -19,6 +19,7 @@ from edgepeer.emulation.result import JobResult, Quality
 from edgepeer.emulation.texts import amount, duration, figure, headline, quality, summary, waiting_line
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
+from edgepeer.training.split.dense import stored_bytes
 
 __all__ = ["job_panel", "peer_tree", "summary_panel"]
 
@@ -168,7 +169,7 @@ def _numbers(progress: Progress, elapsed: float) -> RenderableType:
     if last is None:
         table.add_row("contributors", "-")
     else:
-        everyone = f"{len(last.contributors)} of {len(progress.members) or len(last.contributors)}"
+        everyone = f"{len(last.contributors)} of {max(len(progress.members), len(last.contributors))}"
         table.add_row("contributors", everyone if last.exact or last.chunks else f"[bold red]{everyone}[/]")
     if last is not None and last.chunks:
         table.add_row("sum", quality(last) if last.exact else f"[bold red]{quality(last)}[/]")
@@ -178,7 +179,9 @@ def _numbers(progress: Progress, elapsed: float) -> RenderableType:
         tally, held = progress.tally, [report.held_bytes for report in progress.reports.values()]
         parameters = max((report.parameters for report in progress.reports.values()), default=0)
         if any(held):
-            table.add_row("a peer holds", f"{amount(max(held))} at most of {amount(4 * parameters)}")
+            table.add_row(
+                "a peer holds", f"{amount(max(held))} at most of {amount(stored_bytes(progress.job, parameters))}"
+            )
         table.add_row("soft errors", f"[bold]{tally.injected}[/] made on purpose, {tally.fates['found']} found")
         for told in tally.told():
             table.add_row("", told)

@@ -12,6 +12,7 @@ from edgepeer.emulation.tally import Tally, tally_of
 from edgepeer.fabric.documents import PeerReport, RoundRecord, SoftError
 from edgepeer.ids import generation_order
 from edgepeer.training.job import Job
+from edgepeer.training.split.dense import stored_bytes
 
 __all__ = ["JobResult", "Quality", "Spread"]
 
@@ -161,8 +162,8 @@ class JobResult:
 
     @property
     def whole(self) -> int:
-        """What the whole model takes, in bytes of float32."""
-        return 4 * max(report.parameters for report in self.reports.values())
+        """Of a split job: what the model and its optimizer take undivided, in bytes."""
+        return stored_bytes(self.job, max(report.parameters for report in self.reports.values()))
 
     @property
     def approximate(self) -> tuple[RoundRecord, ...]:

@@ -14,6 +14,7 @@ COUNTS: Final[Mapping[str, tuple[str, str]]] = {
     "corrected": ("line corrected", "lines corrected"),
     "erased": ("missing contribution made up for", "missing contributions made up for"),
     "damaged": ("line damaged on its way", "lines damaged on their way"),
+    "unchecked": ("step that nobody could check", "steps that nobody could check"),
     "odd": ("step done again by a peer that was off", "steps done again by peers that were off"),
     "regenerated": ("block regenerated", "blocks regenerated"),
     "scrubbed": ("block found wrong by a scrub", "blocks found wrong by scrubs"),

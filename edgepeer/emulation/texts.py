@@ -93,7 +93,7 @@ def progress_line(progress: Progress) -> str:
             found = Quality.of(measured)
             assert found is not None
             parts.append(f"{found.name} {found}")
-        parts.append(f"{len(last.contributors)}/{len(progress.members) or len(last.contributors)} contributed")
+        parts.append(f"{len(last.contributors)}/{max(len(progress.members), len(last.contributors))} contributed")
         if last.chunks:
             parts.append(quality(last))
             if approximate := sum(1 for record in progress.records.values() if not record.exact):

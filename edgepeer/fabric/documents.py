@@ -114,6 +114,8 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """... lines that were damaged on their way, and made up for ..."""
     erased: _Count = 0
     """... contributions that were missing, and made up for ..."""
+    unchecked: _Count = 0
+    """... steps that nobody could check, for too much was missing ..."""
     odd: _Count = 0
     """... peers that were found to go on from something else, and did their step again ..."""
     regenerated: _Count = 0

@@ -32,6 +32,7 @@ _SPLIT: Final = {
     "corrected": ("split_lines_corrected", "Wrong lines that were corrected, in the fleet."),
     "damaged": ("split_lines_damaged", "Lines that were damaged on their way and made up for, in the fleet."),
     "erased": ("split_contributions_erased", "Contributions that were missing and made up for, in the fleet."),
+    "unchecked": ("split_steps_unchecked", "Steps that nobody could check, for too much was missing, in the fleet."),
     "odd": ("split_peers_odd", "Peers that went on from something else and did their step again, in the fleet."),
     "regenerated": ("split_blocks_regenerated", "Blocks that were put together again from others', in the fleet."),
     "scrubbed": ("split_blocks_scrubbed", "Blocks that a look at all weights found wrong, in the fleet."),

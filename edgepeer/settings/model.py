@@ -180,15 +180,19 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
         _Text, _says("digits, mnist, npz:PATH for one file on all devices, or local:PATH for each its own.")
     ] = "digits"
     batch_size: Annotated[Annotated[int, Meta(ge=1, le=65536)], _says("Samples per peer and round.")] = 50
-    learning_rate: Annotated[Annotated[float, Meta(gt=0, le=100)], _says("Step size of the optimizer.")] = 0.005
+    learning_rate: Annotated[
+        Annotated[float, Meta(gt=0, le=100)] | None,
+        _says("Step size of the optimizer; 0.005 if not given, with a split 0.1."),
+    ] = None
     optimizer: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=255)],
+        Annotated[str, Meta(min_length=1, max_length=255)] | None,
         _says(
             "Optimizer, with what it takes in Keras: sgd:momentum=0.9,nesterov=true, adam, adamw:weight_decay=0.01, "
-            "rmsprop, adagrad; with trainer keras also adadelta, adamax, nadam, ftrl, lion.",
+            "rmsprop, adagrad; with trainer keras also adadelta, adamax, nadam, ftrl, lion. adam if "
+            "not given, with a split sgd.",
             metavar="NAME[:KEY=VALUE,...]",
         ),
-    ] = "adam"
+    ] = None
     schedule: Annotated[
         Annotated[str, Meta(min_length=1, max_length=255)],
         _says(

@@ -167,7 +167,7 @@ class SplitWork:
         if len({app.program.state() for app in living}) > 1:
             raise ProtocolBug("living peers of a split run have not the same in common")
         unseen = any(each.fate == "unseen" for app in self._apps for each in app.injector.record)
-        if unseen and any(app.program.unchecked for app in self._apps):
+        if unseen and any(app.program.counts.unchecked for app in self._apps):
             return False
         cells = {app.program.cell.node: app.program.cell for app in living if app.whole and app.program.cell}
         for store, right in enumerate(_undivided(self._seed, self.iterations)):

@@ -164,6 +164,7 @@ def test_report(told: Divided, running: Progress, tmp_path: Path) -> None:
         "gone": 0,
         "corrected": 5,
         "erased": 0,
+        "unchecked": 0,
         "damaged": 0,
         "odd": 0,
         "regenerated": 3,

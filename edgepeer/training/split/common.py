@@ -53,8 +53,8 @@ class Common(msgspec.Struct, kw_only=True):
     """Of the last round."""
     missing: tuple[_Node, ...] = ()
     """Nodes without a digest in it."""
-    verdict: tuple[_Node, tuple[_Node, ...]] = (0, ())
-    """Layer, and nodes that were wrong in the last step: not agreed upon yet."""
+    verdict: tuple[_Node, ...] = ()
+    """Nodes that were wrong in the last step: not agreed upon yet."""
     step: Digest = ABSENT
     """Of what the last step has left."""
     loss: float = float("nan")
@@ -105,7 +105,7 @@ class Common(msgspec.Struct, kw_only=True):
             }
         except (msgspec.DecodeError, ValueError) as error:
             raise WireError(f"state of a split run that can't be read: {error}") from error
-        named = {*common.missing, *common.verdict[1]}
+        named = {*common.missing, *common.verdict}
         for phase in common.agenda:
             if isinstance(phase, Mend):
                 named |= {*phase.nodes, *phase.without, *([nodes] if phase.store >= stores else [])}

@@ -18,6 +18,8 @@ class Counts(msgspec.Struct, kw_only=True):
     """Lines that were damaged on their way, and made up for."""
     erased: int = 0
     """Contributions of nodes that were missing, and made up for."""
+    unchecked: int = 0
+    """Steps that nobody could check, for too much was missing: an error in one is not found in it."""
     odd: int = 0
     """Nodes that were found to go on from something else, and did their step again."""
     regenerated: int = 0

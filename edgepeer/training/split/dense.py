@@ -18,7 +18,7 @@ from edgepeer.training.split.keras_config import DenseLayer, dense_layers
 from edgepeer.training.split.network import Network
 from edgepeer.training.split.sparsity import parse_sparsity
 
-__all__ = ["check_training", "dense_network"]
+__all__ = ["check_training", "dense_network", "stored_bytes"]
 
 _OF_LOSS = {"crossentropy": "softmax", "binary_crossentropy": "sigmoid"}
 
@@ -101,6 +101,11 @@ def _output(last: DenseLayer, form: Form) -> str:
             f"model_config: layer {last.name}: ends in {last.activation}; for loss {form.loss} take {wanted}, or none"
         )
     return wanted
+
+
+def stored_bytes(job: Job, weights: int) -> int:
+    """What so many float32 weights take undivided, with what the optimizer keeps of each."""
+    return (2 if _sgd(job.optimizer).momentum else 1) * 4 * weights
 
 
 def _sgd(text: str) -> _Sgd:

@@ -124,8 +124,6 @@ class Program:
         self.cell: Cell | None = None
         self.recomputed = 0
         """Products that this peer found to be wrong by itself, and computed again."""
-        self.unchecked = 0
-        """Steps that it took with so much missing that nothing was left to check: wrong numbers would not be seen."""
         self._data, self._test = data, test
         self._evaluate_every, self._checkpoint_every, self._scrub_every = evaluate_every, checkpoint_every, scrub_every
         self._patience = patience
@@ -297,7 +295,7 @@ class Program:
 
     def _take(self, seen: Seen, contributors: Sequence[str]) -> None:
         common, counts, phase = self._common, self.counts, self._agenda.popleft()
-        agreed, common.verdict = common.verdict, (0, ())
+        suspected, common.verdict = common.verdict, ()
         common.missing, common.contributors = seen.missing, tuple(contributors)
         counts.odd += len(seen.odd)
         counts.damaged += len(seen.damaged)
@@ -315,9 +313,8 @@ class Program:
                 self._mended(phase, seen)
             case Scrub():
                 self._scrubbed(phase, seen)
-        _, wrong = agreed
-        if wrong:
-            self.injector.found(wrong)
+        if suspected:
+            self.injector.found(suspected)
             self._agenda.appendleft(self._next_scrub(keep=False, again=0))
 
     # -- steps -------------------------------------------------------------------------------------------------
@@ -328,7 +325,7 @@ class Program:
         assert seen.reading is not None
         lost = {*self.split.lost_lines(step.direction, seen.lost), *seen.damaged}
         self._left_out(step, lost)
-        self.unchecked += not self.split.checks(step.direction, frozenset(lost))
+        counts.unchecked += bool(lost) and not self.split.checks(step.direction, frozenset(lost))
         counts.lines += len(seen.reading.wrong)
         counts.erased += len(seen.missing)
         passing = self._now()
@@ -362,7 +359,7 @@ class Program:
         result = seen.reading.result.copy()
         strike("decoded", result)
         following = passing.advance(step, result, strike)
-        self._common.verdict = step.layer, tuple(np.flatnonzero(suspected).tolist())
+        self._common.verdict = tuple(np.flatnonzero(suspected).tolist())
         self._common.step = digest_of("step", result, following)
 
     def _do_again(self, wanted: Digest) -> None:
@@ -510,7 +507,7 @@ class Program:
         if gone:
             common.diverged, common.failed = common.diverged or common.failed == place, place
         self.counts.restored += 1
-        common.verdict, self._last = (0, ()), None
+        common.verdict, self._last = (), None
         common.step, self._digest = ABSENT, ABSENT  # what any one peer has come to by itself is over
         common.score, common.scored = (0.0, 0.0, 0.0), 0
         self._agenda = deque([Muster()])

@@ -201,6 +201,17 @@ def test_a_spare_takes_over_from_who_is_gone() -> None:
     assert distance(fleet, undivided(NET, BATCHES, 9)) < 1e-12
 
 
+def test_steps_that_nobody_could_check_are_counted() -> None:
+    """With two of four lines missing, both that are left are needed; with one, a wrong one would be seen."""
+    split = CodeNet(2, 2, 1, DOUBLE)
+    first, second = split.members(0, "forward")[0], split.members(1, "forward")[0]
+    for gone, unchecked in (((first,), 0), ((first, second), 2 * NET.layers)):
+        fleet = Fleet(NET, split, BATCHES, iterations=2, absent=at_work(*gone))
+        counts = fleet.train()
+        assert (counts.unchecked, counts.restored) == (unchecked, 0)
+        assert distance(fleet, undivided(NET, BATCHES, 2)) < 1e-12
+
+
 def test_a_helper_that_drops_out_is_done_without() -> None:
     """Somebody's contribution to a regeneration is missing: all say so, and the next try leaves it out."""
     split = CodeNet(2, 2, 1, DOUBLE)
