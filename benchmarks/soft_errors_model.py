@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import expm1, log1p
 from pathlib import Path
 from typing import Any, Final
@@ -169,11 +169,11 @@ def measure(name: str, network: Network, batches: Batches, rounds: int) -> Costs
         for number, each in enumerate(network.steps()):
             seconds, first = _timed(node.contribute)
             total = first + np.sum([program.contribute() for program in fleet.programs[1:]], axis=0)
-            reading, seen = _timed(lambda total=total: node.read(total))  # type: ignore[misc]
+            reading, seen = _timed(partial(node.read, total))
             if number == iteration % (2 * network.layers):
                 repair = _repair(fleet, each, len(batches(iteration)[0]), total, reading)
             names = [program.me for program in fleet.programs]
-            settling, _ = _timed(lambda total=total, seen=seen, names=names: node.settle(total, names, seen))  # type: ignore[misc]
+            settling, _ = _timed(partial(node.settle, total, names, seen))
             for program in fleet.programs[1:]:
                 program.settle(total, names, seen)
             step += seconds + reading + settling

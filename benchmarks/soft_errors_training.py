@@ -129,7 +129,7 @@ class Experiment:
         if kind == "stored":
             injector = StoredErrors(p, self.seed)
         else:
-            injector = Injector(SoftErrors(p, kind=kind), seed=self.seed)  # type: ignore[arg-type]
+            injector = Injector(SoftErrors(p, kind=kind), seed=self.seed)  # type: ignore[arg-type]  # one of KINDS
         fleet = Fleet(
             network,
             split,
