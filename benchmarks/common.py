@@ -7,12 +7,24 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-__all__ = ["SINGLE_THREADED", "counts", "cpu_seconds", "machine", "positive", "show", "warn_if_busy", "write_json"]
+__all__ = [
+    "SINGLE_THREADED",
+    "counts",
+    "cpu_seconds",
+    "emulate",
+    "machine",
+    "positive",
+    "show",
+    "warn_if_busy",
+    "write_json",
+]
 
 #: The processes of a benchmark share few cores: no library may start a thread pool of its own in each.
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -44,6 +56,18 @@ def cpu_seconds(pid: int) -> float:
     """Processor time that a process has used since its start."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def emulate(job: Mapping[str, object], *flags: str, out: Path, timeout_s: float) -> dict[str, Any]:
+    """The report of a fleet of processes that has trained: `edgepeer emulate` with these settings. What goes wrong ends
+    the benchmark, with what was said."""
+    given = [f"--{name}={value}" for name, value in {**job, "report": out}.items()]
+    command = [sys.executable, "-m", "edgepeer", "emulate", *given, *flags]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    if ended.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}")
+    report: dict[str, Any] = json.loads((out / "report.json").read_text())
+    return report
 
 
 def machine() -> dict[str, object]:

@@ -3,7 +3,8 @@ schemes and more. A classifier of MNIST is divided over 20 to 60 nodes, and erro
 compute. What becomes of its accuracy, how often training goes back to a checkpoint, and how long it takes by Theorem 2
 where a checkpoint costs 0.1 to 75 s.
 
-All nodes are computed, one after the other, in this process. Nothing is sent."""
+All nodes are computed, one after the other, in this process, and nothing is sent; but for the last part, where each is
+a process of its own."""
 
 from __future__ import annotations
 
@@ -31,9 +32,11 @@ from soft_errors_model import (
     p_for,
     training_time,
 )
+from soft_errors_processes import in_processes
 from soft_errors_training import KINDS, Experiment, Trained, events
 
 from edgepeer.coding.matrix.checkpointing import optimal_interval
+from edgepeer.errors import ConfigError
 from edgepeer.training.datasets import load_dataset
 from edgepeer.training.split.named import parse_split
 
@@ -63,7 +66,7 @@ _COUNTED = {
 _LOST = 0.05
 """What part of the iterations is lost there."""
 _INTERVAL = 10
-_SECTIONS = ("accuracy", "table1", "events", "time")
+_SECTIONS = ("accuracy", "table1", "events", "time", "processes")
 
 
 def accuracy(experiment: Experiment, arguments: argparse.Namespace) -> list[_Row]:
@@ -245,6 +248,19 @@ def _tell(rows: Sequence[_Row], arguments: argparse.Namespace) -> None:
         {key.replace("_s", ", s"): value for key, value in row.items() if key != "table"} for row in parts["costs"]
     ]
     _table("What one node takes", lines)
+    lines = [
+        {
+            **{key: row[key] for key in ("p", "iterations", "errors", "found", "harmless", "undetected")},
+            "lines": row["corrected"],
+            "blocks": row["regenerated"],
+            "restored": row["restores"],
+            "accuracy": f"{row['accuracy']:.4f}",
+            "ms": round(1000 * row["iteration_s"], 1),
+        }
+        for row in parts["processes"]
+    ]
+    for row in parts["processes"][:1]:
+        _table(f"{row['peers']} real processes, {row['split']}: lines corrected, blocks mended, ms an iteration", lines)
     for basis, p in dict.fromkeys((row["step"], row["p"]) for row in parts["time"]):
         _tell_times([row for row in parts["time"] if (row["step"], row["p"]) == (basis, p)], str(basis), p)
 
@@ -299,6 +315,17 @@ def main() -> int:
         rows += counted(arguments)
     if "time" in arguments.only:
         rows += times(experiment, arguments)
+    if "processes" in arguments.only:
+        rows += in_processes(
+            arguments.real,
+            arguments.hidden,
+            dataset=arguments.dataset,
+            data_dir=arguments.data_dir,
+            batch=arguments.batch,
+            rate=arguments.rate,
+            p=arguments.p[0],
+            rounds=arguments.real_iterations,
+        )
     _tell(rows, arguments)
     if arguments.json:
         write_json(arguments.json, rows)
@@ -327,6 +354,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--scrub-every", type=positive, default=10, help="iterations; default: 10")
     parser.add_argument("--periods", type=positive, default=1500, help="between checkpoints, counted; default: 1500")
     parser.add_argument("--rounds", type=positive, default=30, help="iterations that are timed; default: 30")
+    parser.add_argument("--real", type=_split, default="codenet:m=5,n=4,t=1", help="split of the real processes")
+    parser.add_argument("--real-iterations", type=positive, default=200, help="of the real processes; default: 200")
     parser.add_argument("--seed", type=int, default=0, help="of weights, samples and errors; default: 0")
     parser.add_argument("--only", type=_sections, default=_SECTIONS, help=f"of {', '.join(_SECTIONS)}; default: all")
     parser.add_argument("--quick", action="store_true", help="a look in seconds: digits, small layers, few iterations")
@@ -336,6 +365,7 @@ def _arguments() -> argparse.Namespace:
     if arguments.quick:
         small = {"dataset": "digits", "hidden": (20,), "rate": 0.05, "iterations": 12, "batch": 8}
         vars(arguments).update(small, p=(2e-3,), periods=6, rounds=2)
+        vars(arguments).update(real="codenet:m=2,n=1,t=1", real_iterations=40)
     if arguments.full:
         vars(arguments).update(hidden=(10_000, 10_000), rate=0.001)
     return arguments
@@ -353,6 +383,14 @@ def _probabilities(text: str) -> tuple[float, ...]:
     if not found or not all(0 <= p <= 1 for p in found):
         raise argparse.ArgumentTypeError(f"{text!r}: probabilities from 0 to 1, such as 1e-4,3e-4")
     return found
+
+
+def _split(text: str) -> str:
+    try:
+        parse_split(text, np.dtype(np.float32))
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _kinds(text: str) -> tuple[str, ...]:

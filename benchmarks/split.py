@@ -5,17 +5,14 @@ and measured, against data-parallel training: the table that says when to divide
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import counts, positive, show, warn_if_busy, write_json
+from common import counts, emulate, positive, show, warn_if_busy, write_json
 
 from edgepeer.training.split.named import parse_split
 from edgepeer.training.split.network import Network
@@ -57,15 +54,9 @@ class Bench:
         job = {
             "peers": peers, "model": "mlp-plain", "dataset": f"npz:{self._home / 'data.npz'}", "optimizer": "sgd",
             "learning-rate": 0.05, "batch-size": self._arguments.batch, "rounds": rounds, "eval-every": rounds,
-            "network": "none", "broker": "embedded", "report": out,
+            "network": "none", "broker": "embedded",
         }  # fmt: skip
-        given = [f"--{name}={value}" for name, value in job.items()]
-        command = [sys.executable, "-m", "edgepeer", "emulate", *given, *flags]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-        if ended.returncode:
-            raise SystemExit(f"split.py: {' '.join(command)}\n{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}")
-        report: dict[str, Any] = json.loads((out / "report.json").read_text())
-        return report
+        return emulate(job, *flags, out=out, timeout_s=900)
 
     # -- nothing is wrong ------------------------------------------------------------------------------------------
 

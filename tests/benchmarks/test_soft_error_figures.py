@@ -140,3 +140,10 @@ def test_errors_are_put_into_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> 
         injector.strike(Where(0, 0, "update 0", "stored"), np.zeros(3))
     assert np.count_nonzero(block) == pytest.approx(100, abs=50)
     assert 4 < np.abs(block).max() <= 5
+
+
+def test_real_processes_stand_beside_it(rows: list[dict[str, Any]]) -> None:
+    clean, hurt = (row for row in rows if row["table"] == "processes")
+    assert clean["errors"] == clean["undetected"] == hurt["undetected"] == 0
+    assert hurt["errors"] == hurt["found"] + hurt["reverted"] + hurt["harmless"] > 0
+    assert hurt["accuracy"] == clean["accuracy"]
