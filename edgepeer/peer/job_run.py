@@ -139,7 +139,11 @@ class JobRun(Run):
                 self._diverged = number
                 self._report("running")
                 _log.warning("job %s: the loss of round %d is not finite: the training diverges", self._job.id, number)
-            evaluation = await self._apply(mean, number, self._peer.view or view)
+            try:
+                evaluation = await self._apply(mean, number, self._peer.view or view)
+            except FellBehind as error:
+                self._rounds.failed(number, error)
+                continue
             now = time.monotonic()
             self._rounds.committed(
                 outcome,
@@ -166,7 +170,7 @@ class JobRun(Run):
                 self._checkpoints.save(self._job, number, trainer, view)
             return trainer.evaluate(test.x_test, test.y_test) if due else None
 
-        return await self._state.in_worker(apply)
+        return await self._state.before(number, apply)
 
     async def _finish(self) -> None:
         trainer, test = self._require_trainer(), self._test

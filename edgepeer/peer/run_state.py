@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
-from edgepeer.errors import JobError, WireError
+from edgepeer.errors import FellBehind, JobError, WireError
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.topology.view import View
@@ -70,6 +70,20 @@ class RunState:
         """Let the worker do it."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, call)
 
+    async def before(self, number: int, call: Callable[[], _T]) -> _T:
+        """Let the worker do it, if the state is still that before this round when its turn comes.
+
+        Raises:
+            FellBehind: a neighbour's state has come in the meantime. It has the round, or one that is to come does.
+        """
+
+        def checked() -> _T:
+            if self.applied != number - 1:
+                raise FellBehind(f"round {number} is not what comes next: the state here is that after {self.applied}")
+            return call()
+
+        return await self.in_worker(checked)
+
     # -- giving and taking -----------------------------------------------------------------------------------
 
     async def serve(self) -> None:
@@ -109,12 +123,15 @@ class RunState:
         return True
 
     async def _load(self, number: int, state: memoryview) -> None:
+        def load() -> None:
+            self._put_to_use(state)
+            self.applied = number  # in this thread: nothing may take the state for another round's
+
         try:
-            await self.in_worker(lambda: self._put_to_use(state))
+            await self.in_worker(load)
         except WireError as error:
             raise JobError(f"the run's state does not fit the model here: {error}") from error
         self._incoming = None
-        self.applied = number
         self._peer.adopt(self._run, number)
         self._peer.bell.ring()
 

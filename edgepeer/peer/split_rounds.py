@@ -106,12 +106,15 @@ class SplitRounds:
             number = state.applied + 1
             try:
                 if self._coded:
-                    outcome = await self._peer.allreduce_chunks(self._chunks(view))
+                    outcome = await self._peer.allreduce_chunks(self._chunks(view, number))
                 else:
-                    vector = await self._compute(view)
+                    vector = await self._compute(view, number)
                     if not state.is_due(number):
                         continue  # out of the view and in again meanwhile, with the others' state
                     outcome = await self._peer.allreduce(vector)
+                if outcome.round != number:
+                    raise JobError(f"round {outcome.round} came out where round {number} was due")
+                ended = await self._settle(number, outcome)
             except (FellBehind, LeftFabric, NotReady) as error:
                 self._failed(number, error)
                 continue
@@ -119,9 +122,6 @@ class SplitRounds:
                 self._failed(number, error)
                 state.applied = number  # given up by all: the state after it is what it was before
                 raise JobError(str(error)) from error
-            if outcome.round != number:
-                raise JobError(f"round {outcome.round} came out where round {number} was due")
-            ended = await self._settle(number, outcome)
             self._peer.bell.ring()
             if program.waiting != self._waits:
                 self._waits = program.waiting
@@ -133,23 +133,23 @@ class SplitRounds:
             if ended is not None:
                 yield self._iteration(ended, outcome)
 
-    async def _compute(self, view: View) -> Array:
+    async def _compute(self, view: View, number: int) -> Array:
         began = time.monotonic()
-        vector = await self._state.in_worker(self._program.contribute)
+        vector = await self._state.before(number, self._program.contribute)
         if self._rest is not None:
             await self._rest(began, view)
         self._computed += time.monotonic() - began
         return vector
 
-    def _chunks(self, view: View) -> Gradient:
+    def _chunks(self, view: View, number: int) -> Gradient:
         """What this peer brings to a round: its vector in the chunk that it is asked for first."""
         brought: Array | None = None
 
-        async def chunk(number: int, chunks: int) -> tuple[Array, float]:
+        async def chunk(which: int, chunks: int) -> tuple[Array, float]:
             nonlocal brought
             if brought is not None:
                 return np.zeros_like(brought), 0.0
-            brought = await self._compute(view)
+            brought = await self._compute(view, number)
             return brought, 1.0
 
         return chunk
@@ -168,7 +168,7 @@ class SplitRounds:
 
         began = time.monotonic()
         try:
-            return await state.in_worker(settle)
+            return await state.before(number, settle)
         except OutOfStep as error:
             _log.warning("reseeded: %s", error)
             state.lost()

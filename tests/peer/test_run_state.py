@@ -1,0 +1,76 @@
+"""A round is taken into the state that it belongs to, or not at all: a neighbour's state may come at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from edgepeer.errors import FellBehind
+from edgepeer.peer.bell import Bell
+from edgepeer.peer.run_state import RunState
+
+
+class Neighbourhood:
+    """As much of a peer as a state needs: states come from here."""
+
+    def __init__(self) -> None:
+        self.bell = Bell()
+        self.adopted: list[int] = []
+        self.on_state: Any = None
+        self.on_state_wanted: Any = None
+
+    def adopt(self, run: str, number: int) -> None:
+        self.adopted.append(number)
+
+
+@pytest.fixture
+def worker() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as threads:
+        yield threads
+
+
+async def test_a_round_that_a_neighbours_state_has_already_is_not_taken_again(worker: ThreadPoolExecutor) -> None:
+    """The state comes while this peer still waits for the outcome of an older round, or works on it."""
+    total = [0]
+
+    def load(state: memoryview) -> None:
+        total[0] = state[0]
+
+    def add() -> None:
+        total[0] += number
+        run.applied = number
+
+    peer = Neighbourhood()
+    run = RunState(peer, "job", worker, pack=lambda: bytes(total), load=load)  # type: ignore[arg-type]  # see above
+    run.open()
+    run.applied = 0
+    number = 1
+    await run.before(1, add)
+    assert (total, run.applied) == ([1], 1)
+
+    busy = threading.Event()
+    worker.submit(busy.wait)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(run.serve())
+        peer.on_state("job", 3, memoryview(bytes([6])))
+        await asyncio.sleep(0)
+        number = 2
+        late = tasks.create_task(_refused(run, add))
+        await asyncio.sleep(0)
+        busy.set()
+        await late
+        serving.cancel()
+    assert (total, run.applied, peer.adopted) == ([6], 3, [3])
+    number = 4
+    await run.before(4, add)
+    assert (total, run.applied) == ([10], 4)
+
+
+async def _refused(run: RunState, add: Any) -> None:
+    with pytest.raises(FellBehind, match="round 2 is not what comes next: the state here is that after 3"):
+        await run.before(2, add)
