@@ -61,14 +61,20 @@ class Hearing:
         """Whether we have left it at this broker."""
         self.probe = f"{self.marker}/kept/note"
         """Retained: what a broker gives back that tells new subscriptions what it retains, wildcards too."""
+        self.note = b""
+        """What to send ourselves, to see whether the broker answers."""
         self.lives: dict[PeerId, int] = {}
         """The incarnations of those who are present, as this connection has told."""
         self.told = asyncio.Event()
         """The broker has answered: it has told, if it does so at all, what it retained."""
+        self.echoed = asyncio.Event()
+        """The same, and again whenever we send ourselves the note once more."""
         self.probed = asyncio.Event()
         """It has given back what we had made it retain."""
         self.retained = asyncio.Event()
         """Something has come that was retained."""
+        self.kept_before = 0
+        """How much had come that was retained, when the broker answered last."""
         self.answers = asyncio.Event()
         """Another client has answered a question of ours."""
         self.question = (topics.ask, pack(Ask(client=client_id)))
@@ -84,8 +90,8 @@ class Hearing:
         self._traces = f"{topics.root}marker/"
         self._twins = TwinWatch(topics.fabric)
         self._listening = False
-        self._note = b""
         self._catching_up = False
+        self._kept = 0
 
     def reject(self, topic: str, reason: str) -> None:
         """A document on that topic was not what it must be."""
@@ -96,7 +102,7 @@ class Hearing:
     def begin(self) -> tuple[list[str], bytes]:
         """A new connection: what to subscribe to, and a note for `probe` and, after that, for `marker`."""
         self._listening = self._catching_up = True
-        self._note = secrets.token_bytes(8)
+        self.note = secrets.token_bytes(8)
         self.lives.clear()
         self.told.clear()
         self.probed.clear()
@@ -110,7 +116,7 @@ class Hearing:
                 wanted.append(self._will_topic)
         # Said and asked for last: what comes back late comes behind the rest.
         wanted.append(f"{self.marker}/kept/+")
-        return wanted, self._note
+        return wanted, self.note
 
     def end(self) -> None:
         """The connection is over."""
@@ -119,7 +125,7 @@ class Hearing:
     def settle(self) -> None:
         """All is heard that was said before, as far as it can be had."""
         if self._catching_up:
-            self._catching_up, self._note = False, b""
+            self._catching_up, self.note = False, b""
             self._emit(Synced())
 
     def receive(self, topic: str, payload: bytes, kept: bool) -> None:
@@ -127,12 +133,14 @@ class Hearing:
         if not self._listening:
             return  # amqtt sends what others subscribed to before we have subscribed to anything
         if topic in (self.marker, self.probe):
-            if payload and payload == self._note:
+            if payload and payload == self.note:
+                if topic == self.marker:
+                    self.kept_before = self._kept
+                    self.echoed.set()
                 (self.told if topic == self.marker else self.probed).set()
-                if topic == self.marker and self.probed.is_set():
-                    self.settle()  # what is retained has come in order, before what was said after it
             return
         if kept:
+            self._kept += 1
             self.retained.set()
         if topic == self.trace:
             self._meet(payload)
@@ -184,7 +192,7 @@ class Hearing:
 
     def _meet(self, payload: bytes) -> None:
         """See who was the last to be here under our name; only what was retained when we came back counts."""
-        if self.me is None or not (self.trace_left and self._note and payload) or self.told.is_set():
+        if self.me is None or not (self.trace_left and self.note and payload) or self.told.is_set():
             return
         try:
             last = unpack(payload, Presence, limit=inbox.LIMIT_BYTES[Group.PEERS])
