@@ -28,6 +28,11 @@ REFUSED: list[tuple[Given, str]] = [
     ({"broker_down": ["5..20", "10..30"]}, "broker_down = 10..30: broker_down 5..20 is not over then"),
     ({"partition": ["0,1,2|3,4,5@10..20"]}, "peer 6 is on no side: name all 7, or let one side be rest"),
     ({"partition": ["0,1,2|3,4,5,6|rest@10..20"]}, "nobody is left for the rest"),
+    (
+        {"kill": ["0@10", "1@20", "2@20", "3@20", "4@20"], "restart": ["2@25"]},
+        "restart = 2@25: rounds end at 20: 4 of 6 peers are killed then, and the others are too few to go on; give all "
+        "times in seconds, such as 20s",
+    ),
 ]
 
 
@@ -62,6 +67,9 @@ def test_a_broker_of_somebody_else_is_not_stopped() -> None:
         {"pause": ["4@18..24", "4@25..30"], "kill": ["4@31"]},
         {"cut": ["3-1@5..10", "3-1@7..12", "3>1@5s.."], "isolate": ["3@6.."]},
         {"broker_down": ["5s..6s", "6s..7s"]},
+        {"kill": ["0@10", "1@20", "2@20", "3@20"], "restart": ["2@25"]},
+        {"kill": ["0@20s", "1@20s", "2@20s", "3@20s"], "restart": ["2@25s"]},
+        {"kill": ["0@20", "1@20", "2@20", "3@20"]},
         {"partition": ["0,1,2|3,4,5,6,broker@10..20", "pos1,pos2|rest@30.."], "kill": ["1@15", "2@3s"]},
     ],
     ids=str,

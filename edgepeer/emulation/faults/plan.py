@@ -113,6 +113,7 @@ def _check(faults: Sequence[Fault], *, peers: int, rounds: int, own_broker: bool
     subjects = dict.fromkeys(fault.subject for fault in faults if fault.subject is not None)
     for subject in subjects:
         _check_life([fault for fault in faults if fault.subject == subject], subject)
+    _check_reached([fault for fault in faults if fault.span.unit == "round"], peers)
 
 
 def _check_sides(fault: Partition, peers: int) -> None:
@@ -124,6 +125,22 @@ def _check_sides(fault: Partition, peers: int) -> None:
         raise _refusal(fault, f"peer {missing} is on no side: name all {peers}, or let one side be rest")
     if rest and len(named) >= peers:
         raise _refusal(fault, "nobody is left for the rest")
+
+
+def _check_reached(faults: Sequence[Fault], peers: int) -> None:
+    """Rounds stand when most of those who are there are killed at once: none that comes later is ever reached."""
+    alive = peers
+    for start in sorted({fault.span.start for fault in faults}):
+        now = [fault for fault in faults if fault.span.start == start]
+        killed = [fault for fault in now if isinstance(fault, Kill)]
+        later = next((fault for fault in faults if fault.span.start > start), None)
+        if 2 * len(killed) > alive and later is not None:
+            raise _refusal(
+                later,
+                f"rounds end at {start:g}: {len(killed)} of {alive} peers are killed then, and the others are "
+                "too few to go on; give all times in seconds, such as 20s",
+            )
+        alive += sum(isinstance(fault, Restart) for fault in now) - len(killed)
 
 
 def _check_life(faults: Sequence[Fault], subject: Who) -> None:
