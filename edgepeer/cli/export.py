@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from edgepeer.cli.verb import Verb
-from edgepeer.errors import ConfigError
+from edgepeer.errors import ConfigError, WireError
 from edgepeer.settings import ExportSettings
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ __all__ = ["command"]
 def run(settings: ExportSettings) -> int:
     if settings.checkpoint is None or settings.out is None:
         raise ConfigError("name a checkpoint and a file, as in: edgepeer export 00000200.checkpoint model.keras")
-    from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
+    from edgepeer.training.checkpoint import list_checkpoints
     from edgepeer.training.saved import check_target, save_model
     from edgepeer.training.split.whole import whole_model
 
@@ -32,7 +33,11 @@ def run(settings: ExportSettings) -> int:
         newest = [path for directory in directories for path in list_checkpoints(directory)[:1]] or [given]
         if given.is_dir() and not directories:
             raise ConfigError(f"checkpoint = {given}: there is no checkpoint in this directory")
-        checkpoint = read_checkpoint(newest[0])
+        checkpoint = _first_good(newest)
+        if checkpoint.job.split and not directories:
+            raise ConfigError(
+                f"checkpoint = {given}: has one device's part of a split job; name a directory with those of several"
+            )
         if len(newest) > 1 and not checkpoint.job.split:
             raise ConfigError(f"checkpoint = {given}: has those of {len(newest)} devices; name one directory of them")
         if checkpoint.job.split:
@@ -55,6 +60,18 @@ def _directories(given: Path) -> list[Path]:
     return [given] if list_checkpoints(given) else sorted({path.parent for path in given.rglob("*.checkpoint")})
 
 
+def _first_good(paths: list[Path]) -> Checkpoint:
+    """The first that can be read; what is wrong with the last one is raised."""
+    from edgepeer.training.checkpoint import read_checkpoint
+
+    for path in paths[:-1]:
+        try:
+            return read_checkpoint(path)
+        except WireError as error:
+            print(f"edgepeer: {error}: left out", file=sys.stderr)
+    return read_checkpoint(paths[-1])
+
+
 def _parts(job: Job, directories: list[Path]) -> tuple[Checkpoint, list[Part]]:
     """Of a split job: what the devices have of the newest iteration that most of them have, and one of these."""
     from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
@@ -63,7 +80,11 @@ def _parts(job: Job, directories: list[Path]) -> tuple[Checkpoint, list[Part]]:
     found: dict[int, list[Checkpoint]] = {}
     for directory in directories:
         for path in list_checkpoints(directory):
-            checkpoint = read_checkpoint(path)
+            try:
+                checkpoint = read_checkpoint(path)
+            except WireError as error:
+                print(f"edgepeer: {error}: left out", file=sys.stderr)
+                continue
             if checkpoint.job.id == job.id:
                 found.setdefault(checkpoint.round, []).append(checkpoint)
     together = max(found.items(), key=lambda each: (len(each[1]), each[0]))[1]

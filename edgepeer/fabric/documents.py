@@ -121,7 +121,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     regenerated: _Count = 0
     """... blocks that were put together again from others' ..."""
     scrubbed: _Count = 0
-    """... of these, such as a look at all weights had found wrong ..."""
+    """... blocks that a look at all weights has found wrong ..."""
     restored: _Count = 0
     """... times that all went back to a checkpoint ..."""
     checkpoints: _Count = 0

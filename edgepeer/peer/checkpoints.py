@@ -159,6 +159,14 @@ class Checkpoints:
             elif checkpoint.job.id == job.id:
                 _log.warning("%s is not used: it is of another job with the id %s", path, job.id)
 
+    def discard(self, job: Job) -> None:
+        """Delete this device's checkpoints of a job."""
+        for path, _ in list(self._of(job)):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                _log.warning("%s can't be deleted: %s", path, error.strerror or error)
+
     def any(self) -> bool:
         """Whether there is anything that could be restored."""
         return bool(self._paths())

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
-from edgepeer.errors import FellBehind, JobError, WireError
+from edgepeer.errors import FellBehind, JobError, OutOfStep, WireError
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.topology.view import View
@@ -75,12 +75,17 @@ class RunState:
 
         Raises:
             FellBehind: a neighbour's state has come in the meantime. It has the round, or one that is to come does.
+            OutOfStep: the call has; what is here counts no more (`lost`).
         """
 
         def checked() -> _T:
             if self.applied != number - 1:
                 raise FellBehind(f"round {number} is not what comes next: the state here is that after {self.applied}")
-            return call()
+            try:
+                return call()
+            except OutOfStep:
+                self.applied, self._packed = _NONE, None  # in this thread: nobody is to be given that
+                raise
 
         return await self.in_worker(checked)
 
@@ -115,10 +120,14 @@ class RunState:
         ready = next((peer for peer, number in self._wanted.items() if 0 <= number <= self.applied), None)
         if ready is None:
             return False
-        del self._wanted[ready]
-        if self._packed is None or self._packed[0] != self.applied:
-            self._packed = await self.in_worker(lambda: (self.applied, self._pack()))
-        number, state = self._packed
+        packed = self._packed
+        if packed is None or packed[0] != self.applied:
+            packed = await self.in_worker(lambda: (self.applied, self._pack()))
+        number, state = packed
+        if number < self._wanted.get(ready, 0):
+            return False  # what was here counts no more
+        self._packed = packed
+        self._wanted.pop(ready, None)
         self._peer.give_state(ready, self._run, number, state)
         return True
 
@@ -136,9 +145,9 @@ class RunState:
         self._peer.bell.ring()
 
     def lost(self) -> None:
-        """What is here is not what the others have: a neighbour's state is wanted in its place."""
-        self.applied, self._packed = _NONE, None
-        self._peer.lose_state()
+        """What is here is not what the others have: a neighbour's state is wanted in its place, unless it has come."""
+        if self.applied == _NONE:
+            self._peer.lose_state()
 
     # -- rounds ----------------------------------------------------------------------------------------------
 

@@ -62,6 +62,8 @@ class SplitRounds:
         rest: awaited after each contribution has been computed, with when that began: emulates a slower device.
         failed: told of rounds that had no result for this peer.
         waits: told why nothing goes on, when that changes; of an empty text when it does again.
+        ended: told of each iteration that is over, in the worker, before the state counts as that after it.
+        over: whether no round is left to be done, by what is in the state; so that all peers say the same.
     """
 
     def __init__(
@@ -74,6 +76,8 @@ class SplitRounds:
         rest: Callable[[float, View], Awaitable[None]] | None = None,
         failed: Callable[[int, Exception], None] = lambda number, error: None,
         waits: Callable[[str], None] = lambda reason: None,
+        ended: Callable[[Ended], None] = lambda ended: None,
+        over: Callable[[], bool] | None = None,
     ) -> None:
         self._peer = peer
         self._program = program
@@ -82,6 +86,8 @@ class SplitRounds:
         self._rest = rest
         self._failed = failed
         self._tell_why = waits
+        self._tell_end = ended
+        self._over = over if over is not None else lambda: program.done
         self._started = time.monotonic()
         self._computed = 0.0
         self._reduced = 0.0
@@ -154,15 +160,14 @@ class SplitRounds:
 
         return chunk
 
-    def _over(self) -> bool:
-        return self._program.done
-
     async def _settle(self, number: int, outcome: Outcome) -> Ended | None:
         program, state = self._program, self._state
         contributors = tuple(map(str, outcome.contributors))
 
         def settle() -> Ended | None:
             ended = program.settle(outcome.vector, contributors)
+            if ended is not None:
+                self._tell_end(ended)
             state.applied = number  # in this thread: nobody is to be given a state with another's number
             return ended
 

@@ -32,7 +32,7 @@ from edgepeer.training.sharding import Shard, shard_of
 from edgepeer.training.split.faults import Fault, Injected, Injector, SoftErrors, parse_flip, parse_soft_errors
 from edgepeer.training.split.part import Part, name_of_part, pack_part, unpack_part
 from edgepeer.training.split.phases import Work
-from edgepeer.training.split.program import Program
+from edgepeer.training.split.program import Ended, Program
 from edgepeer.training.split_choice import choose_split, split_rounds_code
 from edgepeer.training.state import pack_run_state, unpack_run_state
 from edgepeer.training.trainer import Evaluation
@@ -56,8 +56,8 @@ class SplitRun(Run):
         self._make: Callable[[Sequence[tuple[int, bytes]]], Program] | None = None
         self._form: Form | None = None
         self._shard: Shard | None = None
-        self._written = 0
-        """The iteration of the last checkpoint on the disk."""
+        self._kept: tuple[int, int] | None = None
+        """Node and iteration of the last checkpoint on the disk."""
         self._evaluation: Evaluation | None = None
         self._logged = 0
         """How many soft errors are in the record of rounds."""
@@ -66,6 +66,7 @@ class SplitRun(Run):
     def close(self) -> None:
         super().close()
         self._peer.on_part_wanted = None
+        self._metrics.split({})
 
     # -- before the first round ----------------------------------------------------------------------------
 
@@ -121,6 +122,7 @@ class SplitRun(Run):
             parts.append((part.node, part.blocks))
 
         found = self._checkpoints.restore_parts(self._job, use)
+        self._kept = None if found is None else (parts[0][0], found.round)
         return None if found is None else Restored(peers=len(found.members), after=found.round)
 
     def _load(self, state: memoryview) -> None:
@@ -140,8 +142,6 @@ class SplitRun(Run):
 
     async def _train(self) -> None:
         program, job = self._require_program(), self._job
-        if self._diverged and job.stop_on_nan:
-            return
         rounds = SplitRounds(
             self._peer,
             program,
@@ -150,19 +150,22 @@ class SplitRun(Run):
             rest=self._rest,
             failed=self._rounds.failed,
             waits=self._waits,
+            ended=self._look_at_loss,
+            over=lambda: program.done or (self._diverged > 0 and job.stop_on_nan),
         )
         self._report("running")
         async for iteration in rounds.iterations():
             ended = iteration.ended
             self._evaluation = ended.evaluation or self._evaluation
-            if not self._diverged and not math.isfinite(ended.loss):
-                self._diverged = ended.iteration
+            if self._diverged == ended.iteration:
                 self._report("running")
                 _log.warning("job %s: the loss of round %d is not finite: it diverges", job.id, ended.iteration)
             await self._keep()
             self._tell(iteration)
-            if self._diverged and job.stop_on_nan:
-                return
+
+    def _look_at_loss(self, ended: Ended) -> None:
+        if not self._diverged and not math.isfinite(ended.loss):
+            self._diverged = ended.iteration
 
     def _waits(self, reason: str) -> None:
         self._report("running", error=reason)
@@ -176,14 +179,22 @@ class SplitRun(Run):
             await self._pacing.rest(began, round_=number, chunk=node, seed=job.seed, among=view.ids, share=share)
 
     async def _keep(self) -> None:
-        """Write the newest checkpoint to the disk, if it is due there."""
+        """Write the newest checkpoint to the disk, if it is due there. What is there of another node, or from before
+        all began again further back, would only be in the way of others' when the fleet starts again."""
         program, view, every = self._require_program(), self._peer.view, self._checkpoints.every
-        part = self._part()
-        if part is None or view is None or not every:
+        if view is None or not every:
             return
-        new = part.iteration - self._written
+        part = self._part()
+        if self._kept is not None:
+            node, iteration = self._kept
+            if program.node != node or (part is not None and part.iteration < iteration):
+                self._kept = None
+                await self._state.in_worker(lambda: self._checkpoints.discard(self._job))
+        if part is None:
+            return
+        new = part.iteration - (0 if self._kept is None else self._kept[1])
         if new >= every or (new and program.done):
-            self._written = part.iteration
+            self._kept = part.node, part.iteration
             digest = program.digest()
             await self._state.in_worker(
                 lambda: self._checkpoints.save_part(self._job, part.iteration, pack_part(part), view, digest=digest)

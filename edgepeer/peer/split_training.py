@@ -6,11 +6,12 @@ import hashlib
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from numpy.typing import NDArray
 
-from edgepeer.errors import ConfigError
+from edgepeer.errors import ConfigError, JobError
 from edgepeer.peer.api import Peer
 from edgepeer.peer.run_state import RunState
 from edgepeer.peer.split_rounds import SplitRounds
@@ -50,6 +51,10 @@ class SplitOutcome:
     """Of what all peers have in common: the same at all of them."""
 
 
+_ENDED: Final[WeakKeyDictionary[Peer, set[str]]] = WeakKeyDictionary()
+"""Runs that peers have been through: the fabric's rounds of those are over."""
+
+
 async def train_split(
     peer: Peer,
     network: Network,
@@ -65,6 +70,7 @@ async def train_split(
     soft_errors: SoftErrors | None = None,
     faults: Sequence[Fault] = (),
     on_iteration: Callable[[int, float], None] | None = None,
+    name: str = "",
 ) -> SplitOutcome:
     """Train a dense network that is divided over the peers, each of which holds its blocks of weights and no others.
 
@@ -83,10 +89,11 @@ async def train_split(
         guarantee: adversarial: correct whatever errors there are; generic: more of those that don't conspire.
         soft_errors, faults: make errors on purpose, by chance at this peer, or at stated times at whoever holds a node.
         on_iteration: told the number of each iteration that is over, and its loss.
+        name: tells this run from an earlier one of the same peers that was alike in all else.
 
     Raises:
         ConfigError: the network can't be divided so, or a number makes no sense.
-        JobError: the run can't go on.
+        JobError: the run can't go on; or this peer has been through one that was alike, and of the same name.
         Undecodable: too much was wrong or missing, again and again.
     """
     if guarantee not in ("adversarial", "generic"):
@@ -107,8 +114,10 @@ async def train_split(
         injector=Injector(soft_errors, faults, seed=zlib.crc32(peer.id.encode())),
     )
     # Peers that differ in any of this are of different runs, and would wait for each other.
-    about = f"{network} {split} {guarantee} {iterations} {evaluate_every} {scrub_every} {test is None}"
+    about = f"{network} {split} {guarantee} {iterations} {evaluate_every} {scrub_every} {test is None} {name}"
     run = f"split-{hashlib.blake2b(about.encode(), digest_size=8).hexdigest()}"
+    if run in _ENDED.setdefault(peer, set()):
+        raise JobError("this peer has been through this run: give the next one a name of its own, name=...")
     losses: list[float] = []
     evaluation: Evaluation | None = None
     async with Worker() as worker:
@@ -127,6 +136,7 @@ async def train_split(
         finally:
             state.close()
             peer.want_run(None)
+    _ENDED[peer].add(run)
     saved = program.saved
     return SplitOutcome(
         node=program.node,

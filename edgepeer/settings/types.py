@@ -75,7 +75,8 @@ SoftErrors = Annotated[
     Annotated[str, Meta(max_length=255)],
     says(
         "Make soft errors on purpose in split jobs, by chance: p=3e-4,steps=O1+O2+O3,kind=sparse; steps are O1 and O2 "
-        "(products), O3 (stored weights), encoding, decoded, activation, verdict; kinds sparse, garbage, flip, nan.",
+        "(products), O3 (stored weights), encoding, decoded, activation, verdict, sum; kinds sparse, garbage, flip, "
+        "nan.",
         metavar="p=X,...",
     ),
 ]

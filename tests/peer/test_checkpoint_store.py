@@ -83,6 +83,14 @@ def test_the_newest_is_restored(store: Checkpoints) -> None:
     assert mine.state() == trainer(steps=8).state()
 
 
+def test_those_of_a_job_are_discarded_and_no_others(tmp_path: Path, store: Checkpoints) -> None:
+    other = new_job(id="j2", rounds=25)
+    for number, job in ((10, other), (20, JOB), (30, JOB)):
+        save(store, number, job)
+    store.discard(JOB)
+    assert [read_checkpoint(path).job for path in list_checkpoints(tmp_path / "checkpoints")] == [other]
+
+
 def test_damaged_ones_are_passed_over_and_named(store: Checkpoints, caplog: pytest.LogCaptureFixture) -> None:
     assert store.directory is not None
     for number in (2, 4, 6):

@@ -24,7 +24,8 @@ from edgepeer.training.saved import load_npz, save_model
 
 
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")
-async def test_who_comes_after_the_end_ends_like_the_others(broker: EmbeddedBroker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("split", ["", "none:m=1,n=2"])
+async def test_who_comes_after_the_end_ends_like_the_others(split: str, broker: EmbeddedBroker, tmp_path: Path) -> None:
     x = np.random.default_rng(1).normal(size=(60, 4)).astype(np.float32)
     np.savez(tmp_path / "data.npz", x=x, y=x[:, 0])
     job = new_job(
@@ -35,6 +36,7 @@ async def test_who_comes_after_the_end_ends_like_the_others(broker: EmbeddedBrok
         rounds=1000,
         wait_for=2,
         stop_on_nan=True,
+        split=split,
     )
     reports: dict[str, PeerReport] = {}
     news = asyncio.Event()

@@ -16,7 +16,7 @@ import pytest
 from peer_fleet import QUICK, until
 
 from edgepeer import Peer, SplitOutcome, connect, train_split
-from edgepeer.errors import ConfigError
+from edgepeer.errors import ConfigError, JobError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.peer.agent import run_agent
 from edgepeer.settings import PeerSettings
@@ -117,6 +117,22 @@ async def test_the_model_is_that_of_undivided_training(broker_elsewhere: Embedde
     assert off(outcomes, 20) < 1e-5
     counts = outcomes[0].counts
     assert (counts.lines, counts.erased, counts.odd, counts.regenerated, counts.restored) == (0, 0, 0, 0, 0)
+
+
+async def test_a_second_run_of_the_same_peers_has_a_name_of_its_own(broker_elsewhere: EmbeddedBroker) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        made = [Peer(broker_elsewhere.address.url(), "lab", peer_id=name, limits=QUICK) for name in names(2)]
+        await asyncio.gather(*(stack.enter_async_context(peer) for peer in made))
+
+        async def all_train(name: str) -> list[SplitOutcome]:
+            runs = (train_split(each, NETWORK, "none:m=2,n=1", BATCHES, iterations=5, name=name) for each in made)
+            async with asyncio.timeout(60):
+                return list(await asyncio.gather(*runs))
+
+        first, second = await all_train("first"), await all_train("second")
+        assert {outcome.losses for outcome in first} == {outcome.losses for outcome in second}
+        with pytest.raises(JobError, match="this peer has been through this run"):
+            await all_train("first")
 
 
 async def test_errors_on_purpose_are_found_and_nothing_of_them_stays(broker_elsewhere: EmbeddedBroker) -> None:

@@ -12,8 +12,8 @@ gets that from anybody (`state`, `load_state`) and follows; its blocks it gets f
     -----------------+-----------------------------------------------------------------------------------------------
     muster           | a regeneration of what is missing; then the first step. With too few peers: muster again
     a step           | a scrub, if in the step before something was wrong; then the next step
-    the last step    | the update, without a round; regenerations of what newcomers are to hold; a scrub and a
-                     | checkpoint, an evaluation, if they are due; then the first step again, or the end
+    the last step    | the update, without a round; a scrub, and regenerations of what newcomers are to hold; a scrub
+                     | and a checkpoint, an evaluation, if they are due; then the first step again, or the end
     a regeneration   | once more without those that failed to help; else what was to come
     a scrub          | if something was wrong, regenerations and a scrub again; else the checkpoint, if it is due
     more wrong than  | back to the last checkpoint: muster. If most numbers are not finite, and were not the last time
@@ -25,9 +25,10 @@ rounds. So it says in the tail of the next vector what it has concluded (`tail`)
 its step again, from the sum that it still has; then all agree, and a scrub comes after that round. A wrong block spoils
 one line more until then, which the code is for.
 
-*Nothing is put together from blocks that nobody has looked at.* A scrub comes before every regeneration: it names what
-is stored wrong, velocities included, which no product reads, and that alone is put together again, from the rest. A
-product that was wrong by itself leaves nothing to be mended.
+*Nothing is put together from blocks that nobody has looked at.* A scrub comes before every regeneration, but for those
+after a muster, whose blocks are a checkpoint's, which had one: it names what is stored wrong, velocities included,
+which no product reads, and that alone is put together again, from the rest. A product that was wrong by itself leaves
+nothing to be mended.
 
 *Who holds what.* A node whose holder is not among the contributors any more is vacant, and goes to a contributor
 without a node, between two iterations. Whoever has a node without its blocks leaves its digest empty.
@@ -180,22 +181,20 @@ class Program:
     @property
     def node(self) -> int | None:
         """Which of the split's nodes this peer is; None: a spare."""
-        return self.cell.node if self.cell is not None else None
-
-    @property
-    def holders(self) -> tuple[str, ...]:
-        """Who holds each node; empty: nobody."""
-        return tuple(self._common.holders)
+        cell = self.cell  # read once: whoever asks may be in another thread
+        return cell.node if cell is not None else None
 
     @property
     def held_bytes(self) -> int:
         """What this peer stores of the network."""
-        return self.cell.held_bytes if self.cell is not None else 0
+        cell = self.cell
+        return cell.held_bytes if cell is not None else 0
 
     @property
     def saved(self) -> tuple[int, int, bytes] | None:
         """Node, iteration, and bytes of this peer's newest checkpoint."""
-        return None if self._saved is None else (self._saved.node, self._saved.iteration, self._saved.state)
+        saved = self._saved
+        return None if saved is None else (saved.node, saved.iteration, saved.state)
 
     def digest(self) -> str:
         """48 bits, hexadecimal, of what all peers have in common: of everything since the beginning."""
@@ -421,6 +420,7 @@ class Program:
             if common.holders[node] in there:
                 new.append(node)
         if self.cell is not None and common.holders[self.cell.node] != self.me:
+            self.injector.given_up(self.cell.node)
             self.cell = None
         possible = split.recoverable(new, {*missing})
         return self._mends(range(stores(self.network)), possible, missing) if possible else []

@@ -194,11 +194,27 @@ def test_a_spare_takes_over_from_who_is_gone() -> None:
     assert fleet.programs[12].held_bytes == 0
     gone.append(3)
     fleet.train(4)
-    assert (fleet.programs[12].node, fleet.programs[0].holders[3]) == (3, "p12")
+    assert (fleet.programs[12].node, fleet.programs[3].node) == (3, None)
     erased = fleet.counts.erased
     fleet.train()
     assert (fleet.counts.erased, fleet.counts.restored) == (erased, 0)
     assert distance(fleet, undivided(NET, BATCHES, 9)) < 1e-12
+
+
+def test_errors_of_who_has_lost_its_node_are_gone_with_its_blocks() -> None:
+    """A spare takes over in the iteration in which the error was made, before anybody has seen it."""
+    gone: list[int] = []
+    split = parse_split("codenet:m=1,n=1,t=1", DOUBLE)
+    injector = Injector(faults=[Fault(3, 2, "stored", kind="garbage")])
+    fleet = Fleet(NET, split, BATCHES, iterations=6, spares=1, injector=injector, absent=lambda iteration, phase: gone)
+    while fleet.programs[0].iteration < 4:
+        gone[:] = [2] if (fleet.programs[0].iteration, str(fleet.programs[0].phase)) == (3, "backward 0") else []
+        fleet.round()
+    fleet.train()
+    assert fleet.programs[2].node is None
+    assert [each.fate for each in injector.record] == ["restored"]
+    assert injector.struck.undetected == 0
+    assert distance(fleet, undivided(NET, BATCHES, 6)) < 1e-12
 
 
 def test_a_helper_that_drops_out_is_done_without() -> None:
