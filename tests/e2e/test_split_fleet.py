@@ -138,13 +138,20 @@ async def test_a_fleet_that_starts_again_goes_on_from_its_parts(tmp_path: Path) 
                 *("--state-dir", tmp_path / "kept" / name),
             )
         await field.watch.until(lambda: field.watch.round >= rounds)
-        assert 30 < min(field.watch.records) <= before + 1
+        assert 30 < min(field.watch.records) <= before + 11  # a checkpoint later than the last round that was told
         done = {"a", "b", "c", "d"}
         await field.watch.until(
             lambda: {peer for (_, peer), said in field.watch.picture.reports.items() if said.state == "done"} == done
         )
+        one, *others = sorted((tmp_path / "kept" / "a" / "checkpoints").glob("*.checkpoint"))
+        export = await field.run("export", one, "model.npz")
+        assert await export.end() == 2, export.everything()
+        assert "has one device's part of a split job; name a directory with those of several" in export.err[0]
+        for path in (one, *others):  # the others' blocks are enough
+            path.write_bytes(b"damaged")
         export = await field.run("export", "kept", "model.npz")
         assert await export.end() == 0, export.everything()
+        assert sum("left out" in line for line in export.err) >= len(others) + 1
     assert off(job, tmp_path / "model.npz") < 1e-5
 
 
