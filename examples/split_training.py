@@ -17,6 +17,7 @@ import asyncio
 import numpy as np
 
 import edgepeer
+from edgepeer.errors import ConfigError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.training.split.faults import parse_flip
 from edgepeer.training.split.named import parse_split
@@ -37,7 +38,7 @@ def batch(iteration: int) -> tuple[np.ndarray, np.ndarray]:
     return X[TRAIN][rows], LABELS[TRAIN][rows]
 
 
-async def train(broker: str, name: str, split: str, iterations: int) -> edgepeer.SplitOutcome:
+async def train(broker: str, name: str, split: str, nodes: int, iterations: int) -> edgepeer.SplitOutcome:
     """One peer."""
     network = Network(sizes=(20, 32, 5), learning_rate=0.1)
     async with edgepeer.Peer(broker, fabric="split", peer_id=name) as peer:
@@ -48,7 +49,8 @@ async def train(broker: str, name: str, split: str, iterations: int) -> edgepeer
             batch,
             iterations=iterations,
             test=(X[TEST], LABELS[TEST]),
-            faults=[parse_flip(text) for text in FLIPS],  # whoever is that node then makes it
+            # Whoever is that node then makes it.
+            faults=[flip for flip in map(parse_flip, FLIPS) if flip.node < nodes and flip.iteration < iterations],
         )
 
 
@@ -56,7 +58,7 @@ async def main(split: str, iterations: int) -> None:
     nodes = parse_split(split, np.dtype(np.float32)).nodes
     async with EmbeddedBroker("127.0.0.1", 0) as broker:
         outcomes = await asyncio.gather(
-            *(train(str(broker.address), f"p{number:02}", split, iterations) for number in range(nodes))
+            *(train(str(broker.address), f"p{number:02}", split, nodes, iterations) for number in range(nodes))
         )
     first = outcomes[0]
     for outcome in outcomes:
@@ -75,4 +77,9 @@ if __name__ == "__main__":
     parser.add_argument("--split", default="codenet:m=2,n=2,t=1", help="default: %(default)s")
     parser.add_argument("--iterations", type=int, default=60, help="default: %(default)s")
     arguments = parser.parse_args()
-    asyncio.run(main(arguments.split, arguments.iterations))
+    if arguments.iterations < 1:
+        parser.error("--iterations must be 1 or more")
+    try:
+        asyncio.run(main(arguments.split, arguments.iterations))
+    except ConfigError as error:
+        parser.error(str(error))

@@ -118,7 +118,7 @@ VERB = Verb(
         ),
         (
             "a network that is divided over twelve machines, of which any one may compute wrong numbers, or die",
-            "edgepeer train --split codenet:m=2,n=2,t=1 --model mlp-plain --optimizer sgd --learning-rate 0.1",
+            "edgepeer train --split codenet:m=2,n=2,t=1 --peers 12",
         ),
         ("end the job that the fabric has", "edgepeer train --withdraw"),
     ],

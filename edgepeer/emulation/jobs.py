@@ -106,7 +106,10 @@ def peers_of(settings: EmulateSettings) -> int:
         return settings.peers
     nodes = nodes_of(settings)
     if nodes > MAX_PEERS:
-        raise ConfigError(f"split = {settings.split}: takes {nodes} peers, and an emulation has at most {MAX_PEERS}")
+        raise ConfigError(
+            f"split = {settings.split}: takes {nodes} peers, and an emulation has at most {MAX_PEERS}; take fewer "
+            "blocks, or less protection"
+        )
     return nodes or _PEERS
 
 

@@ -128,7 +128,11 @@ def _split_fields(result: JobResult) -> dict[str, Any]:
         "gone": tally.gone,
         **{("restores" if name == "restored" else name): count for name, count in tally.counts.items()},
         "errors": [
-            {"peer": peer, **msgspec.structs.asdict(error)} for peer, errors in result.made.items() for error in errors
+            {"peer": peer, **msgspec.structs.asdict(error)}
+            for peer, error in sorted(
+                ((peer, error) for peer, errors in result.made.items() for error in errors),
+                key=lambda each: (each[1].round, each[1].node),
+            )
         ],
     }
 
@@ -138,13 +142,17 @@ def _rounds_csv(result: JobResult) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     times = ["seconds", "allreduce_seconds", *(f"{phase}_seconds" for phase in _PHASES)]
-    table.writerow(["round", *times, "contributors", "exact", "covered", "error", "paths", "faults"])
+    counts = [name for name in COUNTS if result.job.split]
+    table.writerow(["round", *times, "contributors", "exact", "covered", "error", "paths", "faults", *counts])
     for record in result.records:
         seconds = [f"{getattr(record, name):.6f}" for name in times]
         paths = "; ".join(result.paths.get(record.round, ()))
         faults = "; ".join(labels_in(record.round, result.faults))
         numbers = [record.round, *seconds, len(record.contributors)]
-        table.writerow([*numbers, str(record.exact).lower(), record.covered, f"{record.error:.6g}", paths, faults])
+        told = [getattr(record, name) for name in counts]
+        table.writerow(
+            [*numbers, str(record.exact).lower(), record.covered, f"{record.error:.6g}", paths, faults, *told]
+        )
     return text.getvalue()
 
 

@@ -86,7 +86,9 @@ def progress_line(progress: Progress) -> str:
         return waiting_line(progress)
     parts = [f"round {progress.round}/{progress.job.rounds}"]
     if progress.job.split and (errors := progress.tally).injected:
-        parts.append(f"{errors.injected} soft errors, {errors.counts['corrected']} corrected")
+        parts.append(
+            f"{errors.injected} soft errors, {errors.fates['found'] + errors.fates['restored']} found or undone"
+        )
     if (last := progress.last) is not None:
         parts.append(f"loss {figure(last.loss)}")
         if (measured := progress.measured) is not None:

@@ -61,7 +61,8 @@ class SplitRun(Run):
         self._evaluation: Evaluation | None = None
         self._logged = 0
         """How many soft errors are in the record of rounds."""
-        self._told: tuple[object, ...] = ()
+        self._told: dict[str, Any] = {}
+        """What was reported last of how this peer stands."""
 
     def close(self) -> None:
         super().close()
@@ -242,9 +243,8 @@ class SplitRun(Run):
         )
         standing = self._standing()
         self._metrics.split({**standing, **counts, "reverted": standing["restored"]})
-        told = (standing["held_bytes"], standing["cell"], standing["injected"], standing["undetected"])
-        if told != self._told:
-            self._told = told
+        if standing != self._told:
+            self._told = standing
             self._report("running")
 
     def _counts(self) -> dict[str, int]:

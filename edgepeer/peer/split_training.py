@@ -98,9 +98,23 @@ async def train_split(
     """
     if guarantee not in ("adversarial", "generic"):
         raise ConfigError(f"guarantee = {guarantee!r}: must be adversarial or generic")
+    if not isinstance(split, str):
+        raise ConfigError(f"split = {split!r}: must be text, such as 'codenet:m=2,n=2,t=1'")
+    for number, value in (("iterations", iterations), ("peers", peers)):
+        if not isinstance(value, int) or value < 0:
+            raise ConfigError(f"{number} = {value!r}: must be a whole number, 0 or more")
+    if not (soft_errors is None or isinstance(soft_errors, SoftErrors)):
+        raise ConfigError(f"soft_errors = {soft_errors!r}: must be SoftErrors; parse_soft_errors makes them of text")
     divided = parse_split(split, network.dtype, guarantee)  # type: ignore[arg-type]  # looked at above
     if 0 < peers < divided.nodes:
         raise ConfigError(f"peers = {peers}: split {split} has {divided.nodes} nodes and takes as many peers or more")
+    for fault in faults:
+        if not isinstance(fault, Fault):
+            raise ConfigError(f"faults: {fault!r} must be a Fault; parse_flip makes one of text")
+        if fault.node >= divided.nodes or fault.iteration >= iterations:
+            raise ConfigError(
+                f"faults: {fault} never happens: nodes are 0 to {divided.nodes - 1}, iterations 0 to {iterations - 1}"
+            )
     program = Program(
         peer.id,
         network,

@@ -236,7 +236,8 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
         _says(
             "Divide the model itself over the peers, a dense one trained by sgd, and let a round be an iteration. "
             "codenet:m=5,n=4,t=1: matrices in 5 x 4 blocks, coded so that any wrong or missing line of blocks a step "
-            "is corrected; polydot:m=2,n=2,d=1; replicate:m=5,n=4,copies=3; abft:m=5,n=4; none:m=5,n=4, unprotected. "
+            "is corrected; polydot:m=2,n=2,d=1, with errors=, erasures= or nodes= if it is to stand more; "
+            "replicate:m=5,n=4,copies=3; abft:m=5,n=4; none:m=5,n=4, unprotected. "
             "Without it, each peer has the whole model.",
             metavar="SPLIT",
         ),

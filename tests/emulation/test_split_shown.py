@@ -84,9 +84,10 @@ def test_while_it_runs(told: Divided, running: Progress) -> None:
     assert "soft errors" not in progress_line(running)
     logged(told, running, "birch", 4, told.error(3), told.error(4))
     logged(told, running, "birch", 5, told.error(5))
-    assert progress_line(running).startswith("round 7/10  3 soft errors, 3 corrected  loss ")
+    assert progress_line(running).startswith("round 7/10  3 soft errors, 0 found or undone  loss ")
     parts = {"round": 5, "digest": "", "held_bytes": 900, "parameters": 450}
     running.see_report(told.report("birch", "running", **parts, injected=3, found=1, undetected=2))
+    assert progress_line(running).startswith("round 7/10  3 soft errors, 1 found or undone  loss ")
     console = Console(record=True, width=110, file=io.StringIO(), force_terminal=True)
     console.print(job_panel(running, elapsed=3.2))
     text = console.export_text()

@@ -313,3 +313,24 @@ def test_without_an_event_loop(broker_elsewhere: EmbeddedBroker) -> None:
         outcome = peer.train_split(NETWORK, "none:m=1,n=1", BATCHES, iterations=5, on_iteration=tell)
     assert seen == [1, 2, 3, 4, 5]
     assert off([outcome], 5, "none:m=1,n=1") < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"split": None}, "split = None: must be text"),
+        ({"iterations": 1.5}, "iterations = 1.5: must be a whole number"),
+        ({"peers": -1}, "peers = -1: must be a whole number"),
+        ({"soft_errors": "p=0.1"}, "must be SoftErrors"),
+        ({"faults": ["1@2"]}, "'1@2' must be a Fault"),
+        ({"faults": [parse_flip("12@2")]}, "never happens: nodes are 0 to 11, iterations 0 to 4"),
+        ({"faults": [parse_flip("1@5")]}, "never happens"),
+    ],
+)
+async def test_what_a_program_asks_for_is_looked_at(
+    wrong: dict[str, Any], says: str, broker_elsewhere: EmbeddedBroker
+) -> None:
+    async with Peer(broker_elsewhere.address.url(), "lab", peer_id="a", limits=QUICK) as peer:
+        how = {"split": SPLIT, "iterations": 5, **wrong}
+        with pytest.raises(ConfigError, match=says):
+            await train_split(peer, NETWORK, how.pop("split"), BATCHES, **how)

@@ -39,7 +39,15 @@ from edgepeer.coding.matrix.nodes import Kind, evaluation_points, group_of, scal
 from edgepeer.coding.matrix.tolerance import relative_noise
 from edgepeer.errors import ConfigError
 
-__all__ = ["SUBSTITUTIONS", "PolyDot", "Product", "Substitution", "backward_product", "forward_product"]
+__all__ = [
+    "SUBSTITUTIONS",
+    "PolyDot",
+    "Product",
+    "Substitution",
+    "backward_product",
+    "forward_product",
+    "thresholds",
+]
 
 Substitution = Literal["u=v^n", "v=u^m", "polydot"]
 SUBSTITUTIONS: Final[tuple[Substitution, ...]] = ("u=v^n", "v=u^m", "polydot")
@@ -83,6 +91,12 @@ def backward_product(m: int, n: int, d: int, substitution: Substitution = "u=v^n
     k, other, i, j = np.ogrid[:d, :m, :m, :n]
     wanted = w * np.arange(d)[:, None] + u * (m - 1) + v * np.arange(n)
     return _product(w * k + u * (m - 1 + i - other) + v * j, wanted)
+
+
+def thresholds(m: int, n: int, d: int, substitution: Substitution = "u=v^n") -> tuple[int, int]:
+    """Q of both products, forward and backward, without making them."""
+    u, v, w = _powers(m, n, substitution)
+    return u * (m - 1) + 2 * v * (n - 1) + w * (d - 1) + 1, 2 * u * (m - 1) + v * (n - 1) + w * (d - 1) + 1
 
 
 def _product(exponents: NDArray[np.int64], wanted: NDArray[np.int64]) -> Product:

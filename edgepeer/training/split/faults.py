@@ -281,11 +281,14 @@ def parse_flip(text: str) -> Fault:
     """
     at, _, rest = text.partition(":")
     node, _, iteration = at.partition("@")
-    named = {"kind": "flip", "place": "stored", "step": ""}
+    named, given = {"kind": "flip", "place": "stored", "step": ""}, set[str]()
     for part in rest.split(",") if rest else ():
         key, _, value = part.partition("=")
         if key.strip() not in named:
             raise ConfigError(f"flip {text!r}: there are {', '.join(named)}, not {key!r}")
+        if key.strip() in given:
+            raise ConfigError(f"flip {text!r}: {key.strip()} is given twice")
+        given.add(key.strip())
         named[key.strip()] = value.strip()
     if not (node.isdecimal() and iteration.isdecimal()):
         raise ConfigError(f"flip {text!r}: must be NODE@ITERATION, such as 3@50 or 3@50:kind=nan,place=product")
@@ -301,8 +304,12 @@ def parse_soft_errors(text: str) -> SoftErrors:
         ConfigError: the text names none.
     """
     p, steps, kind = 3e-4, "O1+O2+O3", "sparse"
+    given = set[str]()
     for part in text.split(","):
         key, _, value = part.partition("=")
+        if key.strip() in given:
+            raise ConfigError(f"soft errors {text!r}: {key.strip()} is given twice")
+        given.add(key.strip())
         match key.strip():
             case "p":
                 try:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from edgepeer.coding.matrix.decode import Guarantee
-from edgepeer.coding.matrix.polydot import backward_product, forward_product
+from edgepeer.coding.matrix.polydot import thresholds
 from edgepeer.errors import ConfigError
 from edgepeer.training.split.abft import Checksums
 from edgepeer.training.split.codenet import CodeNet
@@ -35,6 +35,10 @@ _NUMBERS: Final[dict[str, dict[str, int]]] = {
 """By name, its numbers and what they are unless stated."""
 _MORE: Final = 8
 """So many numbers of nodes are tried where none is stated."""
+_MOST_NODES: Final = 4096
+"""Of a split: as many as a view has members."""
+_MOST_OF_POLYDOT: Final = 64
+"""To see whether the digits do is the work of minutes beyond that, on every device."""
 
 
 def parse_split(text: str, dtype: np.dtype[Any], guarantee: Guarantee = "adversarial") -> Split:
@@ -48,32 +52,61 @@ def parse_split(text: str, dtype: np.dtype[Any], guarantee: Guarantee = "adversa
         raise ConfigError(f"split = {text!r}: there is no split {kind!r}, only {', '.join(_NUMBERS)}")
     if guarantee not in ("adversarial", "generic"):
         raise ConfigError(f"guarantee = {guarantee!r}: must be adversarial or generic")
-    numbers = dict(_NUMBERS[kind])
+    numbers, given = dict(_NUMBERS[kind]), set[str]()
     for part in rest.split(",") if rest else ():
         key, _, value = part.partition("=")
+        if key in given:
+            raise ConfigError(f"split = {text!r}: {key} is given twice")
+        given.add(key)
         if key not in numbers:
             raise ConfigError(f"split = {text!r}: {kind} takes {', '.join(numbers)}, not {key!r}")
         if not value.isdecimal() or int(value) > 1000:
             raise ConfigError(f"split = {text!r}: {key} must be a whole number up to 1000, not {value!r}")
         numbers[key] = int(value)
     m, n = numbers["m"], numbers["n"]
+    most = _MOST_OF_POLYDOT if kind == "polydot" else _MOST_NODES
+    if (nodes := _nodes(kind, numbers, guarantee)) > most:
+        raise ConfigError(
+            f"split = {text!r}: takes {nodes} nodes, and {most} are the most; take fewer blocks{_or(kind)}"
+        )
     match kind:
         case "codenet":
             return CodeNet(m, n, numbers["t"], dtype, guarantee)
         case "polydot":
             d, errors, erasures = numbers["d"], numbers["errors"], numbers["erasures"]
-            fewest = numbers["nodes"] or _fewest(m, n, d, errors, erasures, guarantee)
-            for nodes in range(fewest, fewest + (0 if numbers["nodes"] else _MORE)):
+            for more in range(0 if numbers["nodes"] else _MORE):
                 try:
-                    return PolyDotSplit(m, n, nodes, dtype, d=d, errors=errors, erasures=erasures, guarantee=guarantee)
+                    return PolyDotSplit(
+                        m, n, nodes + more, dtype, d=d, errors=errors, erasures=erasures, guarantee=guarantee
+                    )
                 except ConfigError:  # too few digits
                     continue
-            return PolyDotSplit(m, n, fewest, dtype, d=d, errors=errors, erasures=erasures, guarantee=guarantee)
+            return PolyDotSplit(m, n, nodes, dtype, d=d, errors=errors, erasures=erasures, guarantee=guarantee)
         case "replicate":
             return Replicate(m, n, numbers["copies"], dtype)
         case "abft":
             return Checksums(m, n, dtype)
     return Uncoded(m, n, dtype)
+
+
+def _nodes(kind: str, numbers: dict[str, int], guarantee: Guarantee) -> int:
+    """How many there will be; of polydot, if none are stated, at least."""
+    m, n = numbers["m"], numbers["n"]
+    match kind:
+        case "codenet":
+            return m * n + 2 * numbers["t"] * (m + n)
+        case "polydot":
+            d, errors, erasures = numbers["d"], numbers["errors"], numbers["erasures"]
+            return numbers["nodes"] or _fewest(m, n, d, errors, erasures, guarantee)
+        case "replicate":
+            return m * n * numbers["copies"]
+    return m * n
+
+
+def _or(kind: str) -> str:
+    """What else makes a split smaller."""
+    others = {"codenet": "a smaller t", "polydot": "fewer errors and erasures", "replicate": "fewer copies"}
+    return f", or {others[kind]}" if kind in others else ""
 
 
 def _fewest(m: int, n: int, d: int, errors: int, erasures: int, guarantee: Guarantee) -> int:
@@ -82,4 +115,4 @@ def _fewest(m: int, n: int, d: int, errors: int, erasures: int, guarantee: Guara
     if min(m, n, d) < 1:
         return 1  # refused there
     more = 2 * errors + erasures if guarantee == "adversarial" else errors + erasures + 1
-    return max(forward_product(m, n, d).threshold, backward_product(m, n, d).threshold) + more
+    return max(thresholds(m, n, d)) + more
