@@ -159,8 +159,11 @@ def decode(
             f"without the nodes {_names(found) or '(none)'} the others' checks can't tell an error of {SEEN:.0%} of "
             "the largest number from rounding; use a wider dtype"
         )
-    with np.errstate(over="ignore"):
-        data = _solve(code, found, rows.values).astype(rows.dtype, copy=False)
+    if (picked := _picked(code, found)) is not None:
+        data = received[picked]
+    else:
+        with np.errstate(over="ignore"):
+            data = _solve(code, found, rows.values).astype(rows.dtype, copy=False)
     return Decoded(data, tuple(sorted(broken | (found - gone))), len(checks))
 
 
@@ -234,6 +237,14 @@ def _solver(code: Code, missing: Nodes) -> Matrix:
     return out
 
 
+@lru_cache(maxsize=512)
+def _picked(code: Code, missing: Nodes) -> NDArray[np.intp] | None:
+    """The rows that X is, where those that remain hand on all of it as it is."""
+    solver = _solver(code, missing)
+    plain = np.count_nonzero(solver, axis=1) == 1
+    return solver.argmax(axis=1) if plain.all() and (solver.max(axis=1) == 1.0).all() else None
+
+
 def _solve(code: Code, missing: Nodes, values: Matrix) -> Matrix:
     """X from the rows that remain.
 
@@ -274,7 +285,8 @@ class _Rows:
             values = received.astype(np.float64)
             sizes = np.maximum(received.max(axis=1), -received.min(axis=1)).astype(np.float64)
         bad = ~(sizes < _LARGEST)
-        values[bad], sizes[bad] = 0.0, 0.0
+        if bad.any():
+            values[bad], sizes[bad] = 0.0, 0.0
         broken = frozenset((np.flatnonzero(bad) // code.group).tolist()) - missing
         return cls(code, values, sizes, received.dtype, expected), broken, broken | missing
 

@@ -98,9 +98,13 @@ def damaged_lines(rows: NDArray[Any], sums: NDArray[Any], members: int) -> tuple
         exact = rows.astype(np.float64)
         off = np.abs(exact @ _signs(rows.shape[1]) - sums[:, 0])
         known = np.isfinite(off) & np.isfinite(sums).all(axis=1)
-        largest = np.maximum(np.abs(sums[:, 1]), np.abs(exact).sum(axis=1))
-        bound = 2 * (members + 1) * float(np.finfo(rows.dtype).eps) * largest
-        return tuple(np.flatnonzero(known & (off > bound)).tolist())
+        part = 2 * (members + 1) * float(np.finfo(rows.dtype).eps)
+        suspected = np.flatnonzero(known & (off > part * np.abs(sums[:, 1])))
+        if not len(suspected):
+            return ()
+        # What came may be larger than what was said to be contributed: then so is its rounding.
+        large = off[suspected] > part * np.abs(exact[suspected]).sum(axis=1)
+        return tuple(suspected[large].tolist())
 
 
 @lru_cache(maxsize=16)
