@@ -120,14 +120,14 @@ class RunState:
         ready = next((peer for peer, number in self._wanted.items() if 0 <= number <= self.applied), None)
         if ready is None:
             return False
-        packed = self._packed
+        wanted, packed = self._wanted.pop(ready), self._packed
         if packed is None or packed[0] != self.applied:
             packed = await self.in_worker(lambda: (self.applied, self._pack()))
         number, state = packed
-        if number < self._wanted.get(ready, 0):
-            return False  # what was here counts no more
+        if number < wanted:  # what was here counts no more
+            self._wanted.setdefault(ready, wanted)  # or it has asked again meanwhile
+            return False
         self._packed = packed
-        self._wanted.pop(ready, None)
         self._peer.give_state(ready, self._run, number, state)
         return True
 
@@ -136,11 +136,11 @@ class RunState:
             self._put_to_use(state)
             self.applied = number  # in this thread: nothing may take the state for another round's
 
+        self._incoming = None  # before: another may come meanwhile
         try:
             await self.in_worker(load)
         except WireError as error:
             raise JobError(f"the run's state does not fit the model here: {error}") from error
-        self._incoming = None
         self._peer.adopt(self._run, number)
         self._peer.bell.ring()
 

@@ -15,7 +15,8 @@ gets that from anybody (`state`, `load_state`) and follows; its blocks it gets f
     the last step    | the update, without a round; a scrub, and regenerations of what newcomers are to hold; a scrub
                      | and a checkpoint, an evaluation, if they are due; then the first step again, or the end
     a regeneration   | once more without those that failed to help; else what was to come
-    a scrub          | if something was wrong, regenerations and a scrub again; else the checkpoint, if it is due
+    a scrub          | if something was wrong, regenerations; before a checkpoint a scrub again, until nothing is; then
+                     | the checkpoint
     more wrong than  | back to the last checkpoint: muster. If most numbers are not finite, and were not the last time
     can be corrected | in the same place, it is the training that diverges: it goes on with NaN, and its loss says so
 
@@ -482,11 +483,13 @@ class Program:
                 self.injector.found(wrong)
                 self.injector.found_on_the_way(common.iteration, str(phase))
                 mends += self._mends((store,), wrong, seen.missing)
-        if mends or (phase.keep and (seen.damaged or seen.odd)):  # of those nothing was seen
+        if not phase.keep:  # whether they are right now, the next product says, or the next scrub
+            self._agenda.extendleft(reversed(mends))
+        elif mends or seen.damaged or seen.odd:  # of the latter nothing was seen
             if phase.again >= _AGAIN:
                 raise Undecodable("stored weights were wrong again and again, though they had been put right")
-            self._agenda.extendleft([self._next_scrub(phase.keep, phase.again + 1), *reversed(mends)])
-        elif phase.keep:
+            self._agenda.extendleft([self._next_scrub(True, phase.again + 1), *reversed(mends)])
+        else:
             common.saved_at, common.tries = common.iteration, 0
             self.counts.checkpoints += 1
             self._saved = None
