@@ -47,6 +47,8 @@ class RunState:
         self._incoming: tuple[int, memoryview] | None = None
         self._wanted: dict[PeerId, int] = {}
         self._packed: tuple[int, bytes] | None = None
+        self._fresh: int | None = None
+        """The last round in a neighbour's state, from when the worker has put it to use until the peer knows."""
 
     def open(self) -> None:
         """Hear of who needs the state, and of the one that was asked for."""
@@ -70,6 +72,11 @@ class RunState:
         """Let the worker do it."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, call)
 
+    @property
+    def _at(self) -> int:
+        """The last round in the state, for the worker."""
+        return self.applied if self._fresh is None else self._fresh
+
     async def before(self, number: int, call: Callable[[], _T]) -> _T:
         """Let the worker do it, if the state is still that before this round when its turn comes.
 
@@ -79,12 +86,16 @@ class RunState:
         """
 
         def checked() -> _T:
-            if self.applied != number - 1:
-                raise FellBehind(f"round {number} is not what comes next: the state here is that after {self.applied}")
+            if self._at != number - 1:
+                raise FellBehind(f"round {number} is not what comes next: the state here is that after {self._at}")
             try:
                 return call()
             except OutOfStep:
-                self.applied, self._packed = _NONE, None  # in this thread: nobody is to be given that
+                self.applied, self._fresh, self._packed = (
+                    _NONE,
+                    None,
+                    None,
+                )  # in this thread: nobody is to be given that
                 raise
 
         return await self.in_worker(checked)
@@ -122,7 +133,7 @@ class RunState:
             return False
         wanted, packed = self._wanted.pop(ready), self._packed
         if packed is None or packed[0] != self.applied:
-            packed = await self.in_worker(lambda: (self.applied, self._pack()))
+            packed = await self.in_worker(lambda: (self._at, self._pack()))
         number, state = packed
         if number < wanted:  # what was here counts no more
             self._wanted.setdefault(ready, wanted)  # or it has asked again meanwhile
@@ -134,19 +145,21 @@ class RunState:
     async def _load(self, number: int, state: memoryview) -> None:
         def load() -> None:
             self._put_to_use(state)
-            self.applied = number  # in this thread: nothing may take the state for another round's
+            self._fresh = number
 
         self._incoming = None  # before: another may come meanwhile
         try:
             await self.in_worker(load)
         except WireError as error:
             raise JobError(f"the run's state does not fit the model here: {error}") from error
+        # Together: no round may begin here before the peer knows that it has the state for it.
+        self.applied, self._fresh = number, None
         self._peer.adopt(self._run, number)
         self._peer.bell.ring()
 
     def lost(self) -> None:
         """What is here is not what the others have: a neighbour's state is wanted in its place, unless it has come."""
-        if self.applied == _NONE:
+        if self._at == _NONE:
             self._peer.lose_state()
 
     # -- rounds ----------------------------------------------------------------------------------------------

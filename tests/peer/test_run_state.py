@@ -21,11 +21,15 @@ class Neighbourhood:
     def __init__(self) -> None:
         self.bell = Bell()
         self.adopted: list[int] = []
+        self.given: list[tuple[str, int]] = []
         self.on_state: Any = None
         self.on_state_wanted: Any = None
 
     def adopt(self, run: str, number: int) -> None:
         self.adopted.append(number)
+
+    def give_state(self, peer: str, run: str, number: int, state: bytes) -> None:
+        self.given.append((peer, number))
 
 
 @pytest.fixture
@@ -69,6 +73,47 @@ async def test_a_round_that_a_neighbours_state_has_already_is_not_taken_again(wo
     number = 4
     await run.before(4, add)
     assert (total, run.applied) == ([10], 4)
+
+
+async def test_the_peer_knows_of_a_state_as_soon_as_a_round_may_begin_on_it(worker: ThreadPoolExecutor) -> None:
+    """Else it might contribute to the next round, and take up the state only then."""
+    peer, loaded = Neighbourhood(), threading.Event()
+    run = RunState(peer, "job", worker, pack=bytes, load=lambda state: loaded.set())  # type: ignore[arg-type]
+    run.open()
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(run.serve())
+        peer.on_state("job", 3, memoryview(b""))
+        while not peer.adopted:  # noqa: ASYNC110  # every turn of the loop is looked at
+            assert run.applied == -1
+            await asyncio.sleep(0)
+        assert loaded.is_set()
+        assert (run.applied, peer.adopted) == (3, [3])
+        serving.cancel()
+
+
+async def test_who_asks_again_while_its_state_is_packed_is_given_it_again(worker: ThreadPoolExecutor) -> None:
+    """It may need a newer one, or the first may have been lost."""
+    peer, packing, go_on = Neighbourhood(), threading.Event(), threading.Event()
+
+    def pack() -> bytes:
+        packing.set()
+        go_on.wait()
+        return b"state"
+
+    run = RunState(peer, "job", worker, pack=pack, load=lambda state: None)  # type: ignore[arg-type]
+    run.open()
+    run.applied = 5
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(run.serve())
+        peer.on_state_wanted("b", "job", 4)
+        while not packing.is_set():  # noqa: ASYNC110  # set by a thread
+            await asyncio.sleep(0)
+        peer.on_state_wanted("b", "job", 5)
+        go_on.set()
+        while len(peer.given) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        serving.cancel()
+    assert peer.given == [("b", 5), ("b", 5)]
 
 
 async def _refused(run: RunState, add: Any) -> None:
