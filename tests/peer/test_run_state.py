@@ -83,7 +83,7 @@ async def test_the_peer_knows_of_a_state_as_soon_as_a_round_may_begin_on_it(work
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(run.serve())
         peer.on_state("job", 3, memoryview(b""))
-        while not peer.adopted:  # noqa: ASYNC110  # every turn of the loop is looked at
+        while not peer.adopted:  # every turn of the loop is looked at
             assert run.applied == -1
             await asyncio.sleep(0)
         assert loaded.is_set()
