@@ -76,8 +76,8 @@ async def train_split(
 
     All peers call it with the same network, split, batches and numbers. A peer that comes later, or again, takes the
     place of one that is gone; peers beyond the split's nodes are spares. To be awaited by one call of a peer at a time,
-    and not together with `allreduce`. Whoever has ended answers no more: who comes after all have waits, as for others that
-    are yet to come; put a limit to that with `asyncio.timeout`.
+    and not together with `allreduce`. Whoever has ended answers no more: who comes after all have waits, as for others
+    that are yet to come; put a limit to that with `asyncio.timeout`.
 
     Args:
         network: what is trained, and how.
