@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,27 +65,28 @@ def _first_good(paths: list[Path]) -> Checkpoint:
     """The first that can be read; what is wrong with the last one is raised."""
     from edgepeer.training.checkpoint import read_checkpoint
 
-    for path in paths[:-1]:
+    return next(_good(paths[:-1]), None) or read_checkpoint(paths[-1])
+
+
+def _good(paths: list[Path]) -> Iterator[Checkpoint]:
+    """Those that can be read; the others are named."""
+    from edgepeer.training.checkpoint import read_checkpoint
+
+    for path in paths:
         try:
-            return read_checkpoint(path)
+            yield read_checkpoint(path)
         except WireError as error:
             print(f"edgepeer: {error}: left out", file=sys.stderr)
-    return read_checkpoint(paths[-1])
 
 
 def _parts(job: Job, directories: list[Path]) -> tuple[Checkpoint, list[Part]]:
     """Of a split job: what the devices have of the newest iteration that most of them have, and one of these."""
-    from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
+    from edgepeer.training.checkpoint import list_checkpoints
     from edgepeer.training.split.part import unpack_part
 
     found: dict[int, list[Checkpoint]] = {}
     for directory in directories:
-        for path in list_checkpoints(directory):
-            try:
-                checkpoint = read_checkpoint(path)
-            except WireError as error:
-                print(f"edgepeer: {error}: left out", file=sys.stderr)
-                continue
+        for checkpoint in _good(list_checkpoints(directory)):
             if checkpoint.job.id == job.id:
                 found.setdefault(checkpoint.round, []).append(checkpoint)
     together = max(found.items(), key=lambda each: (len(each[1]), each[0]))[1]

@@ -91,11 +91,8 @@ class RunState:
             try:
                 return call()
             except OutOfStep:
-                self.applied, self._fresh, self._packed = (
-                    _NONE,
-                    None,
-                    None,
-                )  # in this thread: nobody is to be given that
+                # In this thread: nobody is to be given that.
+                self.applied, self._fresh, self._packed = _NONE, None, None
                 raise
 
         return await self.in_worker(checked)

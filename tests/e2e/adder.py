@@ -29,7 +29,7 @@ async def main(broker: str, name: str) -> None:
                 print(f"! {type(error).__name__}: {error}", flush=True)
             else:
                 print(outcome.generation, outcome.round, outcome.digest, ",".join(outcome.contributors), flush=True)
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(PAUSE_S)  # as a user's program computes between rounds; no test waits by it
 
 
 if __name__ == "__main__":

@@ -315,7 +315,7 @@ class Program:
                 self._scrubbed(phase, seen)
         if suspected:
             self.injector.found(suspected)
-            self._agenda.appendleft(self._next_scrub(keep=False, again=0))
+            self._agenda.appendleft(self._next_scrub(keep=False))
 
     # -- steps -------------------------------------------------------------------------------------------------
 
@@ -380,7 +380,7 @@ class Program:
         self.counts.computed += 1
         new = self._newcomers()
         # What the update has spoiled nobody has read yet: it must not get into the blocks of newcomers.
-        self._between([self._next_scrub(keep=False, again=0), *new] if new else [])
+        self._between([self._next_scrub(keep=False), *new] if new else [])
 
     def _looked(self, passing: Passing, reading: Reading) -> None:
         """A part of what is held out has passed."""
@@ -402,7 +402,7 @@ class Program:
         keep = finished or (_due(now, self._checkpoint_every) and now > saved_at)
         agenda: list[Phase] = [*mends]
         if keep or _due(now, self._scrub_every):
-            agenda.append(self._next_scrub(keep, 0))
+            agenda.append(self._next_scrub(keep))
         if self._test is not None and (finished or _due(now, self._evaluate_every)):
             agenda += [Look(part, layer) for part in range(self._parts()) for layer in range(self.network.layers)]
         agenda.append(Over() if finished else Work(0, "forward"))
@@ -459,7 +459,7 @@ class Program:
         if self.cell is not None and self.cell.node in nodes:
             self.cell.take(phase.store, seen.rows[nodes.index(self.cell.node)])
 
-    def _next_scrub(self, keep: bool, again: int) -> Scrub:
+    def _next_scrub(self, keep: bool, again: int = 0) -> Scrub:
         self._common.scrubs += 1
         return Scrub(self._common.scrubs * stores(self.network), keep, again)
 
