@@ -69,6 +69,7 @@ def test_examples(kind: str, text: str) -> None:
     assert write(fault) == (text if text != "6x4" else "6x4@1..")
     spaced = text.replace(",", " , ").replace("|", " | ").replace("@", " @ ")
     assert read(kind, spaced) == fault
+    assert isinstance(read(kind, text).span.start, float)
 
 
 thousandths = st.integers(0, 10**9).map(lambda value: value / 1000)

@@ -49,7 +49,7 @@ SHAPES: Final[Mapping[str, str]] = {
 _REST: Final = "rest"
 _TIME: Final = re.compile(r"([0-9]{1,7}(?:\.[0-9]{1,3})?)(s?)")
 _SPEED: Final = re.compile(r"(\w+)x([0-9]{1,3}(?:\.[0-9]{1,3})?)")
-_FOREVER: Final = Span("round", 1)
+_FOREVER: Final = Span("round", 1.0)
 _MOST: Final = 100.0
 """The largest factor of a slow peer."""
 
