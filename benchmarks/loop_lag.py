@@ -18,9 +18,9 @@ import numpy as np
 from broker import running_broker
 from common import positive, show, warn_if_busy, write_json
 
-from edgepeer.emulation.follow import run_job
-from edgepeer.emulation.progress import Progress
 from edgepeer.fabric.address import BrokerAddress
+from edgepeer.following.follow import run_job
+from edgepeer.following.progress import Progress
 from edgepeer.peer.agent import run_agent
 from edgepeer.peer.driver import Driver
 from edgepeer.settings import PeerSettings

@@ -31,8 +31,9 @@ ALLOWED: dict[str, set[str]] = {
     "peer": {"protocol", "baselines", "transport", "fabric", "training", "wire", "topology", "settings", "coding"},
     "settings": {"wire", "topology", "protocol", "fabric", "training", "coding"},
 }
-ALLOWED["emulation"] = set(ALLOWED)
-ALLOWED["cli"] = {*ALLOWED, "emulation"}
+ALLOWED["following"] = {"peer", "transport", "fabric", "training", "wire", "topology", "settings"}
+ALLOWED["emulation"] = set(ALLOWED) - {"simulation"}
+ALLOWED["cli"] = set(ALLOWED)
 ALLOWED[""] = {*ALLOWED, "cli"}  # edgepeer/__init__.py and __main__.py
 
 ONLY = {("simulation", "training"): "edgepeer.training.split."}
@@ -47,7 +48,7 @@ BARRED = {
     "coding": {"asyncio", "time", "socket", "random", "threading", "secrets", "datetime"},
 }
 HEAVY = {"tensorflow", "keras", "sklearn", "matplotlib", "amqtt", "prometheus_client", "pyroute2"}
-LOADED_LATE = {"edgepeer.fabric.amqtt_parts", "edgepeer.emulation.plot"}
+LOADED_LATE = {"edgepeer.fabric.amqtt_parts", "edgepeer.following.plot"}
 """Modules that are about one heavy library, and that nobody imports before it is needed."""
 
 

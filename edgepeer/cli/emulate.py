@@ -13,11 +13,11 @@ def run(settings: EmulateSettings) -> int:
     if settings.list_scenarios:
         return _list_scenarios()
     from edgepeer.cli.outcome import conclude
-    from edgepeer.emulation.display import open_display
     from edgepeer.emulation.faults.scenarios import with_scenario
     from edgepeer.emulation.launcher import emulate
-    from edgepeer.emulation.report import prepare_report
-    from edgepeer.emulation.saving import ModelSaver
+    from edgepeer.following.display import open_display
+    from edgepeer.following.report import prepare_report
+    from edgepeer.following.saving import ModelSaver
 
     settings = with_scenario(settings)
     saver = ModelSaver(settings)

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from edgepeer.cli.verb import FAILED
-from edgepeer.emulation.display import Display
-from edgepeer.emulation.report import write_report
-from edgepeer.emulation.result import JobResult
-from edgepeer.emulation.saving import ModelSaver
+from edgepeer.following.display import Display
+from edgepeer.following.report import write_report
+from edgepeer.following.result import JobResult
+from edgepeer.following.saving import ModelSaver
 
 __all__ = ["conclude"]
 

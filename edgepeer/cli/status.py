@@ -13,9 +13,9 @@ from edgepeer.ids import PeerId
 from edgepeer.settings import StatusSettings
 
 if TYPE_CHECKING:
-    from edgepeer.emulation.picture import Picture
     from edgepeer.fabric.address import BrokerAddress
     from edgepeer.fabric.events import FabricEvent
+    from edgepeer.following.picture import Picture
     from edgepeer.topology.view import View
 
 __all__ = ["VERB", "plain_tree", "status_fields", "status_lines"]
@@ -41,9 +41,9 @@ def run(settings: StatusSettings) -> int:
 
 
 async def _look(settings: StatusSettings, broker: BrokerAddress) -> Picture:
-    from edgepeer.emulation.observe import observe, question
-    from edgepeer.emulation.picture import Picture
     from edgepeer.fabric.topics import Group
+    from edgepeer.following.observe import observe, question
+    from edgepeer.following.picture import Picture
 
     picture, news = Picture(), asyncio.Event()
 
@@ -175,7 +175,7 @@ def _print_pretty(picture: Picture, fields: dict[str, Any]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from edgepeer.emulation.panels import peer_tree
+    from edgepeer.following.panels import peer_tree
 
     def label(peer: str) -> Text:
         if peer in picture.peers:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from edgepeer.cli.signals import run as run_async
 from edgepeer.cli.verb import Verb
-from edgepeer.emulation.jobs import make_job, nodes_of
+from edgepeer.following.jobs import make_job, nodes_of
 from edgepeer.settings import TrainSettings
 
 if TYPE_CHECKING:
-    from edgepeer.emulation.result import JobResult
+    from edgepeer.following.result import JobResult
 
 __all__ = ["VERB"]
 
@@ -26,12 +26,12 @@ def run(settings: TrainSettings) -> int:
         return run_async(_withdraw(settings))
 
     from edgepeer.cli.outcome import conclude
-    from edgepeer.emulation.display import open_display
-    from edgepeer.emulation.follow import run_job
-    from edgepeer.emulation.progress import Progress
-    from edgepeer.emulation.report import prepare_report
-    from edgepeer.emulation.saving import ModelSaver, state_from_fleet
     from edgepeer.fabric.address import BrokerAddress
+    from edgepeer.following.display import open_display
+    from edgepeer.following.follow import run_job
+    from edgepeer.following.progress import Progress
+    from edgepeer.following.report import prepare_report
+    from edgepeer.following.saving import ModelSaver, state_from_fleet
 
     broker = BrokerAddress.parse(settings.broker)
     if settings.report is not None:
@@ -69,11 +69,11 @@ def run(settings: TrainSettings) -> int:
 
 
 async def _withdraw(settings: TrainSettings) -> int:
-    from edgepeer.emulation.observe import observe
-    from edgepeer.emulation.picture import Picture
     from edgepeer.errors import FabricError
     from edgepeer.fabric.address import BrokerAddress
     from edgepeer.fabric.topics import Group
+    from edgepeer.following.observe import observe
+    from edgepeer.following.picture import Picture
 
     picture = Picture()
     broker = BrokerAddress.parse(settings.broker)

@@ -17,10 +17,10 @@ from edgepeer.emulation.faults.texts import write
 from edgepeer.emulation.home import fleet_home
 from edgepeer.emulation.jobs import fanout_of, peers_of
 from edgepeer.emulation.network import EmulatedNetwork
-from edgepeer.emulation.progress import Progress
-from edgepeer.emulation.result import JobResult
 from edgepeer.errors import JobError
 from edgepeer.fabric.address import BrokerAddress
+from edgepeer.following.progress import Progress
+from edgepeer.following.result import JobResult
 from edgepeer.processes import dies_with_parent
 from edgepeer.settings import EmulateSettings
 from edgepeer.settings.model import MAX_MEMORY

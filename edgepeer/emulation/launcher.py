@@ -11,16 +11,17 @@ from edgepeer.emulation.faults.injector import Injector
 from edgepeer.emulation.faults.plan import plan_of, possible
 from edgepeer.emulation.faults.scene import BrokerControl, Scene
 from edgepeer.emulation.fleet import Fleet, peer_names
-from edgepeer.emulation.follow import run_job
-from edgepeer.emulation.jobs import make_job, nodes_of, peers_of
+from edgepeer.emulation.jobs import emulated_job
 from edgepeer.emulation.network import Link, open_network
-from edgepeer.emulation.progress import Progress
-from edgepeer.emulation.result import JobResult
-from edgepeer.emulation.round_feed import RoundFeed
-from edgepeer.emulation.saving import ModelSaver, state_from_files
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.mosquitto import Mosquitto
+from edgepeer.following.follow import run_job
+from edgepeer.following.jobs import nodes_of
+from edgepeer.following.progress import Progress
+from edgepeer.following.result import JobResult
+from edgepeer.following.round_feed import RoundFeed
+from edgepeer.following.saving import ModelSaver, state_from_files
 from edgepeer.settings import EmulateSettings
 
 __all__ = ["OpenBroker", "emulate", "open_broker"]
@@ -46,7 +47,7 @@ async def emulate(settings: EmulateSettings, on_update: Callable[[Progress], Non
         FabricError: the broker can't be reached.
         JobError: the peers could not do the job.
     """
-    job = make_job(settings, wait_for=peers_of(settings))
+    job = emulated_job(settings)
     faults = plan_of(settings)
     link = None if settings.link is None else Link.parse(settings.link)
     names = peer_names(job.wait_for)

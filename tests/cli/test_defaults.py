@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgepeer.emulation.jobs import make_job, peers_of
+from edgepeer.emulation.jobs import emulated_job, peers_of
+from edgepeer.following.jobs import make_job
 from edgepeer.settings import EmulateSettings, TrainSettings
 from edgepeer.training.build import make_trainer
 from edgepeer.training.datasets import load_dataset
@@ -18,7 +19,7 @@ def test_the_defaults_reach_95_percent_on_digits() -> None:
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     settings = EmulateSettings(trainer="numpy")
     peers = peers_of(settings)
-    job = make_job(settings, wait_for=peers)
+    job = emulated_job(settings)
     data = load_dataset(job.dataset)
     assert peers * job.batch_size <= len(data.x_train)
     trainer = make_trainer(job, data)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from edgepeer.cli.outcome import conclude
-from edgepeer.emulation.display import PlainDisplay
-from edgepeer.emulation.progress import Progress
-from edgepeer.emulation.saving import ModelSaver
 from edgepeer.fabric.documents import PeerReport
+from edgepeer.following.display import PlainDisplay
+from edgepeer.following.progress import Progress
+from edgepeer.following.saving import ModelSaver
 from edgepeer.settings import TrainSettings
 from edgepeer.training.job import Job
 

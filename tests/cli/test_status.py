@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from edgepeer.cli.status import status_fields, status_lines
-from edgepeer.emulation.picture import Picture
 from edgepeer.fabric.documents import LinkEntry, LinkReport, PeerReport, Presence
 from edgepeer.fabric.events import Answered, LinksSeen, PresenceGone, PresenceSeen, ViewSeen
+from edgepeer.following.picture import Picture
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import Member, View
 from edgepeer.training.job import Job

@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from edgepeer.emulation.observe import observe
-from edgepeer.emulation.picture import Picture
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.documents import RoundRecord
 from edgepeer.fabric.events import FabricEvent, TelemetrySeen
+from edgepeer.following.observe import observe
+from edgepeer.following.picture import Picture
 
 __all__ = ["DEADLINE_S", "Field", "Program", "Watch", "clean_environment", "edgepeer", "python"]
 

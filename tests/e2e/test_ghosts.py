@@ -17,12 +17,12 @@ from lasting_broker import LastingBroker, free_port, lasting_broker
 from paho.mqtt.enums import CallbackAPIVersion
 from real_programs import DEADLINE_S, Field, Program, python
 
-from edgepeer.emulation.observe import observe
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.documents import Presence
 from edgepeer.fabric.events import FabricEvent, PresenceGone, ViewSeen
 from edgepeer.fabric.mosquitto import find_mosquitto
 from edgepeer.fabric.topics import Topics
+from edgepeer.following.observe import observe
 from edgepeer.ids import Generation
 from edgepeer.topology.view import MAX_EPOCH, View
 from edgepeer.wire.documents import pack

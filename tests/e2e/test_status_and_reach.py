@@ -12,10 +12,10 @@ import psutil
 import pytest
 from real_programs import DEADLINE_S, Field
 
-from edgepeer.emulation.observe import observe
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.documents import Presence
 from edgepeer.fabric.topics import Topics
+from edgepeer.following.observe import observe
 from edgepeer.topology.view import Member, View
 
 NAMES = ("p0", "p1", "p2", "p3", "p4")

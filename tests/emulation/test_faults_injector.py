@@ -11,14 +11,19 @@ from told import Told
 
 from edgepeer.emulation.faults.injector import Injector
 from edgepeer.emulation.faults.kinds import Fault
-from edgepeer.emulation.faults.marks import Marks
 from edgepeer.emulation.faults.proc import state_of
 from edgepeer.emulation.faults.scene import Scene
 from edgepeer.emulation.faults.texts import read
-from edgepeer.emulation.progress import Progress
-from edgepeer.emulation.result import JobResult
 from edgepeer.errors import JobError
 from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.following.marks import Marks
+from edgepeer.following.progress import Progress
+from edgepeer.following.result import JobResult
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
 
 
 class Play:
@@ -114,12 +119,12 @@ async def test_faults_come_and_go_in_their_rounds(told: Told) -> None:
         await until(lambda: not marks().slow or following.done())
         play.end()
         result = await following
-    table = {record.fault.kind: (record.first_round, record.last_round) for record in result.faults}
+    table = {fault.fields["kind"]: (fault.first_round, fault.last_round) for fault in result.faults}
     assert table == {
         "cut": (2, 3), "pause": (3, 4), "kill": (3, 4), "restart": (5, 5), "broker_down": (6, 6), "slow": (7, 10),
     }  # fmt: skip
-    assert all(record.confirmed for record in result.faults)
-    assert result.faults[1].begun.second == pytest.approx(1.5)
+    assert all(fault.fields["confirmed"] for fault in result.faults)
+    assert result.faults[1].fields["began_s"] == pytest.approx(1.5)
     assert list(play.progress.notes)[:4] == [
         "round 2, 0.0 s: cut p03-p01",
         "round 3, 1.5 s: p00 paused",
@@ -165,7 +170,7 @@ async def test_what_lasts_to_the_end_is_mended_when_the_last_round_is_done(told:
         writer.close()
         play.end()
         result = await following
-    assert {record.last_round for record in result.faults} == {10}
+    assert {fault.last_round for fault in result.faults} == {10}
 
 
 @pytest.mark.parametrize("kind", ["pause", "slow"])
@@ -207,7 +212,7 @@ async def test_a_root_that_is_killed_and_started_again_is_the_same_peer(told: To
         assert running.process("p01").pid != second
         await play.round(10)
         play.end()
-        assert [record.target for record in (await following).faults] == ["p00", "p01", "p01"]
+        assert [fault.fields["target"] for fault in (await following).faults] == ["p00", "p01", "p01"]
 
 
 def test_the_crew_is_what_faults_expect() -> None:

@@ -11,7 +11,7 @@ from edgepeer.cli.emulate import VERB
 from edgepeer.emulation.faults.plan import plan_of
 from edgepeer.emulation.faults.scenarios import find_scenario, library, with_scenario
 from edgepeer.emulation.faults.texts import SHAPES, write
-from edgepeer.emulation.jobs import make_job, peers_of
+from edgepeer.emulation.jobs import emulated_job, peers_of
 from edgepeer.errors import ConfigError
 from edgepeer.settings import EmulateSettings
 
@@ -41,7 +41,7 @@ def test_each_can_happen_to_the_default_fleet_and_to_its_smallest(name: str) -> 
     if scenario.rounds > 200:
         with pytest.raises(ConfigError, match=rf"needs {scenario.rounds} rounds or more: rounds = 200; add --rounds "):
             plan_of(EmulateSettings(scenario=name))
-    make_job(usual, wait_for=peers_of(usual))
+    emulated_job(usual)
     if scenario.peers > 1:
         said = rf"scenario = {name}: needs {scenario.peers} peers or more: peers = {scenario.peers - 1}"
         with pytest.raises(ConfigError, match=said):

@@ -12,15 +12,15 @@ from network_agents import DEADLINE_S
 
 from edgepeer.emulation import fleet as fleet_module
 from edgepeer.emulation.fleet import Fleet, peer_names
-from edgepeer.emulation.follow import run_job
-from edgepeer.emulation.jobs import make_job, peers_of
+from edgepeer.emulation.jobs import emulated_job, peers_of
 from edgepeer.emulation.network import Mode, open_network
-from edgepeer.emulation.observe import observe
-from edgepeer.emulation.picture import Picture
-from edgepeer.emulation.progress import Progress
 from edgepeer.errors import ConfigError, JobError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.events import FabricEvent
+from edgepeer.following.follow import run_job
+from edgepeer.following.observe import observe
+from edgepeer.following.picture import Picture
+from edgepeer.following.progress import Progress
 from edgepeer.settings import EmulateSettings
 
 MODES: list[Mode] = ["namespaces", "loopback", "none"]
@@ -73,7 +73,7 @@ class Watch:
 async def test_a_job_in_every_kind_of_network(mode: Mode) -> None:
     settings = settings_for(mode)
     async with running(settings) as (fleet, broker):
-        progress = Progress(make_job(settings, wait_for=2), broker="embedded")
+        progress = Progress(emulated_job(settings), broker="embedded")
         job = run_job(progress, lambda _: None, broker=broker.address, fabric=settings.fabric, timeout=DEADLINE_S)
         result = await fleet.watched(job, progress)
         assert set(result.done) == {"p00", "p01"}  # in the order of the tree, which depends on who was up first
@@ -112,7 +112,7 @@ async def test_a_peer_is_frozen_killed_and_started_again_as_the_same_peer(monkey
 async def test_it_is_an_error_when_all_peers_end_by_themselves() -> None:
     settings = settings_for("none", peers=1)
     async with running(settings) as (fleet, _):
-        progress = Progress(make_job(settings, wait_for=1), broker="embedded")
+        progress = Progress(emulated_job(settings), broker="embedded")
         fleet.process("p00").terminate()
         with pytest.raises(ExceptionGroup) as raised:
             # A job that ends too late: that the fleet is gone must be noticed before.

@@ -18,12 +18,12 @@ from fabric_guests import presence
 from other_brokers import Missing, aedes, rabbitmq
 
 from edgepeer import Peer
-from edgepeer.emulation.observe import observe, question
-from edgepeer.emulation.picture import Picture
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.events import FabricEvent
 from edgepeer.fabric.topics import Topics
+from edgepeer.following.observe import observe, question
+from edgepeer.following.picture import Picture
 from edgepeer.training.job import new_job
 
 DEADLINE_S = 60.0

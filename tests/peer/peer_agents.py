@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from edgepeer.emulation.follow import run_job
-from edgepeer.emulation.progress import Progress
-from edgepeer.emulation.result import JobResult
 from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.following.follow import run_job
+from edgepeer.following.progress import Progress
+from edgepeer.following.result import JobResult
 from edgepeer.peer import job_run
 from edgepeer.peer.agent import run_agent
 from edgepeer.settings import PeerSettings

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from peer_agents import agents, built_trainers, train
 
-from edgepeer.emulation.result import JobResult
 from edgepeer.errors import JobError
 from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.following.result import JobResult
 from edgepeer.peer.round_log import LoggedRound
 from edgepeer.training.batches import Batches
 from edgepeer.training.build import make_trainer

@@ -11,12 +11,12 @@ import pytest
 from peer_agents import agents
 from peer_fleet import DEADLINE_S
 
-from edgepeer.emulation.follow import run_job
-from edgepeer.emulation.observe import observe
-from edgepeer.emulation.progress import Progress
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.events import FabricEvent, JobSeen
 from edgepeer.fabric.topics import Topics
+from edgepeer.following.follow import run_job
+from edgepeer.following.observe import observe
+from edgepeer.following.progress import Progress
 from edgepeer.training.job import Job, new_job
 from edgepeer.wire.documents import pack, unpack
 

@@ -11,14 +11,14 @@ import pytest
 from peer_agents import agents
 from peer_fleet import DEADLINE_S
 
-from edgepeer.emulation.follow import run_job
-from edgepeer.emulation.observe import observe
-from edgepeer.emulation.progress import Progress
-from edgepeer.emulation.result import JobResult
-from edgepeer.emulation.saving import state_from_fleet
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.documents import PeerReport
 from edgepeer.fabric.events import FabricEvent, ReportSeen
+from edgepeer.following.follow import run_job
+from edgepeer.following.observe import observe
+from edgepeer.following.progress import Progress
+from edgepeer.following.result import JobResult
+from edgepeer.following.saving import state_from_fleet
 from edgepeer.training.job import new_job
 from edgepeer.training.saved import load_npz, save_model
 

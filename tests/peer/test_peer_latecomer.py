@@ -11,10 +11,10 @@ import pytest
 from peer_agents import agents, train
 from peer_fleet import DEADLINE_S, Pumps, fleet, peer_at, view_of
 
-from edgepeer.emulation.observe import observe
 from edgepeer.errors import ModelError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.events import FabricEvent, PresenceGone, PresenceSeen, ReportSeen, TelemetrySeen
+from edgepeer.following.observe import observe
 from edgepeer.peer import job_run
 from edgepeer.training.build import make_trainer
 from edgepeer.training.datasets import Dataset

@@ -29,14 +29,15 @@ from edgepeer.emulation.faults.kinds import (
 )
 from edgepeer.emulation.faults.links import CutBook, LinkFault
 from edgepeer.emulation.faults.lives import KillFault, PaceFault, PauseFault, RestartFault, SlowFault
-from edgepeer.emulation.faults.marks import FaultRecord, Marks
 from edgepeer.emulation.faults.outage import OutageFault
+from edgepeer.emulation.faults.record import FaultRecord
 from edgepeer.emulation.faults.scene import Scene, Unconfirmed
 from edgepeer.emulation.faults.schedule import Instant, Schedule
 from edgepeer.emulation.faults.texts import write
-from edgepeer.emulation.progress import Progress
-from edgepeer.emulation.result import JobResult
 from edgepeer.errors import JobError
+from edgepeer.following.marks import Marks
+from edgepeer.following.progress import Progress
+from edgepeer.following.result import JobResult
 
 __all__ = ["Injector"]
 
@@ -82,6 +83,7 @@ class Injector:
         self._running: dict[int, _Running] = {}
         self._killed: dict[int, FaultRecord] = {}
         self._records: dict[int, FaultRecord] = {}
+        """Those that have come, in the order in which they did."""
         self._flips: dict[int, FlipFault] = {}
         """Soft errors whose time has come, and that nobody has written down yet."""
 
@@ -102,12 +104,7 @@ class Injector:
         if waiting := self._schedule.waiting:
             fault = self._faults[waiting[0]]
             raise JobError(f"fault {fault.kind} {write(fault)} never came: the job ended after {self._when()}")
-        return dataclasses.replace(result, faults=self.records)
-
-    @property
-    def records(self) -> tuple[FaultRecord, ...]:
-        """The faults that have come, in the order in which they did."""
-        return tuple(self._records.values())
+        return dataclasses.replace(result, faults=tuple(record.reported() for record in self._records.values()))
 
     async def _drive(self, tasks: asyncio.TaskGroup) -> None:
         lifting: set[asyncio.Task[None]] = set()

@@ -20,9 +20,10 @@ from edgepeer.emulation.faults.kinds import (
 )
 from edgepeer.emulation.faults.scenarios import find_scenario
 from edgepeer.emulation.faults.texts import SHAPES, read, show, write
-from edgepeer.emulation.jobs import nodes_of, peers_of
+from edgepeer.emulation.jobs import peers_of
 from edgepeer.emulation.network.base import EmulatedNetwork
 from edgepeer.errors import ConfigError
+from edgepeer.following.jobs import nodes_of
 from edgepeer.settings import EmulateSettings
 
 __all__ = ["make_plan", "plan_of", "possible"]

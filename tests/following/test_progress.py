@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from told import Told
 
-from edgepeer.emulation.progress import Progress
-from edgepeer.emulation.result import Spread
-from edgepeer.emulation.texts import summary
 from edgepeer.errors import JobError
+from edgepeer.following.progress import Progress
+from edgepeer.following.result import Spread
+from edgepeer.following.texts import summary
 
 Finish = Callable[..., Progress]
 
@@ -155,7 +155,7 @@ def test_spread() -> None:
 
 
 def test_memory_is_bounded_and_what_is_kept_thins_out_with_age(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgepeer.emulation.progress.KEPT_ROUNDS", 100)
+    monkeypatch.setattr("edgepeer.following.progress.KEPT_ROUNDS", 100)
     job = msgspec.structs.replace(told.job, rounds=5000)
     progress = Progress(job, broker="")
     for number in range(1, 5001):

@@ -12,12 +12,12 @@ from typing import Final
 
 import msgspec
 
-from edgepeer.emulation.observe import observe
-from edgepeer.emulation.picture import Picture
-from edgepeer.emulation.result import JobResult
 from edgepeer.errors import WireError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.topics import Group
+from edgepeer.following.observe import observe
+from edgepeer.following.picture import Picture
+from edgepeer.following.result import JobResult
 from edgepeer.processes import os_reason
 from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
 from edgepeer.training.split.part import Part, name_of_part, unpack_part

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from edgepeer.emulation.fault_table import fault_table
-from edgepeer.emulation.faults.marks import labels_in
-from edgepeer.emulation.result import JobResult
-from edgepeer.emulation.tally import COUNTS
 from edgepeer.errors import ConfigError, EdgepeerError
+from edgepeer.following.fault_table import fault_table
+from edgepeer.following.marks import labels_in
+from edgepeer.following.result import JobResult
+from edgepeer.following.tally import COUNTS
 
 __all__ = ["prepare_report", "report_fields", "write_report"]
 
@@ -54,7 +54,7 @@ def write_report(directory: Path, result: JobResult) -> list[Path]:
             written.append(_replace(directory / "rounds.csv", _rounds_csv(result).encode()))
             written.append(_replace(directory / "faults.md", fault_table(result).encode()))
         try:
-            from edgepeer.emulation.plot import faults_png, plot_png
+            from edgepeer.following.plot import faults_png, plot_png
         except ImportError as error:
             _log.error("no report.png: it needs matplotlib: pip install 'edgepeer[plot]' (%s)", error)
             return written
@@ -109,7 +109,7 @@ def report_fields(result: JobResult) -> dict[str, Any]:
             }
             for record in result.records
         ],
-        "faults": [fault.fields() for fault in result.faults],
+        "faults": [fault.fields for fault in result.faults],
     }
 
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from edgepeer.emulation.picture import Picture
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.events import FabricEvent, Synced
 from edgepeer.fabric.topics import Group
+from edgepeer.following.picture import Picture
 
 __all__ = ["ANSWER_WITHIN_S", "observe", "question"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from told import PEERS, Told
 
-from edgepeer.emulation.progress import Progress
+from edgepeer.following.progress import Progress
 
 
 @pytest.fixture
@@ -18,11 +18,7 @@ def told() -> Told:
 @pytest.fixture
 def running(told: Told) -> Progress:
     """All peers are in and work; seven of ten rounds are done."""
-    progress = Progress(told.job, broker="embedded")
-    for peer in PEERS:
-        progress.see_presence(peer, told.presence(peer))
-        progress.see_report(told.report(peer, "running", round=0, digest=""))
-    progress.see_view(told.view())
+    progress = told.running()
     progress.see_telemetry(told.telemetry(*(told.record(number) for number in range(1, 8))))
     return progress
 

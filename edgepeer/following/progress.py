@@ -13,11 +13,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from edgepeer.emulation.faults.marks import Marks
-from edgepeer.emulation.result import JobResult, Quality
-from edgepeer.emulation.tally import Tally, tally_of
 from edgepeer.errors import JobError
 from edgepeer.fabric.documents import PeerReport, Presence, RoundRecord, SoftError, Telemetry
+from edgepeer.following.marks import Marks
+from edgepeer.following.result import JobResult, Quality
+from edgepeer.following.tally import Tally, tally_of
 from edgepeer.ids import generation_order
 from edgepeer.peer.round_log import LoggedRound
 from edgepeer.topology.view import View

@@ -10,13 +10,14 @@ import pytest
 from rich.console import Console
 from told import Told
 
-from edgepeer.emulation.display import LiveDisplay, PlainDisplay, open_display
-from edgepeer.emulation.faults.marks import FaultRecord, Marks
+from edgepeer.emulation.faults.record import FaultRecord
 from edgepeer.emulation.faults.schedule import Instant
 from edgepeer.emulation.faults.texts import read
-from edgepeer.emulation.panels import job_panel, peer_tree, summary_panel
-from edgepeer.emulation.progress import Progress
-from edgepeer.emulation.texts import amount, duration, progress_line, summary
+from edgepeer.following.display import LiveDisplay, PlainDisplay, open_display
+from edgepeer.following.marks import Marks
+from edgepeer.following.panels import job_panel, peer_tree, summary_panel
+from edgepeer.following.progress import Progress
+from edgepeer.following.texts import amount, duration, progress_line, summary
 
 Finish = Callable[..., Progress]
 
@@ -110,7 +111,8 @@ def test_the_summary_names_all_faults(running: Progress, finish: Finish) -> None
         fault=read("slow", "6x4"), target="p06", begun=Instant(0, 0.0), ended=Instant(10, 1), confirmed={"share": 0.249}
     )
     kill = FaultRecord(fault=read("kill", "4@6"), target="p04", begun=Instant(5, 1.5))
-    rows = list(summary(dataclasses.replace(finish(running).result(), faults=(slow, cut, kill))))
+    faults = tuple(record.reported() for record in (slow, cut, kill))
+    rows = list(summary(dataclasses.replace(finish(running).result(), faults=faults)))
     assert ("faults, all confirmed", "p06 4 times slower: rounds 1 to 10, it ran for 25% of the time", True) in rows
     assert ("", "cut p03-p01: rounds 3 to 5, 7 packets dropped", True) in rows
     assert ("", "p04 killed: rounds 6 to the end", True) in rows

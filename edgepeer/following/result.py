@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from edgepeer.emulation.faults.marks import FaultRecord
-from edgepeer.emulation.tally import Tally, tally_of
 from edgepeer.fabric.documents import PeerReport, RoundRecord, SoftError
+from edgepeer.following.marks import ReportedFault
+from edgepeer.following.tally import Tally, tally_of
 from edgepeer.ids import generation_order
 from edgepeer.training.job import Job
 from edgepeer.training.split.dense import stored_bytes
@@ -70,24 +70,21 @@ class JobResult:
     """How good the model is on the test samples; None if that is not known."""
     loss: float | None
     """Mean loss on the test samples, or of the last batches if nothing was held out."""
-    faults: tuple[FaultRecord, ...] = ()
+    rmse: float | None = None
+    """Root of the mean squared error on the test samples, where numbers are learned."""
+    faults: tuple[ReportedFault, ...] = ()
     """What was broken on purpose, in the order in which it was."""
     paths: Mapping[int, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     """What links ran over when a round ended ("direct", "via x", "relay"), and whose, as far as that is known: of
     peers on this machine, else of the coordinator."""
-
     made: Mapping[str, tuple[SoftError, ...]] = field(default_factory=dict)
     """Soft errors by the peer that made them on purpose: of peers on this machine."""
-
     thinned: int = 0
     """How many rounds had a record that was not kept: of a very long job there are too many."""
 
     def detours(self, number: int) -> tuple[str, ...]:
         """What links ran over in a round, where that was not a connection of their own."""
         return tuple(path for path in self.paths.get(number, ()) if path != "direct")
-
-    rmse: float | None = None
-    """Root of the mean squared error on the test samples, where numbers are learned."""
 
     @property
     def diverged(self) -> int | None:

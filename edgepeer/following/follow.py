@@ -7,10 +7,6 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from edgepeer.emulation.observe import observe, question
-from edgepeer.emulation.picture import Picture
-from edgepeer.emulation.progress import Progress
-from edgepeer.emulation.result import JobResult
 from edgepeer.errors import JobError, WireError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.events import (
@@ -23,6 +19,10 @@ from edgepeer.fabric.events import (
     TelemetrySeen,
     ViewSeen,
 )
+from edgepeer.following.observe import observe, question
+from edgepeer.following.picture import Picture
+from edgepeer.following.progress import Progress
+from edgepeer.following.result import JobResult
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import unpack
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edgepeer.emulation.jobs import fanout_of, make_job, peers_of
 from edgepeer.errors import ConfigError
-from edgepeer.settings import EmulateSettings, JobSettings, TrainSettings
+from edgepeer.following.jobs import make_job
+from edgepeer.settings import JobSettings, TrainSettings
 
 
 def refusal(settings: JobSettings) -> str:
@@ -20,9 +20,8 @@ def refusal(settings: JobSettings) -> str:
 
 @pytest.mark.parametrize("name", ["nosuch", "npz:", "local:", "http://x/y", "Digits"])
 def test_a_data_set_that_nobody_knows(name: str) -> None:
-    for kind in (TrainSettings, EmulateSettings):
-        said = refusal(kind(dataset=name))
-        assert said == f"dataset = {name}: unknown, must be digits, mnist, npz:PATH or local:PATH"
+    said = refusal(TrainSettings(dataset=name))
+    assert said == f"dataset = {name}: unknown, must be digits, mnist, npz:PATH or local:PATH"
 
 
 def test_a_model_that_nobody_knows() -> None:
@@ -47,18 +46,9 @@ def test_a_config_that_numpy_can_not_do(tmp_path: Path) -> None:
     make_job(TrainSettings(model_config=config), wait_for=1)
 
 
-def test_data_that_an_emulation_can_not_read(tmp_path: Path) -> None:
-    nowhere, file = tmp_path / "nowhere", tmp_path / "own.npz"
-    file.touch()
-    reason = "must be a directory that can be read"
-    assert refusal(EmulateSettings(data_dir=nowhere)) == f"data_dir = {nowhere}: {reason}: No such file or directory"
-    assert refusal(EmulateSettings(data_dir=file)) == f"data_dir = {file}: {reason}: Not a directory"
-    for kind in ("npz:", "local:", ""):
-        said = refusal(EmulateSettings(dataset=f"{kind}other.npz", data_dir=tmp_path))
-        assert said == f"dataset = {kind}other.npz: must name a file that can be read: No such file or directory"
-        make_job(EmulateSettings(dataset=f"{kind}own.npz", data_dir=tmp_path), wait_for=1)
-        make_job(EmulateSettings(dataset=f"{kind}{file}"), wait_for=1)
-        make_job(TrainSettings(dataset=f"{kind}other.npz"), wait_for=1)  # the devices' files are not ours
+@pytest.mark.parametrize("kind", ["npz:", "local:", ""])
+def test_the_files_of_devices_are_not_ours(kind: str) -> None:
+    make_job(TrainSettings(dataset=f"{kind}nowhere.npz"), wait_for=1)
 
 
 CODED = [
@@ -76,43 +66,11 @@ def test_codes_that_can_not_be_had(fields: dict[str, str], said: str) -> None:
     assert refusal(TrainSettings(peers=7, **fields)).startswith(said)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"code": "cyclic:s=1", "protocol": "ring"}, "rounds of protocol ring can't be coded; use protocol ft-tree"),
-        ({"code": "cyclic:s=7", "peers": 7}, "code = cyclic:s=7: can't be had with 7 peers: "),
-        ({"code": "partial:l=3,replication=2"}, "can't be had with 7 peers: "),
-        ({"code": "graph:degree=3"}, "can't be had with 7 peers: "),
-        ({"code": "coded-reduce:s=2", "fanout": 2}, "s must be below the fan-out"),
-        ({"code": "coded-reduce:s=1", "topology": "star"}, "compute nothing; use cyclic:s=1 or fractional:s=1"),
-        (
-            {"topology": "star", "protocol": "ring"},
-            "topology = star: protocol ring has a shape of its own; use ft-tree",
-        ),
-        ({"topology": "star", "fanout": 4}, "fanout = 4: topology star has one of its own"),
-        ({"device_speed": "warp:9"}, "device speed = 'warp:9': must be none, constant:S"),
-        ({"device_speed": "trace:/nowhere/at/all"}, "/nowhere/at/all can't be read"),
-    ],
-)
-def test_emulations_that_can_not_be_had(fields: dict[str, object], said: str) -> None:
-    settings = EmulateSettings(**fields)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError) as caught:
-        make_job(settings, wait_for=peers_of(settings))
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def test_a_code_on_a_real_fleet_says_for_how_many() -> None:
     assert "say how many there will be: --peers" in refusal(TrainSettings(code="cyclic:s=1"))
     job = make_job(TrainSettings(code="cyclic", peers=4, wait="deadline:0.50"), wait_for=4)
     assert (job.code, job.wait) == ("cyclic:s=1", "deadline:0.50")
     assert make_job(TrainSettings(code="none:"), wait_for=1).code == "none"
-
-
-def test_topologies() -> None:
-    assert fanout_of(EmulateSettings(peers=7, fanout=3)) == 3
-    assert fanout_of(EmulateSettings(peers=64, topology="star")) == 63
-    assert fanout_of(EmulateSettings(peers=1, topology="star")) == 1
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from edgepeer.emulation.parts import parts_from_files, parts_from_fleet
-from edgepeer.emulation.result import JobResult
 from edgepeer.errors import EdgepeerError, JobError, WireError
+from edgepeer.following.parts import parts_from_files, parts_from_fleet
+from edgepeer.following.result import JobResult
 from edgepeer.peer.api import Peer
 from edgepeer.settings import JobSettings
 from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint

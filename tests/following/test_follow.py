@@ -11,14 +11,14 @@ import msgspec
 import pytest
 from told import Told
 
-from edgepeer.emulation.follow import Follower, run_job
-from edgepeer.emulation.observe import observe
-from edgepeer.emulation.picture import Picture
-from edgepeer.emulation.progress import Progress
 from edgepeer.errors import FabricError, JobError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.events import FabricEvent, JobSeen, PresenceGone, PresenceSeen, ReportSeen, TelemetrySeen, ViewSeen
+from edgepeer.following.follow import Follower, run_job
+from edgepeer.following.observe import observe
+from edgepeer.following.picture import Picture
+from edgepeer.following.progress import Progress
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import pack, unpack
 

@@ -1,16 +1,16 @@
-"""What is broken at a moment, for pictures, and what was broken in a run, for reports. Plain data."""
+"""A fault that was injected: when it came and went, what confirms it, and how a report tells of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from edgepeer.emulation.faults.kinds import Fault, Flip, Slow
 from edgepeer.emulation.faults.schedule import Instant
 from edgepeer.emulation.faults.texts import write
+from edgepeer.following.marks import ReportedFault
 
-__all__ = ["FaultRecord", "Marks", "labels_in"]
+__all__ = ["FaultRecord"]
 
 _WORDS: Final = {
     "cut": "cut {target}",
@@ -23,24 +23,6 @@ _WORDS: Final = {
     "broker_down": "broker down",
     "flip": "{how} error in {target}, {place}",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Marks:
-    """What is broken now."""
-
-    cut: frozenset[tuple[str, str]] = frozenset()
-    """Directions (source, target) in which nothing passes; a target may be `broker`."""
-    killed: frozenset[str] = frozenset()
-    paused: frozenset[str] = frozenset()
-    slow: frozenset[str] = frozenset()
-    broker_down: bool = False
-    labels: tuple[str, ...] = ()
-    """All of it in words."""
-
-    def broken(self, one: str, other: str) -> bool:
-        """Whether nothing passes between the two in at least one direction."""
-        return (one, other) in self.cut or (other, one) in self.cut
 
 
 @dataclass(kw_only=True)
@@ -89,30 +71,54 @@ class FaultRecord:
         # Lifted by rounds, it goes when a round is done; lifted by the clock, in the middle of one.
         return max(self.first_round, self.ended.round + (self.fault.span.unit == "second"))
 
-    def fields(self) -> dict[str, Any]:
-        """For report.json: `from` and `to` as asked for, what happened, and what confirms it."""
-        return {
-            "kind": self.fault.kind,
-            "target": self.target,
-            "asked": write(self.fault),
-            "unit": self.fault.span.unit,
-            "from": _plain(self.fault.span.start),
-            "to": None if self.fault.span.end is None else _plain(self.fault.span.end),
-            "first_round": self.first_round,
-            "last_round": self.last_round,
-            "began_s": round(self.begun.second, 4),
-            "ended_s": None if self.ended is None else round(self.ended.second, 4),
-            "confirmed": self.confirmed,
-        }
+    @property
+    def proof(self) -> str:
+        """What shows it, in words that stand alone."""
+        confirmed = self.confirmed
+        match self.fault.kind:
+            case "cut" | "isolate" | "partition":
+                dropped = sum(confirmed.get("dropped", {}).values())
+                return f"{len(confirmed.get('rules', []))} rules in force, {dropped} packets dropped"
+            case "kill":
+                return f"pid {confirmed.get('pid')} ended by SIGKILL"
+            case "restart":
+                return f"pid {confirmed.get('pid')} after {confirmed.get('pid_before')}"
+            case "pause":
+                return f"state {confirmed.get('state')}"
+            case "slow" if "batches" in confirmed:
+                took, usual = confirmed.get("seconds", 0.0), confirmed.get("unslowed_seconds", 0.0)
+                return f"{confirmed['batches']} batches begun so slowly, {took:.2f} s for what takes {usual:.2f} s"
+            case "slow":
+                return f"ran for {confirmed.get('share', 1.0):.0%} of the time, {confirmed.get('stops')} stops"
+            case "flip":
+                return f"{confirmed.get('peer')}'s own record, at {confirmed.get('step')}"
+            case _:
+                return f"connections {confirmed.get('while_down')}, then {confirmed.get('when_back')}"
 
-
-def labels_in(number: int, records: Iterable[FaultRecord]) -> list[str]:
-    """The faults that a round was under, in words."""
-    return [
-        record.label
-        for record in records
-        if record.first_round <= number and (record.last_round is None or number <= record.last_round)
-    ]
+    def reported(self) -> ReportedFault:
+        """What a report says of it; its fields have `from` and `to` as asked for, what happened, and what shows it."""
+        asked, span = write(self.fault), self.fault.span
+        return ReportedFault(
+            label=self.label,
+            first_round=self.first_round,
+            last_round=self.last_round,
+            asked=asked,
+            evidence=self.evidence,
+            proof=self.proof,
+            fields={
+                "kind": self.fault.kind,
+                "target": self.target,
+                "asked": asked,
+                "unit": span.unit,
+                "from": _plain(span.start),
+                "to": None if span.end is None else _plain(span.end),
+                "first_round": self.first_round,
+                "last_round": self.last_round,
+                "began_s": round(self.begun.second, 4),
+                "ended_s": None if self.ended is None else round(self.ended.second, 4),
+                "confirmed": self.confirmed,
+            },
+        )
 
 
 def _plain(value: float) -> float:

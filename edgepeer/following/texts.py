@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Iterator
 from statistics import median
 
-from edgepeer.emulation.progress import Progress
-from edgepeer.emulation.result import JobResult, Quality, Spread
-from edgepeer.emulation.tally import FATES
 from edgepeer.fabric.documents import RoundRecord
+from edgepeer.following.progress import Progress
+from edgepeer.following.result import JobResult, Quality, Spread
+from edgepeer.following.tally import FATES
 
 __all__ = ["amount", "briefly", "duration", "figure", "headline", "progress_line", "quality", "summary", "waiting_line"]
 

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
 
-from edgepeer.emulation.progress import Progress
-from edgepeer.emulation.result import JobResult
-from edgepeer.emulation.texts import headline, progress_line, summary
+from edgepeer.following.progress import Progress
+from edgepeer.following.result import JobResult
+from edgepeer.following.texts import headline, progress_line, summary
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -114,7 +114,7 @@ class LiveDisplay(Display):
         self._live.stop()
 
     def update(self, progress: Progress) -> None:
-        from edgepeer.emulation.panels import job_panel
+        from edgepeer.following.panels import job_panel
 
         now = self._clock()
         if now - self._drawn >= _REDRAW_EVERY_S or progress.finished:
@@ -122,6 +122,6 @@ class LiveDisplay(Display):
             self._live.update(job_panel(progress, elapsed=now - self._began, width=self._console.width), refresh=True)
 
     def summarise(self, result: JobResult) -> None:
-        from edgepeer.emulation.panels import summary_panel
+        from edgepeer.following.panels import summary_panel
 
         self._console.print(summary_panel(result, width=self._console.width))

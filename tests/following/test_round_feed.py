@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from told import Told
 
-from edgepeer.emulation.progress import Progress
-from edgepeer.emulation.round_feed import RoundFeed
 from edgepeer.errors import WireError
+from edgepeer.following.progress import Progress
+from edgepeer.following.round_feed import RoundFeed
 from edgepeer.peer.round_log import LoggedRound, RoundLog
 
 

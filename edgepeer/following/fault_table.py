@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from edgepeer.emulation.faults.marks import FaultRecord, labels_in
-from edgepeer.emulation.texts import briefly, duration
+from edgepeer.following.marks import ReportedFault, labels_in
+from edgepeer.following.texts import briefly, duration
 
 if TYPE_CHECKING:
-    from edgepeer.emulation.result import JobResult
     from edgepeer.fabric.documents import RoundRecord
+    from edgepeer.following.result import JobResult
 
 __all__ = ["fault_table"]
 
@@ -41,7 +41,7 @@ def fault_table(result: JobResult) -> str:
     for fault in result.faults:
         under = [record for record in result.records if _under(fault, record)]
         onset, later = under[:_ONSET], under[_ONSET:]
-        asked = f"`{fault.fields()['asked']}`".replace("|", "\\|")
+        asked = f"`{fault.asked}`".replace("|", "\\|")
         last = "end" if fault.last_round is None else fault.last_round
         slowest = max(onset, key=lambda record: record.seconds, default=None)
         detours = sorted({path for record in under for path in result.detours(record.round)})
@@ -54,13 +54,13 @@ def fault_table(result: JobResult) -> str:
             _seconds(later),
             str(sum(not record.exact for record in under)),
             briefly(detours) or "-",
-            _proof(fault),
+            fault.proof,
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _under(fault: FaultRecord, record: RoundRecord) -> bool:
+def _under(fault: ReportedFault, record: RoundRecord) -> bool:
     return bool(labels_in(record.round, [fault]))
 
 
@@ -76,26 +76,3 @@ def _phases(record: RoundRecord | None) -> str:
 
 def _seconds(records: Sequence[RoundRecord]) -> str:
     return duration(median(record.seconds for record in records) if records else None)
-
-
-def _proof(fault: FaultRecord) -> str:
-    confirmed = fault.confirmed
-    match fault.fault.kind:
-        case "cut" | "isolate" | "partition":
-            dropped = sum(confirmed.get("dropped", {}).values())
-            return f"{len(confirmed.get('rules', []))} rules in force, {dropped} packets dropped"
-        case "kill":
-            return f"pid {confirmed.get('pid')} ended by SIGKILL"
-        case "restart":
-            return f"pid {confirmed.get('pid')} after {confirmed.get('pid_before')}"
-        case "pause":
-            return f"state {confirmed.get('state')}"
-        case "slow" if "batches" in confirmed:
-            took, usual = confirmed.get("seconds", 0.0), confirmed.get("unslowed_seconds", 0.0)
-            return f"{confirmed['batches']} batches begun so slowly, {took:.2f} s for what takes {usual:.2f} s"
-        case "slow":
-            return f"ran for {confirmed.get('share', 1.0):.0%} of the time, {confirmed.get('stops')} stops"
-        case "flip":
-            return f"{confirmed.get('peer')}'s own record, at {confirmed.get('step')}"
-        case _:
-            return f"connections {confirmed.get('while_down')}, then {confirmed.get('when_back')}"

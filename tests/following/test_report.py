@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from told import Told
 
-from edgepeer.emulation.faults.marks import FaultRecord
+from edgepeer.emulation.faults.record import FaultRecord
 from edgepeer.emulation.faults.schedule import Instant
 from edgepeer.emulation.faults.texts import read
-from edgepeer.emulation.progress import Progress
-from edgepeer.emulation.report import prepare_report, write_report
 from edgepeer.errors import ConfigError, EdgepeerError
+from edgepeer.following.marks import ReportedFault
+from edgepeer.following.progress import Progress
+from edgepeer.following.report import prepare_report, write_report
 
 Finish = Callable[..., Progress]
 
@@ -68,7 +69,7 @@ def test_report(tmp_path: Path, running: Progress, told: Told, finish: Finish) -
     assert (directory / "report.png").read_bytes().startswith(b"\x89PNG")
 
 
-def broken() -> tuple[FaultRecord, ...]:
+def broken() -> tuple[ReportedFault, ...]:
     """A cut with a count, a kill, and a pause that is never over."""
     cut = FaultRecord(
         fault=read("cut", "3-1@3..5"),
@@ -79,7 +80,7 @@ def broken() -> tuple[FaultRecord, ...]:
     )
     kill = FaultRecord(fault=read("kill", "4@1.5s"), target="p04", begun=Instant(5, 1.5), confirmed={"pid": 7})
     partition = FaultRecord(fault=read("partition", "0|rest@9.."), target="p00|p01", begun=Instant(8, 3.0))
-    return cut, kill, partition
+    return cut.reported(), kill.reported(), partition.reported()
 
 
 def test_report_of_faults(tmp_path: Path, running: Progress, told: Told, finish: Finish) -> None:
@@ -169,7 +170,7 @@ def test_without_matplotlib_the_json_is_written(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.delitem(sys.modules, "edgepeer.emulation.plot", raising=False)
+    monkeypatch.delitem(sys.modules, "edgepeer.following.plot", raising=False)
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -14,9 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from edgepeer.emulation.progress import PeerState, Progress
-from edgepeer.emulation.result import JobResult, Quality
-from edgepeer.emulation.texts import amount, duration, figure, headline, quality, summary, waiting_line
+from edgepeer.following.progress import PeerState, Progress
+from edgepeer.following.result import JobResult, Quality
+from edgepeer.following.texts import amount, duration, figure, headline, quality, summary, waiting_line
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
 from edgepeer.training.split.dense import stored_bytes

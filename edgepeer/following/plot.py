@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from edgepeer.emulation.result import Quality
+from edgepeer.following.result import Quality
 
 if TYPE_CHECKING:
-    from edgepeer.emulation.result import JobResult
+    from edgepeer.following.result import JobResult
 
 __all__ = ["faults_png", "plot_png"]
 
