@@ -1,4 +1,4 @@
-"""Every exception edgepeer raises on purpose.
+"""Every exception edgepeer raises on purpose, and which of several counts.
 
     EdgepeerError
     ├── ConfigError            a setting, flag or file of the user's is wrong; nothing was started
@@ -44,6 +44,7 @@ __all__ = [
     "Undecodable",
     "VersionError",
     "WireError",
+    "first_error",
 ]
 
 
@@ -130,3 +131,11 @@ class Undecodable(EdgepeerError):
 
 class ProtocolBug(AssertionError):
     """A state that the protocol rules out. Our mistake: please report it with the log."""
+
+
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What ended a group of tasks: the first that isn't a group itself, of those within each other."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

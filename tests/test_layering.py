@@ -12,13 +12,15 @@ import pytest
 ROOT = Path(__file__).parent.parent / "edgepeer"
 FILES = sorted(ROOT.rglob("*.py"))
 
-EVERYONE = {"ids", "errors", "version", "processes", "complaints"}
+EVERYONE = {"ids", "errors", "version", "processes", "sockets", "complaints", "printable"}
 ALLOWED: dict[str, set[str]] = {
     "ids": {"errors"},
     "errors": set(),
     "version": set(),
     "processes": set(),
+    "sockets": {"processes"},
     "complaints": set(),
+    "printable": set(),
     "wire": set(),
     "topology": set(),
     "coding": set(),

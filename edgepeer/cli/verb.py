@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 import click
 
 from edgepeer.cli.logs import setup_logging
-from edgepeer.errors import ConfigError, EdgepeerError
+from edgepeer.errors import ConfigError, EdgepeerError, first_error
 from edgepeer.settings import Setting, VerbSettings, load_settings, settings_of, variable
 
 __all__ = ["FAILED", "INTERRUPTED", "MISUSED", "Verb"]
@@ -79,7 +79,7 @@ class Verb(Generic[_S]):
             ours, others = group.split(EdgepeerError)
             if ours is None or others is not None:
                 raise
-            return _complain(_first(ours))
+            return _complain(first_error(ours))
         except KeyboardInterrupt:
             return INTERRUPTED
 
@@ -116,11 +116,3 @@ def _complain(error: BaseException) -> int:
     line = " ".join(str(error).split()) or type(error).__name__
     print(f"edgepeer: {line}", file=sys.stderr)
     return MISUSED if isinstance(error, ConfigError) else FAILED
-
-
-def _first(group: BaseExceptionGroup[EdgepeerError]) -> EdgepeerError:
-    leaf: BaseException = group
-    while isinstance(leaf, BaseExceptionGroup):
-        leaf = leaf.exceptions[0]
-    assert isinstance(leaf, EdgepeerError)
-    return leaf

@@ -7,23 +7,18 @@ when it ends. Needs the `broker` extra. A client that vanishes without a word is
 from __future__ import annotations
 
 import asyncio
-import errno
-import ipaddress
 import logging
-import socket
 from types import TracebackType
 from typing import Any, Final
 
 from edgepeer.errors import ConfigError
 from edgepeer.fabric.address import BrokerAddress
-from edgepeer.processes import os_reason
+from edgepeer.sockets import expect_life, is_loopback, listen_reason
 
 __all__ = ["EmbeddedBroker"]
 
 _LOG = logging.getLogger(__name__)
 _STOP_S: Final = 0.8
-# amqtt doesn't enforce MQTT's keepalive, so TCP's must: dead after 15 + 3 * 5 s of silence.
-_LIVENESS: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 
 
 class EmbeddedBroker:
@@ -87,7 +82,7 @@ class EmbeddedBroker:
             await self._broker.shutdown()
             raise
         self._port = self._server.sockets[0].getsockname()[1]
-        if not _is_loopback(self._host):
+        if not is_loopback(self._host):
             _LOG.warning("broker on %s:%d: links to it are not encrypted", self._host, self._port)
 
     async def stop(self) -> None:
@@ -113,18 +108,8 @@ class EmbeddedBroker:
     async def _listen(self) -> asyncio.Server:
         try:
             return await asyncio.start_server(self._serve, self._host, self._port)
-        except OSError as error:
-            place = f"broker on {self._host}:{self._port}"
-            if isinstance(error, socket.gaierror):
-                raise ConfigError(f"{place}: host name not found") from error
-            reason = {
-                errno.EADDRINUSE: "port is already in use; choose another, or 0 for any free one",
-                errno.EADDRNOTAVAIL: "not an address of this machine",
-                errno.EACCES: "not allowed to listen there; choose a port of 1024 or more",
-            }.get(error.errno or 0, os_reason(error))
-            raise ConfigError(f"{place}: {reason}") from error
-        except UnicodeError as error:
-            raise ConfigError(f"broker on {self._host}:{self._port}: not a host name") from error
+        except (OSError, UnicodeError) as error:
+            raise ConfigError(f"broker on {self._host}:{self._port}: {listen_reason(error)}") from error
         except OverflowError as error:
             raise ConfigError(f"broker port {self._port}: must be 0 to 65535") from error
 
@@ -135,7 +120,8 @@ class EmbeddedBroker:
         assert task is not None
         self._clients[task] = writer
         try:
-            _expect_life(writer.get_extra_info("socket"))
+            # amqtt doesn't enforce MQTT's keepalive, so TCP's must.
+            expect_life(writer.get_extra_info("socket"))
             await self._broker.external_connected(BoundedReader(reader), StreamWriterAdapter(writer), "default")
         except asyncio.CancelledError:
             return  # we are stopping; asyncio.streams would report it as an error
@@ -146,21 +132,7 @@ class EmbeddedBroker:
             writer.transport.abort()
 
 
-def _expect_life(sock: socket.socket) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _LIVENESS.items():
-        if (option := getattr(socket, name, None)) is not None:  # Linux has all four
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
 def _hush(name: str, level: int) -> None:
     logger = logging.getLogger(name)
     if logger.level == logging.NOTSET:  # whoever wants to read it has set a level
         logger.setLevel(level)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

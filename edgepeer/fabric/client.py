@@ -19,12 +19,12 @@ from typing import Final
 import aiomqtt
 import msgspec
 
-from edgepeer.errors import FabricError, ProtocolBug
+from edgepeer.errors import FabricError, ProtocolBug, first_error
 from edgepeer.fabric import inbox
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.asking import Answers
 from edgepeer.fabric.catching_up import catch_up
-from edgepeer.fabric.connection import Refused, connection, describe, first_error, publish, subscribe
+from edgepeer.fabric.connection import Refused, connection, describe, publish, subscribe
 from edgepeer.fabric.documents import Presence
 from edgepeer.fabric.events import Connected, Disconnected, FabricEvent
 from edgepeer.fabric.hearing import Hearing

@@ -22,7 +22,7 @@ from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.processes import os_reason
 
-__all__ = ["KEEPALIVE_S", "Refused", "connection", "describe", "first_error", "publish", "subscribe"]
+__all__ = ["KEEPALIVE_S", "Refused", "connection", "describe", "publish", "subscribe"]
 
 KEEPALIVE_S: Final = 15
 _GOODBYE_S: Final = 1.0
@@ -156,15 +156,6 @@ def describe(error: BaseException) -> str:
     if isinstance(cause, aiomqtt.MqttCodeError):
         return "connection lost"
     return str(cause) or type(cause).__name__
-
-
-def first_error(group: BaseExceptionGroup[Exception]) -> Exception:
-    """The error that ended a group of tasks."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, Exception)
-    return error
 
 
 def _mind_cancellation() -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 import aiomqtt
 
-from edgepeer.errors import ProtocolBug
+from edgepeer.errors import ProtocolBug, first_error
 from edgepeer.fabric.connection import publish
 
 __all__ = ["RELAY_LIMIT_BYTES", "RelayQueue"]
@@ -81,7 +81,7 @@ class RelayQueue:
                     self._work.clear()
                     await self._work.wait()
         except* aiomqtt.MqttError as group:
-            failure = group.exceptions[0]  # raised here, early releases of Python 3.11 would put it in a group
+            failure = first_error(group)  # raised here, early releases of Python 3.11 would put it in a group
         if failure is not None:
             raise failure from None
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
 from edgepeer.errors import ConfigError
+from edgepeer.sockets import listen_reason
 
 __all__ = ["PageServer"]
 
@@ -44,16 +44,10 @@ class PageServer:
         return f"http://{host}:{self.port}{self._path}"
 
     async def __aenter__(self) -> Self:
-        place = f"{self._setting} = {self._host}:{self.port}"
         try:
             self._server = await asyncio.start_server(self._serve, self._host, self.port, limit=_HEAD_LIMIT_BYTES)
         except (OSError, UnicodeError) as error:
-            reason = {
-                errno.EADDRINUSE: "port is already in use; choose another, or 0 for any free one",
-                errno.EADDRNOTAVAIL: "not an address of this machine",
-                errno.EACCES: "not allowed to listen there; choose a port of 1024 or more",
-            }.get(getattr(error, "errno", None) or 0, getattr(error, "strerror", None) or str(error))
-            raise ConfigError(f"{place}: {reason}") from error
+            raise ConfigError(f"{self._setting} = {self._host}:{self.port}: {listen_reason(error)}") from error
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from edgepeer.transport.options import is_loopback, parse_address
+from edgepeer.sockets import is_loopback
+from edgepeer.transport.options import parse_address
 
 __all__ = ["warn_of_reach"]
 

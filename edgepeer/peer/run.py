@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from edgepeer.errors import EdgepeerError, JobError
+from edgepeer.errors import EdgepeerError, JobError, first_error
 from edgepeer.ids import Generation
 from edgepeer.peer.api import Peer
 from edgepeer.peer.checkpoints import Checkpoints
@@ -152,9 +152,8 @@ class Run(ABC):
         self._peer.want_run(None)
         self._peer.use_code(None)
 
-    def _failed(self, error: BaseException) -> JobError:
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
+    def _failed(self, group: BaseExceptionGroup) -> JobError:
+        error = first_error(group)
         if not isinstance(error, EdgepeerError):
             _log.error("job %s failed", self._job.id, exc_info=error)
         text = str(error) if isinstance(error, EdgepeerError) else f"{type(error).__name__}: {error}"

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 
 from edgepeer.errors import ConfigError
+from edgepeer.printable import printable
 from edgepeer.settings.model import COMMON, VerbSettings
 
 __all__ = ["Setting", "settings_of"]
@@ -66,8 +67,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         shown = str(value) if isinstance(value, (str, int, float)) else repr(value)
         if self.url:
             shown = re.sub(r"^(\w+://)?.*@", r"\1***@", shown, flags=re.DOTALL)
-        shown = shown.encode("unicode_escape").decode("ascii") if not shown.isprintable() else shown
-        return shown if len(shown) <= 100 else shown[:97] + "..."
+        return printable(shown)
 
 
 def settings_of(kind: type[VerbSettings]) -> dict[str, Setting]:

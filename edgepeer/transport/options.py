@@ -10,8 +10,9 @@ from typing import Any
 import ifaddr
 
 from edgepeer.errors import ConfigError
+from edgepeer.sockets import is_loopback
 
-__all__ = ["advertised", "format_address", "is_loopback", "parse_address", "share_loopback", "tune"]
+__all__ = ["advertised", "format_address", "parse_address", "share_loopback", "tune"]
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -37,14 +38,6 @@ def share_loopback(own: str, other: str) -> bool:
     except ValueError:
         return False
     return here.is_loopback and there.is_loopback and here.version == there.version
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach that host."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def advertised(bound: str) -> tuple[str, ...]:

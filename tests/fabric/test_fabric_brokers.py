@@ -20,6 +20,7 @@ from edgepeer.fabric import mosquitto as mosquitto_module
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.events import Disconnected
 from edgepeer.fabric.mosquitto import Mosquitto, find_mosquitto
+from edgepeer.sockets import is_loopback
 
 
 async def test_a_broker_ends_with_clients_still_connected(broker: Broker, invite: Invite) -> None:
@@ -145,7 +146,7 @@ async def test_a_broker_open_to_the_network_says_that_links_are_not_encrypted(
 ) -> None:
     async with EmbeddedBroker():
         assert not caplog.records
-    monkeypatch.setattr(broker_module, "_is_loopback", lambda host: False)
+    monkeypatch.setattr(broker_module, "is_loopback", lambda host: False)
     async with EmbeddedBroker() as broker:
         assert f"broker on 127.0.0.1:{broker.address.port}: links to it are not encrypted" in caplog.text
 
@@ -158,7 +159,7 @@ async def test_a_broker_open_to_the_network_says_that_links_are_not_encrypted(
     ],
 )
 def test_what_counts_as_loopback(host: str, loopback: bool) -> None:
-    assert broker_module._is_loopback(host) is loopback
+    assert is_loopback(host) is loopback
 
 
 async def test_a_missing_mosquitto_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from edgepeer.complaints import Complaints
 from edgepeer.errors import ConfigError
 from edgepeer.peer import api
+from edgepeer.sockets import is_loopback
 from edgepeer.transport import options, tcp
 from edgepeer.transport.base import Channel, Traffic
 from edgepeer.transport.window import ReceiveWindows
@@ -397,7 +398,7 @@ async def test_peers_on_one_loopback_are_told_apart_by_their_addresses() -> None
 
 def test_nothing_listens_beyond_loopback_without_being_told() -> None:
     default = api.Peer.__init__.__kwdefaults__["listen"]
-    assert options.is_loopback(options.parse_address(default)[0])
+    assert is_loopback(options.parse_address(default)[0])
 
 
 def test_a_listener_on_one_address_advertises_just_that() -> None:

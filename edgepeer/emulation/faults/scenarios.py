@@ -23,6 +23,7 @@ import msgspec
 from edgepeer.emulation.faults.texts import SHAPES, read
 from edgepeer.emulation.jobs import peers_of
 from edgepeer.errors import ConfigError
+from edgepeer.printable import printable
 from edgepeer.settings import EmulateSettings, JobSettings, settings_of
 
 __all__ = ["Scenario", "find_scenario", "library", "with_scenario"]
@@ -83,12 +84,12 @@ def find_scenario(name: str) -> Scenario:
             return _parse(name, entry.read_text())
         if not Path(name).is_file():
             known = ", ".join(scenario.name for scenario in library())
-            raise ConfigError(f"scenario = {_printable(name)}: must be a file, or one of {known}")
+            raise ConfigError(f"scenario = {printable(name)}: must be a file, or one of {known}")
     try:
         return _parse(Path(name).name.removesuffix(_SUFFIX), Path(name).expanduser().read_text())
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not text"
-        raise ConfigError(f"scenario = {_printable(name)}: can't read it: {reason}") from None
+        raise ConfigError(f"scenario = {printable(name)}: can't read it: {reason}") from None
 
 
 def library() -> tuple[Scenario, ...]:
@@ -114,7 +115,7 @@ def _parse(name: str, text: str) -> Scenario:
     for kind, given in table.items():
         if kind not in SHAPES:
             raise ConfigError(
-                f"scenario {name}: {_printable(kind)} is unknown; allowed are about, peers, rounds, settings, "
+                f"scenario {name}: {printable(kind)} is unknown; allowed are about, peers, rounds, settings, "
                 f"{', '.join(SHAPES)}"
             )
         if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
@@ -138,11 +139,6 @@ def _settings(name: str, table: object) -> dict[str, Any]:
     for key in table:
         if key not in _SETTINGS:
             raise ConfigError(
-                f"scenario {name}: settings {_printable(key)} is unknown; allowed are {', '.join(_SETTINGS)}"
+                f"scenario {name}: settings {printable(key)} is unknown; allowed are {', '.join(_SETTINGS)}"
             )
     return {key: known[key].parse(value, f"scenario {name}") for key, value in table.items()}
-
-
-def _printable(text: str) -> str:
-    shown = text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
-    return shown if len(shown) <= 100 else shown[:97] + "..."

@@ -24,6 +24,7 @@ from edgepeer.emulation.faults.kinds import (
     Who,
 )
 from edgepeer.errors import ConfigError
+from edgepeer.printable import printable
 from edgepeer.training.split.faults import Kind, Place
 
 __all__ = ["SHAPES", "read", "show", "write"]
@@ -68,7 +69,7 @@ def read(kind: str, text: str) -> Fault:
     try:
         return _READERS[kind](text)
     except _Wrong as wrong:
-        raise ConfigError(f"{kind} = {_printable(text)}: {wrong}") from None
+        raise ConfigError(f"{kind} = {printable(text)}: {wrong}") from None
 
 
 def write(fault: Fault) -> str:
@@ -277,8 +278,3 @@ def _moment(value: float, unit: Unit) -> str:
 def _number(value: float) -> str:
     text = f"{value:.3f}"
     return text.rstrip("0").rstrip(".")
-
-
-def _printable(text: str) -> str:
-    shown = text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
-    return shown if len(shown) <= 100 else shown[:97] + "..."

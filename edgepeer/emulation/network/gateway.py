@@ -10,19 +10,13 @@ import asyncio
 import socket
 from typing import Final
 
+from edgepeer.sockets import expect_life
+
 __all__ = ["Gateway"]
 
 _CHUNK_BYTES: Final = 256 << 10
 _CONNECT_S: Final = 10.0
 _FLUSH_S: Final = 2.0
-# A broker behind us sees our connection, not its client's: it is for us to notice that a client is gone.
-_LIVENESS: Final = {
-    socket.TCP_NODELAY: 1,
-    socket.TCP_KEEPIDLE: 15,
-    socket.TCP_KEEPINTVL: 5,
-    socket.TCP_KEEPCNT: 3,
-    socket.TCP_USER_TIMEOUT: 30_000,
-}
 
 
 class Gateway:
@@ -48,12 +42,13 @@ class Gateway:
         task = asyncio.current_task()
         assert task is not None
         self._carrying.add(task)
-        _expect_life(writer)
+        # A broker behind us sees our connection, not its client's: it is for us to notice that a client is gone.
+        expect_life(writer.get_extra_info("socket"))
         try:
             async with asyncio.timeout(_CONNECT_S):
                 there_reader, there_writer = await asyncio.open_connection(self._host, self._port, limit=_CHUNK_BYTES)
             try:
-                _expect_life(there_writer)
+                expect_life(there_writer.get_extra_info("socket"))
                 await _carry((reader, there_writer), (there_reader, writer))
             finally:
                 there_writer.transport.abort()
@@ -87,10 +82,3 @@ async def _one_way(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
             raise ConnectionResetError("the other end is gone")
         writer.write(chunk)
         await writer.drain()
-
-
-def _expect_life(writer: asyncio.StreamWriter) -> None:
-    sock = writer.get_extra_info("socket")
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _LIVENESS.items():
-        sock.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,0 +1,15 @@
+"""Text from elsewhere, as it may stand in a line of ours."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["printable"]
+
+_LONGEST: Final = 100
+
+
+def printable(text: str) -> str:
+    """The text on one line of at most 100 characters: what can't be printed is escaped, what is too long cut."""
+    shown = text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 3] + "..."

@@ -1,0 +1,44 @@
+"""What is set on sockets, and said of hosts and ports."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+from typing import Final
+
+from edgepeer.processes import os_reason
+
+__all__ = ["expect_life", "is_loopback", "listen_reason"]
+
+_LIVENESS: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+_REASONS: Final = {
+    errno.EADDRINUSE: "port is already in use; choose another, or 0 for any free one",
+    errno.EADDRNOTAVAIL: "not an address of this machine",
+    errno.EACCES: "not allowed to listen there; choose a port of 1024 or more",
+}
+
+
+def expect_life(sock: socket.socket) -> None:
+    """Let a TCP connection break when its other end has been silent, to the kernel's probes too, for half a minute."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _LIVENESS.items():
+        if (option := getattr(socket, name, None)) is not None:  # Linux has all four
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach that host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listen_reason(error: OSError | UnicodeError) -> str:
+    """Why nobody can listen there, and what to do."""
+    if isinstance(error, UnicodeError):
+        return "not a host name"
+    if isinstance(error, socket.gaierror):
+        return "host name not found"
+    return _REASONS.get(error.errno or 0) or os_reason(error)
