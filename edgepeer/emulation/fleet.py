@@ -24,6 +24,7 @@ from edgepeer.following.result import JobResult
 from edgepeer.processes import dies_with_parent
 from edgepeer.settings import EmulateSettings
 from edgepeer.settings.model import MAX_MEMORY
+from edgepeer.training.naming import parse_function
 from edgepeer.training.sizes import available_memory
 
 __all__ = ["Fleet", "peer_names"]
@@ -148,8 +149,8 @@ class Fleet:
         if settings.soft_errors:
             arguments += ["--soft-errors", settings.soft_errors]
         arguments += ["--config", os.devnull]  # what the user has configured is meant for peers of his own
-        if ":" in settings.model:
-            arguments += ["--models", settings.model.partition(":")[0].partition(".")[0]]
+        if (function := parse_function(settings.model)) is not None:
+            arguments += ["--models", function.package]
         if settings.data_dir is not None:
             arguments += ["--data-dir", str(settings.data_dir.absolute())]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("EDGEPEER_")}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from edgepeer.errors import ConfigError, JobError
 from edgepeer.settings import JobSettings
 from edgepeer.topology.view import MAX_FANOUT
+from edgepeer.training.naming import parse_dataset, parse_function
 from edgepeer.wire.protocols import ProtocolName
 
 if TYPE_CHECKING:
@@ -142,11 +143,13 @@ def _form(job: Job, fleet: OwnFleet | None) -> Form | None:
     from edgepeer.training.form import Form
     from edgepeer.training.losses import form_of
 
-    if job.dataset == "mnist" and job.loss in ("auto", "crossentropy"):
+    named = parse_dataset(job.dataset)
+    assert named is not None, "has been checked"
+    if named.kind == "mnist" and job.loss in ("auto", "crossentropy"):
         return Form(input_shape=(28, 28), outputs=10, loss="crossentropy", name=job.dataset)
-    if job.dataset == "digits":
+    if named.kind == "digits":
         return form_of(load_dataset(job.dataset), job.loss)
-    if fleet is not None and not job.dataset.startswith("local:"):
+    if fleet is not None and named.kind != "local":
         return form_of(load_dataset(job.dataset, data_dir=fleet.data_dir), job.loss)
     return None
 
@@ -162,9 +165,7 @@ def _check_model(settings: JobSettings) -> None:
         )
     if config is not None:
         return
-    if ":" in model and not all(
-        part.isidentifier() for part in [*model.partition(":")[0].split("."), model.partition(":")[2]]
-    ):
+    if ":" in model and parse_function(model) is None:
         raise ConfigError(f"model = {model}: must name a function of a module, as in package.module:function")
     if ":" not in model and model not in builtin_names():
         raise ConfigError(f"model = {model}: unknown, must be one of {', '.join(builtin_names())}, or package:function")
@@ -174,15 +175,11 @@ def _check_model(settings: JobSettings) -> None:
 
 def _check_dataset(settings: JobSettings, fleet: OwnFleet | None) -> None:
     name = settings.dataset
-    kind, _, path = name.partition(":")
-    if kind not in ("npz", "local") and name.endswith(".npz"):
-        path = name
-    elif name in ("digits", "mnist"):
-        path = ""
-    elif kind not in ("npz", "local") or not path:
+    named = parse_dataset(name)
+    if named is None:
         raise ConfigError(f"dataset = {name}: unknown, must be digits, mnist, npz:PATH or local:PATH")
     if fleet is not None:  # its peers see the files that we see; those of others may not
-        _check_files(name, path, fleet.data_dir)
+        _check_files(name, named.path, fleet.data_dir)
 
 
 def _check_files(name: str, path: str, directory: Path | None) -> None:

@@ -17,6 +17,7 @@ from edgepeer.peer.api import Peer
 from edgepeer.settings import JobSettings
 from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
 from edgepeer.training.job import Job
+from edgepeer.training.naming import parse_function
 from edgepeer.training.saved import check_target, save_model
 from edgepeer.training.split.part import Part
 from edgepeer.training.split.whole import whole_model
@@ -42,7 +43,8 @@ class ModelSaver:
 
     def __init__(self, settings: JobSettings) -> None:
         self._path = settings.save
-        self._packages = [settings.model.partition(":")[0].partition(".")[0]] if ":" in settings.model else []
+        function = parse_function(settings.model)
+        self._packages = [function.package] if function is not None else []
         self.saved: Path | None = None
         """The file, once it is there."""
         self.error = ""

@@ -7,6 +7,7 @@ from typing import Final
 from edgepeer.coding.spec import CodeSpec, parse_code
 from edgepeer.coding.wait import parse_wait
 from edgepeer.errors import ConfigError
+from edgepeer.training.naming import parse_dataset
 from edgepeer.wire.protocols import ProtocolName
 
 __all__ = ["MAX_COPIES", "choose_code"]
@@ -33,7 +34,7 @@ def choose_code(code: str, wait: str, *, dataset: str, protocol: ProtocolName = 
         raise ConfigError(f"code = {code}: {most} is more than {MAX_COPIES}, the most that jobs may ask for")
     if protocol != "ft-tree":
         raise ConfigError(f"code = {code}: rounds of protocol {protocol} can't be coded; use protocol ft-tree")
-    if dataset.startswith("local:"):
+    if (named := parse_dataset(dataset)) is not None and named.kind == "local":
         raise ConfigError(
             f"code = {code}: several peers must have the same data, and dataset {dataset} is each device's own; use "
             "npz:PATH, a file that all devices have"

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from edgepeer.errors import DataError, ModelError
 from edgepeer.training.idx import read_idx
+from edgepeer.training.naming import parse_dataset
 from edgepeer.training.npz import read_npz
 from edgepeer.training.seeded import permutation
 
@@ -76,16 +77,14 @@ def load_dataset(name: str, *, data_dir: Path | None = None) -> Dataset:
     Raises:
         DataError: the data can't be found, read or used; the text says what to do.
     """
-    if name == "digits":
+    named = parse_dataset(name)
+    if named is None:
+        raise DataError(f"dataset {name!r}: unknown; there are digits, mnist, npz:PATH and local:PATH")
+    if named.kind == "digits":
         return _digits()
-    if name == "mnist":
+    if named.kind == "mnist":
         return _mnist(data_dir)
-    kind, colon, path = name.partition(":")
-    if colon and kind in ("npz", "local") and path:
-        return _npz(name, path, data_dir, local=kind == "local")
-    if name.endswith(".npz"):
-        return _npz(name, name, data_dir, local=False)
-    raise DataError(f"dataset {name!r}: unknown; there are digits, mnist, npz:PATH and local:PATH")
+    return _npz(name, named.path, data_dir, local=named.kind == "local")
 
 
 def _digits() -> Dataset:

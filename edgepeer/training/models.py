@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from edgepeer.errors import ModelError
 from edgepeer.training.form import Form
 from edgepeer.training.keras_setup import load_keras
+from edgepeer.training.naming import parse_function
 
 __all__ = ["DENSE_NETWORKS", "DenseNetwork", "builtin_names", "first_line", "keras_model"]
 
@@ -131,11 +132,11 @@ def _from_package(keras: Any, name: str, form: Form, allowed: Collection[str]) -
 
 
 def _find_function(name: str, allowed: Collection[str]) -> Callable[..., Any]:
-    module_name, _, path = name.partition(":")
-    package = module_name.partition(".")[0]
-    if not path.isidentifier():
+    named = parse_function(name)
+    if named is None:
         # Whatever a module has imported hangs below it, os.abort too.
         raise ModelError(f"model {name}: must name a function of the module itself, as in package.module:function")
+    module_name, path, package = named.module, named.function, named.package
     if package not in allowed:
         raise ModelError(
             f"model {name}: this device lets jobs name functions of {', '.join(sorted(allowed)) or 'no package'}; "

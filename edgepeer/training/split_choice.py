@@ -11,6 +11,7 @@ from edgepeer.coding.wait import parse_wait
 from edgepeer.errors import ConfigError
 from edgepeer.training.form import Form
 from edgepeer.training.job import Job
+from edgepeer.training.naming import parse_dataset
 from edgepeer.training.split.dense import check_training, dense_network
 from edgepeer.training.split.named import parse_split
 from edgepeer.training.split.network import Network
@@ -63,7 +64,7 @@ def check_split(job: Job, peers: int | None = None) -> Split | None:
             f"code = {job.code}: gradients aren't sent in a split job, so there is none to code; take none"
         )
     split_rounds_code(job.wait)
-    if job.dataset.startswith("local:"):
+    if (named := parse_dataset(job.dataset)) is not None and named.kind == "local":
         raise ConfigError(
             f"split = {job.split}: all peers need the same samples, and dataset {job.dataset} is each device's own; "
             "use npz:PATH, a file that all devices have"
