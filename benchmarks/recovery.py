@@ -207,13 +207,13 @@ class Bench:
             pause_s = PAUSE_S if when == "mid-round" else 0.0
             await asyncio.sleep(max(0.0, ended + pause_s - time.monotonic() + self._random.uniform(0, clean_s)))
         began = time.monotonic()
-        await asyncio.gather(*(arena.network.cut(*way) for way in ways))
+        await arena.network.cut(*ways)
         cut_at = time.monotonic()
         await arena.until(lambda: bool(arena.begun_since(cut_at)))
         next_one = min(arena.begun_since(cut_at))
         await arena.over(next_one + later)
-        dropped = [await arena.network.dropped(*way) for way in ways]
-        await asyncio.gather(*(arena.network.heal(*way) for way in ways))
+        healed = await arena.network.heal(*ways)
+        dropped = [healed.get(way, 0) for way in ways]
         if faults == _ONE_WAY:
             dropped *= 2
         if not all(there + back for there, back in zip(dropped[::2], dropped[1::2], strict=True)):

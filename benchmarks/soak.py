@@ -175,10 +175,10 @@ class Soak:
     async def _cut(self, ways: Iterable[tuple[str, str]], lasts_s: float) -> None:
         ways = list(ways)
         self._cuts.update(ways)
-        await asyncio.gather(*(self._arena.network.cut(*way) for way in ways))
+        await self._arena.network.cut(*ways)
         await asyncio.sleep(lasts_s)
         self._cuts.subtract(ways)
-        await asyncio.gather(*(self._arena.network.heal(*way) for way in ways if not self._cuts[way]))
+        await self._arena.network.heal(*(way for way in ways if not self._cuts[way]))
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from edgepeer.emulation.faults.scene import Scene
-from edgepeer.emulation.network.base import Mode
+from edgepeer.emulation.network.base import Mode, Way
 from edgepeer.topology.view import Member, View
 
 __all__ = ["DEADLINE_S", "NAMES", "Crew", "Memory", "crew", "scene_of", "until"]
@@ -38,44 +38,27 @@ class Memory:
     def prefix(self, name: str) -> list[str]:
         raise AssertionError("faults start no process in the network")
 
-    def broker_address(self) -> str:
-        raise AssertionError("faults have no use for addresses")
-
-    def broker_prefix(self) -> list[str]:
-        raise AssertionError("faults start no process in the network")
-
     async def reach(self, name: str, host: str, port: int) -> tuple[str, int]:
         raise AssertionError("faults start no process in the network")
 
     async def shape(self, name: str, *, rate_bits_per_s: float | None, delay_s: float) -> None:
         raise AssertionError("faults shape no links")
 
-    async def cut(self, source: str, target: str) -> None:
-        self.history.append(("cut", source, target))
+    async def cut(self, *ways: Way) -> None:
+        for way in ways:
+            self.history.append(("cut", *way))
         if not self.deaf:
-            self.in_force.add((source, target))
+            self.in_force.update(ways)
 
-    async def heal(self, source: str, target: str) -> None:
-        self.history.append(("heal", source, target))
-        self.in_force.discard((source, target))
+    async def heal(self, *ways: Way) -> dict[Way, int]:
+        dropped = {way: self.counts.get(way, 0) for way in ways if way in self.in_force}
+        for way in ways:
+            self.history.append(("heal", *way))
+        self.in_force.difference_update(ways)
+        return dropped
 
-    async def dropped(self, source: str, target: str) -> int:
-        return self.counts.get((source, target), 0)
-
-    async def rules(self) -> list[tuple[str, str]]:
-        return sorted(pair for pair in self.in_force if "broker" not in pair)
-
-    async def cut_broker(self, name: str) -> None:
-        await self.cut(name, "broker")
-
-    async def heal_broker(self, name: str) -> None:
-        await self.heal(name, "broker")
-
-    async def dropped_broker(self, name: str) -> int:
-        return await self.dropped(name, "broker")
-
-    async def broker_rules(self) -> list[str]:
-        return sorted(source for source, target in self.in_force if target == "broker")
+    async def cuts(self) -> dict[Way, int]:
+        return {way: self.counts.get(way, 0) for way in sorted(self.in_force)}
 
 
 class Crew:

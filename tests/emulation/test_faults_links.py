@@ -23,8 +23,8 @@ def rules_of(kind: str, text: str) -> tuple[str, set[str]]:
     """What the fault is called, and what it forbids."""
     scene = scene_of()
     link = LinkFault(fault(kind, text), scene, CutBook(scene))
-    assert len(set(link.pairs)) == len(link.pairs)
-    return link.target, {f"{source[1:]}>{target[1:]}" for source, target in link.pairs}
+    assert len(set(link.ways)) == len(link.ways)
+    return link.target, {f"{source[1:]}>{target[1:]}" for source, target in link.ways}
 
 
 def test_what_is_cut() -> None:
@@ -131,8 +131,8 @@ async def test_what_two_faults_cut_is_healed_with_the_second() -> None:
     await one.lift()
     assert one.confirmed["dropped"] == {"p03>p01": 6}
     assert ("p03", "p01") in network.in_force
-    assert ("p03", "p01") in book.pairs
+    assert ("p03", "p01") in book.ways
     await other.lift()
     assert other.confirmed["dropped"]["p03>p01"] == 2
     assert network.in_force == set()
-    assert book.pairs == frozenset()
+    assert book.ways == frozenset()

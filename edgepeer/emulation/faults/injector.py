@@ -217,7 +217,7 @@ class Injector:
         self._progress.note(f"{when}, {now.second:.1f} s: {line}")
         active = [self._records[at] for at in self._running]
         self._progress.marks = Marks(
-            cut=self._book.pairs,
+            cut=self._book.ways,
             killed=frozenset(record.target for record in self._killed.values()),
             paused=frozenset(record.target for record in active if isinstance(record.fault, Pause)),
             slow=frozenset(record.target for record in active if isinstance(record.fault, Slow)),

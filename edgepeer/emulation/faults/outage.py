@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from edgepeer.emulation.faults.scene import BROKER_NAME, BrokerControl, Scene, Unconfirmed
+from edgepeer.emulation.faults.scene import BrokerControl, Scene, Unconfirmed
+from edgepeer.emulation.network.base import BROKER
 
 __all__ = ["OutageFault"]
 
@@ -15,7 +16,7 @@ _ANSWER_S: Final = 5.0
 class OutageFault:
     """Nobody listens on the broker's port for a while."""
 
-    target = BROKER_NAME
+    target = BROKER
 
     def __init__(self, scene: Scene) -> None:
         assert scene.broker is not None, "the plan has no outage of a broker that is not ours"

@@ -6,18 +6,16 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
-from edgepeer.emulation.faults.kinds import BROKER, Who
+from edgepeer.emulation.faults.kinds import Who
 from edgepeer.emulation.faults.texts import show
-from edgepeer.emulation.network.base import EmulatedNetwork
+from edgepeer.emulation.network.base import BROKER, EmulatedNetwork
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
 
-__all__ = ["BROKER_NAME", "BrokerControl", "FleetControl", "Scene", "Unconfirmed"]
-
-BROKER_NAME: Final = "broker"
+__all__ = ["BrokerControl", "FleetControl", "Scene", "Unconfirmed"]
 
 
 class Unconfirmed(Exception):
@@ -77,8 +75,8 @@ class Scene:
         Raises:
             Unconfirmed: there is nobody at that place of the tree.
         """
-        if who == BROKER:
-            return BROKER_NAME
+        if who.by == "broker":
+            return BROKER
         if who.by == "number":
             return self.fleet.names[who.index]
         view = self.view()

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, TypeAlias
 
 from edgepeer.errors import ConfigError
 
-__all__ = ["EmulatedNetwork", "Link", "Mode"]
+__all__ = ["BROKER", "EmulatedNetwork", "Link", "Mode", "Way"]
 
 Mode = Literal["namespaces", "loopback", "none"]
 """What keeps the peers apart: a network namespace each, an address each on one loopback, or nothing."""
+
+Way: TypeAlias = tuple[str, str]
+"""From which peer to which; or from a peer to BROKER, which stands for both directions between the two."""
+
+BROKER: Final = "broker"
 
 _RATE_UNITS: Final = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _DELAY_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -82,37 +87,21 @@ class EmulatedNetwork(Protocol):
         Connections are accepted inside the network and carried outside by this process. Cuts apply to them.
         """
 
-    async def cut(self, source: str, target: str) -> None:
+    async def cut(self, *ways: Way) -> None:
         """From now on nothing gets from source to target; the other direction is left alone. Idempotent.
 
         Raises:
             ConfigError: there is no firewall here.
         """
 
-    async def heal(self, source: str, target: str) -> None:
-        """Undo `cut`. Idempotent."""
+    async def heal(self, *ways: Way) -> dict[Way, int]:
+        """Undo cuts. Idempotent.
 
-    async def dropped(self, source: str, target: str) -> int:
-        """Packets that the cut has dropped, as the kernel counts them; once healed, until then; 0 without a cut."""
-
-    async def rules(self) -> list[tuple[str, str]]:
-        """The cuts between peers that the kernel says are in force, as (source, target), sorted."""
-
-    async def cut_broker(self, name: str) -> None:
-        """From now on nothing passes between that peer and the broker, either way. Idempotent.
-
-        Raises:
-            ConfigError: there is no firewall here.
+        Returns: packets that each of them has dropped, of those that were in force.
         """
 
-    async def heal_broker(self, name: str) -> None:
-        """Undo `cut_broker`. Idempotent."""
-
-    async def dropped_broker(self, name: str) -> int:
-        """As `dropped`, for both directions between that peer and the broker."""
-
-    async def broker_rules(self) -> list[str]:
-        """The peers that the kernel says are cut off from the broker, sorted."""
+    async def cuts(self) -> dict[Way, int]:
+        """The cuts that the kernel says are in force, with the packets that each has dropped. One question for all."""
 
     async def shape(self, name: str, *, rate_bits_per_s: float | None, delay_s: float) -> None:
         """Change that peer's link (see Link) from now on; connections stay.

@@ -17,8 +17,8 @@ from edgepeer.processes import dies_with_parent
 
 __all__ = ["MESSAGE_BYTES", "HubProcess", "Refused"]
 
-MESSAGE_BYTES: Final = 128 << 10
-"""The longest request or answer."""
+MESSAGE_BYTES: Final = 192 << 10
+"""The longest request or answer: every peer of 64 cut off from every other."""
 _ANSWER_S: Final = 30.0
 _END_S: Final = 5.0
 

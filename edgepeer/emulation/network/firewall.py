@@ -7,6 +7,7 @@ namespace shows the rules.
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
 from typing import Any, Final, Literal, NamedTuple
 
 __all__ = ["Cut", "Firewall"]
@@ -52,8 +53,7 @@ class Firewall:
         from pyroute2.nftables.main import NFTables
 
         self._nft: Any = NFTables(nfgen_family=_FAMILIES[family])
-        self._handles: dict[Cut, int] = {}
-        self._taken: dict[str, int] = {}
+        self._made: set[Cut] = set()
         self._nft.table("add", name=_TABLE)
         self._nft.chain("add", table=_TABLE, name=_CHAIN)
         if family == "bridge":
@@ -62,68 +62,85 @@ class Firewall:
             self._add_hook(hook, hook)
             self._nft.rule("add", table=_TABLE, chain=hook, expressions=[[_verdict(_JUMP, NFTA_VERDICT_CHAIN=_CHAIN)]])
 
-    def add(self, cut: Cut) -> None:
-        """Drop from now on, if that is not so already."""
-        if cut in self._handles:
-            return
-        rule = [_load("meta", key=_META_PROTOCOL), _equals(_ETHERTYPE_IPV4)]
-        for address, offset in ((cut.source, _SOURCE_OFFSET), (cut.target, _TARGET_OFFSET)):
-            if address:
-                rule.append(_load("payload", base=_NETWORK_HEADER, offset=offset, len=_ADDRESS_BYTES))
-                rule.append(_equals(socket.inet_aton(address)))
-        rule += [_expression("counter", bytes=0, packets=0), _verdict(_DROP)]
-        self._nft.rule("add", table=_TABLE, chain=_CHAIN, expressions=[rule])
-        self._handles[cut] = max(self._rules())  # they are numbered as they come
+    def add(self, cuts: Iterable[Cut]) -> None:
+        """Drop these from now on, if that is not so already."""
+        for cut in cuts:
+            if cut in self._made:
+                continue
+            rule = [_load("meta", key=_META_PROTOCOL), _equals(_ETHERTYPE_IPV4)]
+            for address, offset in ((cut.source, _SOURCE_OFFSET), (cut.target, _TARGET_OFFSET)):
+                if address:
+                    rule.append(_load("payload", base=_NETWORK_HEADER, offset=offset, len=_ADDRESS_BYTES))
+                    rule.append(_equals(socket.inet_aton(address)))
+            rule += [_expression("counter", bytes=0, packets=0), _verdict(_DROP)]
+            self._nft.rule("add", table=_TABLE, chain=_CHAIN, expressions=[rule])
+            self._made.add(cut)
 
-    def remove(self, cut: Cut) -> int | None:
-        """Drop no longer. Returns: how many packets the cut has dropped; None if there is none."""
-        handle = self._handles.pop(cut, None)
-        if handle is None:
-            return None
-        _, packets = _read(self._rules()[handle])
-        self._nft.rule("del", table=_TABLE, chain=_CHAIN, handle=handle)
-        return packets
+    def remove(self, cuts: Iterable[Cut]) -> dict[Cut, int]:
+        """Drop these no longer. Returns: how many packets each has dropped, of those that the kernel had in force."""
+        wanted, dropped = set(cuts), {}
+        for rule in self._rules(_CHAIN):
+            cut, packets = _read_cut(rule)
+            if cut in wanted:
+                self._delete(_CHAIN, rule)
+                dropped[cut] = packets
+        self._made -= wanted
+        return dropped
 
     def cuts(self) -> dict[Cut, int]:
         """The cuts that the kernel has in force, with the packets that each has dropped."""
-        return dict(map(_read, self._rules().values()))
+        return dict(map(_read_cut, self._rules(_CHAIN)))
 
     def take(self, device: str) -> None:
         """Keep the bridge from seeing what comes in by that port: somebody else looks after it. Not twice."""
-        rule = [
-            _load("meta", key=_META_INPUT_NAME),
-            _equals(device.encode().ljust(_NAME_BYTES, b"\0")),
-            _verdict(_DROP),
-        ]
+        rule = [_load("meta", key=_META_INPUT_NAME), _equals(_device_name(device)), _verdict(_DROP)]
         self._nft.rule("add", table=_TABLE, chain=_TAKEN, expressions=[rule])
-        self._taken[device] = max(self._rules(_TAKEN))
 
     def give_back(self, device: str) -> None:
         """Undo `take`."""
-        self._nft.rule("del", table=_TABLE, chain=_TAKEN, handle=self._taken.pop(device))
+        for rule in self._rules(_TAKEN):
+            if _device_name(device) in map(_compared, _expressions(rule)):
+                self._delete(_TAKEN, rule)
 
     def _add_hook(self, chain: str, hook: str) -> None:
         self._nft.chain("add", table=_TABLE, name=chain, hook=hook, type="filter", priority=_PRIORITY, policy=_ACCEPT)
 
-    def _rules(self, chain: str = _CHAIN) -> dict[int, Any]:
-        """The rules that the kernel has in a chain, by handle. They are decoded where they are read."""
-        rules = (rule for rule in self._nft.get_rules() if rule.get_attr("NFTA_RULE_CHAIN") == chain)
-        return {rule.get_attr("NFTA_RULE_HANDLE"): rule for rule in rules}
+    def _delete(self, chain: str, rule: Any) -> None:
+        self._nft.rule("del", table=_TABLE, chain=chain, handle=rule.get_attr("NFTA_RULE_HANDLE"))
+
+    def _rules(self, chain: str) -> list[Any]:
+        """The rules that the kernel has in a chain. They are decoded where they are read."""
+        return [rule for rule in self._nft.get_rules() if rule.get_attr("NFTA_RULE_CHAIN") == chain]
 
 
-def _read(rule: Any) -> tuple[Cut, int]:
+def _read_cut(rule: Any) -> tuple[Cut, int]:
     """Which cut a rule makes, and how many packets it has dropped."""
     addresses = {_SOURCE_OFFSET: "", _TARGET_OFFSET: ""}
     offset, packets = 0, 0
-    for expression in rule.get_attr("NFTA_RULE_EXPRESSIONS"):
+    for expression in _expressions(rule):
         name, data = expression.get_attr("NFTA_EXPR_NAME"), expression.get_attr("NFTA_EXPR_DATA")
         if name == "payload":
             offset = data.get_attr("NFTA_PAYLOAD_OFFSET")
         elif name == "cmp" and offset in addresses:
-            addresses[offset] = socket.inet_ntoa(data.get_attr("NFTA_CMP_DATA").get_attr("NFTA_DATA_VALUE"))
+            addresses[offset] = socket.inet_ntoa(_compared(expression))
         elif name == "counter":
             packets = data.get_attr("NFTA_COUNTER_PACKETS")
     return Cut(addresses[_SOURCE_OFFSET], addresses[_TARGET_OFFSET]), packets
+
+
+def _expressions(rule: Any) -> Any:
+    return rule.get_attr("NFTA_RULE_EXPRESSIONS")
+
+
+def _compared(expression: Any) -> bytes:
+    """What an expression compares with; empty where it does something else."""
+    if expression.get_attr("NFTA_EXPR_NAME") != "cmp":
+        return b""
+    return bytes(expression.get_attr("NFTA_EXPR_DATA").get_attr("NFTA_CMP_DATA").get_attr("NFTA_DATA_VALUE"))
+
+
+def _device_name(device: str) -> bytes:
+    return device.encode().ljust(_NAME_BYTES, b"\0")
 
 
 def _expression(kind: str, **fields: object) -> Any:

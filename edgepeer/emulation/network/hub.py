@@ -14,7 +14,7 @@ import select
 import socket
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -111,17 +111,17 @@ class Hub:
         assert self._lan is not None
         self._lan.shape(self._ports[peer], Link(rate_bits_per_s=rate_bits_per_s, delay_s=delay_s))
 
-    def cut(self, source: str, target: str) -> None:
+    def cut(self, cuts: Sequence[tuple[str, str]]) -> None:
         """Let nothing through from one address to the other."""
-        self._wall().add(Cut(source, target))
+        self._wall().add(Cut(*cut) for cut in cuts)
 
-    def heal(self, source: str, target: str) -> int | None:
-        """Undo a cut; the packets that it has dropped, None if there is none."""
-        return self._wall().remove(Cut(source, target))
+    def heal(self, cuts: Sequence[tuple[str, str]]) -> list[tuple[str, str, int]]:
+        """Undo cuts. Returns those of them that were in force, as `cuts` does."""
+        return _told(self._wall().remove(Cut(*cut) for cut in cuts))
 
     def cuts(self) -> list[tuple[str, str, int]]:
         """All cuts: source, target, packets dropped."""
-        return [(*cut, packets) for cut, packets in self._wall().cuts().items()]
+        return _told(self._wall().cuts())
 
     def listen(self) -> int:
         """Send a socket that listens in the network; its port."""
@@ -139,6 +139,10 @@ class Hub:
     def _delay(self, port: Port, seconds: float) -> None:
         assert self._lines is not None
         self._lines.set_delay(port, seconds)
+
+
+def _told(cuts: Mapping[Cut, int]) -> list[tuple[str, str, int]]:
+    return [(*cut, packets) for cut, packets in cuts.items()]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgepeer.emulation.network.base import Mode
+from edgepeer.emulation.network.base import Mode, Way
 from edgepeer.errors import ConfigError
 
 __all__ = ["PlainNetwork"]
@@ -42,39 +42,21 @@ class PlainNetwork:
         self._check(name)
         return host, port
 
-    async def cut(self, source: str, target: str) -> None:
+    async def cut(self, *ways: Way) -> None:
         raise self._unable()
 
-    async def heal(self, source: str, target: str) -> None:
-        self._check(source, target)
+    async def heal(self, *ways: Way) -> dict[Way, int]:
+        return {}
 
-    async def dropped(self, source: str, target: str) -> int:
-        self._check(source, target)
-        return 0
-
-    async def rules(self) -> list[tuple[str, str]]:
-        return []
-
-    async def cut_broker(self, name: str) -> None:
-        raise self._unable()
-
-    async def heal_broker(self, name: str) -> None:
-        self._check(name)
-
-    async def dropped_broker(self, name: str) -> int:
-        self._check(name)
-        return 0
-
-    async def broker_rules(self) -> list[str]:
-        return []
+    async def cuts(self) -> dict[Way, int]:
+        return {}
 
     async def shape(self, name: str, *, rate_bits_per_s: float | None, delay_s: float) -> None:
         raise self._unable()
 
-    def _check(self, *names: str) -> None:
-        for name in names:
-            if name not in self._names:
-                raise KeyError(name)
+    def _check(self, name: str) -> None:
+        if name not in self._names:
+            raise KeyError(name)
 
     def _unable(self) -> ConfigError:
         return ConfigError(f"link faults need network namespaces or a loopback of their own: {self._reason}")

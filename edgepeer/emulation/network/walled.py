@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from edgepeer.emulation.network.base import Link, Mode
+from edgepeer.emulation.network.base import BROKER, Link, Mode, Way
 from edgepeer.emulation.network.control import HubProcess, Refused
 from edgepeer.emulation.network.gateway import Gateway
 from edgepeer.errors import ConfigError, EdgepeerError
 
 __all__ = ["Place", "WalledNetwork"]
 
-_Cut = tuple[str, str]
+_Addresses = tuple[str, str]
+"""From which address to which; empty: any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ class Place:
     prefix: tuple[str, ...]
     broker: str
     """The address at which it finds a broker that is outside."""
-    broker_cuts: tuple[_Cut, ...]
+    broker_cuts: tuple[_Addresses, ...]
     """Between which addresses nothing must get through to put that broker out of its reach."""
 
 
@@ -45,8 +46,6 @@ class WalledNetwork:
         self._hub = hub
         self._places = places
         self._broker = broker
-        self._healed: dict[_Cut, int] = {}
-        """What cuts that are no more have dropped."""
         self._gateways: dict[tuple[str, int], int] = {}
         """By broker outside: the port inside."""
         self._stack = AsyncExitStack()
@@ -77,34 +76,18 @@ class WalledNetwork:
             self._gateways[host, port] = inside
         return place.broker, self._gateways[host, port]
 
-    async def cut(self, source: str, target: str) -> None:
-        await self._cut((self.address(source), self.address(target)))
+    async def cut(self, *ways: Way) -> None:
+        await self._ask("cut", cuts=[cut for way in ways for cut in self._between(way)])
 
-    async def heal(self, source: str, target: str) -> None:
-        await self._heal((self.address(source), self.address(target)))
+    async def heal(self, *ways: Way) -> dict[Way, int]:
+        healed = await self._ask("heal", cuts=[cut for way in ways for cut in self._between(way)])
+        return self._counted(ways, healed)
 
-    async def dropped(self, source: str, target: str) -> int:
-        return await self._dropped((self.address(source), self.address(target)))
-
-    async def rules(self) -> list[tuple[str, str]]:
+    async def cuts(self) -> dict[Way, int]:
+        told = await self._ask("cuts")
         names = {place.address: name for name, place in self._places.items()}
-        cuts = await self._cuts()
-        return sorted((names[source], names[target]) for source, target in cuts if source in names and target in names)
-
-    async def cut_broker(self, name: str) -> None:
-        for cut in self._places[name].broker_cuts:
-            await self._cut(cut)
-
-    async def heal_broker(self, name: str) -> None:
-        for cut in self._places[name].broker_cuts:
-            await self._heal(cut)
-
-    async def dropped_broker(self, name: str) -> int:
-        return sum([await self._dropped(cut) for cut in self._places[name].broker_cuts])
-
-    async def broker_rules(self) -> list[str]:
-        cuts = await self._cuts()
-        return sorted(name for name, place in self._places.items() if cuts.keys() >= set(place.broker_cuts))
+        cut = [(names[source], names[target]) for source, target, _ in told if source in names and target in names]
+        return self._counted([*sorted(cut), *((name, BROKER) for name in sorted(self._places))], told)
 
     async def shape(self, name: str, *, rate_bits_per_s: float | None, delay_s: float) -> None:
         address = self.address(name)
@@ -116,25 +99,21 @@ class WalledNetwork:
         except Refused as error:
             raise ConfigError(f"link of {name}: {error}") from None
 
-    async def _cut(self, cut: _Cut) -> None:
-        self._healed.pop(cut, None)
-        await self._ask("cut", cut)
+    def _between(self, way: Way) -> tuple[_Addresses, ...]:
+        source, target = way
+        if target == BROKER:
+            return self._places[source].broker_cuts
+        return ((self.address(source), self.address(target)),)
 
-    async def _heal(self, cut: _Cut) -> None:
-        packets = await self._ask("heal", cut)
-        if packets is not None:
-            self._healed[cut] = packets
+    def _counted(self, ways: Iterable[Way], told: Iterable[tuple[str, str, int]]) -> dict[Way, int]:
+        """Those of the ways that are cut altogether, with the packets dropped."""
+        packets = {(source, target): count for source, target, count in told}
+        between = {way: self._between(way) for way in ways}
+        cut = [way for way in between if packets.keys() >= set(between[way])]
+        return {way: sum(packets[each] for each in between[way]) for way in cut}
 
-    async def _dropped(self, cut: _Cut) -> int:
-        return (await self._cuts()).get(cut, self._healed.get(cut, 0))
-
-    async def _cuts(self) -> dict[_Cut, int]:
-        rules = await self._hub.ask("cuts")
-        return {(source, target): packets for source, target, packets in rules}
-
-    async def _ask(self, request: str, cut: _Cut) -> Any:
-        source, target = cut
+    async def _ask(self, request: str, **arguments: object) -> Any:
         try:
-            return await self._hub.ask(request, source=source, target=target)
+            return await self._hub.ask(request, **arguments)
         except Refused as error:
-            raise EdgepeerError(f"emulated network: {request} {source or '*'} to {target or '*'}: {error}") from None
+            raise EdgepeerError(f"emulated network: {request}: {error}") from None
