@@ -96,7 +96,17 @@ def test_a_fault_that_comes_late_lasts_as_long_as_asked() -> None:
     assert schedule.due(Instant(3, 0.0)) == []
     assert schedule.due(Instant(9, 1.0)) == [Step(0, lift=False)]
     assert schedule.due(Instant(10, 2.0)) == [Step(1, lift=False)]
+    assert not schedule.over
     assert schedule.due(Instant(11, 2.5)) == [Step(0, lift=True)]
+    assert schedule.over
+
+
+def test_what_lasts_to_the_end_is_not_waited_for() -> None:
+    schedule = Schedule([Pause(peer=A, span=Span("round", 5))])
+    assert not schedule.over
+    assert schedule.due(Instant(9, 1.0)) == [Step(0, lift=False)]
+    assert schedule.over
+    assert Schedule([]).over
 
 
 def test_a_kill_and_a_restart_that_are_both_due() -> None:

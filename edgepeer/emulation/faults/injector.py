@@ -41,7 +41,10 @@ from edgepeer.following.result import JobResult
 
 __all__ = ["Injector"]
 
-_TICK_S: Final = 0.01
+_LOOK_S: Final = 0.01
+"""How often to look while a fault is to come or to go: some rounds are as short."""
+_IDLE_LOOK_S: Final = 0.1
+"""How often otherwise."""
 
 
 class _Running(Protocol):
@@ -70,7 +73,7 @@ class Injector:
         refresh: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`refresh` brings `progress` up to date; called a hundred times a second."""
+        """`refresh` brings `progress` up to date; called up to a hundred times a second."""
         self._faults = tuple(faults)
         self._scene = scene
         self._progress = progress
@@ -118,19 +121,25 @@ class Injector:
                 else:  # may have to wait for traffic, and stands in nobody's way
                     lifting.add(tasks.create_task(self._lift(step.at), name=f"lift {write(self._faults[step.at])}"))
             self._look_for_flips()
-            await asyncio.sleep(_TICK_S)
+            await self._wait(_IDLE_LOOK_S if self._schedule.over else _LOOK_S)
         if lifting:
             await asyncio.wait(lifting)
         for at in list(self._running):
             await self._lift(at)
         while not self._over.is_set():  # the last rounds of those who are behind
             self._refresh()
-            await asyncio.sleep(_TICK_S)
+            await self._wait(_IDLE_LOOK_S)
         self._refresh()
         self._look_for_flips()
         for at, flip in self._flips.items():
             with _confirming(self._faults[at]):
                 flip.settle()
+
+    async def _wait(self, seconds: float) -> None:
+        """So long, or until the job is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._over.wait()
 
     def _has_begun(self) -> bool:
         if self._began is None:

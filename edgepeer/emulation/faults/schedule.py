@@ -85,6 +85,12 @@ class Schedule:
         return now.second >= begun.second + span.length
 
     @property
+    def over(self) -> bool:
+        """Whether nothing is to come any more, nor to go before the job's end."""
+        lasting = (at for at in self._begun if at not in self._over)
+        return not self.waiting and all(self._faults[at].span.length is None for at in lasting)
+
+    @property
     def waiting(self) -> tuple[int, ...]:
         """The faults that have not begun."""
         return tuple(at for at in range(len(self._faults)) if at not in self._begun)
