@@ -20,7 +20,7 @@ from common import positive, show, warn_if_busy, write_json
 
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.following.follow import run_job
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.peer.agent import run_agent
 from edgepeer.peer.driver import Driver
 from edgepeer.settings import PeerSettings
@@ -75,7 +75,7 @@ async def _measure(trainer: str, rounds: int, broker: str, directory: Path) -> l
         lags: list[float] = []
         beating = tasks.create_task(_beat(lags))
         address = BrokerAddress.parse(broker)
-        await run_job(Progress(job, broker=broker), lambda _: None, broker=address, fabric=fabric, timeout=300)
+        await run_job(JobProgress(job, broker=broker), lambda _: None, broker=address, fabric=fabric, timeout=300)
         beating.cancel()
         stop.set()
     return lags

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from fleet import rank_names
 
-from edgepeer.emulation.network import EmulatedNetwork, Link, open_network
+from edgepeer.emulation.network import EmulatedNetwork, LinkShape, open_network
 from edgepeer.errors import ConfigError
 
 __all__ = ["link_name", "shaped_network"]
@@ -20,7 +20,7 @@ __all__ = ["link_name", "shaped_network"]
 def shaped_network(peers: int, link: str) -> Iterator[EmulatedNetwork]:
     """A namespace for each rank of a fleet, with such a link."""
     with asyncio.Runner() as runner:
-        opening = open_network(rank_names(peers), link=Link.parse(link))
+        opening = open_network(rank_names(peers), link=LinkShape.parse(link))
         network = runner.run(opening.__aenter__())
         print(network.description, file=sys.stderr)
         try:
@@ -32,7 +32,7 @@ def shaped_network(peers: int, link: str) -> Iterator[EmulatedNetwork]:
 def link_name(text: str) -> str:
     """Check the name of a link, such as 100mbit,5ms, for argparse."""
     try:
-        Link.parse(text)
+        LinkShape.parse(text)
     except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text

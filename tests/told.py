@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from edgepeer.fabric.documents import PeerReport, Presence, RoundRecord, SoftError, Telemetry
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.peer.round_log import LoggedRound
 from edgepeer.topology.view import Member, View
@@ -54,9 +54,9 @@ class Told:
     def telemetry(self, *records: RoundRecord, job: str = "j1") -> Telemetry:
         return Telemetry(job=job, peer="ash", records=records)
 
-    def running(self) -> Progress:
+    def running(self) -> JobProgress:
         """All peers are in and work."""
-        progress = Progress(self.job, broker="embedded")
+        progress = JobProgress(self.job, broker="embedded")
         for peer in PEERS:
             progress.see_presence(peer, self.presence(peer))
             progress.see_report(self.report(peer, "running", round=0, digest=""))
@@ -76,17 +76,17 @@ class Divided(Told):
         given = {"node": 1, "step": "update 0", "place": "stored", "kind": "flip"} | fields
         return SoftError(round=number, **given)  # type: ignore[arg-type]
 
-    def running(self) -> Progress:
+    def running(self) -> JobProgress:
         progress = super().running()
         for number in range(1, 8):
             progress.see_telemetry(self.telemetry(self.counted(number)))
         return progress
 
-    def see_made(self, progress: Progress, peer: str, number: int, *errors: SoftError) -> None:
+    def see_made(self, progress: JobProgress, peer: str, number: int, *errors: SoftError) -> None:
         """The peer has written down a round in which it has made errors on purpose."""
         progress.see_logged([msgspec.structs.replace(self.logged(peer, self.counted(number)), made=errors)])
 
-    def ended(self, progress: Progress, **of_birch: int) -> JobResult:
+    def ended(self, progress: JobProgress, **of_birch: int) -> JobResult:
         """How the job ended; `of_birch` is what that peer says besides."""
         for number in range(8, 11):
             progress.see_telemetry(self.telemetry(self.counted(number)))

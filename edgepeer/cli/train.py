@@ -29,7 +29,7 @@ def run(settings: TrainSettings) -> int:
     from edgepeer.fabric.address import BrokerAddress
     from edgepeer.following.display import open_display
     from edgepeer.following.follow import run_job
-    from edgepeer.following.progress import Progress
+    from edgepeer.following.progress import JobProgress
     from edgepeer.following.report import prepare_report
     from edgepeer.following.saving import ModelSaver, state_from_fleet
 
@@ -43,7 +43,7 @@ def run(settings: TrainSettings) -> int:
         await saver.save(result, fetch)
 
     wait_for = settings.peers or nodes_of(settings) or 1
-    progress = Progress(make_job(settings, wait_for=wait_for), broker=str(broker))
+    progress = JobProgress(make_job(settings, wait_for=wait_for), broker=str(broker))
     try:
         with open_display() as display:
             result = run_async(

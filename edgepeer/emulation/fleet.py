@@ -12,14 +12,14 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from edgepeer.emulation.faults.kinds import Fault, Flip
+from edgepeer.emulation.faults.kinds import Flip, PlannedFault
 from edgepeer.emulation.faults.texts import write
 from edgepeer.emulation.home import fleet_home
 from edgepeer.emulation.jobs import fanout_of, peers_of
 from edgepeer.emulation.network import EmulatedNetwork
 from edgepeer.errors import JobError
 from edgepeer.fabric.address import BrokerAddress
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.processes import dies_with_parent
 from edgepeer.settings import EmulateSettings
@@ -27,7 +27,7 @@ from edgepeer.settings.model import MAX_MEMORY
 from edgepeer.training.naming import parse_function
 from edgepeer.training.sizes import available_memory
 
-__all__ = ["Fleet", "peer_names"]
+__all__ = ["EmulatedFleet", "peer_names"]
 
 _SELDOM: Final = 100_000
 LEAVE_S: Final = 8.0
@@ -52,7 +52,7 @@ def _absolute(speed: str) -> str:
     return f"trace:{Path(path).absolute()}" if kind == "trace" else speed
 
 
-class Fleet:
+class EmulatedFleet:
     """Peer processes. They end with this context, and with this process.
 
     Each keeps its identity, and whatever else it keeps, in a directory that outlives its process, but not the fleet.
@@ -64,7 +64,11 @@ class Fleet:
     """
 
     def __init__(
-        self, settings: EmulateSettings, network: EmulatedNetwork, broker: BrokerAddress, faults: Sequence[Fault] = ()
+        self,
+        settings: EmulateSettings,
+        network: EmulatedNetwork,
+        broker: BrokerAddress,
+        faults: Sequence[PlannedFault] = (),
     ) -> None:
         self.names = peer_names(peers_of(settings))
         self._settings = settings
@@ -80,7 +84,7 @@ class Fleet:
         self._started = asyncio.Event()
         self._home = Path()
 
-    async def __aenter__(self) -> Fleet:
+    async def __aenter__(self) -> EmulatedFleet:
         self._home = self._stack.enter_context(fleet_home(self._settings.keep))
         try:
             for name in self.names:
@@ -172,7 +176,7 @@ class Fleet:
             )
         self._started.set()
 
-    async def watched(self, following: Coroutine[Any, Any, JobResult], progress: Progress) -> JobResult:
+    async def watched(self, following: Coroutine[Any, Any, JobResult], progress: JobProgress) -> JobResult:
         """Wait for the job's end; a peer process that ends before it is noted.
 
         Raises:

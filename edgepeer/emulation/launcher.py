@@ -7,18 +7,18 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
 
-from edgepeer.emulation.faults.injector import Injector
+from edgepeer.emulation.faults.injector import FaultInjector
 from edgepeer.emulation.faults.plan import plan_of, possible
 from edgepeer.emulation.faults.scene import BrokerControl, Scene
-from edgepeer.emulation.fleet import Fleet, peer_names
+from edgepeer.emulation.fleet import EmulatedFleet, peer_names
 from edgepeer.emulation.jobs import emulated_job
-from edgepeer.emulation.network import Link, open_network
+from edgepeer.emulation.network import LinkShape, open_network
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.mosquitto import Mosquitto
 from edgepeer.following.follow import run_job
 from edgepeer.following.jobs import nodes_of
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.following.round_feed import RoundFeed
 from edgepeer.following.saving import ModelSaver, state_from_files
@@ -39,7 +39,7 @@ class OpenBroker:
     """Stops and starts it; None for one that is not ours."""
 
 
-async def emulate(settings: EmulateSettings, on_update: Callable[[Progress], None], saver: ModelSaver) -> JobResult:
+async def emulate(settings: EmulateSettings, on_update: Callable[[JobProgress], None], saver: ModelSaver) -> JobResult:
     """Run broker, network, peers and job, let the model be saved, and end them all.
 
     Raises:
@@ -49,19 +49,19 @@ async def emulate(settings: EmulateSettings, on_update: Callable[[Progress], Non
     """
     job = emulated_job(settings)
     faults = plan_of(settings)
-    link = None if settings.link is None else Link.parse(settings.link)
+    link = None if settings.link is None else LinkShape.parse(settings.link)
     names = peer_names(job.wait_for)
     async with (
         open_network(names, mode=settings.network, link=link) as network,
         open_broker(settings.broker) as broker,
     ):
-        progress = Progress(job, broker=broker.name)
+        progress = JobProgress(job, broker=broker.name)
         progress.note(f"network: {network.description}")
         if nodes := nodes_of(settings):
             spares = job.wait_for - nodes
             progress.note(f"split {settings.split}: {nodes} nodes, {job.wait_for} peers, {spares or 'none'} to spare")
         faults = possible(faults, network, skip=settings.skip_impossible, note=progress.note)
-        async with Fleet(settings, network, broker.address, faults) as fleet:
+        async with EmulatedFleet(settings, network, broker.address, faults) as fleet:
             paced = settings.device_speed != "none"
             scene = Scene(
                 fleet=fleet,
@@ -71,7 +71,7 @@ async def emulate(settings: EmulateSettings, on_update: Callable[[Progress], Non
                 state_dir=(lambda name: fleet.home(name) / "state") if paced else None,
             )
             with RoundFeed(fleet.home(name) / "rounds.jsonl" for name in names) as feed:
-                injector = Injector(faults, scene, progress, refresh=lambda: progress.see_logged(feed.read()))
+                injector = FaultInjector(faults, scene, progress, refresh=lambda: progress.see_logged(feed.read()))
 
                 async def save(result: JobResult) -> None:
                     homes = [fleet.home(name) / "state" for name in result.done]

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
 
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.following.texts import headline, progress_line, summary
 
@@ -27,7 +27,7 @@ _PICTURE_COLUMNS: Final = 50
 class Display(AbstractContextManager["Display"], Protocol):
     """What shows a job. Open while the job runs; `summarise` comes after that."""
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: JobProgress) -> None:
         """Something may have changed. Cheap: called for every event."""
 
     def summarise(self, result: JobResult) -> None:
@@ -63,7 +63,7 @@ class PlainDisplay(Display):
     ) -> None:
         return None
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: JobProgress) -> None:
         if not self._started:
             self._started = True
             self._print(headline(progress))
@@ -113,7 +113,7 @@ class LiveDisplay(Display):
     ) -> None:
         self._live.stop()
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: JobProgress) -> None:
         from edgepeer.following.panels import job_panel
 
         now = self._clock()

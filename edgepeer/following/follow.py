@@ -21,7 +21,7 @@ from edgepeer.fabric.events import (
 )
 from edgepeer.following.observe import observe, question
 from edgepeer.following.picture import Picture
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import unpack
@@ -36,8 +36,8 @@ _TICK_S: Final = 0.125
 
 
 async def run_job(
-    progress: Progress,
-    on_update: Callable[[Progress], None],
+    progress: JobProgress,
+    on_update: Callable[[JobProgress], None],
     *,
     broker: BrokerAddress,
     fabric: str,
@@ -90,9 +90,9 @@ async def run_job(
 
 
 class Follower:
-    """Feeds a Progress from a client's events and waits for its end."""
+    """Feeds a JobProgress from a client's events and waits for its end."""
 
-    def __init__(self, progress: Progress, on_update: Callable[[Progress], None]) -> None:
+    def __init__(self, progress: JobProgress, on_update: Callable[[JobProgress], None]) -> None:
         self._progress = progress
         self._on_update = on_update
         self._changed = asyncio.Event()

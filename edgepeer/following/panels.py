@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from edgepeer.following.progress import PeerState, Progress
+from edgepeer.following.progress import JobProgress, PeerState
 from edgepeer.following.result import JobResult, Quality
 from edgepeer.following.texts import amount, duration, figure, headline, quality, summary, waiting_line
 from edgepeer.ids import PeerId
@@ -64,7 +64,7 @@ def peer_tree(
     return text
 
 
-def job_panel(progress: Progress, *, elapsed: float, width: int = _SIDE_BY_SIDE_COLUMNS) -> RenderableType:
+def job_panel(progress: JobProgress, *, elapsed: float, width: int = _SIDE_BY_SIDE_COLUMNS) -> RenderableType:
     """All that is known of a running job; `elapsed` seconds since its start, `width` columns to draw on."""
     numbers = Group(_numbers(progress, elapsed), Text(), *_notes(progress))
     body: RenderableType = Group(_tree(progress), Text(), numbers)
@@ -107,7 +107,7 @@ def summary_panel(result: JobResult, *, width: int = _SIDE_BY_SIDE_COLUMNS) -> R
     )
 
 
-def _tree(progress: Progress) -> RenderableType:
+def _tree(progress: JobProgress) -> RenderableType:
     def label(peer: str) -> Text:
         state: str = progress.state(peer)
         glyph, style = _LOOKS[progress.state(peer)]
@@ -137,7 +137,7 @@ def _tree(progress: Progress) -> RenderableType:
     return Group(*parts)
 
 
-def _bar(progress: Progress) -> RenderableType:
+def _bar(progress: JobProgress) -> RenderableType:
     row = Table.grid(padding=(0, 1), expand=True)
     row.add_column(no_wrap=True)
     row.add_column(ratio=1)
@@ -152,7 +152,7 @@ def _bar(progress: Progress) -> RenderableType:
     return row
 
 
-def _numbers(progress: Progress, elapsed: float) -> RenderableType:
+def _numbers(progress: JobProgress, elapsed: float) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="ellipsis", no_wrap=True)
@@ -194,11 +194,11 @@ def _numbers(progress: Progress, elapsed: float) -> RenderableType:
     return table
 
 
-def _notes(progress: Progress) -> list[Text]:
+def _notes(progress: JobProgress) -> list[Text]:
     return [Text(note, "yellow") for note in list(progress.notes)[-_NOTES_SHOWN:]]
 
 
-def _spark(progress: Progress, width: int = 24) -> str:
+def _spark(progress: JobProgress, width: int = 24) -> str:
     """The loss over all rounds so far, as a row of bars of its logarithm."""
     rounds = sorted(progress.records)
     values = [progress.records[number].loss for number in rounds]

@@ -17,13 +17,13 @@ from edgepeer.errors import JobError
 from edgepeer.fabric.documents import PeerReport, Presence, RoundRecord, SoftError, Telemetry
 from edgepeer.following.marks import Marks
 from edgepeer.following.result import JobResult, Quality
-from edgepeer.following.tally import Tally, tally_of
+from edgepeer.following.tally import SoftErrorTally, tally_of
 from edgepeer.ids import generation_order
 from edgepeer.peer.round_log import LoggedRound
 from edgepeer.topology.view import View
 from edgepeer.training.job import Job
 
-__all__ = ["KEPT_ROUNDS", "PeerState", "Progress"]
+__all__ = ["KEPT_ROUNDS", "JobProgress", "PeerState"]
 
 PeerState = Literal["gone", "joined", "starting", "running", "done", "failed"]
 
@@ -35,7 +35,7 @@ KEPT_ROUNDS: Final = 20_000
 _SHARED: Final = 4096
 
 
-class Progress:
+class JobProgress:
     """One job as seen from outside."""
 
     def __init__(self, job: Job, *, broker: str) -> None:
@@ -191,7 +191,7 @@ class Progress:
         return "joined" if report is None else report.state
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> SoftErrorTally:
         """Of a split job, what became of wrong numbers until now."""
         return tally_of(self.reports, self.made, self.last)
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from edgepeer.fabric.documents import PeerReport, RoundRecord, SoftError
 from edgepeer.following.marks import ReportedFault
-from edgepeer.following.tally import Tally, tally_of
+from edgepeer.following.tally import SoftErrorTally, tally_of
 from edgepeer.ids import generation_order
 from edgepeer.training.job import Job
 from edgepeer.training.split.dense import stored_bytes
@@ -148,7 +148,7 @@ class JobResult:
         return sum(self.reports[peer].samples for peer in self.done) / counted
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> SoftErrorTally:
         """Of a split job, what became of wrong numbers."""
         return tally_of(self.reports, self.made, self.records[-1] if self.records else None)
 

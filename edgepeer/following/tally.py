@@ -8,7 +8,7 @@ from typing import Final
 
 from edgepeer.fabric.documents import PeerReport, RoundRecord, SoftError
 
-__all__ = ["COUNTS", "FATES", "Tally", "tally_of"]
+__all__ = ["COUNTS", "FATES", "SoftErrorTally", "tally_of"]
 
 COUNTS: Final[Mapping[str, tuple[str, str]]] = {
     "corrected": ("line corrected", "lines corrected"),
@@ -32,7 +32,7 @@ FATES: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tally:
+class SoftErrorTally:
     """Of a whole job."""
 
     injected: int
@@ -59,7 +59,7 @@ class Tally:
 
 def tally_of(
     reports: Mapping[str, PeerReport], made: Mapping[str, Sequence[SoftError]], last: RoundRecord | None
-) -> Tally:
+) -> SoftErrorTally:
     """Of what peers have reported, what they have written down of their own errors, and the latest round's record."""
     # A peer that was started again reports of its latest life only; its record has both.
     injected = {peer: report.injected for peer, report in reports.items()}
@@ -68,7 +68,7 @@ def tally_of(
     over = {peer: report for peer, report in reports.items() if report.state == "done"}
     # Before the end what has not been found may yet be.
     known = {name: reports if name in ("found", "restored") else over for name in FATES}
-    return Tally(
+    return SoftErrorTally(
         injected=sum(injected.values()),
         fates={name: sum(getattr(report, name) for report in known[name].values()) for name in FATES},
         counts={} if last is None else {name: getattr(last, name) for name in COUNTS},

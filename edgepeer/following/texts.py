@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from statistics import median
 
 from edgepeer.fabric.documents import RoundRecord
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult, Quality, Spread
 from edgepeer.following.tally import FATES
 
@@ -49,7 +49,7 @@ def figure(value: float) -> str:
     return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.4g}"
 
 
-def headline(progress: Progress) -> str:
+def headline(progress: JobProgress) -> str:
     """What is being done."""
     job = progress.job
     model = "a Keras model" if job.model_config else job.model
@@ -70,7 +70,7 @@ def quality(record: RoundRecord) -> str:
     return f"approximate ({record.covered}/{record.chunks} chunks, error {record.error:.3g})"
 
 
-def waiting_line(progress: Progress) -> str:
+def waiting_line(progress: JobProgress) -> str:
     """Before the first round: who is in."""
     wanted = progress.job.wait_for
     inside = len(progress.members)
@@ -80,7 +80,7 @@ def waiting_line(progress: Progress) -> str:
     return f"getting ready: {ready} of {inside} peers"
 
 
-def progress_line(progress: Progress) -> str:
+def progress_line(progress: JobProgress) -> str:
     """Where the job is, in one line of plain ASCII."""
     if progress.round == 0:
         return waiting_line(progress)

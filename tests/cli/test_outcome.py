@@ -10,7 +10,7 @@ import pytest
 from edgepeer.cli.outcome import conclude
 from edgepeer.fabric.documents import PeerReport
 from edgepeer.following.display import PlainDisplay
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.saving import ModelSaver
 from edgepeer.settings import TrainSettings
 from edgepeer.training.job import Job
@@ -29,7 +29,7 @@ from edgepeer.training.job import Job
 def test_a_job_fails_where_peers_could_not_do_it_or_differ(
     digests: tuple[str, ...], code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress = Progress(Job(id="j1", rounds=3, wait_for=2), broker="embedded")
+    progress = JobProgress(Job(id="j1", rounds=3, wait_for=2), broker="embedded")
     for number, digest in enumerate(digests):
         progress.see_report(
             PeerReport(job="j1", peer=f"p{number}", state="done", round=3, digest=digest)

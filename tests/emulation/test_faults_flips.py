@@ -8,11 +8,11 @@ import pytest
 from stage import DEADLINE_S, scene_of
 from told import Divided
 
-from edgepeer.emulation.faults.injector import Injector
+from edgepeer.emulation.faults.injector import FaultInjector
 from edgepeer.emulation.faults.texts import read
 from edgepeer.errors import JobError
 from edgepeer.following.fault_table import fault_table
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.following.texts import summary
 
@@ -23,19 +23,19 @@ def told() -> Divided:
 
 
 @pytest.fixture
-def running(told: Divided) -> Progress:
+def running(told: Divided) -> JobProgress:
     return told.running()
 
 
 class Playing:
     """A split job of ten rounds with flips."""
 
-    def __init__(self, told: Divided, progress: Progress, *flips: str) -> None:
+    def __init__(self, told: Divided, progress: JobProgress, *flips: str) -> None:
         self.told, self.progress = told, progress
         self._ended = asyncio.Event()
         self._seen = asyncio.Event()
         plan = [read("flip", text) for text in flips]
-        self.injector = Injector(plan, scene_of(), progress, refresh=self._seen.set, clock=lambda: 0.0)
+        self.injector = FaultInjector(plan, scene_of(), progress, refresh=self._seen.set, clock=lambda: 0.0)
 
     async def look(self) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -52,7 +52,7 @@ class Playing:
         self._ended.set()
 
 
-async def test_flips_are_confirmed_by_the_peers_own_records(told: Divided, running: Progress) -> None:
+async def test_flips_are_confirmed_by_the_peers_own_records(told: Divided, running: JobProgress) -> None:
     play = Playing(told, running, "1@3", "1@9:kind=nan,place=product")
     following = asyncio.create_task(play.injector.accompany(play.job()))
     await play.look()
@@ -77,7 +77,7 @@ async def test_flips_are_confirmed_by_the_peers_own_records(told: Divided, runni
     assert "cedar's own record, at forward 1" in fault_table(result)
 
 
-async def test_a_flip_that_nobody_has_made_fails_the_run(told: Divided, running: Progress) -> None:
+async def test_a_flip_that_nobody_has_made_fails_the_run(told: Divided, running: JobProgress) -> None:
     play = Playing(told, running, "1@3")
     following = asyncio.create_task(play.injector.accompany(play.job()))
     await play.look()

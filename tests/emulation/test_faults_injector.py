@@ -9,15 +9,15 @@ import pytest
 from stage import DEADLINE_S, Crew, Memory, crew, scene_of, until
 from told import Told
 
-from edgepeer.emulation.faults.injector import Injector
-from edgepeer.emulation.faults.kinds import Fault
+from edgepeer.emulation.faults.injector import FaultInjector
+from edgepeer.emulation.faults.kinds import PlannedFault
 from edgepeer.emulation.faults.proc import state_of
 from edgepeer.emulation.faults.scene import Scene
 from edgepeer.emulation.faults.texts import read
 from edgepeer.errors import JobError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.following.marks import Marks
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
 
 
@@ -31,9 +31,9 @@ class Play:
 
     def __init__(self, told: Told, scene: Scene, *faults: tuple[str, str], clock: Callable[[], float]) -> None:
         self.told = told
-        self.progress = Progress(told.job, broker="")
-        plan: list[Fault] = [read(kind, text) for kind, text in faults]
-        self.injector = Injector(plan, scene, self.progress, refresh=self._refresh, clock=clock)
+        self.progress = JobProgress(told.job, broker="")
+        plan: list[PlannedFault] = [read(kind, text) for kind, text in faults]
+        self.injector = FaultInjector(plan, scene, self.progress, refresh=self._refresh, clock=clock)
         self._refreshed = asyncio.Event()
         self._ended = asyncio.Event()
 

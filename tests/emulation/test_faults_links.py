@@ -7,14 +7,14 @@ import asyncio
 import pytest
 from stage import Memory, scene_of
 
-from edgepeer.emulation.faults.kinds import Cut, Fault, Isolate, Partition
+from edgepeer.emulation.faults.kinds import Cut, Isolate, Partition, PlannedFault
 from edgepeer.emulation.faults.links import CutBook, LinkFault
 from edgepeer.emulation.faults.scene import Unconfirmed
 from edgepeer.emulation.faults.texts import read
 
 
 def fault(kind: str, text: str) -> Cut | Isolate | Partition:
-    found: Fault = read(kind, text)
+    found: PlannedFault = read(kind, text)
     assert isinstance(found, Cut | Isolate | Partition)
     return found
 

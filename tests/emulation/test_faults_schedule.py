@@ -7,14 +7,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepeer.emulation.faults.kinds import BrokerDown, Cut, Fault, Kill, Pause, Restart, Span, Who
-from edgepeer.emulation.faults.schedule import Instant, Schedule, Step
+from edgepeer.emulation.faults.kinds import BrokerDown, Cut, Kill, Pause, PlannedFault, Restart, Span, Who
+from edgepeer.emulation.faults.schedule import FaultSchedule, FaultStep, Instant
 
 A, B = Who("number", 0), Who("number", 1)
 
 
 @st.composite
-def links(draw: st.DrawFn) -> Fault:
+def links(draw: st.DrawFn) -> PlannedFault:
     """Faults without a subject: each is on its own."""
     if draw(st.booleans()):
         start = draw(st.integers(1, 12))
@@ -34,7 +34,7 @@ def journeys(draw: st.DrawFn) -> list[Instant]:
     return instants
 
 
-def oracle(fault: Fault, journey: list[Instant]) -> tuple[int | None, int | None]:
+def oracle(fault: PlannedFault, journey: list[Instant]) -> tuple[int | None, int | None]:
     """At which instant of the journey a fault on its own comes and goes, by trying all."""
     span = fault.span
 
@@ -51,22 +51,24 @@ def oracle(fault: Fault, journey: list[Instant]) -> tuple[int | None, int | None
 
 
 @given(st.lists(links(), max_size=6), journeys())
-def test_links_against_the_oracle(faults: list[Fault], journey: list[Instant]) -> None:
-    schedule = Schedule(faults)
-    happened: dict[Step, int] = {}
+def test_links_against_the_oracle(faults: list[PlannedFault], journey: list[Instant]) -> None:
+    schedule = FaultSchedule(faults)
+    happened: dict[FaultStep, int] = {}
     for at, instant in enumerate(journey):
         for step in schedule.due(instant):
             assert step not in happened, "each step comes once"
             happened[step] = at
     for at, fault in enumerate(faults):
-        assert (happened.get(Step(at, lift=False)), happened.get(Step(at, lift=True))) == oracle(fault, journey)
-    assert schedule.waiting == tuple(at for at in range(len(faults)) if Step(at, lift=False) not in happened)
+        assert (happened.get(FaultStep(at, lift=False)), happened.get(FaultStep(at, lift=True))) == oracle(
+            fault, journey
+        )
+    assert schedule.waiting == tuple(at for at in range(len(faults)) if FaultStep(at, lift=False) not in happened)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), min_size=1, max_size=6), journeys())
 def test_one_life_is_lived_in_order(parts: list[tuple[int, int]], journey: list[Instant]) -> None:
     """Pauses and deaths of one peer never overlap, however far the job leaps, and nothing is left out."""
-    faults: list[Fault] = []
+    faults: list[PlannedFault] = []
     at = 1
     for kind, length in parts:
         if kind:
@@ -74,16 +76,16 @@ def test_one_life_is_lived_in_order(parts: list[tuple[int, int]], journey: list[
         else:
             faults += [Kill(peer=A, span=Span("round", at)), Restart(peer=A, span=Span("round", at + length))]
         at += length + (0 if kind else 1)
-    schedule = Schedule(list(reversed(faults)))
-    steps: list[tuple[Step, Instant]] = []
+    schedule = FaultSchedule(list(reversed(faults)))
+    steps: list[tuple[FaultStep, Instant]] = []
     for instant in [*journey, *(Instant(1000 + number, 1000) for number in range(50))]:
         steps += [(step, instant) for step in schedule.due(instant)]
     wanted = []
     for number, fault in enumerate(faults):
         index = len(faults) - 1 - number
-        wanted.append(Step(index, lift=False))
+        wanted.append(FaultStep(index, lift=False))
         if fault.lasts:
-            wanted.append(Step(index, lift=True))
+            wanted.append(FaultStep(index, lift=True))
     assert [step for step, _ in steps] == wanted
     for (begun, since), (ended, until) in pairwise(steps):
         if begun.at == ended.at:
@@ -92,23 +94,23 @@ def test_one_life_is_lived_in_order(parts: list[tuple[int, int]], journey: list[
 
 
 def test_a_fault_that_comes_late_lasts_as_long_as_asked() -> None:
-    schedule = Schedule([BrokerDown(span=Span("round", 5, 6)), Kill(peer=A, span=Span("second", 2.0))])
+    schedule = FaultSchedule([BrokerDown(span=Span("round", 5, 6)), Kill(peer=A, span=Span("second", 2.0))])
     assert schedule.due(Instant(3, 0.0)) == []
-    assert schedule.due(Instant(9, 1.0)) == [Step(0, lift=False)]
-    assert schedule.due(Instant(10, 2.0)) == [Step(1, lift=False)]
+    assert schedule.due(Instant(9, 1.0)) == [FaultStep(0, lift=False)]
+    assert schedule.due(Instant(10, 2.0)) == [FaultStep(1, lift=False)]
     assert not schedule.over
-    assert schedule.due(Instant(11, 2.5)) == [Step(0, lift=True)]
+    assert schedule.due(Instant(11, 2.5)) == [FaultStep(0, lift=True)]
     assert schedule.over
 
 
 def test_what_lasts_to_the_end_is_not_waited_for() -> None:
-    schedule = Schedule([Pause(peer=A, span=Span("round", 5))])
+    schedule = FaultSchedule([Pause(peer=A, span=Span("round", 5))])
     assert not schedule.over
-    assert schedule.due(Instant(9, 1.0)) == [Step(0, lift=False)]
+    assert schedule.due(Instant(9, 1.0)) == [FaultStep(0, lift=False)]
     assert schedule.over
-    assert Schedule([]).over
+    assert FaultSchedule([]).over
 
 
 def test_a_kill_and_a_restart_that_are_both_due() -> None:
-    schedule = Schedule([Restart(peer=A, span=Span("round", 6)), Kill(peer=A, span=Span("round", 4))])
-    assert schedule.due(Instant(20, 0.0)) == [Step(1, lift=False), Step(0, lift=False)]
+    schedule = FaultSchedule([Restart(peer=A, span=Span("round", 6)), Kill(peer=A, span=Span("round", 4))])
+    assert schedule.due(Instant(20, 0.0)) == [FaultStep(1, lift=False), FaultStep(0, lift=False)]

@@ -13,12 +13,12 @@ from edgepeer.emulation.faults.kinds import (
     BROKER,
     BrokerDown,
     Cut,
-    Fault,
     Flip,
     Isolate,
     Kill,
     Partition,
     Pause,
+    PlannedFault,
     Restart,
     Slow,
     Span,
@@ -36,7 +36,7 @@ def number(index: int) -> Who:
 ROOT, LEAF = Who("position", 0), Who("last")
 TO_THE_END = Span("round", 1)
 
-EXAMPLES: dict[tuple[str, str], Fault] = {
+EXAMPLES: dict[tuple[str, str], PlannedFault] = {
     ("cut", "3-1@5..10"): Cut(source=number(3), target=number(1), span=Span("round", 5, 10)),
     ("cut", "3>1@5..10"): Cut(source=number(3), target=number(1), both=False, span=Span("round", 5, 10)),
     ("cut", "3-1@5.."): Cut(source=number(3), target=number(1), span=Span("round", 5)),
@@ -90,7 +90,7 @@ peers = st.builds(Who, st.sampled_from(["number", "position"]), st.integers(0, 6
 
 
 @st.composite
-def cuts(draw: st.DrawFn) -> Fault:
+def cuts(draw: st.DrawFn) -> PlannedFault:
     ends = draw(st.lists(peers, min_size=2, max_size=2, unique=True))
     if draw(st.booleans()):
         return Cut(source=ends[0], target=BROKER, span=draw(spans()))
@@ -98,7 +98,7 @@ def cuts(draw: st.DrawFn) -> Fault:
 
 
 @st.composite
-def partitions(draw: st.DrawFn) -> Fault:
+def partitions(draw: st.DrawFn) -> PlannedFault:
     named = draw(st.lists(peers, min_size=2, max_size=12, unique=True))
     marks = draw(st.sets(st.integers(1, len(named) - 1), min_size=1))
     edges = [0, *sorted(marks), len(named)]
@@ -110,7 +110,7 @@ def partitions(draw: st.DrawFn) -> Fault:
     return Partition(sides=tuple(sides), span=draw(spans()))
 
 
-faults: st.SearchStrategy[Fault] = (
+faults: st.SearchStrategy[PlannedFault] = (
     cuts()
     | partitions()
     | st.builds(Isolate, peer=peers, span=spans())
@@ -130,7 +130,7 @@ faults: st.SearchStrategy[Fault] = (
 
 
 @given(faults)
-def test_what_is_written_can_be_read(fault: Fault) -> None:
+def test_what_is_written_can_be_read(fault: PlannedFault) -> None:
     assert read(fault.kind, write(fault)) == fault
 
 

@@ -11,7 +11,7 @@ import pytest
 from network_agents import DEADLINE_S
 
 from edgepeer.emulation import fleet as fleet_module
-from edgepeer.emulation.fleet import Fleet, peer_names
+from edgepeer.emulation.fleet import EmulatedFleet, peer_names
 from edgepeer.emulation.jobs import emulated_job, peers_of
 from edgepeer.emulation.network import Mode, open_network
 from edgepeer.errors import ConfigError, JobError
@@ -20,7 +20,7 @@ from edgepeer.fabric.events import FabricEvent
 from edgepeer.following.follow import run_job
 from edgepeer.following.observe import observe
 from edgepeer.following.picture import Picture
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.settings import EmulateSettings
 
 MODES: list[Mode] = ["namespaces", "loopback", "none"]
@@ -31,7 +31,7 @@ def settings_for(mode: Mode, peers: int = 2) -> EmulateSettings:
 
 
 @asynccontextmanager
-async def running(settings: EmulateSettings) -> AsyncIterator[tuple[Fleet, EmbeddedBroker]]:
+async def running(settings: EmulateSettings) -> AsyncIterator[tuple[EmulatedFleet, EmbeddedBroker]]:
     async with AsyncExitStack() as stack:
         try:
             network = await stack.enter_async_context(
@@ -40,7 +40,7 @@ async def running(settings: EmulateSettings) -> AsyncIterator[tuple[Fleet, Embed
         except ConfigError as error:
             pytest.skip(str(error))
         broker = await stack.enter_async_context(EmbeddedBroker())
-        yield await stack.enter_async_context(Fleet(settings, network, broker.address)), broker
+        yield await stack.enter_async_context(EmulatedFleet(settings, network, broker.address)), broker
 
 
 class Watch:
@@ -73,7 +73,7 @@ class Watch:
 async def test_a_job_in_every_kind_of_network(mode: Mode) -> None:
     settings = settings_for(mode)
     async with running(settings) as (fleet, broker):
-        progress = Progress(emulated_job(settings), broker="embedded")
+        progress = JobProgress(emulated_job(settings), broker="embedded")
         job = run_job(progress, lambda _: None, broker=broker.address, fabric=settings.fabric, timeout=DEADLINE_S)
         result = await fleet.watched(job, progress)
         assert set(result.done) == {"p00", "p01"}  # in the order of the tree, which depends on who was up first
@@ -112,7 +112,7 @@ async def test_a_peer_is_frozen_killed_and_started_again_as_the_same_peer(monkey
 async def test_it_is_an_error_when_all_peers_end_by_themselves() -> None:
     settings = settings_for("none", peers=1)
     async with running(settings) as (fleet, _):
-        progress = Progress(emulated_job(settings), broker="embedded")
+        progress = JobProgress(emulated_job(settings), broker="embedded")
         fleet.process("p00").terminate()
         with pytest.raises(ExceptionGroup) as raised:
             # A job that ends too late: that the fleet is gone must be noticed before.

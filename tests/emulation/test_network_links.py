@@ -16,15 +16,15 @@ import psutil
 import pytest
 from network_agents import DEADLINE_S, agents
 
-from edgepeer.emulation.network import BROKER, EmulatedNetwork, Link, Mode, open_network
-from edgepeer.emulation.network.control import HubProcess, Refused
+from edgepeer.emulation.network import BROKER, EmulatedNetwork, LinkShape, Mode, open_network
+from edgepeer.emulation.network.control import HubProcess, KernelRefused
 from edgepeer.errors import ConfigError, EdgepeerError
 
 PEERS = ("a", "b", "c")
 
 
 @contextlib.asynccontextmanager
-async def opened(mode: Mode, link: Link | None = None) -> AsyncIterator[EmulatedNetwork]:
+async def opened(mode: Mode, link: LinkShape | None = None) -> AsyncIterator[EmulatedNetwork]:
     """The network, or the test is skipped and says why."""
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -52,7 +52,7 @@ async def dropped(network: EmulatedNetwork, source: str, target: str, count: int
     ],
 )
 def test_a_link_as_text(text: str, rate: float | None, delay: float) -> None:
-    link = Link.parse(text)
+    link = LinkShape.parse(text)
     assert link.rate_bits_per_s == rate
     assert link.delay_s == pytest.approx(delay)
 
@@ -62,7 +62,7 @@ def test_a_link_as_text(text: str, rate: float | None, delay: float) -> None:
 )
 def test_what_no_link_is(text: str) -> None:
     with pytest.raises(ConfigError, match="link"):
-        Link.parse(text)
+        LinkShape.parse(text)
 
 
 async def test_the_plain_network_says_that_it_can_cut_nothing() -> None:
@@ -83,7 +83,7 @@ async def test_the_plain_network_says_that_it_can_cut_nothing() -> None:
 @pytest.mark.parametrize("mode", ["loopback", "none"])
 async def test_shaped_links_take_namespaces(mode: Mode) -> None:
     with pytest.raises(ConfigError, match="only links between network namespaces"):
-        async with open_network(PEERS, mode=mode, link=Link(delay_s=0.005)):
+        async with open_network(PEERS, mode=mode, link=LinkShape(delay_s=0.005)):
             raise AssertionError("opened")
 
 
@@ -177,7 +177,7 @@ async def test_a_broker_outside_is_reached_and_can_be_cut_off(mode: Mode) -> Non
 
 
 async def test_a_shaped_link_is_no_faster_than_it_says() -> None:
-    link = Link(rate_bits_per_s=20e6, delay_s=0.02)
+    link = LinkShape(rate_bits_per_s=20e6, delay_s=0.02)
     async with opened("namespaces", link) as network, agents(network, *PEERS) as (a, b, c):
         round_trip = 2 * link.delay_s
         assert await a.transfer(b, 1) >= round_trip
@@ -233,7 +233,7 @@ def namespaces_in_use() -> set[str]:
 async def test_nothing_is_left_when_it_closes(mode: Mode) -> None:
     devices, files = set(os.listdir("/sys/class/net")), set(os.listdir("/proc/self/fd"))
     with pytest.raises(ZeroDivisionError):  # noqa: PT012
-        async with opened(mode, Link(delay_s=0.001) if mode == "namespaces" else None) as network:
+        async with opened(mode, LinkShape(delay_s=0.001) if mode == "namespaces" else None) as network:
             async with agents(network, *PEERS):
                 children = psutil.Process().children(recursive=True)
                 assert len(children) >= 4
@@ -254,10 +254,10 @@ _OWNER = """
 import asyncio, sys
 sys.path.insert(0, {tests!r})
 from network_agents import agents
-from edgepeer.emulation.network import Link, open_network
+from edgepeer.emulation.network import LinkShape, open_network
 
 async def main():
-    async with open_network(("a", "b"), mode="namespaces", link=Link(delay_s=0.001)) as network:
+    async with open_network(("a", "b"), mode="namespaces", link=LinkShape(delay_s=0.001)) as network:
         async with agents(network, "a", "b"):
             print("ready", flush=True)
             await asyncio.Event().wait()
@@ -293,7 +293,7 @@ async def test_what_the_kernel_refuses_leaves_the_way_to_something_simpler() -> 
         pass  # or skipped
     async with HubProcess() as hub:
         await hub.ask("leave")
-        with pytest.raises(Refused, match="File exists"):
+        with pytest.raises(KernelRefused, match="File exists"):
             await hub.ask("lan", address="10.77.9.9", peers=["10.77.0.1", "10.77.0.1"])
         await hub.ask("loopback")
         await hub.ask("cut", cuts=[("127.77.0.1", "")])

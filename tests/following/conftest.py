@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from told import PEERS, Told
 
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def told() -> Told:
 
 
 @pytest.fixture
-def running(told: Told) -> Progress:
+def running(told: Told) -> JobProgress:
     """All peers are in and work; seven of ten rounds are done."""
     progress = told.running()
     progress.see_telemetry(told.telemetry(*(told.record(number) for number in range(1, 8))))
@@ -24,10 +24,10 @@ def running(told: Told) -> Progress:
 
 
 @pytest.fixture
-def finish(told: Told) -> Callable[..., Progress]:
+def finish(told: Told) -> Callable[..., JobProgress]:
     """Lets all peers, or some, end the job."""
 
-    def finished(progress: Progress, *peers: str, **fields: object) -> Progress:
+    def finished(progress: JobProgress, *peers: str, **fields: object) -> JobProgress:
         progress.see_telemetry(told.telemetry(*(told.record(number) for number in range(8, 11))))
         for peer in peers or PEERS:
             progress.see_report(told.report(peer, accuracy=0.97, loss=0.125, **fields))

@@ -16,10 +16,10 @@ from edgepeer.emulation.faults.texts import read
 from edgepeer.following.display import LiveDisplay, PlainDisplay, open_display
 from edgepeer.following.marks import Marks
 from edgepeer.following.panels import job_panel, peer_tree, summary_panel
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.texts import amount, duration, progress_line, summary
 
-Finish = Callable[..., Progress]
+Finish = Callable[..., JobProgress]
 
 
 def drawn(renderable: object, *, width: int = 110) -> str:
@@ -52,11 +52,11 @@ def test_amounts(count: float, text: str) -> None:
     assert amount(count) == text
 
 
-def test_progress_line(running: Progress, told: Told) -> None:
+def test_progress_line(running: JobProgress, told: Told) -> None:
     assert progress_line(running) == (
         "round 7/10  loss 0.3286  accuracy 0.9250  3/3 contributed  10 rounds/s  300 ms left"
     )
-    waiting = Progress(told.job, broker="embedded")
+    waiting = JobProgress(told.job, broker="embedded")
     assert progress_line(waiting) == "waiting for peers: 0 of 3 in"
     waiting.see_view(told.view())
     assert progress_line(waiting) == "getting ready: 0 of 3 peers"
@@ -69,7 +69,7 @@ def test_the_tree_is_the_views(told: Told) -> None:
     assert text.split() == ["ash", "├──", "birch", "└──", "cedar"]
 
 
-def test_job_panel(running: Progress, told: Told) -> None:
+def test_job_panel(running: JobProgress, told: Told) -> None:
     running.see_report(told.report("birch", "failed", error="out of [memory]", round=7))
     text = drawn(job_panel(running, elapsed=3.2))
     for part in ("mlp on digits", "round 7/10", "300 ms left", "0.3286", "0.9250", "3 of 3", "epoch 3, fan-out 2"):
@@ -79,7 +79,7 @@ def test_job_panel(running: Progress, told: Told) -> None:
     assert "● ash  coordinator" in text
 
 
-def test_what_is_broken_is_seen(running: Progress, told: Told) -> None:
+def test_what_is_broken_is_seen(running: JobProgress, told: Told) -> None:
     running.marks = Marks(
         cut=frozenset({("cedar", "ash"), ("birch", "broker")}),
         paused=frozenset({"birch"}),
@@ -99,7 +99,7 @@ def test_what_is_broken_is_seen(running: Progress, told: Told) -> None:
     assert "faults" not in text
 
 
-def test_the_summary_names_all_faults(running: Progress, finish: Finish) -> None:
+def test_the_summary_names_all_faults(running: JobProgress, finish: Finish) -> None:
     cut = FaultRecord(
         fault=read("cut", "3-1@3..5"),
         target="p03-p01",
@@ -119,7 +119,7 @@ def test_the_summary_names_all_faults(running: Progress, finish: Finish) -> None
 
 
 def test_job_panel_before_anything_is_known(told: Told) -> None:
-    progress = Progress(told.job, broker="embedded")
+    progress = JobProgress(told.job, broker="embedded")
     assert "waiting for peers: 0 of 3 in" in drawn(job_panel(progress, elapsed=0))
     progress.see_presence("ash", told.presence("ash"))
     text = drawn(job_panel(progress, elapsed=0))
@@ -127,12 +127,12 @@ def test_job_panel_before_anything_is_known(told: Told) -> None:
     assert "○ ash  joined" in text
 
 
-def test_job_panel_with_a_diverged_loss(running: Progress, told: Told) -> None:
+def test_job_panel_with_a_diverged_loss(running: JobProgress, told: Told) -> None:
     running.see_telemetry(told.telemetry(told.record(8, loss=float("nan")), told.record(9, loss=float("inf"))))
     assert "inf" in drawn(job_panel(running, elapsed=1))
 
 
-def test_a_job_that_has_diverged(running: Progress, told: Told, finish: Finish) -> None:
+def test_a_job_that_has_diverged(running: JobProgress, told: Told, finish: Finish) -> None:
     running.see_telemetry(told.telemetry(told.record(8, loss=float("nan"))))
     assert list(running.notes)[-1] == "the loss of round 8 is not finite: the training diverges"
     finish(running)
@@ -149,7 +149,7 @@ def test_a_job_that_has_diverged(running: Progress, told: Told, finish: Finish) 
 
 
 def test_numbers_instead_of_classes(told: Told) -> None:
-    progress = Progress(told.job, broker="embedded")
+    progress = JobProgress(told.job, broker="embedded")
     progress.see_view(told.view())
     record = told.record(5, accuracy=None, mae=0.125, rmse=0.5)
     progress.see_telemetry(told.telemetry(record))
@@ -159,7 +159,7 @@ def test_numbers_instead_of_classes(told: Told) -> None:
     assert "0.125" in text
 
 
-def test_summary(running: Progress, told: Told, finish: Finish) -> None:
+def test_summary(running: JobProgress, told: Told, finish: Finish) -> None:
     result = finish(running).result()
     rows = {what: value for what, value, _ in summary(result)}
     assert rows["test accuracy"] == "0.9700 (loss 0.1250)"
@@ -172,7 +172,7 @@ def test_summary(running: Progress, told: Told, finish: Finish) -> None:
 
 
 def test_summary_of_rounds_that_nobody_heard_of(told: Told) -> None:
-    progress = Progress(told.job, broker="embedded")
+    progress = JobProgress(told.job, broker="embedded")
     for peer in told.peers:
         progress.see_report(told.report(peer))
     progress.see_telemetry(told.telemetry(*(told.record(number) for number in (1, 2, 3, 9, 10))))
@@ -183,7 +183,7 @@ def test_summary_of_rounds_that_nobody_heard_of(told: Told) -> None:
     assert ("", "1 round was not reported (broker outage)", True) in list(summary(progress.result()))
 
 
-def test_summary_of_detours_and_of_who_came_late(running: Progress, told: Told, finish: Finish) -> None:
+def test_summary_of_detours_and_of_who_came_late(running: JobProgress, told: Told, finish: Finish) -> None:
     running.see_logged([told.logged("birch", told.record(number, paths=("direct", "via ash"))) for number in (4, 5)])
     running.see_logged([told.logged("cedar", told.record(5, paths=("relay",)))])
     finish(running, "ash", "birch")
@@ -195,7 +195,7 @@ def test_summary_of_detours_and_of_who_came_late(running: Progress, told: Told, 
     assert "gone before the end" not in [what for what, _, _ in rows]
 
 
-def test_summary_of_different_bits_is_loud(running: Progress, told: Told, finish: Finish) -> None:
+def test_summary_of_different_bits_is_loud(running: JobProgress, told: Told, finish: Finish) -> None:
     finish(running, "ash", "birch")
     running.see_report(told.report("cedar", digest="cd" * 8))
     rows = list(summary(running.result()))
@@ -207,7 +207,7 @@ def test_plain_lines_come_neither_too_often_nor_too_seldom(told: Told) -> None:
     now = 0.0
     stream = io.StringIO()
     job = told.job.__class__(id="j1", rounds=1000)
-    progress = Progress(job, broker="embedded")
+    progress = JobProgress(job, broker="embedded")
     progress.see_view(told.view())
     with PlainDisplay(stream, clock=lambda: now) as display:
         display.update(progress)
@@ -227,7 +227,7 @@ def test_plain_lines_come_neither_too_often_nor_too_seldom(told: Told) -> None:
 def test_slow_rounds_are_shown_every_other_second(told: Told) -> None:
     now = 0.0
     stream = io.StringIO()
-    progress = Progress(told.job.__class__(id="j1", rounds=1000), broker="embedded")
+    progress = JobProgress(told.job.__class__(id="j1", rounds=1000), broker="embedded")
     display = PlainDisplay(stream, clock=lambda: now)
     display.update(progress)
     for number in range(1, 7):
@@ -237,7 +237,7 @@ def test_slow_rounds_are_shown_every_other_second(told: Told) -> None:
     assert [line.split()[1] for line in stream.getvalue().splitlines()[2:]] == ["2/1000", "4/1000", "6/1000"]
 
 
-def test_a_pipe_gets_lines_of_its_own_encoding(running: Progress, finish: Finish) -> None:
+def test_a_pipe_gets_lines_of_its_own_encoding(running: JobProgress, finish: Finish) -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
     display = open_display(stream)
@@ -249,7 +249,7 @@ def test_a_pipe_gets_lines_of_its_own_encoding(running: Progress, finish: Finish
     assert b"  test accuracy " in raw.getvalue()
 
 
-def test_a_terminal_gets_the_picture_and_the_summary(running: Progress, finish: Finish) -> None:
+def test_a_terminal_gets_the_picture_and_the_summary(running: JobProgress, finish: Finish) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=40, record=True)
     now = 0.0
     with LiveDisplay(console, clock=lambda: now) as display:
@@ -266,7 +266,7 @@ def test_a_terminal_gets_the_picture_and_the_summary(running: Progress, finish: 
 
 
 @pytest.mark.parametrize("width", [50, 60, 71, 72, 80])
-def test_nothing_is_cut_on_a_narrow_terminal(width: int, running: Progress, told: Told, finish: Finish) -> None:
+def test_nothing_is_cut_on_a_narrow_terminal(width: int, running: JobProgress, told: Told, finish: Finish) -> None:
     running.see_report(told.report("birch", "failed", error="out of memory", round=7))
     picture = drawn(job_panel(running, elapsed=3.2, width=width), width=width)
     for part in ("● ash  coordinator", "✘ birch  failed", "test accuracy", "0.9250", "3 of 3", "epoch 3, fan-out 2"):

@@ -18,7 +18,7 @@ from edgepeer.fabric.events import FabricEvent, JobSeen, PresenceGone, PresenceS
 from edgepeer.following.follow import Follower, run_job
 from edgepeer.following.observe import observe
 from edgepeer.following.picture import Picture
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import pack, unpack
 
@@ -82,7 +82,7 @@ async def test_a_job_from_its_document_to_its_result(broker: BrokerAddress, told
         old = told.report("ash").__class__(job="old", peer="ash", state="done")
         mouth.keep(mouth.client.topics.report("old", "ash"), old)
         assert await mouth.client.flush(DEADLINE_S)
-        progress = Progress(told.job, broker="embedded")
+        progress = JobProgress(told.job, broker="embedded")
         result = await run_job(
             progress, lambda now: shown.append(now.round), broker=broker, fabric="test", timeout=DEADLINE_S
         )
@@ -108,7 +108,7 @@ async def test_all_peers_fail(broker: BrokerAddress, told: Told) -> None:
     async with asyncio.timeout(DEADLINE_S), Mouth(broker, told, say).open() as mouth:
         with pytest.raises(JobError, match=r"^all 3 peers failed: no data$"):
             await run_job(
-                Progress(told.job, broker=""), lambda _: None, broker=broker, fabric="test", timeout=DEADLINE_S
+                JobProgress(told.job, broker=""), lambda _: None, broker=broker, fabric="test", timeout=DEADLINE_S
             )
         await mouth.cleared.wait()
 
@@ -120,7 +120,7 @@ async def test_somebody_withdraws_the_job(broker: BrokerAddress, told: Told) -> 
     async with asyncio.timeout(DEADLINE_S), Mouth(broker, told, say).open():
         with pytest.raises(JobError, match="job j1 was withdrawn after round 0 of 10"):
             await run_job(
-                Progress(told.job, broker=""), lambda _: None, broker=broker, fabric="test", timeout=DEADLINE_S
+                JobProgress(told.job, broker=""), lambda _: None, broker=broker, fabric="test", timeout=DEADLINE_S
             )
 
 
@@ -128,7 +128,7 @@ async def test_somebody_withdraws_the_job(broker: BrokerAddress, told: Told) -> 
 async def test_a_follower_that_is_cancelled(broker: BrokerAddress, told: Told, detach: bool) -> None:
     seen = asyncio.Event()
     async with asyncio.timeout(DEADLINE_S), Mouth(broker, told, lambda _, job: seen.set()).open() as mouth:
-        progress = Progress(told.job, broker="")
+        progress = JobProgress(told.job, broker="")
         following = asyncio.create_task(
             run_job(progress, lambda _: None, broker=broker, fabric="test", timeout=DEADLINE_S, detach=detach)
         )
@@ -147,7 +147,7 @@ async def test_a_busy_fabric_is_left_alone(broker: BrokerAddress, told: Told) ->
     async with asyncio.timeout(DEADLINE_S), Mouth(broker, told, lambda _, job: None).open() as mouth:
         mouth.keep(mouth.client.topics.job, told.job)
         assert await mouth.client.flush(DEADLINE_S)
-        other = Progress(Job(id="j2"), broker="")
+        other = JobProgress(Job(id="j2"), broker="")
         with pytest.raises(JobError, match=r"job j1 is not done yet \(it waits for 3 peers\)"):
             await run_job(other, lambda _: None, broker=broker, fabric="test", timeout=DEADLINE_S)
         assert mouth.jobs == ["j1"]
@@ -177,13 +177,13 @@ def test_busy(told: Told) -> None:
     assert picture.busy == ""
 
 
-async def test_a_standstill_ends_with_what_is_known(running: Progress) -> None:
+async def test_a_standstill_ends_with_what_is_known(running: JobProgress) -> None:
     follower = Follower(running, lambda _: None)
     with pytest.raises(JobError, match=r"nothing has moved for 0\.2 s: round 7 of 10, waiting for ash, birch, cedar"):
         await follower.finish(timeout=0.2)
 
 
-async def test_whoever_never_reports_is_named(running: Progress, finish: Callable[..., Progress]) -> None:
+async def test_whoever_never_reports_is_named(running: JobProgress, finish: Callable[..., JobProgress]) -> None:
     finish(running, "ash", "birch")
     result = await Follower(running, lambda _: None).finish(timeout=DEADLINE_S, settle=0.2)
     assert result.missing == ("cedar",)
@@ -191,7 +191,7 @@ async def test_whoever_never_reports_is_named(running: Progress, finish: Callabl
 
 
 async def test_each_sign_of_progress_prolongs_the_wait(told: Told) -> None:
-    progress = Progress(told.job, broker="")
+    progress = JobProgress(told.job, broker="")
     follower = Follower(progress, lambda _: None)
     loop = asyncio.get_running_loop()
     for at, peer in enumerate(told.peers):
@@ -204,7 +204,7 @@ async def test_each_sign_of_progress_prolongs_the_wait(told: Told) -> None:
 
 
 def test_events_reach_the_progress(told: Told) -> None:
-    progress = Progress(told.job, broker="")
+    progress = JobProgress(told.job, broker="")
     follower = Follower(progress, lambda _: None)
     for event in (
         PresenceSeen(told.presence("ash")),

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from told import Told
 
 from edgepeer.errors import JobError
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import Spread
 from edgepeer.following.texts import summary
 
-Finish = Callable[..., Progress]
+Finish = Callable[..., JobProgress]
 
 
 def test_a_job_from_the_first_peer_to_the_last_report(told: Told, finish: Finish) -> None:
-    progress = Progress(told.job, broker="embedded")
+    progress = JobProgress(told.job, broker="embedded")
     assert progress.members == ()
     assert not progress.finished
     for peer in told.peers:
@@ -44,13 +44,13 @@ def test_a_job_from_the_first_peer_to_the_last_report(told: Told, finish: Finish
     assert [record.round for record in result.records] == [1, 8, 9, 10]
 
 
-def test_another_jobs_documents_change_nothing(running: Progress, told: Told) -> None:
+def test_another_jobs_documents_change_nothing(running: JobProgress, told: Told) -> None:
     before = dict(running.records)
     assert not running.see_telemetry(told.telemetry(told.record(9), job="other"))
     assert running.records == before
 
 
-def test_rounds_that_the_job_does_not_have_are_not_counted(running: Progress, told: Told) -> None:
+def test_rounds_that_the_job_does_not_have_are_not_counted(running: JobProgress, told: Told) -> None:
     assert not running.see_telemetry(told.telemetry(told.record(11)))
     assert running.round == 7
 
@@ -66,7 +66,7 @@ def test_order_and_repetition_do_not_matter(told: Told, data: st.DataObject) -> 
     again.append(told.record(3, epoch=9, loss=1.8, accuracy=None, generation="9-ffffffff"))
     said = data.draw(st.permutations([*records, *again]))
     said += data.draw(st.lists(st.sampled_from(said), max_size=5))
-    progress = Progress(told.job, broker="embedded")
+    progress = JobProgress(told.job, broker="embedded")
     for record in said:
         progress.see_telemetry(told.telemetry(record))
     assert progress.records == {record.round: record for record in [*records, *again[:-1]]}
@@ -75,7 +75,7 @@ def test_order_and_repetition_do_not_matter(told: Told, data: st.DataObject) -> 
     assert progress.last == again[1]
 
 
-def test_a_killed_peer_is_not_waited_for(running: Progress, told: Told, finish: Finish) -> None:
+def test_a_killed_peer_is_not_waited_for(running: JobProgress, told: Told, finish: Finish) -> None:
     running.see_presence("cedar", None)
     assert running.state("cedar") == "gone"
     assert list(running.notes) == ["cedar is gone, after round 7"]
@@ -87,7 +87,7 @@ def test_a_killed_peer_is_not_waited_for(running: Progress, told: Told, finish: 
     assert list(running.result().bytes_sent) == ["ash", "birch"]
 
 
-def test_a_failed_peer_is_noted_once_and_does_not_end_the_job(running: Progress, told: Told, finish: Finish) -> None:
+def test_a_failed_peer_is_noted_once_and_does_not_end_the_job(running: JobProgress, told: Told, finish: Finish) -> None:
     failure = told.report("birch", "failed", error="no\nmemory", round=7)
     assert running.see_report(failure)
     assert not running.see_report(failure)
@@ -99,7 +99,7 @@ def test_a_failed_peer_is_noted_once_and_does_not_end_the_job(running: Progress,
 
 
 def test_all_failed(told: Told) -> None:
-    progress = Progress(told.job, broker="embedded")
+    progress = JobProgress(told.job, broker="embedded")
     progress.see_view(told.view())
     for peer in told.peers:
         progress.see_presence(peer, told.presence(peer))
@@ -113,23 +113,23 @@ def test_all_failed(told: Told) -> None:
 
 
 def test_early_failures_do_not_end_a_job_that_waits_for_more(told: Told) -> None:
-    progress = Progress(told.job, broker="embedded")
+    progress = JobProgress(told.job, broker="embedded")
     progress.see_presence("ash", told.presence("ash"))
     progress.see_report(told.report("ash", "failed", error="x"))
     assert not progress.finished
     assert progress.trouble() == "peer ash failed: x"
 
 
-def test_trouble_in_words(running: Progress, told: Told) -> None:
+def test_trouble_in_words(running: JobProgress, told: Told) -> None:
     assert running.trouble() == "round 7 of 10, waiting for ash, birch, cedar"
-    empty = Progress(told.job, broker="embedded")
+    empty = JobProgress(told.job, broker="embedded")
     assert empty.trouble() == "no peer is in the fabric"
     empty.see_presence("ash", told.presence("ash"))
     empty.see_view(told.view("ash"))
     assert empty.trouble() == "1 of 3 wanted peers are in"
 
 
-def test_withdrawal(running: Progress) -> None:
+def test_withdrawal(running: JobProgress) -> None:
     running.see_job(None)
     assert not running.finished, "the job was not published yet"
     running.see_job("j1")
@@ -139,7 +139,7 @@ def test_withdrawal(running: Progress) -> None:
         running.result()
 
 
-def test_different_bits_are_told(running: Progress, told: Told, finish: Finish) -> None:
+def test_different_bits_are_told(running: JobProgress, told: Told, finish: Finish) -> None:
     finish(running, "ash", "birch")
     running.see_report(told.report("cedar", digest="cd" * 8))
     assert running.finished
@@ -157,7 +157,7 @@ def test_spread() -> None:
 def test_memory_is_bounded_and_what_is_kept_thins_out_with_age(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgepeer.following.progress.KEPT_ROUNDS", 100)
     job = msgspec.structs.replace(told.job, rounds=5000)
-    progress = Progress(job, broker="")
+    progress = JobProgress(job, broker="")
     for number in range(1, 5001):
         accuracy = 0.5 if number == 7 else None
         progress.see_telemetry(told.telemetry(told.record(number, accuracy=accuracy)))

@@ -17,13 +17,13 @@ from edgepeer.emulation.faults.schedule import Instant
 from edgepeer.emulation.faults.texts import read
 from edgepeer.errors import ConfigError, EdgepeerError
 from edgepeer.following.marks import ReportedFault
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.report import prepare_report, write_report
 
-Finish = Callable[..., Progress]
+Finish = Callable[..., JobProgress]
 
 
-def test_report(tmp_path: Path, running: Progress, told: Told, finish: Finish) -> None:
+def test_report(tmp_path: Path, running: JobProgress, told: Told, finish: Finish) -> None:
     directory = tmp_path / "a" / "b"
     prepare_report(directory)
     assert list(directory.iterdir()) == []
@@ -83,7 +83,7 @@ def broken() -> tuple[ReportedFault, ...]:
     return cut.reported(), kill.reported(), partition.reported()
 
 
-def test_report_of_faults(tmp_path: Path, running: Progress, told: Told, finish: Finish) -> None:
+def test_report_of_faults(tmp_path: Path, running: JobProgress, told: Told, finish: Finish) -> None:
     for peer in ("birch", "cedar"):  # what they ran over is in their own logs alone
         running.see_logged([told.logged(peer, told.record(4, paths=("direct", "via ash")))])
     running.see_logged([told.logged("birch", told.record(5, paths=("relay",)))])
@@ -144,7 +144,7 @@ def test_report_of_faults(tmp_path: Path, running: Progress, told: Told, finish:
 
 @pytest.mark.filterwarnings("error")
 def test_reports_of_odd_runs(tmp_path: Path, told: Told) -> None:
-    progress = Progress(told.job, broker="embedded")
+    progress = JobProgress(told.job, broker="embedded")
     progress.see_report(told.report("ash"))
     write_report(tmp_path, progress.result())  # no telemetry at all
     assert json.loads((tmp_path / "report.json").read_text())["final"] == {"accuracy": None, "loss": None}
@@ -158,14 +158,14 @@ def test_reports_of_odd_runs(tmp_path: Path, told: Told) -> None:
     assert json.loads((tmp_path / "report.json").read_text())["view_epochs"] == 2
 
 
-def test_a_name_with_a_dollar_sign_is_no_formula(tmp_path: Path, running: Progress, finish: Finish) -> None:
+def test_a_name_with_a_dollar_sign_is_no_formula(tmp_path: Path, running: JobProgress, finish: Finish) -> None:
     running.job = running.job.__class__(id="j1", rounds=10, dataset="npz:$x^{.npz")
     assert len(write_report(tmp_path, finish(running).result())) == 2
 
 
 def test_without_matplotlib_the_json_is_written(
     tmp_path: Path,
-    running: Progress,
+    running: JobProgress,
     finish: Finish,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -187,6 +187,6 @@ def test_an_unusable_directory_is_refused_before_the_run(tmp_path: Path) -> None
         prepare_report(file / "below")
 
 
-def test_a_directory_that_went_away(tmp_path: Path, running: Progress, finish: Finish) -> None:
+def test_a_directory_that_went_away(tmp_path: Path, running: JobProgress, finish: Finish) -> None:
     with pytest.raises(EdgepeerError, match="can't be written: No such file or directory"):
         write_report(tmp_path / "gone", finish(running).result())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from told import Told
 
 from edgepeer.errors import WireError
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.round_feed import RoundFeed
 from edgepeer.peer.round_log import LoggedRound, RoundLog
 
@@ -69,7 +69,7 @@ def test_the_coordinators_word_counts_whoever_is_first(data: st.DataObject) -> N
     ours = logged(told, 3, coordinator=True, peer="ash", seconds=0.5)
     others = [logged(told, 3, peer=peer, seconds=0.1, accuracy=None) for peer in ("birch", "cedar")]
     foreign = LoggedRound(**msgspec.structs.asdict(logged(told, 9)) | {"job": "other"})
-    progress = Progress(told.job, broker="")
+    progress = JobProgress(told.job, broker="")
     progress.see_logged(data.draw(st.permutations([ours, *others, foreign])))
     assert progress.round == 3
     assert progress.records == {3: told.record(3, seconds=0.5)}

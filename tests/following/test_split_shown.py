@@ -14,7 +14,7 @@ from told import Divided, Told
 from edgepeer.cli.outcome import conclude
 from edgepeer.following.display import PlainDisplay
 from edgepeer.following.panels import job_panel
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.report import write_report
 from edgepeer.following.result import JobResult
 from edgepeer.following.saving import ModelSaver
@@ -28,7 +28,7 @@ def told() -> Divided:
 
 
 @pytest.fixture
-def running(told: Divided) -> Progress:
+def running(told: Divided) -> JobProgress:
     return told.running()
 
 
@@ -36,7 +36,7 @@ def rows(result: JobResult) -> list[tuple[str, str, bool]]:
     return list(summary(result))
 
 
-def test_while_it_runs(told: Divided, running: Progress) -> None:
+def test_while_it_runs(told: Divided, running: JobProgress) -> None:
     assert headline(running) == ("job j1: mlp-plain on digits, sgd 0.1, batch 100, split none:m=2,n=1 (adversarial)")
     assert "soft errors" not in progress_line(running)
     told.see_made(running, "birch", 4, told.error(3), told.error(4))
@@ -59,7 +59,7 @@ def test_while_it_runs(told: Divided, running: Progress) -> None:
     assert "scrub" not in text, "what there was none of isn't told"
 
 
-def test_at_the_end(told: Divided, running: Progress) -> None:
+def test_at_the_end(told: Divided, running: JobProgress) -> None:
     told.see_made(running, "birch", 4, told.error(3), told.error(4), told.error(4), told.error(4))
     result = told.ended(running, injected=4, found=2, restored=1, harmless=1)
     assert ("split none:m=2,n=1", "2 peers hold 900 B at most of 1.8 kB", True) in rows(result)
@@ -69,14 +69,14 @@ def test_at_the_end(told: Divided, running: Progress) -> None:
     assert any(what.startswith("state bit-identical on all 3") for what, _, _ in rows(result))
 
 
-def test_who_was_killed_can_not_say_what_became_of_its_errors(told: Divided, running: Progress) -> None:
+def test_who_was_killed_can_not_say_what_became_of_its_errors(told: Divided, running: JobProgress) -> None:
     told.see_made(running, "birch", 4, *(told.error(4) for _ in range(5)))
     result = told.ended(running, injected=2, found=2)  # it was started again
     assert ("soft errors", "5 made on purpose: 2 found, 0 undetected, 3 gone with killed peers", True) in rows(result)
     assert result.tally.gone == 3
 
 
-def test_why_nothing_goes_on(told: Divided, running: Progress) -> None:
+def test_why_nothing_goes_on(told: Divided, running: JobProgress) -> None:
     for peer in ("ash", "birch"):
         running.see_report(told.report(peer, "running", round=7, digest="", error="2 peers are there, too few"))
     assert list(running.notes) == ["waiting: 2 peers are there, too few"]
@@ -86,12 +86,12 @@ def test_why_nothing_goes_on(told: Divided, running: Progress) -> None:
     assert running.trouble() == "round 7 of 10, waiting for ash, birch, cedar"
 
 
-def test_nothing_made_on_purpose(told: Divided, running: Progress) -> None:
+def test_nothing_made_on_purpose(told: Divided, running: JobProgress) -> None:
     assert ("soft errors", "none made on purpose", True) in rows(told.ended(running))
 
 
 def test_an_error_that_nobody_has_found_is_a_failure(
-    told: Divided, running: Progress, capsys: pytest.CaptureFixture[str]
+    told: Divided, running: JobProgress, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = told.ended(running, injected=3, found=1, undetected=2)
     assert ("soft errors", "3 made on purpose: 1 found, 2 undetected", False) in rows(result)
@@ -99,11 +99,11 @@ def test_an_error_that_nobody_has_found_is_a_failure(
     assert conclude(result, display, report=None, saver=saver) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("edgepeer: job j1: nobody has found 2 soft errors (2 of birch): weights may be wrong; try ")
-    fine = Progress(told.job, broker="embedded")
+    fine = JobProgress(told.job, broker="embedded")
     assert conclude(told.ended(fine, injected=3, found=3), display, report=None, saver=saver) == 0
 
 
-def test_report(told: Divided, running: Progress, tmp_path: Path) -> None:
+def test_report(told: Divided, running: JobProgress, tmp_path: Path) -> None:
     told.see_made(running, "birch", 4, told.error(3))
     write_report(tmp_path, told.ended(running, injected=2, found=1, harmless=1))
     report = json.loads((tmp_path / "report.json").read_text())
@@ -136,9 +136,9 @@ def test_report(told: Divided, running: Progress, tmp_path: Path) -> None:
     assert report["rounds_detail"][5]["restored"] == 0
 
 
-def test_dataclasses_of_no_use_are_not_told(told: Divided, running: Progress) -> None:
+def test_dataclasses_of_no_use_are_not_told(told: Divided, running: JobProgress) -> None:
     """A job that isn't split says nothing of splits."""
-    plain = Progress(Told.job, broker="embedded")
+    plain = JobProgress(Told.job, broker="embedded")
     result = dataclasses.replace(told.ended(running), job=Told.job)
     assert not any("split" in what or "soft" in what for what, _, _ in rows(result))
     assert "split" not in headline(plain)

@@ -12,7 +12,7 @@ import pytest
 
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.following.follow import run_job
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.peer import job_run
 from edgepeer.peer.agent import run_agent
@@ -41,7 +41,7 @@ async def agents(broker: EmbeddedBroker, count: int, **settings: object) -> Asyn
 
 async def train(broker: EmbeddedBroker, job: Job, *, timeout: float = 60.0) -> JobResult:
     """Let the agents train, to the end of the job."""
-    progress = Progress(job, broker="embedded")
+    progress = JobProgress(job, broker="embedded")
     return await run_job(progress, lambda _: None, broker=broker.address, fabric="lab", timeout=timeout)
 
 

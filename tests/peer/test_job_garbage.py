@@ -16,7 +16,7 @@ from edgepeer.fabric.events import FabricEvent, JobSeen
 from edgepeer.fabric.topics import Topics
 from edgepeer.following.follow import run_job
 from edgepeer.following.observe import observe
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.training.job import Job, new_job
 from edgepeer.wire.documents import pack, unpack
 
@@ -48,7 +48,7 @@ async def test_garbage_in_the_place_of_a_job(what: str, broker: EmbeddedBroker) 
         if isinstance(event, JobSeen):
             heard.put_nowait(event.payload)
 
-    progress = Progress(JOB, broker="embedded")
+    progress = JobProgress(JOB, broker="embedded")
 
     async def at_round(number: int) -> None:
         while progress.round < number:

@@ -16,7 +16,7 @@ from edgepeer.fabric.documents import PeerReport
 from edgepeer.fabric.events import FabricEvent, ReportSeen
 from edgepeer.following.follow import run_job
 from edgepeer.following.observe import observe
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.following.saving import state_from_fleet
 from edgepeer.training.job import new_job
@@ -57,7 +57,7 @@ async def test_who_comes_after_the_end_ends_like_the_others(split: str, broker: 
                     news.clear()
                     await news.wait()
 
-        progress = Progress(job, broker="embedded")
+        progress = JobProgress(job, broker="embedded")
         result = await run_job(
             progress, lambda _: None, broker=broker.address, fabric="lab", timeout=DEADLINE_S, at_end=somebody_comes
         )
@@ -82,7 +82,7 @@ async def test_the_model_of_a_fleet(broker: EmbeddedBroker, tmp_path: Path) -> N
 
         async with agents(broker, 3):
             result = await run_job(
-                Progress(job, broker="embedded"),
+                JobProgress(job, broker="embedded"),
                 lambda _: None,
                 broker=broker.address,
                 fabric="lab",

@@ -17,12 +17,12 @@ from edgepeer.emulation.faults.flips import FlipFault
 from edgepeer.emulation.faults.kinds import (
     BrokerDown,
     Cut,
-    Fault,
     Flip,
     Isolate,
     Kill,
     Partition,
     Pause,
+    PlannedFault,
     Restart,
     Slow,
     Who,
@@ -32,14 +32,14 @@ from edgepeer.emulation.faults.lives import KillFault, PaceFault, PauseFault, Re
 from edgepeer.emulation.faults.outage import OutageFault
 from edgepeer.emulation.faults.record import FaultRecord
 from edgepeer.emulation.faults.scene import Scene, Unconfirmed
-from edgepeer.emulation.faults.schedule import Instant, Schedule
+from edgepeer.emulation.faults.schedule import FaultSchedule, Instant
 from edgepeer.emulation.faults.texts import write
 from edgepeer.errors import JobError
 from edgepeer.following.marks import Marks
-from edgepeer.following.progress import Progress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
 
-__all__ = ["Injector"]
+__all__ = ["FaultInjector"]
 
 _LOOK_S: Final = 0.01
 """How often to look while a fault is to come or to go: some rounds are as short."""
@@ -61,14 +61,14 @@ class _Running(Protocol):
     async def lift(self) -> None: ...
 
 
-class Injector:
+class FaultInjector:
     """The faults of one run."""
 
     def __init__(
         self,
-        faults: Sequence[Fault],
+        faults: Sequence[PlannedFault],
         scene: Scene,
-        progress: Progress,
+        progress: JobProgress,
         *,
         refresh: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
@@ -79,7 +79,7 @@ class Injector:
         self._progress = progress
         self._refresh = refresh
         self._clock = clock
-        self._schedule = Schedule(self._faults)
+        self._schedule = FaultSchedule(self._faults)
         self._book = CutBook(scene)
         self._began: float | None = None
         self._over = asyncio.Event()
@@ -196,7 +196,7 @@ class Injector:
                 record.begun = Instant(flip.confirmed["round"] - 1, record.begun.second)
                 self._tell(record.label)
 
-    def _make(self, fault: Fault) -> _Running:
+    def _make(self, fault: PlannedFault) -> _Running:
         scene = self._scene
         match fault:
             case Cut() | Isolate() | Partition():
@@ -243,7 +243,7 @@ class Injector:
 
 
 @contextlib.contextmanager
-def _confirming(fault: Fault) -> Iterator[None]:
+def _confirming(fault: PlannedFault) -> Iterator[None]:
     try:
         yield
     except Unconfirmed as reason:

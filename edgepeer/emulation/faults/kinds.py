@@ -11,12 +11,12 @@ __all__ = [
     "BROKER",
     "BrokerDown",
     "Cut",
-    "Fault",
     "Flip",
     "Isolate",
     "Kill",
     "Partition",
     "Pause",
+    "PlannedFault",
     "Restart",
     "Slow",
     "Span",
@@ -59,7 +59,7 @@ BROKER: Final = Who("broker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Fault:
+class _Planned:
     span: Span
 
     kind: ClassVar[str]
@@ -79,7 +79,7 @@ class _Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut(_Fault):
+class Cut(_Planned):
     """Nothing passes from source to target, or between the two."""
 
     kind = "cut"
@@ -94,7 +94,7 @@ class Cut(_Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Isolate(_Fault):
+class Isolate(_Planned):
     """A peer is cut off from all others and from the broker."""
 
     kind = "isolate"
@@ -107,7 +107,7 @@ class Isolate(_Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition(_Fault):
+class Partition(_Planned):
     """Nothing passes between the sides. The broker is on the side that names it, else on the largest."""
 
     kind = "partition"
@@ -121,7 +121,7 @@ class Partition(_Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Life(_Fault):
+class _LifeFault(_Planned):
     peer: Who
 
     @property
@@ -134,7 +134,7 @@ class _Life(_Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kill(_Life):
+class Kill(_LifeFault):
     """SIGKILL."""
 
     kind = "kill"
@@ -142,7 +142,7 @@ class Kill(_Life):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restart(_Life):
+class Restart(_LifeFault):
     """A killed peer is started again, with the same name and state directory."""
 
     kind = "restart"
@@ -150,14 +150,14 @@ class Restart(_Life):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pause(_Life):
+class Pause(_LifeFault):
     """SIGSTOP, and SIGCONT at the end."""
 
     kind = "pause"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slow(_Life):
+class Slow(_LifeFault):
     """The peer may run for one part in `factor` of the time only."""
 
     kind = "slow"
@@ -166,7 +166,7 @@ class Slow(_Life):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerDown(_Fault):
+class BrokerDown(_Planned):
     """The broker is stopped, and started again, empty, on the same port."""
 
     kind = "broker_down"
@@ -177,7 +177,7 @@ class BrokerDown(_Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flip(_Fault):
+class Flip(_Planned):
     """A soft error of a split job: numbers go wrong at whoever is that node then. The peer itself makes it."""
 
     kind = "flip"
@@ -189,4 +189,4 @@ class Flip(_Fault):
     place: Place = "stored"
 
 
-Fault: TypeAlias = Cut | Isolate | Partition | Kill | Restart | Pause | Slow | BrokerDown | Flip
+PlannedFault: TypeAlias = Cut | Isolate | Partition | Kill | Restart | Pause | Slow | BrokerDown | Flip

@@ -25,7 +25,7 @@ _SLACK: Final = 1.25
 """A slowed peer may run for so many times the share that it was given."""
 
 
-class _Life:
+class _PeerFault:
     def __init__(self, name: str, scene: Scene) -> None:
         self.target = name
         self._fleet = scene.fleet
@@ -41,7 +41,7 @@ class _Life:
         """Nothing to undo."""
 
 
-class KillFault(_Life):
+class KillFault(_PeerFault):
     """SIGKILL."""
 
     async def inject(self) -> None:
@@ -59,7 +59,7 @@ class KillFault(_Life):
         self.confirmed = {"pid": pid, "exit_code": process.returncode}
 
 
-class RestartFault(_Life):
+class RestartFault(_PeerFault):
     """A new process for a killed peer."""
 
     async def inject(self) -> None:
@@ -75,7 +75,7 @@ class RestartFault(_Life):
         self.confirmed = {"pid": pid, "pid_before": before.pid}
 
 
-class PauseFault(_Life):
+class PauseFault(_PeerFault):
     """SIGSTOP, and SIGCONT in the end."""
 
     async def inject(self) -> None:
@@ -99,7 +99,7 @@ class PauseFault(_Life):
             self._fleet.resume(self.target)
 
 
-class SlowFault(_Life):
+class SlowFault(_PeerFault):
     """Runs for a part of the time."""
 
     def __init__(self, fault: Slow, name: str, scene: Scene) -> None:
@@ -141,7 +141,7 @@ class SlowFault(_Life):
             self._throttle.stop()
 
 
-class PaceFault(_Life):
+class PaceFault(_PeerFault):
     """A device whose speed follows a model computes more slowly than that, as it is told by a file."""
 
     def __init__(self, fault: Slow, name: str, state_dir: Path, scene: Scene) -> None:

@@ -9,11 +9,11 @@ from edgepeer.emulation.faults.kinds import (
     BROKER,
     BrokerDown,
     Cut,
-    Fault,
     Flip,
     Isolate,
     Kill,
     Partition,
+    PlannedFault,
     Restart,
     Span,
     Who,
@@ -29,7 +29,7 @@ from edgepeer.settings import EmulateSettings
 __all__ = ["make_plan", "plan_of", "possible"]
 
 
-def plan_of(settings: EmulateSettings) -> tuple[Fault, ...]:
+def plan_of(settings: EmulateSettings) -> tuple[PlannedFault, ...]:
     """The faults that an emulation is to have: its scenario's and its own.
 
     Raises:
@@ -52,8 +52,8 @@ def plan_of(settings: EmulateSettings) -> tuple[Fault, ...]:
 
 
 def possible(
-    faults: Sequence[Fault], network: EmulatedNetwork, *, skip: bool, note: Callable[[str], None]
-) -> tuple[Fault, ...]:
+    faults: Sequence[PlannedFault], network: EmulatedNetwork, *, skip: bool, note: Callable[[str], None]
+) -> tuple[PlannedFault, ...]:
     """The faults that this network can have: without a firewall none of links.
 
     Args:
@@ -75,7 +75,7 @@ def possible(
 
 def make_plan(
     given: Mapping[str, Iterable[str]], *, peers: int, rounds: int, own_broker: bool = True, nodes: int = 0
-) -> tuple[Fault, ...]:
+) -> tuple[PlannedFault, ...]:
     """The faults that the texts describe, by kind, in the order of their times.
 
     Args:
@@ -92,7 +92,7 @@ def make_plan(
     return tuple(faults)
 
 
-def _check(faults: Sequence[Fault], *, peers: int, rounds: int, own_broker: bool, nodes: int) -> None:
+def _check(faults: Sequence[PlannedFault], *, peers: int, rounds: int, own_broker: bool, nodes: int) -> None:
     for fault in faults:
         if isinstance(fault, Flip) and not nodes:
             raise _refusal(fault, "only split jobs have soft errors: add --split, such as codenet:m=2,n=2,t=1")
@@ -128,7 +128,7 @@ def _check_sides(fault: Partition, peers: int) -> None:
         raise _refusal(fault, "nobody is left for the rest")
 
 
-def _check_reached(faults: Sequence[Fault], peers: int) -> None:
+def _check_reached(faults: Sequence[PlannedFault], peers: int) -> None:
     """Rounds stand when most of those who are there are killed at once: none that comes later is ever reached."""
     alive = peers
     for start in sorted({fault.span.start for fault in faults}):
@@ -144,15 +144,15 @@ def _check_reached(faults: Sequence[Fault], peers: int) -> None:
         alive += sum(isinstance(fault, Restart) for fault in now) - len(killed)
 
 
-def _check_life(faults: Sequence[Fault], subject: Who) -> None:
+def _check_life(faults: Sequence[PlannedFault], subject: Who) -> None:
     """What happens to one peer, or the broker, must follow on each other."""
     for first, second in combinations(faults, 2):
         if first.span.unit != second.span.unit:
             raise _refusal(
                 second, f"{first.kind} {write(first)} counts otherwise: both must be in rounds, or in seconds"
             )
-    killed: Fault | None = None
-    before: Fault | None = None
+    killed: PlannedFault | None = None
+    before: PlannedFault | None = None
     for fault in sorted(faults, key=lambda fault: fault.span.start):
         if isinstance(fault, Restart):
             if killed is None:
@@ -180,5 +180,5 @@ def _over(span: Span, start: float) -> bool:
     return span.end < start if span.unit == "round" else span.end <= start
 
 
-def _refusal(fault: Fault, reason: str) -> ConfigError:
+def _refusal(fault: PlannedFault, reason: str) -> ConfigError:
     return ConfigError(f"{fault.kind} = {write(fault)}: {reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from edgepeer.emulation.faults.kinds import Fault, Flip, Slow
+from edgepeer.emulation.faults.kinds import Flip, PlannedFault, Slow
 from edgepeer.emulation.faults.schedule import Instant
 from edgepeer.emulation.faults.texts import write
 from edgepeer.following.marks import ReportedFault
@@ -29,7 +29,7 @@ _WORDS: Final = {
 class FaultRecord:
     """One fault that was injected."""
 
-    fault: Fault
+    fault: PlannedFault
     target: str
     """Who, by names."""
     begun: Instant

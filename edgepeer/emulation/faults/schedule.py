@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgepeer.emulation.faults.kinds import Fault, Who
+from edgepeer.emulation.faults.kinds import PlannedFault, Who
 
-__all__ = ["Instant", "Schedule", "Step"]
+__all__ = ["FaultSchedule", "FaultStep", "Instant"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Instant:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FaultStep:
     """Something to do now."""
 
     at: int
@@ -34,10 +34,10 @@ class Step:
     """Whether it ends; else it begins."""
 
 
-class Schedule:
+class FaultSchedule:
     """What is still to come of some faults."""
 
-    def __init__(self, faults: Sequence[Fault]) -> None:
+    def __init__(self, faults: Sequence[PlannedFault]) -> None:
         """Faults with one subject must not overlap (see `plan`)."""
         self._faults = tuple(faults)
         self._begun: dict[int, Instant] = {}
@@ -51,18 +51,18 @@ class Schedule:
                     self._before[at] = latest[subject]
                 latest[subject] = at
 
-    def due(self, now: Instant) -> list[Step]:
+    def due(self, now: Instant) -> list[FaultStep]:
         """What must be done at `now`, in this order. Call it with instants that never go back."""
-        steps: list[Step] = []
+        steps: list[FaultStep] = []
         while found := self._due(now):
             steps += found
         return steps
 
-    def _due(self, now: Instant) -> list[Step]:
-        lifts = [Step(at, lift=True) for at in sorted(self._begun) if at not in self._over and self._ends(at, now)]
+    def _due(self, now: Instant) -> list[FaultStep]:
+        lifts = [FaultStep(at, lift=True) for at in sorted(self._begun) if at not in self._over and self._ends(at, now)]
         self._over |= {step.at for step in lifts}
         begins = [
-            Step(at, lift=False)
+            FaultStep(at, lift=False)
             for at in range(len(self._faults))
             if at not in self._begun and self._begins(at, now) and self._before.get(at) in {None, *self._over}
         ]

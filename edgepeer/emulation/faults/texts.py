@@ -11,12 +11,12 @@ from edgepeer.emulation.faults.kinds import (
     BROKER,
     BrokerDown,
     Cut,
-    Fault,
     Flip,
     Isolate,
     Kill,
     Partition,
     Pause,
+    PlannedFault,
     Restart,
     Slow,
     Span,
@@ -59,7 +59,7 @@ class _Wrong(Exception):
     """What is wrong with a text, to stand after it."""
 
 
-def read(kind: str, text: str) -> Fault:
+def read(kind: str, text: str) -> PlannedFault:
     """The fault of that kind that `text` describes.
 
     Raises:
@@ -72,7 +72,7 @@ def read(kind: str, text: str) -> Fault:
         raise ConfigError(f"{kind} = {printable(text)}: {wrong}") from None
 
 
-def write(fault: Fault) -> str:
+def write(fault: PlannedFault) -> str:
     """The text of a fault; `read` gives the same fault back."""
     match fault:
         case Cut(source=source, target=target, both=both):
@@ -104,7 +104,7 @@ def show(who: Who) -> str:
 # -- reading -------------------------------------------------------------------------------------------------
 
 
-def _cut(text: str) -> Fault:
+def _cut(text: str) -> PlannedFault:
     ends, span = _split("cut", text)
     for mark, both in (("-", True), (">", False)):
         source, found, target = ends.partition(mark)
@@ -118,7 +118,7 @@ def _cut(text: str) -> Fault:
     raise _shape("cut")
 
 
-def _partition(text: str) -> Fault:
+def _partition(text: str) -> PlannedFault:
     places, span = _split("partition", text)
     sides = tuple(() if side == _REST else _side(side) for side in places.split("|"))
     named = [who for side in sides for who in side]
@@ -137,25 +137,25 @@ def _side(text: str) -> tuple[Who, ...]:
     return tuple(_who("partition", part, broker=True) for part in text.split(","))
 
 
-def _isolate(text: str) -> Fault:
+def _isolate(text: str) -> PlannedFault:
     peer, span = _split("isolate", text)
     return Isolate(peer=_who("isolate", peer), span=span)
 
 
-def _pause(text: str) -> Fault:
+def _pause(text: str) -> PlannedFault:
     peer, span = _split("pause", text)
     return Pause(peer=_who("pause", peer), span=span)
 
 
-def _kill(text: str) -> Fault:
+def _kill(text: str) -> PlannedFault:
     return Kill(peer=_who("kill", text.partition("@")[0]), span=_at("kill", text))
 
 
-def _restart(text: str) -> Fault:
+def _restart(text: str) -> PlannedFault:
     return Restart(peer=_who("restart", text.partition("@")[0]), span=_at("restart", text))
 
 
-def _slow(text: str) -> Fault:
+def _slow(text: str) -> PlannedFault:
     speed, span = _split("slow", text, optional=True)
     found = _SPEED.fullmatch(speed)
     if found is None:
@@ -166,11 +166,11 @@ def _slow(text: str) -> Fault:
     return Slow(peer=_who("slow", found[1]), factor=factor, span=span)
 
 
-def _broker_down(text: str) -> Fault:
+def _broker_down(text: str) -> PlannedFault:
     return BrokerDown(span=_span("broker_down", text))
 
 
-def _flip(text: str) -> Fault:
+def _flip(text: str) -> PlannedFault:
     where, found, how = text.partition(":")
     node, _, _ = where.partition("@")
     span = _at("flip", where)
@@ -189,7 +189,7 @@ def _flip(text: str) -> Fault:
     return Flip(node=int(node), how=kind, place=place, span=span)
 
 
-_READERS: Final[Mapping[str, Callable[[str], Fault]]] = {
+_READERS: Final[Mapping[str, Callable[[str], PlannedFault]]] = {
     "cut": _cut,
     "isolate": _isolate,
     "partition": _partition,

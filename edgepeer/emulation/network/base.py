@@ -8,7 +8,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 from edgepeer.errors import ConfigError
 
-__all__ = ["BROKER", "EmulatedNetwork", "Link", "Mode", "Way"]
+__all__ = ["BROKER", "EmulatedNetwork", "LinkShape", "Mode", "Way"]
 
 Mode = Literal["namespaces", "loopback", "none"]
 """What keeps the peers apart: a network namespace each, an address each on one loopback, or nothing."""
@@ -24,7 +24,7 @@ _QUANTITY: Final = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>[a-z]+)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class LinkShape:
     """The line between one peer and everybody else, full duplex."""
 
     rate_bits_per_s: float | None = None
@@ -39,7 +39,7 @@ class Link:
             raise ConfigError(f"link delay {self.delay_s:g} s: must be 0 to 10 s")
 
     @classmethod
-    def parse(cls, text: str) -> Link:
+    def parse(cls, text: str) -> LinkShape:
         """`100mbit,5ms`, `100mbit` or `5ms`: a rate per direction, a one-way delay, or both.
 
         Raises:
@@ -104,7 +104,7 @@ class EmulatedNetwork(Protocol):
         """The cuts that the kernel says are in force, with the packets that each has dropped. One question for all."""
 
     async def shape(self, name: str, *, rate_bits_per_s: float | None, delay_s: float) -> None:
-        """Change that peer's link (see Link) from now on; connections stay.
+        """Change that peer's link (see LinkShape) from now on; connections stay.
 
         Raises:
             ConfigError: out of bounds, or it can't be done here.

@@ -15,7 +15,7 @@ import msgspec
 from edgepeer.errors import EdgepeerError
 from edgepeer.processes import dies_with_parent
 
-__all__ = ["MESSAGE_BYTES", "HubProcess", "Refused"]
+__all__ = ["MESSAGE_BYTES", "HubProcess", "KernelRefused"]
 
 MESSAGE_BYTES: Final = 192 << 10
 """The longest request or answer: every peer of 64 cut off from every other."""
@@ -23,7 +23,7 @@ _ANSWER_S: Final = 30.0
 _END_S: Final = 5.0
 
 
-class Refused(Exception):
+class KernelRefused(Exception):
     """The kernel does not do what was asked for. The text says why."""
 
 
@@ -72,7 +72,7 @@ class HubProcess:
         """Have a request of Hub's answered.
 
         Raises:
-            Refused: the kernel does not do it.
+            KernelRefused: the kernel does not do it.
             EdgepeerError: the hub has ended, or does not answer.
         """
         result, _ = await self._ask(request, arguments)
@@ -98,7 +98,7 @@ class HubProcess:
             raise EdgepeerError(f"emulated network: has ended: {self._last_words()}")
         answer = msgspec.json.decode(message)
         if "error" in answer:
-            raise Refused(answer["error"])
+            raise KernelRefused(answer["error"])
         return answer["result"], descriptors
 
     async def _readable(self) -> None:

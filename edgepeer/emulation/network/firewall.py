@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterable
 from typing import Any, Final, Literal, NamedTuple
 
-__all__ = ["Cut", "Firewall"]
+__all__ = ["Drop", "Firewall"]
 
 _TABLE: Final = "edgepeer"
 _CHAIN: Final = "cuts"
@@ -32,7 +32,7 @@ _TARGET_OFFSET: Final = 16
 _ADDRESS_BYTES: Final = 4
 
 
-class Cut(NamedTuple):
+class Drop(NamedTuple):
     """From where nothing gets to where. An empty address stands for any."""
 
     source: str
@@ -53,7 +53,7 @@ class Firewall:
         from pyroute2.nftables.main import NFTables
 
         self._nft: Any = NFTables(nfgen_family=_FAMILIES[family])
-        self._made: set[Cut] = set()
+        self._made: set[Drop] = set()
         self._nft.table("add", name=_TABLE)
         self._nft.chain("add", table=_TABLE, name=_CHAIN)
         if family == "bridge":
@@ -62,7 +62,7 @@ class Firewall:
             self._add_hook(hook, hook)
             self._nft.rule("add", table=_TABLE, chain=hook, expressions=[[_verdict(_JUMP, NFTA_VERDICT_CHAIN=_CHAIN)]])
 
-    def add(self, cuts: Iterable[Cut]) -> None:
+    def add(self, cuts: Iterable[Drop]) -> None:
         """Drop these from now on, if that is not so already."""
         for cut in cuts:
             if cut in self._made:
@@ -76,7 +76,7 @@ class Firewall:
             self._nft.rule("add", table=_TABLE, chain=_CHAIN, expressions=[rule])
             self._made.add(cut)
 
-    def remove(self, cuts: Iterable[Cut]) -> dict[Cut, int]:
+    def remove(self, cuts: Iterable[Drop]) -> dict[Drop, int]:
         """Drop these no longer. Returns: how many packets each has dropped, of those that the kernel had in force."""
         wanted, dropped = set(cuts), {}
         for rule in self._rules(_CHAIN):
@@ -87,7 +87,7 @@ class Firewall:
         self._made -= wanted
         return dropped
 
-    def cuts(self) -> dict[Cut, int]:
+    def cuts(self) -> dict[Drop, int]:
         """The cuts that the kernel has in force, with the packets that each has dropped."""
         return dict(map(_read_cut, self._rules(_CHAIN)))
 
@@ -113,7 +113,7 @@ class Firewall:
         return [rule for rule in self._nft.get_rules() if rule.get_attr("NFTA_RULE_CHAIN") == chain]
 
 
-def _read_cut(rule: Any) -> tuple[Cut, int]:
+def _read_cut(rule: Any) -> tuple[Drop, int]:
     """Which cut a rule makes, and how many packets it has dropped."""
     addresses = {_SOURCE_OFFSET: "", _TARGET_OFFSET: ""}
     offset, packets = 0, 0
@@ -125,7 +125,7 @@ def _read_cut(rule: Any) -> tuple[Cut, int]:
             addresses[offset] = socket.inet_ntoa(_compared(expression))
         elif name == "counter":
             packets = data.get_attr("NFTA_COUNTER_PACKETS")
-    return Cut(addresses[_SOURCE_OFFSET], addresses[_TARGET_OFFSET]), packets
+    return Drop(addresses[_SOURCE_OFFSET], addresses[_TARGET_OFFSET]), packets
 
 
 def _expressions(rule: Any) -> Any:

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import msgspec
 
-from edgepeer.emulation.network.base import Link
+from edgepeer.emulation.network.base import LinkShape
 from edgepeer.emulation.network.control import MESSAGE_BYTES
 from edgepeer.emulation.network.delay import DelayLines
-from edgepeer.emulation.network.firewall import Cut, Firewall
+from edgepeer.emulation.network.firewall import Drop, Firewall
 from edgepeer.emulation.network.isolation import leave_machine, new_namespace
 from edgepeer.emulation.network.lan import Lan, Port
 
@@ -109,15 +109,15 @@ class Hub:
     def shape(self, peer: str, rate_bits_per_s: float | None, delay_s: float) -> None:
         """Make the line of the peer with that address such a link."""
         assert self._lan is not None
-        self._lan.shape(self._ports[peer], Link(rate_bits_per_s=rate_bits_per_s, delay_s=delay_s))
+        self._lan.shape(self._ports[peer], LinkShape(rate_bits_per_s=rate_bits_per_s, delay_s=delay_s))
 
     def cut(self, cuts: Sequence[tuple[str, str]]) -> None:
         """Let nothing through from one address to the other."""
-        self._wall().add(Cut(*cut) for cut in cuts)
+        self._wall().add(Drop(*cut) for cut in cuts)
 
     def heal(self, cuts: Sequence[tuple[str, str]]) -> list[tuple[str, str, int]]:
         """Undo cuts. Returns those of them that were in force, as `cuts` does."""
-        return _told(self._wall().remove(Cut(*cut) for cut in cuts))
+        return _told(self._wall().remove(Drop(*cut) for cut in cuts))
 
     def cuts(self) -> list[tuple[str, str, int]]:
         """All cuts: source, target, packets dropped."""
@@ -141,7 +141,7 @@ class Hub:
         self._lines.set_delay(port, seconds)
 
 
-def _told(cuts: Mapping[Cut, int]) -> list[tuple[str, str, int]]:
+def _told(cuts: Mapping[Drop, int]) -> list[tuple[str, str, int]]:
     return [(*cut, packets) for cut, packets in cuts.items()]
 
 

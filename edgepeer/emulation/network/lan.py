@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from edgepeer.emulation.network.base import Link
+from edgepeer.emulation.network.base import LinkShape
 from edgepeer.emulation.network.isolation import current_namespace, enter_namespace, new_namespace
 
 __all__ = ["Lan", "Port"]
@@ -110,7 +110,7 @@ class Lan:
         inside.link("set", index=inside_index, state="up")
         return Port(namespace=namespace, device=device, index=index, inside=inside, inside_index=inside_index)
 
-    def shape(self, port: Port, link: Link) -> None:
+    def shape(self, port: Port, link: LinkShape) -> None:
         """From now on the port is such a link. Raises OSError where the kernel has no tbf."""
         rate = link.rate_bits_per_s
         write = _MAX_WRITE if rate is None else round(min(max(_SLICE_S * rate / 8, _MIN_WRITE), _MAX_WRITE))

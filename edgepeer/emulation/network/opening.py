@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from ipaddress import IPv4Address
 from typing import Final, Literal
 
-from edgepeer.emulation.network.base import EmulatedNetwork, Link
-from edgepeer.emulation.network.control import HubProcess, Refused
+from edgepeer.emulation.network.base import EmulatedNetwork, LinkShape
+from edgepeer.emulation.network.control import HubProcess, KernelRefused
 from edgepeer.emulation.network.plain import PlainNetwork
-from edgepeer.emulation.network.walled import Place, WalledNetwork
+from edgepeer.emulation.network.walled import Site, WalledNetwork
 from edgepeer.errors import ConfigError
 
 __all__ = ["open_network"]
@@ -30,7 +30,7 @@ async def open_network(
     names: Iterable[str],
     *,
     mode: Literal["auto", "namespaces", "loopback", "none"] = "auto",
-    link: Link | None = None,
+    link: LinkShape | None = None,
 ) -> AsyncIterator[EmulatedNetwork]:
     """A network for peers of these names. All of it is gone when the context closes, or when this process ends.
 
@@ -51,10 +51,10 @@ async def open_network(
     async with AsyncExitStack() as stack:
         try:
             if lack := _lack():
-                raise Refused(lack)
+                raise KernelRefused(lack)
             hub = await stack.enter_async_context(HubProcess())
             network = await stack.enter_async_context(await _build(hub, peers, mode, link is not None))
-        except Refused as error:
+        except KernelRefused as error:
             if mode != "auto" or link is not None:
                 raise ConfigError(f"network = {'namespaces' if link else mode}: not on this machine: {error}") from None
             yield PlainNetwork(peers, str(error))
@@ -77,11 +77,11 @@ def _lack() -> str | None:
 
 
 async def _build(hub: HubProcess, peers: tuple[str, ...], mode: str, shaped: bool) -> WalledNetwork:
-    """Raises Refused."""
+    """Raises KernelRefused."""
     try:
         in_user_namespace = await hub.ask("leave")
-    except Refused as error:
-        raise Refused(f"this user may not make network namespaces: {error}") from None
+    except KernelRefused as error:
+        raise KernelRefused(f"this user may not make network namespaces: {error}") from None
     rights = "in a user namespace" if in_user_namespace else "as root"
     enter = (
         ["nsenter", f"--user=/proc/{hub.pid}/ns/user", "--preserve-credentials"] if in_user_namespace else ["nsenter"]
@@ -90,7 +90,7 @@ async def _build(hub: HubProcess, peers: tuple[str, ...], mode: str, shaped: boo
         return await _loopback(hub, peers, enter, f"an address for each peer on one loopback, {rights}")
     try:
         return await _lan(hub, peers, enter, f"a namespace for each peer, {rights}")
-    except Refused as error:
+    except KernelRefused as error:
         if mode != "auto" or shaped:
             raise
         reason = f"no network namespaces on a bridge: {error}"
@@ -102,7 +102,7 @@ async def _lan(hub: HubProcess, peers: tuple[str, ...], enter: list[str], descri
     broker = str(_LAN + _LAST)
     made = await hub.ask("lan", address=broker, peers=addresses)
     places = {
-        name: Place(
+        name: Site(
             address=address,
             prefix=(*enter, f"--net=/proc/{hub.pid}/fd/{namespace}", "--"),
             broker=broker,
@@ -110,9 +110,7 @@ async def _lan(hub: HubProcess, peers: tuple[str, ...], enter: list[str], descri
         )
         for name, address, namespace in zip(peers, addresses, made["namespaces"], strict=True)
     }
-    inside = Place(
-        address=broker, prefix=(*enter, f"--net=/proc/{hub.pid}/ns/net", "--"), broker=broker, broker_cuts=()
-    )
+    inside = Site(address=broker, prefix=(*enter, f"--net=/proc/{hub.pid}/ns/net", "--"), broker=broker, broker_cuts=())
     return WalledNetwork(hub, places, broker=inside, mode="namespaces", description=description)
 
 
@@ -123,6 +121,6 @@ async def _loopback(hub: HubProcess, peers: tuple[str, ...], enter: list[str], d
     for number, name in enumerate(peers, 1):
         broker = str(_BROKERS + number)
         cuts = (("", broker), (broker, ""))
-        places[name] = Place(address=str(_LOOPBACK + number), prefix=prefix, broker=broker, broker_cuts=cuts)
-    inside = Place(address=str(_LOOPBACK + _LAST), prefix=prefix, broker=str(_LOOPBACK + _LAST), broker_cuts=())
+        places[name] = Site(address=str(_LOOPBACK + number), prefix=prefix, broker=broker, broker_cuts=cuts)
+    inside = Site(address=str(_LOOPBACK + _LAST), prefix=prefix, broker=str(_LOOPBACK + _LAST), broker_cuts=())
     return WalledNetwork(hub, places, broker=inside, mode="loopback", description=description)

@@ -7,19 +7,19 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from edgepeer.emulation.network.base import BROKER, Link, Mode, Way
-from edgepeer.emulation.network.control import HubProcess, Refused
+from edgepeer.emulation.network.base import BROKER, LinkShape, Mode, Way
+from edgepeer.emulation.network.control import HubProcess, KernelRefused
 from edgepeer.emulation.network.gateway import Gateway
 from edgepeer.errors import ConfigError, EdgepeerError
 
-__all__ = ["Place", "WalledNetwork"]
+__all__ = ["Site", "WalledNetwork"]
 
 _Addresses = tuple[str, str]
 """From which address to which; empty: any."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Site:
     """Where a peer is."""
 
     address: str
@@ -39,7 +39,7 @@ class WalledNetwork:
     """
 
     def __init__(
-        self, hub: HubProcess, places: Mapping[str, Place], *, broker: Place, mode: Mode, description: str
+        self, hub: HubProcess, places: Mapping[str, Site], *, broker: Site, mode: Mode, description: str
     ) -> None:
         self.mode = mode
         self.description = description
@@ -91,12 +91,12 @@ class WalledNetwork:
 
     async def shape(self, name: str, *, rate_bits_per_s: float | None, delay_s: float) -> None:
         address = self.address(name)
-        Link(rate_bits_per_s=rate_bits_per_s, delay_s=delay_s)  # raises what is out of bounds
+        LinkShape(rate_bits_per_s=rate_bits_per_s, delay_s=delay_s)  # raises what is out of bounds
         if self.mode != "namespaces":
             raise ConfigError(f"link of {name}: only links between network namespaces have a rate and a delay")
         try:
             await self._hub.ask("shape", peer=address, rate_bits_per_s=rate_bits_per_s, delay_s=delay_s)
-        except Refused as error:
+        except KernelRefused as error:
             raise ConfigError(f"link of {name}: {error}") from None
 
     def _between(self, way: Way) -> tuple[_Addresses, ...]:
@@ -115,5 +115,5 @@ class WalledNetwork:
     async def _ask(self, request: str, **arguments: object) -> Any:
         try:
             return await self._hub.ask(request, **arguments)
-        except Refused as error:
+        except KernelRefused as error:
             raise EdgepeerError(f"emulated network: {request}: {error}") from None
