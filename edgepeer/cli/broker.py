@@ -12,6 +12,7 @@ __all__ = ["VERB"]
 
 
 def run(settings: BrokerSettings) -> int:
+    """Serve until SIGTERM or Ctrl-C."""
     return run_until_stopped(lambda stop: _serve(settings, stop))
 
 

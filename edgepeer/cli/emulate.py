@@ -10,6 +10,7 @@ __all__ = ["VERB"]
 
 
 def run(settings: EmulateSettings) -> int:
+    """The whole fleet, its job and its end; or the list of scenarios."""
     if settings.list_scenarios:
         return _list_scenarios()
     from edgepeer.cli.outcome import conclude

@@ -22,6 +22,7 @@ __all__ = ["command"]
 
 
 def run(settings: ExportSettings) -> int:
+    """Write the model in the checkpoint that the settings name."""
     if settings.checkpoint is None or settings.out is None:
         raise ConfigError("name a checkpoint and a file, as in: edgepeer export 00000200.checkpoint model.keras")
     from edgepeer.training.checkpoint import list_checkpoints

@@ -15,6 +15,7 @@ __all__ = ["VERB"]
 
 
 def run(settings: PeerSettings) -> int:
+    """Take part until SIGTERM or Ctrl-C."""
     from edgepeer.peer.agent import run_agent
     from edgepeer.peer.worker import still_at_work
 

@@ -31,6 +31,7 @@ _REDRAW_EVERY_S: Final = 0.2
 
 
 def run(settings: RunSettings) -> int:
+    """Let the schedules in files happen, and tell of each what came of it."""
     from edgepeer.simulation.account import Account
     from edgepeer.simulation.soak import Tally, broken
 
@@ -67,6 +68,7 @@ def _read(path: Path) -> Schedule:
 
 
 def soak(settings: SoakSettings) -> int:
+    """Draw schedules and let them happen, until time or count is up, or one fails."""
     from edgepeer.simulation.soak import Tally, drawn_from, smallest
     from edgepeer.simulation.soak import soak as go_through
 
@@ -146,6 +148,7 @@ def _progress() -> Iterator[Callable[[float, float, str], None]]:
 
 
 def explore(settings: ExploreSettings) -> int:
+    """Go through all that can become of a small fleet, within bounds."""
     from edgepeer.simulation.exploration.search import Bounds
     from edgepeer.simulation.exploration.shared import explore as go_through
     from edgepeer.simulation.exploration.state import Setting
@@ -202,6 +205,7 @@ def _print_explored(tally: Explored, settings: ExploreSettings, elapsed: float) 
 
 
 def isolation(settings: IsolationSettings) -> int:
+    """Measure how many links fail until a peer is isolated: a table, files, a plot."""
     from edgepeer.simulation.isolation import SYSTEMS, measure, table
 
     rows = [

@@ -22,6 +22,7 @@ __all__ = ["VERB", "plain_tree", "status_fields", "status_lines"]
 
 
 def run(settings: StatusSettings) -> int:
+    """Look once, and print."""
     from edgepeer.fabric.address import BrokerAddress
 
     broker = BrokerAddress.parse(settings.broker)
@@ -57,7 +58,7 @@ async def _look(settings: StatusSettings, broker: BrokerAddress) -> Picture:
 
 
 def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, Any]:
-    """What `--json` prints."""
+    """The fabric as `--json` prints it: plain values by name."""
     view, job = picture.view, picture.job
     return {
         "fabric": fabric,

@@ -22,6 +22,7 @@ __all__ = ["VERB"]
 
 
 def run(settings: TrainSettings) -> int:
+    """Follow a new job to its end; or withdraw the one that there is."""
     if settings.withdraw:
         return run_async(_withdraw(settings))
 

@@ -32,7 +32,7 @@ _S = TypeVar("_S", bound=VerbSettings)
 
 @dataclass(frozen=True, kw_only=True)
 class Verb(Generic[_S]):
-    """One verb."""
+    """One verb of the command line: its settings, its texts, and what it does."""
 
     kind: type[_S]
     """Its settings; flags, variables and TOML keys follow from the fields."""

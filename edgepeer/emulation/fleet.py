@@ -119,17 +119,17 @@ class EmulatedFleet:
         return self._home / name
 
     def kill(self, name: str) -> None:
-        """SIGKILL."""
+        """End a peer by SIGKILL; that it has ended is then no news."""
         process = self._processes[name]
         self._killed.add(process.pid)
         process.kill()
 
     def pause(self, name: str) -> None:
-        """SIGSTOP."""
+        """Freeze a peer, by SIGSTOP."""
         self._processes[name].send_signal(signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
-        """SIGCONT."""
+        """Let a frozen peer go on, by SIGCONT."""
         self._processes[name].send_signal(signal.SIGCONT)
 
     async def start(self, name: str) -> None:

@@ -31,7 +31,7 @@ class Display(AbstractContextManager["Display"], Protocol):
         """Something may have changed. Cheap: called for every event."""
 
     def summarise(self, result: JobResult) -> None:
-        """The job has ended."""
+        """Show how the job has ended; the last call, after the context."""
 
 
 def open_display(stream: TextIO | None = None) -> Display:

@@ -11,13 +11,16 @@ __all__ = ["Marks", "ReportedFault", "labels_in"]
 
 @dataclass(frozen=True, kw_only=True)
 class Marks:
-    """What is broken now."""
+    """Links, peers and the broker, as far as they are broken at this moment."""
 
     cut: frozenset[tuple[str, str]] = frozenset()
     """Directions (source, target) in which nothing passes; a target may be `broker`."""
     killed: frozenset[str] = frozenset()
+    """Peers that were killed and not started again."""
     paused: frozenset[str] = frozenset()
+    """Peers that are frozen."""
     slow: frozenset[str] = frozenset()
+    """Peers that are kept from computing as fast as they could."""
     broker_down: bool = False
     labels: tuple[str, ...] = ()
     """All of it in words."""

@@ -73,7 +73,7 @@ class JobProgress:
     # What the fabric says. Each returns whether it is a sign of progress.
 
     def see_view(self, view: View) -> bool:
-        """A view was announced."""
+        """A view was announced; an older one than is known changes nothing."""
         if self.view is not None and not self.view.precedes(view):
             return False
         self.view = view

@@ -33,7 +33,7 @@ FATES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SoftErrorTally:
-    """Of a whole job."""
+    """Soft errors of a whole split job, as far as its peers and records have told."""
 
     injected: int
     """Soft errors that were made on purpose."""

@@ -5,13 +5,35 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from statistics import median
+from typing import NamedTuple
 
 from edgepeer.fabric.documents import RoundRecord
 from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult, Quality, Spread
 from edgepeer.following.tally import FATES
 
-__all__ = ["amount", "briefly", "duration", "figure", "headline", "progress_line", "quality", "summary", "waiting_line"]
+__all__ = [
+    "SummaryRow",
+    "amount",
+    "briefly",
+    "duration",
+    "figure",
+    "headline",
+    "progress_line",
+    "quality",
+    "summary",
+    "waiting_line",
+]
+
+
+class SummaryRow(NamedTuple):
+    """One line of a summary."""
+
+    what: str
+    """Empty: more of what the row before it is about."""
+    value: str
+    good: bool = True
+    """Whether it is as it should be."""
 
 
 def duration(seconds: float | None) -> str:
@@ -50,7 +72,7 @@ def figure(value: float) -> str:
 
 
 def headline(progress: JobProgress) -> str:
-    """What is being done."""
+    """The job in one line: model, data, how it is trained."""
     job = progress.job
     model = "a Keras model" if job.model_config else job.model
     rate = f"{job.learning_rate:g}" + (f" {job.schedule}" if job.schedule != "constant" else "")
@@ -107,102 +129,103 @@ def progress_line(progress: JobProgress) -> str:
     return "  ".join(parts)
 
 
-def summary(result: JobResult) -> Iterator[tuple[str, str, bool]]:
-    """How the job ended, as (what, value, whether it is as it should be)."""
+def summary(result: JobResult) -> Iterator[SummaryRow]:
+    """How the job ended."""
     quality = result.quality
     more = [] if result.rmse is None else [f"rmse {result.rmse:.4g}"]
     more += [] if result.loss is None else [f"loss {figure(result.loss)}"]
     found = "not measured" if quality is None else str(quality)
-    yield (
+    yield SummaryRow(
         f"test {'accuracy' if quality is None else quality.name}",
         found + (f" ({', '.join(more)})" if more else ""),
-        True,
     )
     if result.diverged is not None:
-        yield "diverged", f"the loss is not finite from round {result.diverged} on", False
+        yield SummaryRow("diverged", f"the loss is not finite from round {result.diverged} on", False)
     yield from _rounds(result)
-    yield "round time", _spread(result.round_seconds), True
-    yield "allreduce time", _spread(result.allreduce_seconds), True
+    yield SummaryRow("round time", _spread(result.round_seconds))
+    yield SummaryRow("allreduce time", _spread(result.allreduce_seconds))
     sent = result.bytes_sent
-    yield "bytes sent", f"median {amount(median(sent.values()))} a peer", True
+    yield SummaryRow("bytes sent", f"median {amount(median(sent.values()))} a peer")
     for row in _chunks([f"{peer} {amount(count)}" for peer, count in sent.items()]):
-        yield "", row, True
+        yield SummaryRow("", row)
     yield from _digests(result)
     if result.job.split:
         yield from _split(result)
     yield from _faults(result)
     for peer in result.failed:
-        yield "failed", f"{peer}: {' '.join(result.reports[peer].error.split())}", False
+        yield SummaryRow("failed", f"{peer}: {' '.join(result.reports[peer].error.split())}", False)
     if result.lost:
-        yield "gone before the end", ", ".join(result.lost), True
+        yield SummaryRow("gone before the end", ", ".join(result.lost))
     if result.late:
-        yield "not ready in time", ", ".join(result.late), True
+        yield SummaryRow("not ready in time", ", ".join(result.late))
     if result.missing:
-        yield "did not report", ", ".join(result.missing), False
+        yield SummaryRow("did not report", ", ".join(result.missing), False)
 
 
-def _rounds(result: JobResult) -> Iterator[tuple[str, str, bool]]:
+def _rounds(result: JobResult) -> Iterator[SummaryRow]:
     total = sum(record.seconds for record in result.records)
     inexact = sum(1 for record in result.records if not record.exact)
     early = result.rounds < result.job.rounds
     done = f"{result.rounds} of {result.job.rounds}, ended early," if early else str(result.rounds)
     views = f", {result.view_epochs} views" if result.view_epochs > 1 else ""
     if not result.unreported and not result.thinned:
-        yield "rounds", f"{done} in {duration(total)}{views}", result.rounds == result.job.rounds
+        yield SummaryRow("rounds", f"{done} in {duration(total)}{views}", result.rounds == result.job.rounds)
     else:  # the time is of the others only
-        yield "rounds", f"{done}, {len(result.records)} of them in {duration(total)}{views}", True
+        yield SummaryRow("rounds", f"{done}, {len(result.records)} of them in {duration(total)}{views}")
     if result.thinned:
-        yield "", f"{result.thinned} records of earlier rounds were not kept (so many rounds)", True
+        yield SummaryRow("", f"{result.thinned} records of earlier rounds were not kept (so many rounds)")
     if result.unreported:
         count = f"{result.unreported} round{'s' if result.unreported > 1 else ''}"
-        yield "", f"{count} {'were' if result.unreported > 1 else 'was'} not reported (broker outage)", True
+        yield SummaryRow("", f"{count} {'were' if result.unreported > 1 else 'was'} not reported (broker outage)")
     if result.job.code != "none":
         yield from _coded(result)
     elif inexact and not result.job.split:  # whose missing parts are made up for
-        yield "", f"{inexact} of them without everyone's contribution", False
+        yield SummaryRow("", f"{inexact} of them without everyone's contribution", False)
     rerouted = [found for record in result.records if (found := result.detours(record.round))]
     if rerouted:
         names = sorted({path for found in rerouted for path in found})
-        yield "", f"{len(rerouted)} of them with links on detours: {briefly(names)}", True
+        yield SummaryRow("", f"{len(rerouted)} of them with links on detours: {briefly(names)}")
 
 
-def _coded(result: JobResult) -> Iterator[tuple[str, str, bool]]:
+def _coded(result: JobResult) -> Iterator[SummaryRow]:
     """What a code gave, and took."""
     approximate = result.approximate
     exact = f"exact {len(result.records) - len(approximate)} of {len(result.records)}"
     if not approximate:
-        yield "coded sums", f"{exact} ({result.job.code})", True
+        yield SummaryRow("coded sums", f"{exact} ({result.job.code})")
     else:
         chunks = approximate[0].chunks
         fewest, most = (limit(record.covered for record in approximate) for limit in (min, max))
         covered = f"{fewest} to {most}" if fewest < most else str(most)
         errors = Spread.of(record.error for record in approximate)
         told = f"the others: {covered} of {chunks} chunks whole, error median {errors.median:.3g}, p95 {errors.p95:.3g}"
-        yield "coded sums", f"{exact} ({result.job.code}, wait {result.job.wait})", False
-        yield "", told, False
+        yield SummaryRow("coded sums", f"{exact} ({result.job.code}, wait {result.job.wait})", False)
+        yield SummaryRow("", told, False)
     if (computed := result.computed) is not None:
-        yield "computed", f"{computed:.3g} times as many samples as the sums are of", True
+        yield SummaryRow("computed", f"{computed:.3g} times as many samples as the sums are of")
 
 
-def _split(result: JobResult) -> Iterator[tuple[str, str, bool]]:
+def _split(result: JobResult) -> Iterator[SummaryRow]:
     """What peers held, and what was wrong on the way."""
     held, tally = [count for count in result.held.values() if count], result.tally
     most = f"{amount(max(held))} at most" if held else "nothing"
-    yield f"split {result.job.split}", f"{len(held)} peers hold {most} of {amount(result.whole)}", bool(held)
+    yield SummaryRow(
+        f"split {result.job.split}", f"{len(held)} peers hold {most} of {amount(result.whole)}", bool(held)
+    )
     fates = [f"{count} {FATES[name]}" for name, count in tally.fates.items() if count or name == "undetected"]
     if tally.gone:
         fates.append(f"{tally.gone} gone with killed peers")
     made = f"{tally.injected} made on purpose: {', '.join(fates)}" if tally.injected else "none made on purpose"
-    yield "soft errors", made, not tally.undetected
-    yield "", ", ".join(tally.told()), True
+    yield SummaryRow("soft errors", made, not tally.undetected)
+    yield SummaryRow("", ", ".join(tally.told()))
 
 
-def _faults(result: JobResult) -> Iterator[tuple[str, str, bool]]:
+def _faults(result: JobResult) -> Iterator[SummaryRow]:
     for at, fault in enumerate(result.faults):
         last = fault.last_round
         until = "" if last == fault.first_round else f" to {last}" if last is not None else " to the end"
         rounds = f"round {fault.first_round}" if not until else f"rounds {fault.first_round}{until}"
-        yield ("" if at else "faults, all confirmed"), f"{fault.label}: {rounds}{fault.evidence}", True
+        yield SummaryRow("" if at else "faults, all confirmed", f"{fault.label}: {rounds}{fault.evidence}")
 
 
 def _spread(spread: Spread) -> str:
@@ -211,16 +234,16 @@ def _spread(spread: Spread) -> str:
     return f"median {duration(spread.median)}, p95 {duration(spread.p95)}"
 
 
-def _digests(result: JobResult) -> Iterator[tuple[str, str, bool]]:
+def _digests(result: JobResult) -> Iterator[SummaryRow]:
     count = len(result.done)
     thing = "state" if result.job.split else "parameters"  # of a divided network nobody has them all
     what = f"{thing} bit-identical on {'all ' if count > 1 else ''}{count} peer{'s' if count > 1 else ''}"
     if result.identical:
-        yield what, f"yes ({next(iter(result.digests.values()))[:16]})", True
+        yield SummaryRow(what, f"yes ({next(iter(result.digests.values()))[:16]})")
         return
-    yield what, "NO", False
+    yield SummaryRow(what, "NO", False)
     for peer, digest in result.digests.items():
-        yield "", f"{peer} {digest[:16] or 'sent no digest'}", False
+        yield SummaryRow("", f"{peer} {digest[:16] or 'sent no digest'}", False)
 
 
 def _chunks(items: list[str], width: int = 60) -> Iterator[str]:

@@ -135,7 +135,7 @@ class _LifeFault(_Planned):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill(_LifeFault):
-    """SIGKILL."""
+    """The peer's process ends by SIGKILL, at a moment."""
 
     kind = "kill"
     lasts = False

@@ -26,6 +26,8 @@ _SLACK: Final = 1.25
 
 
 class _PeerFault:
+    """What befalls the process of one peer."""
+
     def __init__(self, name: str, scene: Scene) -> None:
         self.target = name
         self._fleet = scene.fleet
@@ -42,7 +44,7 @@ class _PeerFault:
 
 
 class KillFault(_PeerFault):
-    """SIGKILL."""
+    """A peer's process is killed."""
 
     async def inject(self) -> None:
         """Raises Unconfirmed: the process did not end by that signal."""
@@ -76,7 +78,7 @@ class RestartFault(_PeerFault):
 
 
 class PauseFault(_PeerFault):
-    """SIGSTOP, and SIGCONT in the end."""
+    """A peer's process is frozen, by SIGSTOP, and goes on in the end."""
 
     async def inject(self) -> None:
         """Raises Unconfirmed: the process is not in state T."""

@@ -36,24 +36,27 @@ class FleetControl(Protocol):
         """Start a peer that has ended again, with the same id and state directory."""
 
     def kill(self, name: str) -> None:
-        """SIGKILL."""
+        """End a peer by SIGKILL."""
 
     def pause(self, name: str) -> None:
-        """SIGSTOP."""
+        """Freeze a peer, by SIGSTOP."""
 
     def resume(self, name: str) -> None:
-        """SIGCONT."""
+        """Let a frozen peer go on, by SIGCONT."""
 
 
 class BrokerControl(Protocol):
     """A broker that can be stopped, and started again on the same port."""
 
     @property
-    def address(self) -> BrokerAddress: ...
+    def address(self) -> BrokerAddress:
+        """Where this process reaches it, running or not."""
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        """Listen again, empty."""
 
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        """Hang up on all, and listen no longer."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ class Instant:
 
 @dataclass(frozen=True, slots=True)
 class FaultStep:
-    """Something to do now."""
+    """One fault comes or goes."""
 
     at: int
     """Which of the faults, counted from 0."""

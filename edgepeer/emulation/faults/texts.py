@@ -93,7 +93,7 @@ def write(fault: PlannedFault) -> str:
 
 
 def show(who: Who) -> str:
-    """As `read` takes it."""
+    """One end of a link, or a peer, as `read` takes it: 3, root, pos2, leaf, broker."""
     if who.by == "number":
         return str(who.index)
     if who.by == "position":

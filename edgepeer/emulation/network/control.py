@@ -66,6 +66,7 @@ class HubProcess:
 
     @property
     def pid(self) -> int:
+        """The hub's process, whose namespaces are the network's."""
         return self._process.pid
 
     async def ask(self, request: str, **arguments: object) -> Any:

@@ -77,7 +77,11 @@ def _lack() -> str | None:
 
 
 async def _build(hub: HubProcess, peers: tuple[str, ...], mode: str, shaped: bool) -> WalledNetwork:
-    """Raises KernelRefused."""
+    """Have the hub make the network.
+
+    Raises:
+        KernelRefused: this machine does not allow it.
+    """
     try:
         in_user_namespace = await hub.ask("leave")
     except KernelRefused as error:

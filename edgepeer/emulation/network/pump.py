@@ -118,6 +118,7 @@ class Pump:
 
 
 def main() -> None:
+    """The process: its sockets are the descriptors that it is started with."""
     control, outlet = (socket.socket(fileno=int(argument)) for argument in sys.argv[1:])
     with contextlib.suppress(PermissionError):  # only root may; without it a busy machine delays more than is asked for
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(_PRIORITY))

@@ -20,7 +20,7 @@ _Addresses = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """Where a peer is."""
+    """Where a peer is in the network, and where it finds the broker."""
 
     address: str
     prefix: tuple[str, ...]
