@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,3 +78,13 @@ def test_all_is_complete() -> None:
         submodules = {each.rpartition(".")[2] for each in MODULES if each.rpartition(".")[0] == name}
         missing += [f"{name}.{each}" for each in sorted(names - submodules - set(getattr(module, "__all__", [])))]
     assert not missing, f"imported by others, but not in __all__: {', '.join(missing)}"
+
+
+MAPPED = ["emulation", "emulation.faults", "emulation.network", "fabric", "following", "peer", "transport"]
+
+
+@pytest.mark.parametrize("package", MAPPED)
+def test_the_map_of_a_package_names_all_its_modules(package: str) -> None:
+    directory = ROOT.joinpath(*package.split("."))
+    named = re.findall(r"^(\w+\.py) ", importlib.import_module(f"edgepeer.{package}").__doc__ or "", re.MULTILINE)
+    assert sorted(named) == sorted(path.name for path in directory.glob("*.py") if path.name != "__init__.py")

@@ -1,1 +1,20 @@
-"""The control plane: one MQTT connection per peer, its documents, and brokers to run on this machine."""
+"""The control plane: one MQTT connection per peer, its documents, and brokers to run on this machine.
+
+address.py      where the broker is
+topics.py       the names on MQTT
+documents.py    what peers publish about themselves
+events.py       what a client tells its owner
+client.py       a peer's place in a fabric
+connection.py   one MQTT connection
+outbox.py       what a client still has to say
+inbox.py        from messages to events
+hearing.py      what these mean
+asking.py       a question to all others
+catching_up.py  how a new connection hears all that was said before
+looking.py      whether a broker that comes before this one is back
+twins.py        two peers of one id
+relay.py        vectors through the broker, where no other path is left
+broker.py       a broker inside this process
+amqtt_parts.py  what it adds to amqtt
+mosquitto.py    mosquitto as a child
+"""

@@ -26,9 +26,9 @@ from edgepeer.following.result import JobResult
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import unpack
 
-__all__ = ["SETTLE_S", "Follower", "run_job"]
+__all__ = ["Follower", "run_job"]
 
-SETTLE_S: Final = 20.0
+_SETTLE_S: Final = 20.0
 """How long the others have to report once one peer is done."""
 _LAST_RECORD_S: Final = 2.0
 """How long to wait for the last round's telemetry, which may come after the reports, or be lost."""
@@ -104,7 +104,7 @@ class Follower:
             self._moved = True
         self._changed.set()
 
-    async def finish(self, *, timeout: float, settle: float = SETTLE_S) -> JobResult:
+    async def finish(self, *, timeout: float, settle: float = _SETTLE_S) -> JobResult:
         """Wait until the job has ended.
 
         Args:

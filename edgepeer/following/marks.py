@@ -21,7 +21,6 @@ class Marks:
     """Peers that are frozen."""
     slow: frozenset[str] = frozenset()
     """Peers that are kept from computing as fast as they could."""
-    broker_down: bool = False
     labels: tuple[str, ...] = ()
     """All of it in words."""
 

@@ -15,9 +15,9 @@ from edgepeer.fabric.events import FabricEvent, Synced
 from edgepeer.fabric.topics import Group
 from edgepeer.following.picture import Picture
 
-__all__ = ["ANSWER_WITHIN_S", "observe", "question"]
+__all__ = ["observe", "question"]
 
-ANSWER_WITHIN_S: Final = 2.0
+_ANSWER_WITHIN_S: Final = 2.0
 """A peer that lives answers within this time."""
 
 
@@ -69,7 +69,7 @@ async def question(client: FabricClient, picture: Picture, news: asyncio.Event) 
     """
     client.ask()
     with suppress(TimeoutError):
-        async with asyncio.timeout(ANSWER_WITHIN_S):
+        async with asyncio.timeout(_ANSWER_WITHIN_S):
             while picture.unheard:
                 news.clear()
                 await news.wait()

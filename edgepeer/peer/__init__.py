@@ -4,18 +4,31 @@ session.py      one connection: who is at the other end
 switchboard.py  all connections of a peer, one per other peer
 driver.py       events in, effects out, one timer
 bell.py         waiting for a change
+control.py      what the machine wants said over MQTT, and what MQTT says to it
 translation.py  what MQTT says, in the protocol's words
 tasks.py        a TaskGroup that raises plain exceptions
 reach.py        who can connect, and what to warn of
+watching.py     what changes around a peer, told as it happens
 outcome.py      what an allreduce gives back; flattening and restoring what goes in
+code_in_use.py  the code that rounds run by
 api.py          Peer, the public face
-blocking.py     the same for code without an event loop
+rounds.py       the rounds of an application, each a call that waits for its outcome
+coded_work.py   one of them, where they are coded
+blocking.py     Peer for code without an event loop
 agent.py        a device that runs jobs
+job_board.py    which job counts, when brokers come and go
 run.py          the life of one job on one device
 run_state.py    its state, given to neighbours and taken from one
+checkpoints.py  the same on disk
+worker.py       the thread that computes
+computing.py    what it computes for a data-parallel job
+pacing.py       how slowly, where it is to be slow
 job_run.py      a data-parallel job
-split_run.py    a split one
+split_run.py    a split job
 split_rounds.py the rounds of a split program
 split_training.py  edgepeer.train_split
 reporting.py    round records on their way to whoever follows a job
+round_log.py    the same in a file of the device's own
+metrics.py      what a device counts and measures
+page_server.py  where that can be fetched
 """

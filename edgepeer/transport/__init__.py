@@ -1,7 +1,8 @@
 """Framed, ordered connections: over TCP, and in memory. Both pass the same tests.
 
 base.py      what a transport is
-options.py   socket options
+options.py   addresses as text, and what is set on every socket
+window.py    how much may be under way to this peer
 tcp.py       over asyncio, from the socket straight into the machine's buffers
 memory.py    within one event loop
 """

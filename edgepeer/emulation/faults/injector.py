@@ -230,7 +230,6 @@ class FaultInjector:
             killed=frozenset(record.target for record in self._killed.values()),
             paused=frozenset(record.target for record in active if isinstance(record.fault, Pause)),
             slow=frozenset(record.target for record in active if isinstance(record.fault, Slow)),
-            broker_down=any(isinstance(record.fault, BrokerDown) for record in active),
             labels=tuple(record.label for record in [*self._killed.values(), *active]),
         )
 

@@ -59,7 +59,6 @@ class LinkFault:
     """A cut, an isolation or a partition."""
 
     def __init__(self, fault: Cut | Isolate | Partition, scene: Scene, book: CutBook) -> None:
-        self._scene = scene
         self._book = book
         sides, self.target = _sides(fault, scene)
         pairs = [pair for one, other in combinations(sides, 2) for pair in product(one, other)]
