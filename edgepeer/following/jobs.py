@@ -28,6 +28,7 @@ class OwnFleet:
     """A fleet that is started for the job, on this machine: what it will be like."""
 
     fanout: int
+    """Children of each peer in the tree."""
     protocol: ProtocolName
     """What its rounds run by."""
     data_dir: Path | None
