@@ -182,13 +182,16 @@ class Collective:
 
     def send(self, peer: PeerId, frame: Frame, part: FloatVector | None = None) -> None:
         """Send a frame and a piece of a vector that stays as it is until the round is over everywhere."""
-        payload = as_bytes(part) if part is not None else None
-        if part is not None and self._own is not None and np.may_share_memory(part, self._own):
-            self._lent.add(peer)
-        if peer in self._level:
-            self._emit(fx.Send(peer, frame, payload))
+        self.send_on(fx.Send(peer, frame, as_bytes(part) if part is not None else None))
+
+    def send_on(self, send: fx.Send) -> None:
+        """The same, of what is ready to be sent."""
+        if send.payload is not None and self._own is not None and _lies_in(send.payload, self._own):
+            self._lent.add(send.peer)
+        if send.peer in self._level:
+            self._emit(send)
         else:
-            self._held.setdefault(peer, []).append((self.committed + 1, fx.Send(peer, frame, payload)))
+            self._held.setdefault(send.peer, []).append((self.committed + 1, send))
 
     # -- the end of a round --------------------------------------------------------------------------------------
 
@@ -265,6 +268,10 @@ class Collective:
         self._lent.clear()
         self._held.clear()
         self._owed.clear()
+
+
+def _lies_in(payload: memoryview | bytes, vector: FloatVector) -> bool:
+    return len(payload) > 0 and np.may_share_memory(np.frombuffer(payload, np.uint8), vector)
 
 
 def weighted(vector: FloatVector, weight: float, out: FloatVector | None = None) -> FloatVector:

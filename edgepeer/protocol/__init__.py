@@ -3,34 +3,46 @@
 Nothing in this package reads a clock, opens a socket, imports asyncio or draws random numbers. The same
 machine runs over TCP in a peer and over virtual time in the simulator.
 
+    the machine
+    node.py         one peer: one table with everything that arrives, and what handles it
+    parts.py        what a peer is made of; each part alone writes its state
     machine.py      the surface of a machine, which the baselines have as well
-    limits.py       the few numbers of the protocol
     events.py       what can happen to a peer
     effects.py      what a peer wants done
-    place.py        where a peer and its neighbours stand
-    allreduce.py    rounds: what comes in, when it is added
-    ending.py       rounds: how one ends, held, decided and committed, or dropped
-    deciding.py     when a round counts: once a quorum's worth of peers holds its result
-    sending.py      rounds: what goes out
-    round.py        one round's buffers and progress
-    past.py         rounds that are over, for neighbours that missed them
-    code.py         what is asked of a gradient code
-    coded.py        coded rounds: who has computed what, and when the root closes the round
-    coded_rounds.py between these and the sum
+    limits.py       the few numbers of the protocol
+    diagnosis.py    how a peer stands, for people to read
+
+    rounds
+    allreduce.py    what happens to a round, by the stage that it is in
+    round.py        the stages and moves of a round: a table that is executed
+    lane.py         a range of its vectors on its way up a tree, and their sum down
     streams.py      what has arrived of a vector
+    deciding.py     when a round counts: once a quorum's worth of peers holds its result
+    past.py         rounds that are over, for neighbours that missed them
     rates.py        how fast the links are
     segments.py     how large a segment should be on a link
-    links.py        which neighbours to be connected to, and which of them are gone
-    paths.py        ways around a broken connection
-    timing.py       how long to wait for a peer, as measured
-    vitals.py       signs of life
+    code.py         what is asked of a gradient code
+    closing.py      coded rounds: who has computed what, and when the root closes the round
+
+    where a peer stands
+    place.py        its view, its run, its last round
+    inview.py       what lives as long as a view does
     neighbours.py   what neighbours tell each other of where they stand
     catchup.py      state for whoever joins or fell behind
-    rollcall.py     who is really there
-    outside.py      in no view: wait to be let in, or begin a generation
+
+    links
+    wiring.py       what follows when a path stands or breaks
+    links.py        which neighbours to be connected to, and which of them are gone
+    paths.py        ways around a broken connection
+    vitals.py       signs of life
+    timing.py       how long to wait for a peer, as measured
+
+    views
+    views.py        what follows a view, and what a peer does when one comes
     membership.py   who is to be in: joiners, leavers, the lost
-    succession.py   what follows a view, decided once by a quorum of it
-    wiring.py       frames in and out, by whatever path
-    diagnosis.py    how a peer stands, for people to read
-    node.py         puts the above together: one peer
+    succession.py   the vote on what follows a view, decided once by a quorum of it
+    attendance.py   who is there: asked and answered through the broker
+    rollcall.py     who has answered, and whom to call
+    outside.py      in no view: wait to be let in, or begin a generation
+    waking.py       after a long stop: learn what has happened before deciding anything
 """

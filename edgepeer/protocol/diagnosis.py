@@ -2,44 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol.links import Link
+from edgepeer.protocol.parts import Parts
 from edgepeer.topology.view import View
-
-if TYPE_CHECKING:
-    from edgepeer.protocol.node import Node
 
 __all__ = ["diagnose"]
 
 
-def diagnose(node: Node, now: float) -> dict[str, Any]:
+def diagnose(of: Parts, now: float) -> dict[str, Any]:
     """One peer as it stands, as JSON has it. Times are seconds ago, or seconds that are left."""
-    membership, view = node.membership, node.view
+    membership, view = of.membership, of.membership.view
     return {
-        "peer": node.id,
+        "peer": of.id,
         "life": membership.me.incarnation,
         "view": _view(view),
         "coordinator": membership.coordinator,
         "leaving": membership.leaving,
         "settled": membership.settled,
-        "hint": _view(node.outside.hint),
+        "hint": _view(of.outside.hint),
         "waits": membership.waits,
         "lost": sorted(membership.lost(now)),
         "barred": membership.barred(now),
-        "there": sorted(node.succession.there),
-        "promised": node.succession.promised,
-        "accepted": node.succession.accepted[0] if node.succession.accepted is not None else None,
-        "proposed": node.succession.proposed,
-        "orphan": node.vitals.orphan,
+        "there": sorted(of.succession.there),
+        "promised": of.succession.promised,
+        "accepted": of.succession.accepted[0] if of.succession.accepted is not None else None,
+        "proposed": of.succession.proposed,
+        "orphan": of.vitals.orphan,
         "announced": {
-            peer: member.incarnation for peer in node.rolls.order if (member := node.rolls.announced(peer)) is not None
+            peer: member.incarnation for peer in of.rolls.order if (member := of.rolls.announced(peer)) is not None
         },
-        "round": node.allreduce.progress(now),
-        "missing": node.allreduce.missing(),
-        "state": node.neighbours.progress(now),
-        "links": {peer: _link(link, view, now) for peer, link in node.links.all()},
+        "round": of.allreduce.progress(now),
+        "missing": of.allreduce.missing(),
+        "state": of.neighbours.progress(now),
+        "links": {peer: _link(link, view, now) for peer, link in of.links.all()},
     }
 
 

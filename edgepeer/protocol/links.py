@@ -164,6 +164,38 @@ class Link:
             self.clock.gap(at - self.heard, self.every)
         self.heard, self.alive_at = at, max(at, self.alive_at)
 
+    def live(self, now: float) -> None:
+        """The peer has been heard of, on whatever path."""
+        self.alive_at = now
+
+    def wrote(self, now: float) -> None:
+        """Something goes out over the link."""
+        self.sent = now
+
+    def was_knocked(self, number: int) -> None:
+        """The peer has opened a tunnel."""
+        self.knocked = number
+
+    def on_sync(self, sync: Sync) -> None:
+        """The peer says where it stands."""
+        self.sync = sync
+
+    def tell(self, standing: int) -> None:
+        """The peer is told where this one stands."""
+        self.told = standing
+
+    def promise(self, every_s: float, now: float) -> None:
+        """The peer is told, by a Ping, how soon to expect the next sign of life."""
+        self.promised, self.pinged = every_s, now
+
+    def forget_standing(self) -> None:
+        """What the peer's Pings have said of where it stands is of another view ..."""
+        self.level, self.orphan = -1, False
+
+    def forget_reach(self) -> None:
+        """... and so are the positions."""
+        self.reaches = 0
+
     def begin(self, now: float) -> None:
         """A new path: nothing that was said on an older one counts."""
         self.sync, self.told, self.waiting, self.level = None, None, False, -1

@@ -96,6 +96,22 @@ class Membership:
         """What this life has promised is over: come back as another."""
         self.me = msgspec.structs.replace(self.me, incarnation=max(self.me.incarnation, after) + 1)
 
+    def settle(self) -> None:
+        """Nothing of the views before can be lost any more."""
+        self.settled = True
+
+    def introduce(self, addresses: tuple[str, ...]) -> None:
+        """Where this peer listens."""
+        self.me = msgspec.structs.replace(self.me, addresses=addresses)
+
+    def wait_for(self, why: str) -> None:
+        """Why nothing comes of the view that this peer wants; empty if something does."""
+        self.waits = why
+
+    def want_code(self, coded: bool) -> None:
+        """Whether the owner wants rounds to be coded."""
+        self.coded = coded
+
     # -- what is heard -------------------------------------------------------------------------------------
 
     def on_life(self, peer: PeerId, incarnation: int, now: float) -> None:
@@ -112,6 +128,11 @@ class Membership:
         else:
             self._refused.pop(peer, None)
 
+    def on_presence(self, peer: PeerId, now: float) -> None:
+        """A peer is announced."""
+        self.cleared.discard(peer)
+        self.note_change(now)
+
     def on_gone(self, peer: PeerId) -> None:
         """A peer's presence has been cleared."""
         if self.view is not None and peer in self.view:
@@ -122,6 +143,10 @@ class Membership:
         self.leaving = True
         if self.coordinator:
             self.note_change(now)
+
+    def come_back(self) -> None:
+        """The owner, which wanted to leave, wants to be in."""
+        self.leaving = False
 
     def want_run(self, run: str | None, peers: int, now: float) -> None:
         """The owner wants a run, of at least so many peers."""

@@ -49,6 +49,10 @@ class Neighbours:
         """Once it is given up: where this peer stood. It must not forget what it has committed for good."""
         self._providing: dict[PeerId, float] = {}  # one state at a time to each neighbour, asked of the owner when
 
+    def want(self, run: str | None) -> None:
+        """The owner takes part in that run, or in none."""
+        self.wanted_run = run
+
     def reset(self) -> None:
         """Another run, or none."""
         self._lost, self._least = False, 0
@@ -67,7 +71,8 @@ class Neighbours:
 
     def send_sync(self, peer: PeerId) -> None:
         place = self._place
-        standing = self._links[peer].told = place.standing
+        standing = place.standing
+        self._links[peer].tell(standing)
         self._emit(fx.Send(peer, place.sync(standing, self._allreduce.kept, self._allreduce.have_of(peer))))
 
     def on_sync(self, peer: PeerId, frame: Sync, now: float) -> None:
@@ -118,7 +123,8 @@ class Neighbours:
 
     def hope(self) -> None:
         """Tell the parent when it becomes known whether somebody below has the state."""
-        parent = self._place.parent
+        here = self._place.here
+        parent = here.parent if here is not None else None
         if parent is None or self._place.committed != UNKNOWN or not self._links.is_up(parent):
             return
         if self._links[parent].told != self._place.standing:
@@ -126,19 +132,19 @@ class Neighbours:
 
     def is_level(self, peer: PeerId) -> bool:
         """Whether a neighbour works in the same view and run."""
-        view, link = self._place.view, self._links.get(peer)
+        here, link = self._place.here, self._links.get(peer)
         return (
-            view is not None
+            here is not None
             and link is not None
             and link.sync is not None
-            and (link.sync.epoch, link.sync.run) == (view.stamp, self._place.run)
-            and (peer == self._place.parent or peer in self._place.children)
+            and (link.sync.epoch, link.sync.run) == (here.epoch, self._place.run)
+            and peer in here.neighbours
         )
 
     def _around(self) -> list[PeerId]:
         """The neighbours that are connected: parent, then children."""
-        parent, children = self._place.parent, self._place.children
-        return [peer for peer in (parent, *children) if peer is not None and self._links.is_up(peer)]
+        here = self._place.here
+        return [peer for peer in here.neighbours if self._links.is_up(peer)] if here is not None else []
 
     # -- the state of the run --------------------------------------------------------------------------------
 
@@ -175,10 +181,11 @@ class Neighbours:
 
     def _nobody_can_tell(self) -> bool:
         """Whether all neighbours are ahead and none of them, as they say, can hand over the end of our round."""
-        due = self._place.committed + 1
-        around = [link.sync for p in self._place.neighbours if (link := self._links.get(p)) and self.is_level(p)]
+        here, due = self._place.here, self._place.committed + 1
+        neighbours = here.neighbours if here is not None else ()
+        around = [link.sync for p in neighbours if (link := self._links.get(p)) and self.is_level(p)]
         told = [sync for sync in around if sync is not None and sync.committed >= due and sync.kept > due]
-        return len(told) == len(self._place.neighbours)
+        return len(told) == len(neighbours)
 
     def progress(self, now: float) -> dict[str, object]:
         """How far the state of the run is on its way here, or from here to whom, for people to read."""
@@ -225,13 +232,12 @@ class Neighbours:
     def _give_up_state(self) -> None:
         """Be without the state that the owner has lost, but not before a neighbour knows all that is known here: what
         one peer forgets, others may rely on."""
-        place = self._place
-        if not self._lost or place.committed == UNKNOWN or self._allreduce.holding:
+        place, here = self._place, self._place.here
+        if not self._lost or here is None or place.committed == UNKNOWN or self._allreduce.holding:
             return
-        if any(self.is_level(peer) and place.at.get(peer, UNKNOWN) >= place.committed for peer in self._around()):
+        if any(self.is_level(peer) and here.at.get(peer, UNKNOWN) >= place.committed for peer in self._around()):
             self._lost, self._least = False, place.committed
-            self._allreduce.forget()
-            place.loading = False
+            self._allreduce.forget(loading=False)
             self.sync_all()
 
     def on_adopted(self, event: ev.Adopted) -> None:

@@ -46,6 +46,8 @@ class Outside:
         self._limits = limits
         self.hint: View | None = None
         """The newest view that was heard of, and that this peer is not in. It may be of the dead."""
+        self.hint_at = 0.0
+        """When it was last heard of."""
         self._synced_at: float | None = None
         self._quiet_since = 0.0
         """When somebody in a view was last heard of, or this peer was in one."""
@@ -60,16 +62,22 @@ class Outside:
     def enter(self, view: View | None, now: float) -> None:
         """This peer has come to be outside, because of that view."""
         if view is not None:
-            self.on_hint(view)
-        self._quiet_since = self._rolls.appeared_at = now
+            self.on_hint(view, now)
+        self._quiet_since = now
+        self._rolls.wait_anew(now)
         self._refused.clear()
         self._reach = 1
 
-    def on_hint(self, view: View) -> None:
+    def on_hint(self, view: View, now: float) -> None:
         """There is, or was, such a view."""
+        self.hint_at = now
         if self.hint is None or self.hint.precedes(view):
             self.hint = view
             self._refused.clear()
+
+    def forget_hint(self) -> None:
+        """It is this peer's own, or nobody's."""
+        self.hint = None
 
     def on_refused(self, peer: PeerId, *, refused: bool) -> None:
         """A member of that view has been dialled; `refused`: its machine says that nobody listens there."""
@@ -114,7 +122,8 @@ class Outside:
             return None
         there = rolls.there(now)
         if any(word.epoch for peer, word in there if peer != membership.id):
-            self._quiet_since, membership.waits = now, ""
+            self._quiet_since = now
+            membership.wait_for("")
             return None
         settled = min(rolls.appeared_at + limits.settle_s, self._synced_at + limits.settle_limit_s)
         settled = max(settled, self._synced_at + limits.settle_s)
@@ -148,7 +157,7 @@ class Outside:
     def _may_be_at_work(self, members: tuple[Member, ...], now: float) -> bool:
         """Whether to leave it to the members of a view of which nobody answers to come back."""
         hint, membership, limits = self.hint, self._membership, self._limits
-        membership.waits = ""
+        membership.wait_for("")
         if hint is None:
             return False
         rest = [PeerId(m.id) for m in hint.members if not self._over(m)]
@@ -163,7 +172,7 @@ class Outside:
         if now >= self._quiet_since + patience:
             return False
         names = ", ".join(rest[:5]) + (", ..." if len(rest) > 5 else "")
-        membership.waits = f"nobody of the view before answers: {names}"
+        membership.wait_for(f"nobody of the view before answers: {names}")
         return True
 
     def next_deadline(self) -> float | None:

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -63,13 +63,20 @@ class Attempt:
     pause_s: float = _KNOCK_MIN_S
 
 
+class Down(Protocol):
+    """Told when a link has lost its path."""
+
+    def __call__(self, peer: PeerId, *, seek: bool = True) -> None:
+        """`seek`: whether another is to be looked for."""
+
+
 class Paths:
     """The tunnels of one peer.
 
     Args:
         links: of this peer.
         up: told when a link has got a way around.
-        down: told when a link has lost its path, and whether another is to be looked for.
+        down: told when a link has lost its path.
     """
 
     def __init__(
@@ -79,7 +86,7 @@ class Paths:
         limits: Limits,
         emit: Callable[[fx.Effect], None],
         up: Callable[[PeerId], None],
-        down: Callable[[PeerId, bool], None],
+        down: Down,
     ) -> None:
         self._me = me
         self._links = links
@@ -89,8 +96,12 @@ class Paths:
         self._down = down
         self._attempts: dict[PeerId, Attempt] = {}
         self._count = 0
-        self.incarnation = 0
-        self.view: View | None = None
+        self._incarnation = 0
+        self._view: View | None = None
+
+    def enter(self, view: View | None, incarnation: int) -> None:
+        """This peer works in a view, in that life, or in none."""
+        self._view, self._incarnation = view, incarnation
 
     # -- looking for a way around ----------------------------------------------------------------------------
 
@@ -98,7 +109,7 @@ class Paths:
         """A main neighbour has neither connection nor tunnel."""
         self._count += 1
         # Another life of this peer must not use the numbers of this one.
-        number = (self.incarnation & 0xFFFFFFFF) << 20 | self._count & 0xFFFFF
+        number = (self._incarnation & 0xFFFFFFFF) << 20 | self._count & 0xFFFFF
         attempt = self._attempts[peer] = Attempt(number, now, now)
         self._knock(peer, attempt, now)
 
@@ -106,7 +117,7 @@ class Paths:
         relay_at = attempt.began + self._limits.relay_after_s
         attempt.again_at = now + attempt.pause_s if now >= relay_at else min(now + attempt.pause_s, relay_at)
         attempt.pause_s = min(2 * attempt.pause_s, _KNOCK_MAX_S)
-        asking = Knock(incarnation=self.incarnation, answer=False, stamp=now, lost=attempt.began)
+        asking = Knock(incarnation=self._incarnation, answer=False, stamp=now, lost=attempt.began)
         kind, header = wrap(asking)
         via = Via(source=self._me, target=peer, tunnel=attempt.number, serial=0, kind=kind, header=header)
         hops = list(self._hops(peer))
@@ -117,11 +128,11 @@ class Paths:
 
     def _hops(self, peer: PeerId) -> Iterator[PeerId]:
         """Connected peers that say that they are connected with `peer`."""
-        if self.view is None or peer not in self.view:
+        if self._view is None or peer not in self._view:
             return
-        bit = 1 << self.view.position(peer)
+        bit = 1 << self._view.position(peer)
         for hop, link in self._links.connected():
-            if link.direct and hop != peer and hop in self.view and link.reaches & bit:
+            if link.direct and hop != peer and hop in self._view and link.reaches & bit:
                 yield hop
 
     def tick(self, now: float) -> None:
@@ -151,7 +162,7 @@ class Paths:
         """A connection is gone, and with it what went through it."""
         for peer, link in self._links.connected():
             if link.tunnel is not None and link.tunnel.hop == hop:
-                self._down(peer, True)
+                self._down(peer)
 
     # -- what goes through tunnels ---------------------------------------------------------------------------
 
@@ -194,7 +205,7 @@ class Paths:
         mine = tunnel is not None and (tunnel.number, tunnel.hop) == (via.tunnel, hop)
         if isinstance(frame, NoWay):
             if mine:
-                self._down(source, True)
+                self._down(source)
             return None
         if tunnel is None or not mine:
             self._answer(source, hop, via.tunnel, NoWay(target=self._me, tunnel=via.tunnel))
@@ -202,7 +213,7 @@ class Paths:
         if via.serial < tunnel.received:
             return None
         if via.serial > tunnel.received:
-            self._down(source, True)
+            self._down(source)
             return None
         tunnel.received += 1
         link.hear(now)
@@ -221,11 +232,11 @@ class Paths:
         link = self._links.get(target := PeerId(frame.target))
         tunnel = link.tunnel if link is not None else None
         if tunnel is not None and (tunnel.number, tunnel.hop) == (frame.tunnel, hop):
-            self._down(target, True)
+            self._down(target)
 
     def _on_knock(self, source: PeerId, hop: PeerId | None, number: int, knock: Knock, now: float) -> None:
         link = self._links[source]
-        link.alive_at = now
+        link.live(now)
         mine = self._attempts.get(source)
         if knock.answer:
             if mine is not None and mine.number == number and not link.up:
@@ -243,13 +254,13 @@ class Paths:
         if link.direct:
             self._emit(fx.CloseLink(source, "the other end has opened another path", abrupt=True))
         if link.up:
-            self._down(source, False)
-        link.knocked = number
+            self._down(source, seek=False)
+        link.was_knocked(number)
         self._agree(source, hop, number, now)
         self._open(source, Tunnel(number, hop), knock, now)
 
     def _agree(self, source: PeerId, hop: PeerId | None, number: int, now: float) -> None:
-        self._answer(source, hop, number, Knock(incarnation=self.incarnation, answer=True, stamp=now))
+        self._answer(source, hop, number, Knock(incarnation=self._incarnation, answer=True, stamp=now))
 
     def _answer(self, source: PeerId, hop: PeerId | None, number: int, frame: Frame) -> None:
         """By the way that something has come."""

@@ -78,15 +78,17 @@ class Entry:
 class RollCall:
     """What one peer knows of all others."""
 
-    def __init__(self, emit: Callable[[fx.Effect], None]) -> None:
+    def __init__(self, emit: Callable[[fx.Effect], None], known: Generation | None, now: float) -> None:
         self._emit = emit
         self._entries: dict[PeerId, Entry] = {}
         self._order: list[PeerId] = []  # who is announced, sorted
         self._answered_at = float("-inf")
         self.appeared_at = 0.0
         """When somebody was last announced anew."""
-        self.newest: Generation | None = None
+        self.newest = known
         """The newest generation that anybody has told of."""
+        self.next_at = now
+        """When to call again whoever matters."""
 
     # -- what is heard -----------------------------------------------------------------------------------------
 
@@ -138,6 +140,10 @@ class RollCall:
                 self._entries = {p: e for p, e in self._entries.items() if e.member is not None}
             entry = self._entries[peer] = Entry(now)
         return entry
+
+    def wait_anew(self, now: float) -> None:
+        """Whoever appears from now on is news."""
+        self.appeared_at = now
 
     # -- who is there ------------------------------------------------------------------------------------------
 
@@ -191,6 +197,16 @@ class RollCall:
     def answered(self, now: float) -> bool:
         """Whether anybody has answered just now; if not, it may be the way there that is broken."""
         return now - self._answered_at <= FRESH_S
+
+    # -- when to call ------------------------------------------------------------------------------------------
+
+    def call_by(self, at: float) -> None:
+        """Call at that time at the latest."""
+        self.next_at = min(self.next_at, at)
+
+    def call_next(self, at: float) -> None:
+        """All have been called: again at that time."""
+        self.next_at = at
 
     # -- calling ---------------------------------------------------------------------------------------------------
 

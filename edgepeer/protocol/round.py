@@ -1,97 +1,254 @@
-"""One round at one peer: what has come, what has been added up, what has been sent."""
+"""One round at one peer, in one view: its stages, and all that decides how it ends.
+
+    move        | from                | to       | when
+    ------------+---------------------+----------+-----------------------------------------------------------------
+    take part   | open, closed, held  | the same | the owner brings its vector, or begins to compute for a code
+    close       | open                | closed   | it is settled who contributes: in a plain round everybody, from
+                |                     |          | the start; in a coded one when the root says so
+    encode      | closed, held        | the same | the owner has encoded what it has computed
+    hold        | open, closed        | held     | the whole result is here, and has the digest of its commit
+    decide      | held                | decided  | it counts: enough peers hold it
+    drop        | open, closed, held  | dropped  | it is over without a sum
+    cut         | open, closed, held  | cut      | another view: a new `Round` goes on with what this one has
+
+Vectors move in a `Lane`, from the moment that they come. Every move is a method, and nothing else assigns a field; one
+that the table does not have raises `ProtocolBug`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
 
-import numpy as np
+import msgspec
 
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
+from edgepeer.protocol.closing import Closed
 from edgepeer.protocol.code import Recovery
-from edgepeer.protocol.coded import Closed
 from edgepeer.protocol.events import FloatVector
-from edgepeer.protocol.streams import NOTHING, Held, Prefix, Shape, Upstream, digest_of
+from edgepeer.protocol.inview import NOWHERE, Edges, InView
+from edgepeer.protocol.lane import Lane
+from edgepeer.protocol.rates import Rates
+from edgepeer.protocol.streams import NOTHING, Held, Shape, digest_of
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Cause, Commit, pack_set
 
-__all__ = ["Round"]
+__all__ = ["MOVES", "Contribution", "Round", "Stage"]
+
+
+class Stage(Enum):
+    """How far a round has come at one peer."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    HELD = "held"
+    DECIDED = "decided"
+    DROPPED = "dropped"
+    CUT = "cut"
+
+
+_GOING_ON: Final = (Stage.OPEN, Stage.CLOSED, Stage.HELD)
+
+MOVES: Final[dict[str, dict[Stage, Stage]]] = {
+    "take part": {stage: stage for stage in _GOING_ON},
+    "close": {Stage.OPEN: Stage.CLOSED},
+    "encode": {Stage.CLOSED: Stage.CLOSED, Stage.HELD: Stage.HELD},
+    "hold": {Stage.OPEN: Stage.HELD, Stage.CLOSED: Stage.HELD},
+    "decide": {Stage.HELD: Stage.DECIDED},
+    "drop": dict.fromkeys(_GOING_ON, Stage.DROPPED),
+    "cut": dict.fromkeys(_GOING_ON, Stage.CUT),
+}
+"""What may happen to a round in which stage, and to which it goes."""
+
+
+@dataclass(slots=True)
+class Contribution:
+    """What this peer brings to a round, whatever views that takes. Written by its `Round`."""
+
+    vector: FloatVector | None = None
+    weight: float = 1.0
+    waits: bool = False
+    """Whether this peer takes part, and so waits for the result ..."""
+    in_chunks: bool = False
+    """... with what a code makes of chunks, which is for one view only; else with a vector as it is."""
+    abandoned: bool = False
+    """Whether its owner does not wait any more, and computes nothing more."""
+    since: float = 0.0
+    """When this peer contributed."""
 
 
 class Round:
-    """The round being worked on, in one view."""
+    """The round being worked on.
+
+    Args:
+        edges: this peer's in the tree of the view.
+        coded: whether the root has to say who contributes.
+    """
 
     __slots__ = (
-        "abandoned", "abort_sent", "abort_wanted", "closed", "commit", "contributors", "decided", "decided_in",
-        "have_sent", "haves", "held", "held_at", "in_chunks", "may_be_decided", "mine", "own", "partial", "passed_up",
-        "prior", "reduced", "reduced_at", "result", "result_from", "sent_down", "sent_up", "shape", "since", "spare",
-        "streams", "weight", "weight_sum",
+        "abort_sent", "abort_wanted", "brings", "closed", "commit", "decided", "decided_in", "have_sent", "haves",
+        "held", "held_at", "lane", "may_be_decided", "passed_up", "prior", "reduced_at", "shape", "stage",
     )  # fmt: skip
 
-    def __init__(self, spare: FloatVector | None = None) -> None:
-        self.own: FloatVector | None = None
-        self.mine = False
-        """Whether this peer takes part, and so waits for the result."""
-        self.in_chunks = False
-        """Whether with what a code makes of chunks, which is for one view only; else with a vector as it is."""
-        self.abandoned = False
-        """Whether its owner does not wait any more, and computes nothing more."""
-        self.weight = 1.0
-        self.since = 0.0
-        """When this peer contributed."""
-        self.abort_wanted: tuple[Cause, str] | None = None
-        self.may_be_decided = False
-        """Whether a root of an earlier view may have committed this round. It may if all that this peer had to send
-        went up to it, or if this peer was not in that view, or if it has let that root do without it (coded.py); then
-        nobody but that root can say that the round is dropped, and it goes on until it is complete, or handed over by
-        somebody who has its result. Of a coded round, until all have said that they hold nothing."""
-        self.prior: Held | None = None
-        """What was held here in an earlier view."""
-        self.held: FloatVector | None = None
-        self.commit: Commit | None = None
-        self.decided_in: View | None = None
-        self.partial: FloatVector | None = None
-        """This peer's vector plus its children's, `reduced` elements of it."""
-        self.sent_up = -1
-        self.spare = spare
-        """A buffer of an earlier round that nobody reads any more."""
-        self.restart({})
-
-    def restart(self, streams: dict[PeerId, Upstream]) -> None:
-        """Forget everything but the own contribution, and what is held. `streams`: the children, in position order."""
-        self.prior = self.holds or self.prior
-        self.may_be_decided |= self.all_sent or self.prior is not None
-        self.streams = streams
-        self.shape: Shape | None = Shape.of(self.own) if self.own is not None else None
+    def __init__(
+        self,
+        edges: Edges,
+        rates: Rates,
+        *,
+        coded: bool,
+        before: Lane | None = None,
+        spare: FloatVector | None = None,
+    ) -> None:
+        self.stage = Stage.OPEN
+        self.brings = Contribution()
+        self.lane = Lane(edges, rates, before=before, spare=spare)
+        self.shape: Shape | None = None
+        """Of the sum, once it is known."""
         self.closed: Closed | None = None
         """Of a coded round: who contributes."""
-        self.partial = None
-        self.reduced = -1
-        self.contributors = 0
-        self.weight_sum = 0.0
-        self.result = Prefix()
-        """The root's sum, as it comes down."""
-        self.result_from: PeerId | None = None
-        self.commit = None
-        """The root's, once it is here."""
-        self.decided_in = None
-        """The view whose positions it speaks of."""
-        self.held = None
+        self.prior: Held | None = None
+        """What was held here in an earlier view."""
+        self.may_be_decided = False
+        """Whether a root of an earlier view may have committed this round. It may if all that this peer had to send
+        went up to it, or if this peer was not in that view, or if it has let that root do without it (closing.py); then
+        nobody but that root can say that the round is dropped, and it goes on until it is complete, or handed over by
+        somebody who has its result. Of a coded round, until all have said that they hold nothing."""
+        self.abort_wanted: tuple[Cause, str] | None = None
+        self.commit: Commit | None = None
+        """The root's, once it is here ..."""
+        self.decided_in: View | None = None
+        """... and the view whose positions it speaks of."""
+        self.held: FloatVector | None = None
         """The whole result, once it is here, with the right digest."""
-        self.reduced_at = self.held_at = self.since
+        self.reduced_at = self.held_at = 0.0
         self.decided = False
+        """Whether the root has said that it counts."""
         self.haves: dict[PeerId, int] = {}
         """Children that hold it, and all below them that must; of a coded round, who holds it at and below them."""
-        self.sent_down: dict[PeerId, int] = {}
-        self.forget_sent()
-
-    def forget_sent(self) -> None:
-        """The parent has to hear everything again."""
-        self.sent_up = -1
-        self.passed_up = self.abort_sent = False
         self.have_sent: int | None = None
         """What the last Have said."""
+        self.passed_up = self.abort_sent = False
+        if not coded:
+            self._move("close")
+
+    def _move(self, move: str) -> None:
+        to = MOVES[move].get(self.stage)
+        if to is None:
+            raise ProtocolBug(f"a round that is {self.stage.value} can't {move}")
+        self.stage = to
+
+    # -- what the owner does ---------------------------------------------------------------------------------
+
+    def contribute(self, vector: FloatVector, weight: float, now: float) -> None:
+        """The owner's vector. It must not change until the round is over."""
+        if self.brings.vector is not None:
+            raise ProtocolBug("two contributions to one round")
+        self._move("take part")
+        self.brings.vector, self.brings.weight = vector, weight
+        self.brings.waits, self.brings.since = True, now
+
+    def compute(self, now: float) -> None:
+        """The owner takes part with what a code makes of its chunks."""
+        self._move("take part")
+        self.brings.waits, self.brings.in_chunks, self.brings.since = True, True, now
+
+    def encode(self, vector: FloatVector, shape: Shape) -> None:
+        """What the owner has encoded, for a sum of that shape."""
+        self._move("encode")
+        self.brings.vector, self.brings.weight, self.shape = vector, 1.0, shape
+
+    def abandon(self) -> bool:
+        """The owner does not wait any more, and its vector is about to change: go on with a copy. Returns whether its
+        memory may be on its way to the parent."""
+        self.brings.abandoned = True
+        own = self.brings.vector
+        if own is None:
+            return False
+        self.brings.vector = own.copy()
+        return self.lane.moved(own, self.brings.vector)
+
+    def misfit(self, shape: Shape, limit_bytes: int, *, any_shape: bool = False) -> str:
+        """Why a vector of that shape has no place in this round; empty if it has."""
+        if shape.bytes > limit_bytes:
+            return f"{shape}, more than the {limit_bytes} bytes allowed"
+        if any_shape or self.shape is None or self.shape == shape:
+            return ""
+        return f"{shape} against {self.shape}"
+
+    def learn_shape(self, shape: Shape) -> None:
+        """Vectors of this shape are added up."""
+        self.shape = shape
+
+    # -- who contributes, and what comes of it -----------------------------------------------------------------
+
+    def close(self, closed: Closed, columns: Mapping[PeerId, FloatVector]) -> None:
+        """Of a coded round: the root has said who contributes. `columns`: of children whose vectors are to expand."""
+        self._move("close")
+        self.closed = closed
+        self.lane.expect(closed.expected, columns)
+        if closed.anew and self.prior is None:
+            self.brings.vector, self.brings.weight, self.shape = NOTHING, 1.0, Shape.of(NOTHING)
+
+    @property
+    def anew(self) -> bool:
+        """Whether only what is held from an earlier view can come of this round."""
+        return self.closed is not None and self.closed.anew
+
+    @property
+    def begun(self) -> bool:
+        """Whether anybody's contribution is here, or on its way."""
+        return self.brings.waits or self.prior is not None or any(s.begun for s in self.lane.streams.values())
+
+    def reduce(self, now: float) -> None:
+        """Add up what can be, if it is settled who contributes, and this peer has what it is to bring."""
+        lane, own = self.lane, self.brings.vector
+        if self.stage is not Stage.CLOSED:
+            return
+        if self.closed is not None and not self.closed.expected & lane.edges.bit:
+            own = None
+        elif own is None:
+            return
+        lane.reduce(own, self.brings.weight, self.shape)
+        if lane.complete and self.reduced_at <= self.brings.since:
+            self.reduced_at = now
+
+    @property
+    def brought(self) -> Held | None:
+        """What was held in an earlier view here or below, and takes the place of a sum; the newest of several.
+
+        Not before all below have said what they bring: one of them may have something newer, and only that can count.
+        """
+        held = [stream.held for stream in self.lane.streams.values() if stream.held is not None]
+        if self.prior is not None:
+            held.append(self.prior)
+        if not held or not all(stream.begun for stream in self.lane.awaited):
+            return None
+        return max(held, key=lambda held: (held.commit.generation, held.commit.held_in))
+
+    # -- how it ends -------------------------------------------------------------------------------------------
+
+    def announce(self, commit: Commit, decided_in: View | None) -> None:
+        """The root's commit is here, to a result that is on its way. `decided_in`: if that view is known here."""
+        self.commit, self.decided_in = commit, decided_in
+
+    def hold(self, total: FloatVector, now: float) -> None:
+        """The whole result is here, and its commit has been announced."""
+        if self.commit is None:
+            raise ProtocolBug("a result without a commit")
+        self._move("hold")
+        total.flags.writeable = False
+        self.held, self.held_at = total, now
+        self.decided |= self.commit.final
+
+    def refuse(self) -> None:
+        """What has come as a result is none."""
+        self.lane.forget_result()
+        if self.lane.result_from is not None:
+            self.lane.let_go(self.lane.result_from)
+        self.commit, self.decided_in = None, None
 
     @property
     def holds(self) -> Held | None:
@@ -100,78 +257,65 @@ class Round:
             return None
         return Held(self.held, self.commit, self.decided_in)
 
-    @property
-    def brought(self) -> Held | None:
-        """What was held in an earlier view here or below, and takes the place of a sum; the newest of several.
+    def final(self) -> None:
+        """The root has said that it counts."""
+        self.decided = True
 
-        Not before all below have said what they bring: one of them may have something newer, and only that can count.
-        """
-        held = [stream.held for stream in self.streams.values() if stream.held is not None]
-        if self.prior is not None:
-            held.append(self.prior)
-        if not held or not all(stream.begun for stream in self.awaited):
-            return None
-        return max(held, key=lambda held: (held.commit.generation, held.commit.held_in))
+    def decide(self) -> Held:
+        """It counts."""
+        held = self.holds
+        if held is None:
+            raise ProtocolBug("a round counts whose root is not known")
+        self._move("decide" if held.commit.dropped is None else "drop")
+        self.commit = msgspec.structs.replace(held.commit, final=True)
+        return Held(held.total, self.commit, held.view)
 
-    @property
-    def all_sent(self) -> bool:
-        """Whether the whole partial aggregate is on its way up."""
-        return self.partial is not None and self.sent_up == self.partial.size
+    def drop(self) -> None:
+        """It is over without a sum, or without this peer."""
+        self._move("drop")
 
-    @property
-    def anew(self) -> bool:
-        """Whether only what is held from an earlier view can come of this round."""
-        return self.closed is not None and self.closed.anew
+    def want_abort(self, cause: Cause, reason: str) -> bool:
+        """The round can't be completed. Returns whether that is news."""
+        news = self.abort_wanted is None
+        if news:
+            self.abort_wanted = (cause, reason[:250])
+        return news
 
-    @property
-    def awaited(self) -> list[Upstream]:
-        """The children whose subtrees contribute, in position order."""
-        return [stream for stream in self.streams.values() if stream.expected]
+    def bear(self) -> None:
+        """It has to go on all the same."""
+        self.abort_wanted = None
 
-    def close(self, closed: Closed, columns: Mapping[PeerId, FloatVector]) -> None:
-        """Of a coded round: the root has said who contributes. `columns`: of children whose vectors are to expand."""
-        self.closed = closed
-        for child, stream in self.streams.items():
-            stream.expected = stream.allowed & closed.expected
-            stream.column = columns.get(child)
-
-    def let_go(self) -> bool:
-        """Go on with a copy of the own contribution. Returns whether its memory may be on its way to the parent."""
-        own = self.own
-        if own is None:
-            return False
-        self.own = own.copy()
-        if self.partial is not own:
-            return False
-        self.partial = self.own
-        return self.sent_up >= 0
-
-    def decide(self, view: View, total: FloatVector, origin: frozenset[PeerId]) -> Commit:
-        """The root's commit to `total`. `origin`: who was in when the round began."""
-        closed = self.closed
-        if self.contributors != (view.everyone if closed is None else closed.expected):
-            raise ProtocolBug(f"the root has all children's data but only {self.contributors:#x}")
+    def sum_up(self, view: View, origin: frozenset[PeerId]) -> FloatVector:
+        """At the root: announce its commit to what has been added up. `origin`: who was in when the round began."""
+        lane, closed = self.lane, self.closed
+        if lane.partial is None or lane.contributors != (view.everyone if closed is None else closed.expected):
+            raise ProtocolBug(f"the root has all children's data but only {lane.contributors:#x}")
         recovery = closed.recovery if closed is not None else None
-        self.decided_in = view
-        self.commit = Commit(
+        commit = Commit(
             decided_in=view.stamp,
             held_in=view.stamp,
             generation=view.generation,
-            contributors=pack_set(self.contributors),
-            weight=self.weight_sum,
-            exact=origin <= set(view.names(self.contributors)) if recovery is None else recovery.exact,
-            digest=digest_of(total),
+            contributors=pack_set(lane.contributors),
+            weight=lane.weight_sum,
+            exact=origin <= set(view.names(lane.contributors)) if recovery is None else recovery.exact,
+            digest=digest_of(lane.partial),
             final=False,
             chunks=pack_set(_covered(recovery)) if recovery is not None else b"",
             error=recovery.error if recovery is not None else 0.0,
         )
-        return self.commit
+        self.announce(commit, view)
+        return lane.partial
 
-    def drop(self, view: View, cause: Cause, reason: str) -> Commit:
-        """The root's commit to end the round without a sum: an empty one, to be held and decided like any other."""
-        self.decided_in = view
-        self.result = Prefix()
-        self.commit = Commit(
+    def put_forward(self, brought: Held, view: View) -> FloatVector:
+        """At the root: announce again, in this view, what was held in an earlier one."""
+        commit = msgspec.structs.replace(brought.commit, held_in=view.stamp, generation=view.generation)
+        self.announce(commit, brought.view)
+        return brought.total
+
+    def give_up(self, view: View, cause: Cause, reason: str) -> FloatVector:
+        """At the root: announce that it ends without a sum, with an empty result, to be held and decided like any."""
+        self.lane.forget_result()
+        commit = Commit(
             decided_in=view.stamp,
             contributors=b"",
             weight=0.0,
@@ -183,132 +327,62 @@ class Round:
             dropped=cause,
             reason=reason,
         )
-        return self.commit
+        self.announce(commit, view)
+        return NOTHING
 
-    @property
-    def begun(self) -> bool:
-        """Whether anybody's contribution is here, or on its way."""
-        return self.mine or self.prior is not None or any(s.begun for s in self.streams.values())
+    # -- what has been said ------------------------------------------------------------------------------------
 
-    @property
-    def late(self) -> list[PeerId]:
-        """The children whose partial aggregates are awaited and not complete."""
-        return [c for c, stream in self.streams.items() if stream.expected and not stream.complete and not stream.held]
+    def on_have(self, peer: PeerId, holding: int) -> None:
+        """A child holds the result, and these at and below it."""
+        self.haves[peer] = holding & self.lane.streams[peer].allowed
 
-    @property
-    def missing(self) -> int:
-        """Bit set of the positions below this peer that have not been heard of."""
-        return sum(stream.expected for stream in self.streams.values() if not stream.begun)
+    def say_have(self, holding: int) -> bool:
+        """The parent is to hear who holds it. Returns whether that is news."""
+        news = self.have_sent != holding
+        self.have_sent = holding
+        return news
 
-    def source(self, peer: PeerId, known: bool, anew: bool) -> Prefix | None:
-        """The result, if the peer may write to it: one at a time, or one would write to what another has completed.
+    def say_abort(self) -> bool:
+        """The parent is to hear that it can't be completed. Returns whether that is news."""
+        news, self.abort_sent = not self.abort_sent, True
+        return news
 
-        `anew`: it is another one than that which has begun to come.
+    def pass_up(self) -> bool:
+        """The parent is to get what is held from an earlier view. Returns whether that is news."""
+        news, self.passed_up = not self.passed_up, True
+        return news
+
+    def forget_sent(self, sent_up: int) -> None:
+        """The parent has to hear everything again, but for so many elements."""
+        self.lane.forget_sent(sent_up)
+        self.passed_up = self.abort_sent = False
+        self.have_sent = None
+
+    # -- other rounds ------------------------------------------------------------------------------------------
+
+    def again(self, here: InView | None, rates: Rates, *, may_be_decided: bool, now: float) -> Round:
+        """The same round, in another view or from its beginning: what this peer brings and holds is kept."""
+        coded = here is not None and bool(here.view.slots)
+        prior = self.holds or self.prior
+        may_be_decided |= self.may_be_decided or self.lane.all_sent or prior is not None
+        self._move("cut")
+        following = Round(here.edges if here is not None else NOWHERE, rates, coded=coded)
+        following.brings, following.prior, following.may_be_decided = self.brings, prior, may_be_decided
+        following.abort_wanted = self.abort_wanted
+        if self.brings.in_chunks or coded:
+            self.brings.vector = None  # the owner will encode again, for this view
+        elif self.brings.vector is not None:
+            following.shape = Shape.of(self.brings.vector)
+        self.brings.since = following.reduced_at = following.held_at = now
+        return following
+
+    def next(self, total: FloatVector | None, *, coded: bool, rates: Rates) -> Round:
+        """The round after this one, in the same view, which has ended with `total` or without a sum.
+
+        A child begins it after it has seen this one's result, so its memory is not read any more.
         """
-        if not known or self.result_from not in (None, peer):
-            return None
-        self.result_from = peer
-        if anew and self.held is None:
-            self.result = Prefix()
-        return self.result
-
-    def misfit(self, shape: Shape, limit_bytes: int, *, any_shape: bool = False) -> str | None:
-        """Why a vector of that shape has no place in this round; None if it has."""
-        if shape.bytes > limit_bytes:
-            return f"{shape}, more than the {limit_bytes} bytes allowed"
-        if any_shape or self.shape is None or self.shape == shape:
-            return None
-        return f"{shape} against {self.shape}"
-
-    @property
-    def reduced_all(self) -> bool:
-        return self.partial is not None and self.reduced == self.partial.size
-
-    def reduce(self, bit: int, *, root: bool) -> None:
-        """Add what has come of the children to this peer's own vector, in position order.
-
-        A child is added as far as all before it have been, so that most of the work is done while the last
-        one's data are still on their way; the sum is the same bits whenever it is done.
-        """
-        own, awaited = self.own, self.awaited
-        if self.closed is not None and not self.closed.expected & bit:
-            own = None
-        elif own is None:
-            return
-        if self.partial is None and not self._prepare(own, awaited, root):
-            return
-        assert self.partial is not None
-        ready = self.partial.size
-        step = max((stream.blocks for stream in awaited), default=1)
-        for number, stream in enumerate(awaited):
-            ready = min(ready, stream.received * stream.blocks)
-            ready -= ready % step if ready > 0 else 0
-            if ready > stream.added and stream.buffer is not None:
-                start = max(stream.added, 0)
-                part = slice(start, ready)
-                out = self.partial[part]
-                if number == 0 and own is not None and self.weight == 1 and stream.column is None:
-                    np.add(own[part], stream.buffer[part], out=out)
-                else:
-                    if number == 0:
-                        self._weigh(own[part] if own is not None else None, out)
-                    self._add(stream, start, ready, out)
-                stream.added = ready
-        if ready > self.reduced:
-            if self.reduced < 0:
-                self._count(bit if own is not None else 0)
-            self.reduced = ready
-
-    def _prepare(self, own: FloatVector | None, awaited: list[Upstream], root: bool) -> bool:
-        """Have memory for the sum. False if it is not known yet how much."""
-        if own is None:
-            if self.shape is None or not awaited:
-                return False
-            self.partial = self._buffer(self.shape.total, np.dtype(self.shape.dtype))
-        elif not awaited and not root and self.weight == 1:
-            self.partial = own  # a leaf sends its vector as it is
-        else:
-            self.partial = self._buffer(own.size, own.dtype)
-            if not awaited:
-                self._weigh(own, self.partial)
-        return True
-
-    @staticmethod
-    def _add(stream: Upstream, start: int, end: int, out: FloatVector) -> None:
-        if stream.buffer is None:
-            raise ProtocolBug("nothing has come that could be added")
-        if stream.column is None:
-            np.add(out, stream.buffer[start:end], out=out)
-            return
-        rows, narrow = out.reshape(-1, stream.blocks), stream.buffer[start // stream.blocks : end // stream.blocks]
-        for block, weight in enumerate(stream.column):
-            rows[:, block] += narrow * narrow.dtype.type(weight)
-
-    def _weigh(self, own: FloatVector | None, out: FloatVector) -> None:
-        if own is None or self.weight == 0:
-            out.fill(0)  # whatever the vector holds, NaN included, counts for nothing
-        else:
-            np.multiply(own, self.weight, out=out)
-
-    def _count(self, bit: int) -> None:
-        self.contributors, self.weight_sum = bit, self.weight if bit else 0.0
-        for stream in self.awaited:
-            if self.contributors & stream.contributors:
-                raise ProtocolBug(f"a contribution would count twice: {stream.contributors:#x}")
-            self.contributors |= stream.contributors
-            self.weight_sum += stream.weight
-
-    def _buffer(self, size: int, dtype: np.dtype[Any]) -> FloatVector:
-        if self.spare is not None and self.spare.size == size and self.spare.dtype == dtype:
-            return self.spare
-        return np.empty(size, dtype)
-
-    def reusable(self, total: FloatVector) -> FloatVector | None:
-        """The buffer that the next round may reduce in, now that this one has ended with `total`.
-
-        The parent has added all that was sent from it, or there would be no total.
-        """
-        return self.partial if self.partial is not total and self.partial is not self.own else None
+        spare = self.lane.reusable(total, self.brings.vector) if total is not None else None
+        return Round(self.lane.edges, rates, coded=coded, before=self.lane, spare=spare)
 
 
 def _covered(recovery: Recovery) -> int:

@@ -131,6 +131,15 @@ class Upstream(Prefix):
         """Whether all peers below have said what they bring: a partial aggregate begins when all of its parts have."""
         return self.received >= 0 or self.held is not None
 
+    def take_held(self, held: Held) -> None:
+        """All of it is here, and what its commit says."""
+        held.total.flags.writeable = False
+        self.held = held
+
+    def refuse_held(self) -> None:
+        """What has come is not what its commit says."""
+        self.held_total = Prefix()
+
     def emptied(self) -> Upstream:
         """The same for the next round, in the same memory."""
         following = Upstream(self.allowed, self.rate)

@@ -141,6 +141,10 @@ class Succession:
         """Who has promised to follow this peer."""
         return set(self._campaign.promises) if self._campaign is not None else set()
 
+    def hear_of(self, ballot: int) -> None:
+        """Somebody is bound to that ballot."""
+        self.highest = max(self.highest, ballot)
+
     # -- as an acceptor ------------------------------------------------------------------------------------------
 
     def on_poll(self, peer: PeerId, poll: Poll, links: Iterable[PeerId], mine: Standing, *, free: bool) -> None:

@@ -75,7 +75,7 @@ class Vitals:
         if (parent := view.parent(me)) is not None:
             roles[parent] = "parent"
         for _, link in self._links.connected():
-            link.level, link.orphan = -1, False
+            link.forget_standing()
         wanted: list[tuple[Member, Role]] = [(view.member(peer), role) for peer, role in roles.items()]
         self._links.want(wanted, now)
         for peer, role in roles.items():
@@ -134,7 +134,7 @@ class Vitals:
     def _ping(self, link: Link, every_s: float, now: float, reaches: bytes) -> Ping:
         view = self._membership.view
         orphan, level, settled, ballot = self._told
-        link.promised, link.pinged = every_s, now
+        link.promise(every_s, now)
         return Ping(
             waiting=self._allreduce.waiting,
             stamp=now,
@@ -191,7 +191,7 @@ class Vitals:
 
     def _settle(self) -> None:
         if self._membership.view is not None:
-            self._membership.settled = True
+            self._membership.settle()
 
     def say_if_waiting(self, now: float) -> None:
         """Let people know why nothing goes on."""
@@ -215,9 +215,10 @@ class Vitals:
         self._links.on_ping(peer, ping, now)
         current = view is not None and ping.epoch == view.stamp
         if not current:
-            link.reaches, link.level, link.orphan = 0, -1, False
+            link.forget_standing()
+            link.forget_reach()
         elif view is not None:
-            self._succession.highest = max(self._succession.highest, ping.ballot)
+            self._succession.hear_of(ping.ballot)
             if ping.settled and peer == view.parent(self._me):
                 self._settle()
         if link.member is None:

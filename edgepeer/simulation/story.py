@@ -218,7 +218,7 @@ class Story:
         view = max(views, key=lambda each: each.place)
         lives = {p: peer for p, peer in alive.items() if p in view and peer.incarnation == view.member(p).incarnation}
         nodes = [peer.node for peer in lives.values() if isinstance(peer.node, Node)]
-        settled = any(node.view == view and node.membership.settled for node in nodes)
+        settled = any(node.view == view and node.parts.membership.settled for node in nodes)
         off = self.world.network.off
         rest = [p for p in view.ids if p in lives or p in off]
         if not (view.may_go_on(lives, settled=settled) or not view.may_go_on(rest, settled=settled)):

@@ -151,10 +151,10 @@ class Company:
         pair = frozenset((name, peer))
         if not (self._open(name, peer) and self._open(peer, name)):
             self._later(DIAL_TIMEOUT_S, partial(self.hear, name, ev.DialFailed(peer, "no answer")))
-        elif pair not in self._up or not self[name].node.links.is_direct(peer):
+        elif pair not in self._up or not self[name].node.parts.links.is_direct(peer):
             self._up.add(pair)
             for one, other in ((name, peer), (peer, name)):
-                self.hear(one, ev.LinkUp(other, self[other].node.membership.me.incarnation))
+                self.hear(one, ev.LinkUp(other, self[other].node.parts.membership.me.incarnation))
 
     def _deliver(self, source: PeerId, target: PeerId, frame: fr.Frame, data: bytes, life: int) -> None:
         if self._life(source, target) != life or not self._open(source, target):

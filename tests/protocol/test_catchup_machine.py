@@ -265,7 +265,7 @@ def test_who_has_the_earlier_one_takes_part_in_nothing() -> None:
     assert b.node.allreduce.committed == 7
     b.contribute(1)
     b.reduce("e", vector(1), "e", number=8)
-    assert b.node.allreduce.place.at == {"a": 7, "d": -1, "e": 7}
+    assert b.node.diagnosis(b.now)["round"]["at"] == {"a": 7, "d": -1, "e": 7}
 
 
 def test_the_first_round_after_a_checkpoint_is_handed_over_as_any_other() -> None:

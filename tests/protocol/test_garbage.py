@@ -291,7 +291,7 @@ class Victim:
             elif isinstance(effect, fx.ViewInstalled | fx.Removed | fx.StateReceived):
                 self.committed = 0  # it may be another run
         assert self.node.next_deadline() < self.machine.now + 2.0
-        assert len(list(self.node.links.all())) < 40
+        assert len(list(self.node.parts.links.all())) < 40
 
     def hear(self, event: ev.Event) -> None:
         self.obey(self.node.handle(event, self.machine.now))

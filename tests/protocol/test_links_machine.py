@@ -95,8 +95,10 @@ def test_where_traffic_never_rests_the_pace_is_said_all_the_same() -> None:
         a.contribute(1)
         a.until(at)
         a.reduce("b", vector(1), "b", number=number)
-        assert a.node.links[B].sent == at
-        said += [(a.now, a.node.links[B].promised)] if a.node.links[B].pinged > 1.5 + (number - 1) / 100 else []
+        assert a.node.parts.links[B].sent == at
+        said += (
+            [(a.now, a.node.parts.links[B].promised)] if a.node.parts.links[B].pinged > 1.5 + (number - 1) / 100 else []
+        )
     assert [round(at, 2) for at, _ in said] == [1.54, 1.7, 1.86]
     assert {every for _, every in said} == {0.04}
 
@@ -108,7 +110,7 @@ def test_when_rounds_begin_the_pace_is_said_however_short_ago_the_last_ping_is()
     a.contribute(1)
     a.until(1.04)
     a.frame("b", fr.Sync(epoch=0, run="", committed=0))  # is answered
-    assert a.node.links[B].sent == 1.04
+    assert a.node.parts.links[B].sent == 1.04
     assert a.until(1.06) == ["1.05: b <- ping waiting"]
 
 
@@ -138,7 +140,7 @@ def test_a_reset_sends_nothing_of_what_is_queued() -> None:
     a = root_of("ab")
     a.hear(ev.LinkUp(B, 1), 1.0)
     alive(a, "b", stamp=1.0, every=0.1)
-    while a.node.links.is_up(B):
+    while a.node.parts.links.is_up(B):
         a.tick(a.node.next_deadline())
     closes = [effect for effect in a.effects if isinstance(effect, fx.CloseLink)]
     assert [close.abrupt for close in closes] == [True]
@@ -179,7 +181,7 @@ def test_who_was_not_listening_itself_blames_nobody() -> None:
     alive(a, "b", stamp=1.0, every=0.1)
     a.until(1.5)
     assert a.tick(60.0) == []
-    assert a.node.links.is_up(B)
+    assert a.node.parts.links.is_up(B)
     assert any("close b" in line for line in a.until(63.0))
 
 
@@ -279,12 +281,12 @@ def test_links_that_nobody_wants_are_forgotten() -> None:
         stranger = PeerId(f"s{number}")
         a.hear(ev.LinkUp(stranger, 1), 0.1)
         a.hear(ev.LinkDown(stranger, "bye"), 0.2)
-    assert a.node.links.get(PeerId("s7")) is None
+    assert a.node.parts.links.get(PeerId("s7")) is None
     a.hear(ev.LinkUp(PeerId("s7"), 1), 0.3)
     said = a.until(12.0)
     assert any("close s7: nothing heard for 3.0" in line for line in said)
     assert not any("s7 <- ping" in line for line in said)
-    assert a.node.links.get(PeerId("s7")) is None
+    assert a.node.parts.links.get(PeerId("s7")) is None
 
 
 def test_a_ping_on_a_link_that_only_the_other_end_wants_is_answered() -> None:

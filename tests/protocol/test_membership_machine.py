@@ -165,7 +165,7 @@ def test_of_two_generations_the_earlier_gives_way_on_contact_and_joins_in_a_new_
     removed = next(e for e in b.effects if isinstance(e, fx.Removed))
     assert removed.anew
     assert "is given up" in removed.reason
-    assert b.node.membership.me.incarnation == 2
+    assert b.node.parts.membership.me.incarnation == 2
     following = other.node.view.successor(first_round=1, joined=[member("b", 2)])
     assert b.learn(following)[0] == "view 2 acb"
 
@@ -244,7 +244,7 @@ def test_as_long_as_a_quorum_of_lives_may_come_back_nobody_begins_anew() -> None
     assert a.node.view is not None
     assert a.node.view.generation == Generation()
     assert a.node.view.epoch == 1
-    assert a.node.membership.waits == "2 of 5 peers are in reach, too few to go on without the others"
+    assert a.node.parts.membership.waits == "2 of 5 peers are in reach, too few to go on without the others"
 
 
 # -- what is retained, and of nobody ------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_a_view_of_which_nobody_answers_is_followed_by_another_generation_after_
     a.hear(ev.ControlSynced(), 0.0)
     after = 20.0 if run else 5.0
     assert views(a.until(after - 0.1)) == []
-    assert a.node.membership.waits == "nobody of the view before answers: x, y, z"
+    assert a.node.parts.membership.waits == "nobody of the view before answers: x, y, z"
     assert views(a.until(after + 0.5))[0].endswith("view 1 a")
     assert a.node.view is not None
     assert a.node.view.generation.counter == 2
@@ -269,7 +269,7 @@ def test_at_once_if_all_its_members_have_started_anew() -> None:
     a.hear(ev.ViewSeen(retained("x", "y")), 0.0)
     restarted(a, "xy", 0.1)
     assert views(a.until(0.5))[0].endswith("view 1 axy")
-    assert a.node.membership.waits == ""
+    assert a.node.parts.membership.waits == ""
 
 
 def test_also_if_so_many_have_that_the_others_can_not_go_on() -> None:
@@ -324,7 +324,7 @@ def test_while_a_member_answers_the_outsider_waits() -> None:
     for second in range(1, 40):
         a.frame("x", fr.Sync(epoch=world.stamp, run="", committed=0, generation=world.generation))
         assert views(a.until(float(second))) == []
-    assert a.node.membership.waits == ""
+    assert a.node.parts.membership.waits == ""
 
 
 def test_a_member_that_comes_back_while_the_outsider_waits_is_not_forgotten() -> None:
@@ -385,11 +385,11 @@ def test_a_retained_successor_counts_as_soon_as_one_of_its_members_says_so() -> 
 def test_who_can_not_go_on_takes_a_retained_successor_for_what_a_newcomer_would() -> None:
     b = Machine("b", limits=Limits(anew_s=5.0)).join(view(4, "abc"))
     b.until(4.0)
-    assert b.node.membership.waits
+    assert b.node.parts.membership.waits
     b.hear(ev.ViewSeen(view(5, "acd")), 4.0)
     said = b.until(12.0)
     assert 9.0 <= when(said, "removed") < 9.5
-    assert b.node.membership.me.incarnation == 2
+    assert b.node.parts.membership.me.incarnation == 2
 
 
 # -- joining -----------------------------------------------------------------------------------------------
@@ -527,10 +527,10 @@ def test_who_is_gone_from_mqtt_is_forgotten(a: Machine) -> None:
         a.hear(ev.PresenceGone(peer))
         for name in "bc":
             a.frame(name, fr.Ping(waiting=False, epoch=a.node.view.epoch, level=0))
-    assert a.node.rolls.order == ["b", "c"]
-    assert set(a.node.rolls._entries) == {"b", "c"}
-    assert a.node.membership.cleared == set()
-    assert len(a.node.links._links) <= 3
+    assert a.node.parts.rolls.order == ["b", "c"]
+    assert set(a.node.parts.rolls._entries) == {"b", "c"}
+    assert a.node.parts.membership.cleared == set()
+    assert len(a.node.parts.links._links) <= 3
 
 
 # -- leaving -----------------------------------------------------------------------------------------------
@@ -588,7 +588,7 @@ def test_a_coordinator_among_leavers_sends_them_home_and_goes_last(a: Machine) -
             a.frame(other, fr.Ping(waiting=False, epoch=a.node.view.epoch, level=0))
         a.frame(name, fr.Leave(peer=name, incarnation=1, until=0))
     assert a.said[-1] == "left"
-    assert not a.node.membership.coordinator
+    assert not a.node.parts.membership.coordinator
 
 
 def test_what_it_had_asked_for_as_a_member_does_not_trip_the_new_coordinator() -> None:
@@ -617,7 +617,7 @@ def test_who_has_left_may_come_back_in_a_new_life() -> None:
     alone.hear(ev.ControlSynced(), 0.0)
     alone.hear(ev.LeaveWanted(), 1.0)
     assert alone.hear(ev.JoinWanted(), 2.0) == ["publish presence"]
-    assert alone.node.membership.me.incarnation == 2
+    assert alone.node.parts.membership.me.incarnation == 2
     assert views(alone.until(4.0))[0].endswith("view 1 a")
 
 
@@ -645,13 +645,13 @@ def test_the_children_of_a_lost_coordinator_take_over_in_order(name: str, other:
     assert after <= when(said, f"{other} <- poll 1 for {name} in 4 by ballot 1{name}") <= after + 0.25
     assert views(said) == []
     assert f"view 5 {name}{other}" in machine.agree(other)
-    assert machine.node.membership.coordinator
+    assert machine.node.parts.membership.coordinator
 
 
 def test_nobody_takes_over_without_a_majority() -> None:
     b, said = deserted("b", "c", 9.0)
     assert views(said) == []
-    assert b.node.membership.waits == "1 of 3 peers are in reach, too few to go on without the others"
+    assert b.node.parts.membership.waits == "1 of 3 peers are in reach, too few to go on without the others"
     polls = [line.split(": ", 1)[1] for line in said if "poll" in line]
     assert polls[:3] == [f"c <- poll {number} for b in 4 by ballot 1b" for number in (1, 2, 3)]
 
@@ -673,7 +673,7 @@ def test_who_hears_of_the_others_takeover_stays_a_member() -> None:
     c.learn(view(5, "bc"))
     assert views(spoken_to(c, "b", 4.0)) == []
     assert c.node.view == view(5, "bc")
-    assert not c.node.membership.coordinator
+    assert not c.node.parts.membership.coordinator
 
 
 def test_a_coordinator_that_was_only_slow_steps_down_for_the_new_view() -> None:

@@ -422,7 +422,7 @@ def test_what_comes_by_another_way_or_through_another_tunnel_is_sent_back(hop: s
 def test_a_silent_tunnel_is_given_up() -> None:
     d = around("d")
     tunnel = tunnelled(d, "b", "e")
-    d.node.links[B].alive_at = 60.0  # it is another matter when a peer counts as gone
+    d.node.parts.links[B].alive_at = 60.0  # it is another matter when a peer counts as gone
     carried(d, "e", "b", fr.Ping(waiting=False, stamp=1.0, every=0.1, epoch=1), tunnel=tunnel, serial=1)
     for tick in range(1, 8):
         says(d, "c", "abdefg")
@@ -470,7 +470,7 @@ def test_what_goes_through_another_hop_or_the_broker_stays() -> None:
     lose(b, "e")
     assert path(b, "d") == "via c"
     for peer in "ceg":
-        says(b, peer, "b") if b.node.links.is_direct(PeerId(peer)) else None
+        says(b, peer, "b") if b.node.parts.links.is_direct(PeerId(peer)) else None
     lose(b, "a")
     knock(b, "", "a", number(b), answer=True)
     assert path(b, "a") == "relay"
@@ -608,8 +608,8 @@ def test_pieces_through_a_neighbour_may_be_larger_than_through_the_broker() -> N
         lose(b, "d")
         b.until(b.now + 0.6)
         knock(b, hop, "d", 50 + len(sizes))
-        b.node._emit(fx.Send(D, fr.State(run="r", round=1, offset=0, total=200), bytes(200)))
-        sent = [effect for effect in b.node._drain() if isinstance(effect, fx.Send | fx.Relay)]
+        b.node.parts.emit(fx.Send(D, fr.State(run="r", round=1, offset=0, total=200), bytes(200)))
+        sent = [effect for effect in b.node.parts.wiring.drain() if isinstance(effect, fx.Send | fx.Relay)]
         sizes.append(max(len(effect.payload or b"") for effect in sent))
         b.level("d")
     assert sizes == [64, 16]
@@ -622,8 +622,8 @@ def split(frame: fr.Frame, payload: bytes, limit: int) -> list[tuple[fr.Frame, b
     lose(d, "b")
     d.until(0.6)
     knock(d, "", "b", 9)
-    d.node._emit(fx.Send(B, frame, payload))
-    relays = [effect for effect in d.node._drain() if isinstance(effect, fx.Relay)]
+    d.node.parts.emit(fx.Send(B, frame, payload))
+    relays = [effect for effect in d.node.parts.wiring.drain() if isinstance(effect, fx.Relay)]
     serials = [relay.frame.serial for relay in relays]
     assert serials == list(range(serials[0], serials[0] + len(relays)))
     return [(codec.unwrap(relay.frame, len(relay.payload or b"")), bytes(relay.payload or b"")) for relay in relays]

@@ -247,7 +247,7 @@ def test_who_has_lost_the_way_to_the_head_promises_and_passes_the_poll_on() -> N
         "b <- poll 1 for c in 1 by ballot 1c", "e <- poll 1 for c in 1 by ballot 1c",
         "c <- vote 1 of d for c, promises 1c",
     ]  # fmt: skip
-    assert d.node.allreduce.place.frozen
+    assert d.node.parts.place.frozen
 
 
 def test_so_does_who_has_lost_its_own_parent() -> None:
@@ -260,15 +260,15 @@ def test_who_has_a_way_to_the_head_only_passes_the_poll_on() -> None:
     d = member_d(orphan=False)
     passed_on = ["b <- poll 1 for c in 1 by ballot 1c", "e <- poll 1 for c in 1 by ballot 1c"]
     assert poll(d, "c", "c", "1c") == passed_on
-    assert not d.node.allreduce.place.frozen
-    assert d.node.succession.highest == 0  # nobody is bound to anything
+    assert not d.node.parts.place.frozen
+    assert d.node.parts.succession.highest == 0  # nobody is bound to anything
 
 
 def test_everybody_promises_the_head_what_it_asks_for() -> None:
     for orphan in (True, False):
         d = member_d(orphan=orphan)
         assert last(poll(d, "b", "a")) == "vote 1 of d for a"
-        assert not d.node.allreduce.place.frozen
+        assert not d.node.parts.place.frozen
         assert last(poll(d, "b", "a", "1a", number=2)) == "vote 2 of d for a, promises 1a"
 
 
@@ -319,7 +319,7 @@ def test_who_asks_about_an_older_view_is_told_the_newer() -> None:
 def test_questions_about_a_view_that_is_not_here_bind_nobody() -> None:
     d = member_d(orphan=True)
     assert poll(d, "c", "c", "1c", epoch=2) == ["c <- view 1"]
-    assert d.node.succession.promised == 0
+    assert d.node.parts.succession.promised == 0
     assert poll(Machine("d"), "c", "c") == []
 
 
@@ -335,7 +335,7 @@ def test_questions_that_are_remembered_are_few() -> None:
     d = member_d(orphan=True)
     for number in range(1, 1000):
         poll(d, "c", "c", number=number)
-    assert len(d.node.succession.seen) <= 256
+    assert len(d.node.parts.succession.seen) <= 256
 
 
 def test_a_proposal_is_accepted_in_no_lower_ballot_than_was_promised() -> None:
@@ -345,14 +345,14 @@ def test_a_proposal_is_accepted_in_no_lower_ballot_than_was_promised() -> None:
     assert last(poll(d, "c", "c", "1c")) == "vote 1 of d for c, promises 1c, accepts 0"
     assert last(propose(d, "c", "b", "1b", one)) == "vote 1 of d for b, promises 1c, accepts 0"
     assert last(propose(d, "c", "c", "1c", other, number=2)) == "vote 2 of d for c, promises 1c, accepts 1c"
-    assert d.node.succession.accepted == (ballot("1c"), other)
+    assert d.node.parts.succession.accepted == (ballot("1c"), other)
     assert last(propose(d, "c", "b", "2b", one, number=3)) == "vote 3 of d for b, promises 2b, accepts 2b"
 
 
 def test_a_promise_says_what_was_accepted_before_and_how_far_the_voter_stands() -> None:
     d = Machine("d").join(view(1, "abcdefg", run="r"), up="bce", committed=-1)
     d.hear(ev.StateReady(B, "r", 0, b""))
-    d.node.allreduce.adopt(4)
+    d.node.parts.allreduce.adopt(4)
     following = without(d.node.view or SEVEN, "g")
     propose(d, "b", "a", "0", following)
     poll(d, "c", "a", "1a", number=2)
@@ -378,8 +378,8 @@ def test_a_document_that_does_not_follow_is_refused(wrong: str) -> None:
         case "candidate":
             candidate = "x"
     assert not any("vote" in line for line in propose(d, "c", candidate, led, following))
-    assert d.node.succession.accepted is None
-    assert not d.node.allreduce.place.frozen
+    assert d.node.parts.succession.accepted is None
+    assert not d.node.parts.place.frozen
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\xc1", pack(member("a"))])
@@ -387,7 +387,7 @@ def test_garbage_instead_of_a_view_costs_the_link(garbage: bytes) -> None:
     d = member_d(orphan=True)
     frame = fr.Propose(epoch=SEVEN.stamp, candidate="c", number=1, ballot=ballot("1c"))
     assert d.document("c", frame, garbage)[0].startswith("close c: bad view")
-    assert d.node.succession.accepted is None
+    assert d.node.parts.succession.accepted is None
 
 
 def test_who_is_left_out_accepts_only_what_the_candidate_is_bound_to() -> None:
@@ -404,7 +404,7 @@ def test_but_who_wants_to_leave_does_if_it_has_nothing_that_the_others_may_need(
     d.hear(ev.LeaveWanted())
     d.contribute(1)
     d.result("b", vector(7), "abcdefg", final=False)
-    assert d.node.allreduce.holding
+    assert d.node.parts.allreduce.holding
     assert last(propose(d, "b", "a", "0", following)) == "vote 1 of d for a"
     later = SEVEN.successor(first_round=2, without={D})
     assert last(propose(d, "b", "a", "0", later, number=2)) == "vote 2 of d for a, accepts 0"
@@ -426,7 +426,7 @@ def test_what_is_held_of_a_round_that_is_over_for_the_others_keeps_nobody_in() -
     d = member_d(orphan=False)
     d.contribute(1)
     d.result("b", vector(7), "abcdefg", final=False)
-    assert d.node.allreduce.holding
+    assert d.node.parts.allreduce.holding
     few = set(map(PeerId, "defg"))  # without these there is no quorum, and perhaps nobody else who holds it
     following = SEVEN.successor(first_round=1, without=few)
     assert last(propose(d, "b", "a", "0", following, again=True)) == "vote 1 of d for a"  # the round is still to come
@@ -439,7 +439,7 @@ def test_where_a_quorum_stays_so_do_holders_and_nobody_else_is_needed() -> None:
     d = member_d(orphan=False)
     d.contribute(1)
     d.result("b", vector(7), "abcdefg", final=False)
-    assert d.node.allreduce.holding
+    assert d.node.parts.allreduce.holding
     following = SEVEN.successor(first_round=1, without=set(map(PeerId, "dfg")))
     assert last(propose(d, "b", "a", "0", following, again=True)) == "vote 1 of d for a, accepts 0"
 
@@ -547,14 +547,14 @@ def test_who_is_frozen_sends_no_reduce() -> None:
 def test_nor_have_and_holds_nothing_new() -> None:
     b = frozen_child(holding=False)
     assert not any("have" in line for line in b.result("a", vector(5), "abcde", final=False))
-    assert not b.node.allreduce.holding
+    assert not b.node.parts.allreduce.holding
     assert b.node.allreduce.committed == 0
     assert "round 1 = 5 of abcde" in b.decide("a")  # enough others hold it
 
 
 def test_but_what_is_decided_counts() -> None:
     b = frozen_child(holding=True)
-    assert b.node.allreduce.holding
+    assert b.node.parts.allreduce.holding
     assert "round 1 = 5 of abcde" in b.decide("a")
 
 
@@ -570,7 +570,7 @@ def test_a_head_that_is_frozen_decides_nothing_any_more() -> None:
     a.reduce("c", vector(1), "c")
     a.frame("b", fr.Suspect(epoch=1, peer="c", reason="gone"))
     a.votes("b")  # it is there, so a view without c is proposed, and a has accepted it itself
-    assert a.node.allreduce.place.frozen
+    assert a.node.parts.place.frozen
     assert not any("round 1" in line for line in a.have("b"))
     assert "view 2 ab" in a.agree("b")
 
@@ -578,8 +578,8 @@ def test_a_head_that_is_frozen_decides_nothing_any_more() -> None:
 def test_the_next_view_ends_it() -> None:
     b = frozen_child(holding=False)
     b.learn(view(2, "cbde"))
-    assert not b.node.allreduce.place.frozen
-    assert b.node.succession.promised == 0
+    assert not b.node.parts.place.frozen
+    assert b.node.parts.succession.promised == 0
 
 
 # -- the candidate ---------------------------------------------------------------------------------------------
@@ -587,7 +587,7 @@ def test_the_next_view_ends_it() -> None:
 
 def keep(machine: Machine) -> None:
     """All who are connected go on living."""
-    for peer, _ in machine.node.links.connected():
+    for peer, _ in machine.node.parts.links.connected():
         epoch = machine.node.view.epoch if machine.node.view is not None else 0
         machine.frame(str(peer), fr.Ping(waiting=False, epoch=epoch, orphan=True))
 
@@ -610,16 +610,16 @@ def installed(said: list[str]) -> list[str]:
 
 def test_it_takes_the_promises_of_a_quorum_and_then_their_acceptance() -> None:
     b = orphan()
-    assert b.node.succession.promised == 0  # nobody has said yet that it would follow
+    assert b.node.parts.succession.promised == 0  # nobody has said yet that it would follow
     assert not any("propose" in line for line in b.votes("cd"))
-    assert b.node.succession.promised == ballot("1b")
-    assert b.node.membership.waits == "3 of 7 peers are in reach, too few to go on without the others"
+    assert b.node.parts.succession.promised == ballot("1b")
+    assert b.node.parts.membership.waits == "3 of 7 peers are in reach, too few to go on without the others"
     said = b.votes("e")
     assert "c <- propose 2 for b by ballot 1b: 2 bgcdef" in said
     assert installed(said) == []
     assert installed(b.votes("cd")) == []
     assert installed(b.votes("f")) == ["view 2 bgcdef"]
-    assert b.node.membership.coordinator
+    assert b.node.parts.membership.coordinator
 
 
 def test_the_promise_of_the_same_life_counts_once_and_that_of_a_stranger_not_at_all() -> None:
@@ -636,7 +636,7 @@ def test_promises_of_another_ballot_and_of_polls_never_held_do_not_count() -> No
         frame = fr.Vote(epoch=1, candidate="b", number=99, voter=voter, promised=ballot("1b"))
         assert b.frame("c", frame) == []
     assert not any("propose" in line for line in b.votes("cde", promised=0))
-    assert b.node.succession.promised == 0
+    assert b.node.parts.succession.promised == 0
 
 
 def test_a_promise_without_the_view_that_it_speaks_of_does_not_count() -> None:
@@ -653,7 +653,7 @@ def test_what_was_accepted_in_the_highest_ballot_is_proposed_again() -> None:
     said = b.votes("e")
     assert f"c <- propose 2 for b by ballot 1b: 2 {''.join(newer.ids)}" in said
     assert installed(b.votes("cde")) == ["view 2 cbgdef"]
-    assert not b.node.membership.coordinator
+    assert not b.node.parts.membership.coordinator
 
 
 def test_a_candidate_that_was_overtaken_takes_a_higher_ballot() -> None:
@@ -692,12 +692,12 @@ def test_old_answers_do_not_say_who_is_there() -> None:
     a = Machine("a").join(view(1, "abcde"), up="bc")
     a.frame("c", fr.Suspect(epoch=1, peer="e", reason="gone"))
     a.votes("b", promised=0)
-    assert a.node.succession.there == {A, B}
+    assert a.node.parts.succession.there == {A, B}
     for _ in range(5):
         keep(a)
         a.frame("c", fr.Suspect(epoch=1, peer="e", reason="gone"))
         a.until(a.now + 0.5)
-    assert a.node.succession.there == {A}
+    assert a.node.parts.succession.there == {A}
 
 
 def test_it_asks_again_and_again_until_its_parent_is_back() -> None:
@@ -725,8 +725,8 @@ def test_promises_for_an_earlier_view_are_void() -> None:
     b = orphan()
     b.votes("cd")
     b.learn(view(2, "abcdefg"))
-    assert b.node.succession.there == {B}
-    assert not b.node.succession.leads(settled=True)
+    assert b.node.parts.succession.there == {B}
+    assert not b.node.parts.succession.leads(settled=True)
 
 
 # -- joint quorums -----------------------------------------------------------------------------------------------
@@ -772,7 +772,7 @@ def test_a_configured_quorum_is_what_counts_if_it_is_more(quorum: int, lost: str
     for peer in lost:
         a.frame("b", fr.Suspect(epoch=1, peer=peer, reason="gone"))
     assert bool(installed(a.agree(rest))) == goes_on
-    assert bool(a.node.membership.waits) != goes_on
+    assert bool(a.node.parts.membership.waits) != goes_on
 
 
 def test_half_with_the_head_may_go_on() -> None:
@@ -788,10 +788,10 @@ def test_there_is_room_for_so_many_views_that_are_not_settled_and_no_more() -> N
     a = Machine("a").join(world, up="bc")
     a.frame("c", fr.Suspect(epoch=world.epoch, peer="g", reason="gone"))
     assert not any("propose" in line for line in a.agree("bcdefhi"))
-    assert a.node.membership.waits == "some peers have not heard of the last views yet"
+    assert a.node.parts.membership.waits == "some peers have not heard of the last views yet"
     a.frame("b", fr.Ping(waiting=False, epoch=world.epoch, level=0))
     a.frame("c", fr.Ping(waiting=False, epoch=world.epoch, level=0))
-    assert a.node.membership.settled
+    assert a.node.parts.membership.settled
     a.frame("c", fr.Suspect(epoch=world.epoch, peer="g", reason="gone"))
     assert len(installed(a.until(a.now + 0.3) + a.agree("bcdefhi"))) == 1
 
@@ -872,7 +872,7 @@ def test_of_two_sides_of_a_partition_only_the_one_with_a_quorum_goes_on(world: V
     assert sorted(commits(company, began)) == sorted(goes_on)
     assert len({tuple(rounds) for rounds in commits(company, began).values()}) <= 1
     waiting = [name for name in world.ids if name not in goes_on]
-    assert any("too few" in company[name].node.membership.waits for name in waiting)
+    assert any("too few" in company[name].node.parts.membership.waits for name in waiting)
 
 
 def test_a_peer_that_has_lost_only_its_own_way_does_not_take_over() -> None:

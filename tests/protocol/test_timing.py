@@ -204,7 +204,7 @@ def test_a_machine_that_was_busy_before_rounds_began_is_not_waited_for_longer_in
     for at in (10.0, 11.4, 12.4):  # it makes a model: once its heartbeat is 0.4 s late
         a.now = at
         ping(a, "b", stamp=at, every=1.0)
-    link = a.node.links[PeerId("b")]
+    link = a.node.parts.links[PeerId("b")]
     assert link.clock.late > 0.3
     ping(a, "b", stamp=12.4, every=0.5)  # not the pace of rounds
     assert link.clock.late > 0.3
@@ -229,7 +229,7 @@ def test_what_is_echoed_twice_measures_two_round_trips() -> None:
     a.now = 12.2  # no other Ping of a has reached b meanwhile
     ping(a, "b", stamp=1002.0, echo=10.0, held=2.1)
     assert rtt(a) == pytest.approx(0.1)
-    assert a.node.links[PeerId("b")].clock.var == pytest.approx(0.1 / 2 * 3 / 4)
+    assert a.node.parts.links[PeerId("b")].clock.var == pytest.approx(0.1 / 2 * 3 / 4)
 
 
 def test_an_echo_from_nowhere_measures_nothing() -> None:
@@ -268,10 +268,10 @@ def test_an_alarm_that_proves_false_makes_patient() -> None:
     a = paired()
     ping(a, "b", stamp=1.0, every=0.1)
     a.until(12.5)
-    assert not a.node.links.is_up(PeerId("b"))
-    clock = a.node.links[PeerId("b")].timing
+    assert not a.node.parts.links.is_up(PeerId("b"))
+    clock = a.node.parts.links[PeerId("b")].timing
     before = clock.silent_after(0.1, 60.0)
-    a.hear(ev.LinkUp(PeerId("b"), 1), a.node.links[PeerId("b")].closed_at + 0.1)
+    a.hear(ev.LinkUp(PeerId("b"), 1), a.node.parts.links[PeerId("b")].closed_at + 0.1)
     assert clock.silent_after(0.1, 60.0) == pytest.approx(2 * before)
 
 
@@ -279,7 +279,7 @@ def test_a_cut_that_lasts_does_not() -> None:
     a = paired()
     ping(a, "b", stamp=1.0, every=0.1)
     a.until(12.5)
-    link = a.node.links[PeerId("b")]
+    link = a.node.parts.links[PeerId("b")]
     before = link.timing.silent_after(0.1, 60.0)
     a.hear(ev.LinkUp(PeerId("b"), 1), link.closed_at + 0.5)
     assert link.timing.silent_after(0.1, 60.0) == pytest.approx(before)

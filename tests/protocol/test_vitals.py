@@ -98,13 +98,13 @@ def test_who_hears_it_from_its_parent_passes_it_on_and_takes_it_back() -> None:
 def test_orphans_beside_or_below_do_not_make_one(peer: str) -> None:
     b = full("b")
     says(b, peer, orphan=True)
-    assert not b.node.vitals.orphan
+    assert not b.node.parts.vitals.orphan
 
 
 def test_an_orphan_of_another_view_does_not_either() -> None:
     b = full("b")
     says(b, "a", orphan=True, epoch=2)
-    assert not b.node.vitals.orphan
+    assert not b.node.parts.vitals.orphan
 
 
 def test_the_coordinator_is_never_one() -> None:
@@ -112,7 +112,7 @@ def test_the_coordinator_is_never_one() -> None:
     for peer in "bc":
         says(a, peer, orphan=True)
         a.hear(ev.LinkDown(PeerId(peer), "reset"))
-    assert not a.node.vitals.orphan
+    assert not a.node.parts.vitals.orphan
 
 
 # -- level and settled -------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ NEXT = view(2, "abcdef", after=OPEN)
 
 
 def level(machine: Machine) -> int:
-    return machine.node.vitals._state()[1]
+    return machine.node.parts.vitals._state()[1]
 
 
 def test_a_leaf_stands_level_as_soon_as_it_works_in_the_view() -> None:
@@ -180,16 +180,16 @@ def test_nor_does_who_has_missed_a_round_of_the_views_before() -> None:
 def test_when_all_stand_level_the_root_says_that_it_is_settled() -> None:
     a = full("a", OPEN)
     says(a, "b", level=0)
-    assert not a.node.membership.settled
+    assert not a.node.parts.membership.settled
     says(a, "c", level=0)
     assert {ping.settled for ping in told(a).values()} == {True}
     assert {ping.level for ping in told(a).values()} == {-1}  # which nobody needs to know any more
-    assert a.node.membership.settled
+    assert a.node.parts.membership.settled
 
 
 def test_a_view_that_nothing_open_precedes_is_settled_from_the_start() -> None:
-    assert full("b").node.membership.settled
-    assert not full("b", OPEN).node.membership.settled
+    assert full("b").node.parts.membership.settled
+    assert not full("b", OPEN).node.parts.membership.settled
 
 
 def test_only_the_parents_word_that_it_is_settled_counts() -> None:
@@ -197,9 +197,9 @@ def test_only_the_parents_word_that_it_is_settled_counts() -> None:
     b.learn(NEXT)
     says(b, "c", settled=True, epoch=2)
     says(b, "a", settled=True)  # of the view before
-    assert not b.node.membership.settled
+    assert not b.node.parts.membership.settled
     says(b, "a", settled=True, epoch=2)
-    assert b.node.membership.settled
+    assert b.node.parts.membership.settled
     assert {ping.settled for ping in told(b).values()} == {True}
 
 
@@ -210,7 +210,7 @@ def test_a_round_that_counts_shows_that_all_work_in_the_view_that_decided_it() -
         b.sync(peer, 0)
     b.contribute(1)
     b.result("a", vector(6), "abcdef")
-    assert b.node.membership.settled
+    assert b.node.parts.membership.settled
 
 
 def test_a_round_that_was_decided_in_the_view_before_does_not() -> None:
@@ -221,17 +221,17 @@ def test_a_round_that_was_decided_in_the_view_before_does_not() -> None:
     b.view_frame("a", OPEN)
     b.result("a", vector(7), "abcdefg", decided_in=OPEN.stamp, of="abcdefg")
     assert b.node.allreduce.committed == 1
-    assert not b.node.membership.settled
+    assert not b.node.parts.membership.settled
 
 
 def test_with_a_new_view_it_begins_anew() -> None:
     a = full("a", OPEN)
     for peer in "bc":
         says(a, peer, level=0)
-    assert a.node.membership.settled
+    assert a.node.parts.membership.settled
     a.learn(NEXT)
     assert level(a) == -1
-    assert not a.node.membership.settled
+    assert not a.node.parts.membership.settled
 
 
 def test_the_highest_ballot_that_was_heard_of_goes_through_the_tree() -> None:
@@ -250,15 +250,15 @@ def test_in_a_fleet_that_is_whole_all_know_it_soon(names: str) -> None:
     company = Company(view(1, names, after=view(9, names)))
     company.until(0.5)
     for name in names:
-        assert company[name].node.membership.settled
-        assert not company[name].node.vitals.orphan
+        assert company[name].node.parts.membership.settled
+        assert not company[name].node.parts.vitals.orphan
 
 
 def test_while_one_is_missing_nobody_thinks_so() -> None:
     company = Company(OPEN)
     company.kill("g")
     company.until(2.5)
-    assert not any(company[name].node.membership.settled for name in "abcdef")
+    assert not any(company[name].node.parts.membership.settled for name in "abcdef")
 
 
 def test_all_below_a_cut_know_that_they_are_orphans_and_again_when_they_are_not() -> None:
@@ -267,10 +267,10 @@ def test_all_below_a_cut_know_that_they_are_orphans_and_again_when_they_are_not(
     company.broker = False
     company.sever(*[one + other for one in "bde" for other in "acfg"])
     company.until(3.0)
-    assert [name for name in "abcdefg" if company[name].node.vitals.orphan] == ["b", "d", "e"]
+    assert [name for name in "abcdefg" if company[name].node.parts.vitals.orphan] == ["b", "d", "e"]
     company.mend()
     company.until(5.0)
-    assert not any(machine.node.vitals.orphan for machine in company.machines.values())
+    assert not any(machine.node.parts.vitals.orphan for machine in company.machines.values())
 
 
 # -- slow, cut off, gone ---------------------------------------------------------------------------------------

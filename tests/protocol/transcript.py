@@ -135,7 +135,7 @@ class Machine:
                 case fx.Send(_, fr.Poll(_, candidate) | fr.Propose(_, candidate) as asked):
                     if candidate == self.node.id:
                         self.asked = asked
-                case fx.Relay(peer, via) if peer in self.others and codec.unwrap(via, 0) == self.node._call():
+                case fx.Relay(peer, via) if peer in self.others and codec.unwrap(via, 0) == self.node.attendance.call():
                     self.effects += self.node.handle(letter_to(self.node.id, peer, self._here(peer)), self.now)
             if at == len(self.effects) and self.asked is not None and self.asked.number != self._answered:
                 self._answered = self.asked.number
@@ -343,7 +343,7 @@ class Machine:
         return lines
 
     def _vote(self, voter: str, asked: fr.Poll | fr.Propose | None, **said: Any) -> list[fx.Effect]:
-        by_way_of = next((p for p, link in self.node.links.connected() if link.direct), None)
+        by_way_of = next((p for p, link in self.node.parts.links.connected() if link.direct), None)
         if asked is None or by_way_of is None or self._stamp_now != asked.epoch:
             return []
         accepted = asked.ballot if isinstance(asked, fr.Propose) else -1

@@ -6,17 +6,20 @@ Each test with a broken rule has a sibling without, in the same setting: so it i
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from typing import Any
 
 import msgspec
 import pytest
 
 from edgepeer.ids import PeerId
-from edgepeer.protocol import allreduce, ending
-from edgepeer.protocol.deciding import Deciding
+from edgepeer.protocol import allreduce
+from edgepeer.protocol.allreduce import Allreduce
 from edgepeer.protocol.membership import Membership
 from edgepeer.protocol.node import Node
+from edgepeer.protocol.place import Place
 from edgepeer.protocol.round import Round
 from edgepeer.protocol.succession import Succession
+from edgepeer.protocol.views import Views
 from edgepeer.simulation.exploration.canon import NOW, Canon
 from edgepeer.simulation.exploration.checks import Violation
 from edgepeer.simulation.exploration.fleet import Fleet
@@ -77,13 +80,13 @@ def test_every_field_of_a_machine_is_part_of_its_state() -> None:
     holder = Holder()
     canon = Canon(holder)
     before = canon.take(NOW)
-    holder.node.membership._penalties["p9"] = 1, NOW + 3  # type: ignore[index]  # a plain text will do
+    holder.node.parts.membership._penalties["p9"] = 1, NOW + 3  # type: ignore[index]  # a plain text will do
     after = canon.take(NOW)
     assert after != before
     canon.put(before)
-    assert holder.node.membership._penalties == {}
+    assert holder.node.parts.membership._penalties == {}
     canon.put(after)
-    assert holder.node.membership._penalties == {"p9": (1, NOW + 3)}
+    assert holder.node.parts.membership._penalties == {"p9": (1, NOW + 3)}
 
 
 # -- the fleet -----------------------------------------------------------------------------------------------------
@@ -331,7 +334,7 @@ def test_a_frozen_life_that_helps_to_decide_a_round_is_found(monkeypatch: pytest
         fleet.after(state._replace(rounds=3), ("contribute", 1))
 
     contributes(Fleet(TRIO))
-    monkeypatch.setattr(Node, "_freeze", lambda self: None)
+    monkeypatch.setattr(Place, "frozen", False)
     with pytest.raises(Violation, match=r"^p1 is frozen, and sends Reduce of round 2$"):
         contributes(Fleet(TRIO))
 
@@ -347,8 +350,7 @@ def test_a_head_whose_proposal_was_in_vain_goes_on_with_whoever_is_there() -> No
 def test_a_digest_that_is_not_checked_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = Setting(peers=3, faults=1, kinds=("damage",))
     assert found(setting, ONE_SURPRISE)[0] is None
-    for module in (ending, allreduce):
-        monkeypatch.setattr(module, "what_is_wrong", lambda total, commit, view: "")
+    monkeypatch.setattr(allreduce, "what_is_wrong", lambda total, commit, view: "")
     find, _ = found(setting, ONE_SURPRISE)
     assert find is not None
     assert find.complaint.endswith("round 2 is not the sum over p0, p1, p2")
@@ -357,7 +359,7 @@ def test_a_digest_that_is_not_checked_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 def test_a_round_that_counts_before_enough_hold_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Deciding, "decided", lambda self, rd: True)
+    monkeypatch.setattr(Allreduce, "_is_decided", lambda self, here: True)
     find, _ = found(TRIO, ONE_SURPRISE)
     assert find is not None
     assert "holds the end of round 2, which counts" in find.complaint
@@ -371,14 +373,13 @@ def test_a_digest_that_is_checked_makes_the_fleet_ask_again() -> None:
 
 @pytest.mark.slow
 def test_a_machine_that_forgets_what_it_holds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Round.restart
+    real = Round.again
 
-    def restart(self: Round, streams: object) -> None:
-        if hasattr(self, "held"):
-            self.held = self.prior = None
-        real(self, streams)  # type: ignore[arg-type]  # as it was given
+    def again(self: Round, *args: Any, **kwargs: Any) -> Round:
+        self.held = self.prior = None
+        return real(self, *args, **kwargs)
 
-    monkeypatch.setattr(Round, "restart", restart)
+    monkeypatch.setattr(Round, "again", again)
     find, _ = found(TRIO, ONE_SURPRISE)
     assert find is not None
     assert find.complaint == "nobody in view 3 (p1/1, p2/1) holds the end of round 2, which counts"
@@ -403,10 +404,10 @@ def test_a_fleet_that_does_not_find_together_again_is_found(monkeypatch: pytest.
 
 
 def test_whatever_a_machine_raises_is_a_find(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Node, *_: object) -> None:
+    def broken(self: Views, *_: object) -> None:
         raise KeyError("p7")
 
-    monkeypatch.setattr(Node, "_suspect", broken)
+    monkeypatch.setattr(Views, "suspect", broken)
     find, _ = found(TRIO, ONE_SURPRISE)
     assert find is not None
     assert "KeyError: 'p7'" in find.complaint

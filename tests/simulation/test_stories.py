@@ -39,7 +39,7 @@ def test_the_coordinator_dies_and_the_next_takes_over_within_a_second() -> None:
     at_round(world, 3)
     world.kill(peer(world, "p0"))
     assert world.run_until(world.settled, 2.0)
-    assert peer(world, "p1").node.membership.coordinator
+    assert peer(world, "p1").node.parts.membership.coordinator
 
 
 def test_a_machine_that_goes_silent_is_noticed_after_the_limit() -> None:
@@ -110,7 +110,7 @@ def test_soon_after_a_change_all_know_that_all_have_made_it() -> None:
     for name in ("p0", "p5"):
         world.kill(peer(world, name))
         assert world.run_until(world.settled, 5)
-        assert world.run_until(lambda: all(p.node.membership.settled for p in world.alive), 1.0)
+        assert world.run_until(lambda: all(p.node.parts.membership.settled for p in world.alive), 1.0)
 
 
 def test_a_leaver_does_not_hold_up_the_round() -> None:
@@ -200,7 +200,7 @@ def test_when_all_who_had_the_state_have_died_the_run_begins_again_in_a_new_gene
     assert world.run_until(lambda: all(p.node.view is not None and p.node.view.size == 5 for p in late), 30)
     for each in late:
         each.node.allreduce.forget()  # as if the state had not come yet
-        each.node.allreduce.place.loading = False
+        each.node.parts.place.loading = False
         each.digests, each.over = {}, 0
     dead = [peer(world, name) for name in ("p0", "p1")]
     for each in dead:
@@ -322,5 +322,5 @@ def test_presences_of_nobody_are_cleared_though_nobody_else_has_anything_to_say(
         assert world.run_until(lambda gone=gone: world.settled() and gone.node.view is not None, 5)  # type: ignore[misc]
         world.kill(gone, will=False)
         assert world.run_until(world.settled, 5)
-    assert peer(world, "p1").node.rolls.order == ["gone0", "gone1", "gone2", "p0", "p2"]
-    assert world.run_until(lambda: peer(world, "p1").node.rolls.order == ["p0", "p2"], 60)
+    assert peer(world, "p1").node.parts.rolls.order == ["gone0", "gone1", "gone2", "p0", "p2"]
+    assert world.run_until(lambda: peer(world, "p1").node.parts.rolls.order == ["p0", "p2"], 60)

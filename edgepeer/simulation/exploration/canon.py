@@ -29,18 +29,20 @@ import msgspec
 import numpy as np
 
 from edgepeer.errors import ProtocolBug
+from edgepeer.protocol.lane import Lane
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link
 from edgepeer.protocol.membership import Membership
-from edgepeer.protocol.node import ASKED_BEFORE_ANEW, Node
+from edgepeer.protocol.node import Node
 from edgepeer.protocol.outside import Outside
 from edgepeer.protocol.paths import CROSSING_S, Attempt
 from edgepeer.protocol.rollcall import FRESH_S, Entry, RollCall, Word
-from edgepeer.protocol.round import Round
+from edgepeer.protocol.round import Contribution, Round
 from edgepeer.protocol.segments import RateEstimate
 from edgepeer.protocol.streams import Prefix
 from edgepeer.protocol.succession import CURRENT, Succession
 from edgepeer.protocol.timing import Pace, RoundTrip
+from edgepeer.protocol.views import ASKED_BEFORE_ANEW, Views
 from edgepeer.protocol.vitals import Vitals
 
 __all__ = ["BEAT_S", "HORIZON_S", "NOW", "Canon", "Value"]
@@ -102,13 +104,13 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Pace, "_ended_at"): _always(None),
     (Link, "closed_at"): _always(-inf),
     (Vitals, "_say_at"): _always(inf),
-    (Round, "since"): _always(0.0),
+    (Contribution, "since"): _always(0.0),
     (Round, "reduced_at"): _always(0.0),
     (Round, "held_at"): _always(0.0),
     # memory whose content means nothing yet
-    (Round, "spare"): _always(None),
-    (Round, "partial"): _unless(
-        lambda rd: rd.reduced < 0 and all(s.added < 0 for s in rd.streams.values()), _as_it_is, None
+    (Lane, "spare"): _always(None),
+    (Lane, "partial"): _unless(
+        lambda lane: lane.reduced < 0 and all(s.added < 0 for s in lane.streams.values()), _as_it_is, None
     ),
     (Prefix, "buffer"): _unless(lambda prefix: prefix.received < 0, _as_it_is, None),
     # times that nobody asks for, and deadlines that have passed
@@ -122,14 +124,14 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Attempt, "began"): _ago(CROSSING_S),
     (Attempt, "again_at"): _due,
     (Node, "_tick_at"): _due,
-    (Node, "_call_at"): _due,
-    (Node, "_hint_at"): _unless(lambda node: node.outside.hint is None or node.view is None, _ago(_FRESH_S)),
-    (Node, "_suspect_again"): _to_come,
+    (RollCall, "next_at"): _due,
+    (Views, "_suspect_again"): _to_come,
     (Membership, "_lost"): _to_come,
     (Membership, "_entered_at"): _ago(_LINK_S),
     (Membership, "_changed_at"): _ago(BEAT_S),
     (Outside, "_quiet_since"): _if_outside(_ago(HORIZON_S)),
     (Outside, "_synced_at"): _ago(_FRESH_S),
+    (Outside, "hint_at"): lambda of, value, now, inside: max(value, now - _FRESH_S) if of.hint and inside else 0.0,
     (Outside, "_refused"): lambda of, value, now, inside: set() if inside else value,
     (RollCall, "appeared_at"): _if_outside(_ago(_FRESH_S)),
     (RollCall, "_answered_at"): _ago(_FRESH_S),

@@ -225,19 +225,19 @@ class Numbers:
     @classmethod
     def of(cls, node: Node) -> Numbers:
         """As they are."""
-        links = ((peer, link.tunnel) for peer, link in node.links.all())
+        links = ((peer, link.tunnel) for peer, link in node.parts.links.all())
         return cls(
-            node.succession.number,
-            frozenset(PeerId(candidate) for candidate, _, _ in node.succession.seen),
+            node.parts.succession.number,
+            frozenset(PeerId(candidate) for candidate, _, _ in node.parts.succession.seen),
             tuple((peer, at.number, at.sent, at.received) for peer, at in links if at is not None),
         )
 
     @staticmethod
     def renew(node: Node, what: str, peer: PeerId) -> None:
         """Begin again: "asked", what `peer` has asked, "tunnel", what goes to and comes from it."""
-        succession = node.succession
+        succession = node.parts.succession
         if what == "tunnel":
-            tunnel = node.links[peer].tunnel
+            tunnel = node.parts.links[peer].tunnel
             assert tunnel is not None
             tunnel.sent = tunnel.received = 1
         elif peer == node.id:
@@ -279,7 +279,7 @@ class Lives:
         """The state of a life that begins."""
         self._canon.put(self._blank)
         node = self._life.node
-        node.membership.me = Member(id=self._peer, incarnation=incarnation)
+        node.parts.membership.me = Member(id=self._peer, incarnation=incarnation)
         if self._life.run:
             node.handle(ev.RunWanted(self._life.run, self._life.wait_for), NOW)
         return self._number(NOW)
@@ -296,17 +296,17 @@ class Lives:
             self.facts.append(
                 Facts(
                     peer=self._peer,
-                    me=node.membership.me,
+                    me=node.parts.membership.me,
                     view=node.view,
                     rounds=dict(life.rounds),
                     over=life.next_round - 1,
-                    holding=node.allreduce.holding,
+                    holding=node.parts.allreduce.holding,
                     ready=life.ready,
-                    settled=node.membership.settled,
-                    proven=node.allreduce.place.proven,
-                    frozen=node.succession.frozen,
-                    accepted=node.succession.accepted,
-                    leading=node.succession.leading,
+                    settled=node.parts.membership.settled,
+                    proven=node.parts.place.proven,
+                    frozen=node.parts.succession.frozen,
+                    accepted=node.parts.succession.accepted,
+                    leading=node.parts.succession.leading,
                     asked=numbers.asked,
                     heard=numbers.heard,
                     tunnels=numbers.tunnels,
@@ -359,7 +359,7 @@ class Table:
             fx.CloseLink: lambda e: self.ops.append(("close", e.peer, e.abrupt)),
             fx.PublishView: lambda e: self.ops.append(("view", e.view)),
             fx.ClearPresence: lambda e: self.ops.append(("clear", e.member)),
-            fx.PublishPresence: lambda e: self.ops.append(("present", self._node.membership.me)),
+            fx.PublishPresence: lambda e: self.ops.append(("present", self._node.parts.membership.me)),
             fx.ViewInstalled: self._on_view,
             fx.Removed: lambda e: self._forget(),
             fx.RoundCommitted: self._on_committed,

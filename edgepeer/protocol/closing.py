@@ -20,7 +20,7 @@ whoever has given it can't come to hold anything of an earlier one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,12 +28,13 @@ from edgepeer.errors import EdgepeerError, PeerError
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.code import Code, Coding, Recovery
+from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.place import Place
 from edgepeer.topology import tree
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Progress, Release, pack_set, unpack_set
 
-__all__ = ["Closed", "Coded"]
+__all__ = ["Closed", "Closing"]
 
 _MOST_DONE: Final = 254
 _MOST_SLOTS: Final = 3072
@@ -67,20 +68,18 @@ class _Report:
     since: float
 
 
-class Coded:
+class Closing:
     """The coded round in progress at one peer."""
 
     def __init__(self, place: Place, emit: Callable[[fx.Effect], None]) -> None:
         self._place = place
         self._emit = emit
-        self.coding: Coding | None = None
+        self._coding: Coding | None = None
         """How the owner wants rounds to be coded."""
         self.code: Code | None = None
         """The code of this view."""
         self.why_not = ""
         """Why there is none."""
-        self.spoke = False
-        """Whether this peer has promised anything in this view: then its root may close rounds without it."""
         self._promised = 0
         self._alone = 0
         """How many rounds have ended since the owner last took part."""
@@ -93,13 +92,21 @@ class Coded:
         self.wrong = ""
         """Why a child's code can't be this peer's."""
 
-    def enter(self, view: View | None) -> None:
-        """Another view: the owner has to say again what it has computed, since it may own other slots."""
-        self.code = None
+    def use(self, coding: Coding | None) -> bool:
+        """The owner wants rounds to be coded, or not. Returns whether that is news."""
+        before, self._coding = self._coding, coding
+        news = before is None or coding is None or before.name != coding.name
+        if news:
+            self.enter()
+        return news
+
+    def enter(self) -> None:
+        """Another view, or none: the owner has to say again what it has computed, since it may own other slots."""
+        view, self.code = self._place.view, None
         self.why_not = "rounds are not coded here"
-        if view is not None and view.slots and self.coding is not None:
+        if view is not None and view.slots and self._coding is not None:
             try:
-                self.code = self._build(self.coding, view)
+                self.code = self._build(self._coding, view)
             except EdgepeerError as error:
                 self.why_not = str(error)
         self._promised = 0
@@ -121,6 +128,14 @@ class Coded:
         self.closed, self._own, self._since, self.wrong = None, None, None, ""
         self._holding = False
         self._heard.clear()
+
+    @property
+    def _parent(self) -> PeerId | None:
+        return self._place.here.parent if self._place.here is not None else None
+
+    @property
+    def _children(self) -> tuple[PeerId, ...]:
+        return self._place.here.children if self._place.here is not None else ()
 
     @property
     def takes_part(self) -> bool:
@@ -147,10 +162,10 @@ class Coded:
     def on_progress(self, peer: PeerId, frame: Progress) -> str:
         """A child has news. Returns what is wrong with it."""
         view = self._place.view
-        if view is None or not view.slots or self.coding is None or not self._place.current(frame):
+        if view is None or not view.slots or self._coding is None or self._place.at(frame) is None:
             return ""
         below, began = self._below(peer), unpack_set(frame.began)
-        same = frame.code == self.coding.name
+        same = frame.code == self._coding.name
         if began & ~sum(1 << p for p in below) or (same and not self._possible(frame.done)):
             return f"Progress for {began:#x}, {frame.done.hex()}: not its subtree, or more than there is to compute"
         heard = self._heard.setdefault(peer, _Report(0, False, bytearray(len(view.slots)), 0.0))
@@ -158,9 +173,9 @@ class Coded:
         heard.holding |= frame.holding
         heard.since = self._place.now
         if not same:
-            self.wrong = f"{peer} computes for the code {frame.code!r}, {self._place.me} for {self.coding.name!r}"
-        for p in below if same else ():
-            for slot in self._slots(view.ids[p]):
+            self.wrong = f"{peer} computes for the code {frame.code!r}, {self._place.me} for {self._coding.name!r}"
+        for position in below if same else ():
+            for slot in self._slots(view.ids[position]):
                 heard.done[slot] = max(heard.done[slot], frame.done[slot])
         self._news()
         return ""
@@ -215,7 +230,7 @@ class Coded:
 
     def _owing(self) -> list[PeerId]:
         """The children at or below which somebody has not begun, or has something left to compute."""
-        return [child for child in self._place.children if self.missing(child)]
+        return [child for child in self._children if self.missing(child)]
 
     def missing(self, child: PeerId) -> int:
         """Those at and below a child that have not begun, or have something left to compute: positions, as a set."""
@@ -232,32 +247,32 @@ class Coded:
     def _news(self) -> None:
         if self._since is None:
             self._since = self._place.now
-        if self._place.parent is None:
+        if self._parent is None:
             self.judge()
         else:
             self._tell()
 
     def _tell(self) -> None:
-        place, parent, report = self._place, self._place.parent, self._all()
-        if parent is None or report is None or self.coding is None or not report.began or self.closed is not None:
+        place, here, report = self._place, self._place.here, self._all()
+        if here is None or report is None or self._coding is None or not report.began or self.closed is not None:
             return
-        if place.level(parent):
+        if here.parent is not None and place.level(here.parent):
             frame = Progress(
-                epoch=place.epoch,
+                epoch=here.epoch,
                 round=place.committed + 1,
-                code=self.coding.name,
+                code=self._coding.name,
                 began=pack_set(report.began),
                 holding=report.holding,
                 done=bytes(report.done),
             )
-            self.spoke = True
-            self._emit(fx.Send(parent, frame))
+            here.spoke = True
+            self._emit(fx.Send(here.parent, frame))
 
     def resend(self, peer: PeerId) -> None:
         """A neighbour that has come to this round may not have heard."""
-        if peer == self._place.parent:
+        if peer == self._parent:
             self._tell()
-        elif self.closed is not None and peer in self._place.children and self._place.level(peer):
+        elif self.closed is not None and peer in self._children and self._place.level(peer):
             self._release(peer, self.closed)
 
     # -- closing -----------------------------------------------------------------------------------------------
@@ -266,16 +281,16 @@ class Coded:
     def free(self) -> bool:
         """The root: whether all have promised, and nothing is held, so that the round may end in any way."""
         view, report = self._place.view, self._all()
-        if view is None or report is None or self._place.parent is not None:
+        if view is None or report is None or self._parent is not None:
             return False
         return self._promised | report.began == view.everyone and not report.holding
 
     def judge(self) -> None:
         """The root: close the round if it is time. What is held is put forward again without any code."""
-        view, code, coding, report = self._place.view, self.code, self.coding, self._all()
+        view, code, coding, report = self._place.view, self.code, self._coding, self._all()
         if view is None or coding is None or report is None or self.closed is not None or not view.slots:
             return
-        if self._place.parent is not None or (self._own is None and self._alone >= _MOST_ALONE):
+        if self._parent is not None or (self._own is None and self._alone >= _MOST_ALONE):
             return  # the fleet must not run away from the root's owner
         self._promised |= report.began
         if self._promised != view.everyone or (report.holding and report.began != view.everyone):
@@ -297,9 +312,9 @@ class Coded:
 
     def next_deadline(self) -> float | None:
         """When the root is to look again although nobody has said anything."""
-        if self.coding is None or self.coding.deadline_s is None or self._since is None or self.closed is not None:
+        if self._coding is None or self._coding.deadline_s is None or self._since is None or self.closed is not None:
             return None
-        return self._since + self.coding.deadline_s if self._place.parent is None else None
+        return self._since + self._coding.deadline_s if self._parent is None else None
 
     def on_release(self, peer: PeerId, frame: Release) -> str:
         """The root has closed the round. Returns what is wrong with it."""
@@ -307,9 +322,9 @@ class Coded:
         if (
             view is None
             or not view.slots
-            or self.coding is None
-            or peer != self._place.parent
-            or not self._place.current(frame)
+            or self._coding is None
+            or peer != self._parent
+            or self._place.at(frame) is None
         ):
             return ""
         if code is None and not frame.anew:
@@ -329,16 +344,25 @@ class Coded:
 
     def _close(self, closed: Closed) -> None:
         self.closed, self.closed_at = closed, self._place.now
-        for child in self._place.children:
+        for child in self._children:
             if self._place.level(child):
                 self._release(child, closed)
 
     def _release(self, child: PeerId, closed: Closed) -> None:
-        place = self._place
-        done = bytes(1 + count for count in closed.done)
-        self._emit(fx.Send(child, Release(epoch=place.epoch, round=place.committed + 1, done=done, anew=closed.anew)))
+        here, number = self._place.here, self._place.committed + 1
+        if here is not None:
+            done = bytes(1 + count for count in closed.done)
+            self._emit(fx.Send(child, Release(epoch=here.epoch, round=number, done=done, anew=closed.anew)))
 
     # -- what follows for the sum ---------------------------------------------------------------------------------
+
+    def columns(self, children: Iterable[PeerId]) -> dict[PeerId, FloatVector]:
+        """Of the children whose vectors are shorter than the sum: with which weights they enter each block of it."""
+        code, closed = self.code, self.closed
+        if code is None or closed is None:
+            return {}
+        slots = ((child, self.narrow(child)) for child in children)
+        return {child: code.column(slot, closed.done) for child, slot in slots if slot is not None}
 
     def narrow(self, peer: PeerId) -> int | None:
         """The slot whose vector a peer sends as it is, shorter than the sum, for its parent to expand; None: it sends

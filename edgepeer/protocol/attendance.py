@@ -1,0 +1,205 @@
+"""Who is there, asked and answered through the broker: letters, presences, and views that are only retained.
+
+comes                                 | so
+--------------------------------------+--------------------------------------------------------------------------
+a presence                            | whoever matters is called (rollcall.py says whom, and when)
+a Call                                | it is answered; whoever is in an earlier view gets this one
+Here, or any word of a peer           | it is there, in that life, in that view or in none
+a word of a later view than ours      | the peer is asked for it
+a retained view that follows ours     | its members are called: they may be dead, or have gone on without this peer
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edgepeer.errors import WireError
+from edgepeer.ids import Generation, PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol.parts import Parts
+from edgepeer.protocol.rollcall import Word, in_view, letter
+from edgepeer.protocol.views import Views, earlier, packed, unpacked
+from edgepeer.topology.view import Member, View
+from edgepeer.wire import frames as fr
+
+__all__ = ["Attendance"]
+
+CALL_ROUND_S: Final = 0.1
+CALL_BATCH_S: Final = 0.01
+"""Presences come in swarms: those of so long a time are called together."""
+CALLED_OF_HINT: Final = 8
+HINT_S: Final = 3.0
+"""How long somebody may take to confirm a view that is only retained."""
+
+
+class Attendance:
+    """What one peer learns of others through the broker, and says of itself.
+
+    Args:
+        of: the parts of the peer.
+        views: told of the views that others speak of.
+    """
+
+    def __init__(self, of: Parts, views: Views) -> None:
+        self._me = of.id
+        self._emit = of.emit
+        self._place = of.place
+        self._membership = of.membership
+        self._succession = of.succession
+        self._links = of.links
+        self._rolls = of.rolls
+        self._outside = of.outside
+        self._waking = of.waking
+        self._limits = of.limits
+        self._views = views
+
+    # -- who is there ----------------------------------------------------------------------------------------
+
+    def on_presence_seen(self, member: Member) -> None:
+        """MQTT: a peer says that it is there."""
+        peer = PeerId(member.id)
+        if peer == self._me:
+            return
+        self._links.on_presence(peer)
+        self._membership.on_presence(peer, self._place.now)
+        if self._rolls.on_presence(member, self._place.now):
+            self._rolls.call_by(self._place.now + CALL_BATCH_S)
+
+    def on_presence_gone(self, peer: PeerId) -> None:
+        """MQTT: a peer's presence has been cleared."""
+        if peer != self._me:
+            self._rolls.on_gone(peer)
+            self._membership.on_gone(peer)
+            self._links.on_gone(peer)
+
+    def on_control_synced(self) -> None:
+        """MQTT: all that is retained has been seen."""
+        self._outside.on_synced(self._place.now)
+        self._rolls.call_by(self._place.now)
+        if not self._waking.over:
+            self.write_to_myself()
+
+    def call_round(self) -> None:
+        """Call whoever matters and has not spoken for a while."""
+        view, hint = self._membership.view, self._outside.hint
+        callees = self._outside.callees(self._place.now) if view is None else []
+        if view is not None and (self._membership.coordinator or self._succession.asked):
+            callees = self._membership.callees()
+            if callees and self._membership.coordinator:  # members answer, if the broker brings answers at all
+                callees = [*view.ids[1:CALLED_OF_HINT], *callees]
+        if view is not None and hint is not None:
+            if self._doubt(hint, view):
+                return
+            callees = [*hint.ids[:CALLED_OF_HINT], *callees]
+        callees = [peer for peer in callees if peer != self._me]
+        if self._membership.coordinator and (stale := self._rolls.stale()):
+            if self._rolls.answered(self._place.now):
+                self._clear(stale)
+            else:
+                callees.append(self._me)
+        self._rolls.call(self._me, callees, self.call(), self._place.now)
+        self._rolls.call_next(self._place.now + CALL_ROUND_S if callees or view is None else float("inf"))
+
+    def _clear(self, stale: list[Member]) -> None:
+        """Nobody answers for these."""
+        names = ", ".join(member.id for member in stale[:5]) + (", ..." if len(stale) > 5 else "")
+        self._emit(fx.Note("info", f"cleared the presence of {len(stale)} who did not answer: {names}"))
+        for member in stale:
+            self._rolls.on_gone(PeerId(member.id))
+            self._emit(fx.ClearPresence(member))
+
+    def call(self, *, view: bool = False) -> fr.Call:
+        """What this peer asks others. `view`: for the view that they are in."""
+        generation, epoch = in_view(self._membership.view)
+        me = self._membership.me
+        return fr.Call(
+            incarnation=me.incarnation, generation=generation, epoch=epoch, known=self._rolls.newest, view=view
+        )
+
+    def write_to_myself(self) -> None:
+        """Have the broker bring back what comes after all that it had for this peer."""
+        self._emit(letter(self._me, self._me, self.call(view=True)))
+
+    def on_letter(self, source: PeerId, frame: fr.Frame, payload: memoryview | bytes) -> None:
+        match frame:
+            case fr.Call() if source == self._me:
+                self._rolls.on_word(source, Word(self._place.now, frame.incarnation, frame.generation, frame.epoch))
+                if frame.view:
+                    self._waking.on_letter()
+            case fr.Call():
+                aside = self._views.left or self._membership.leaving
+                generation, epoch = in_view(self._membership.view)
+                incarnation, known = self._membership.me.incarnation, self._rolls.newest
+                here = fr.Here(incarnation=incarnation, generation=generation, epoch=epoch, known=known, aside=aside)
+                self._emit(letter(self._me, source, here))
+                theirs = Word(self._place.now, frame.incarnation, frame.generation, frame.epoch)
+                if self._membership.view is not None and (
+                    frame.view or (theirs.epoch and earlier(theirs, self._membership.view))
+                ):
+                    self._emit(
+                        letter(
+                            self._me,
+                            source,
+                            fr.ViewFrame(epoch=self._membership.view.stamp),
+                            packed(self._membership.view),
+                        )
+                    )
+                self.heed(source, theirs, frame.known)
+            case fr.Here():
+                word = Word(self._place.now, frame.incarnation, frame.generation, frame.epoch, frame.aside)
+                self.heed(source, word, frame.known)
+            case fr.ViewFrame(epoch):
+                said = self._rolls.word(source, self._place.now)
+                if said is not None and said.epoch == epoch and (view := _unpack(payload)) is not None:
+                    self._views.on_view(view)
+
+    def heed(self, peer: PeerId, word: Word, known: Generation | None) -> None:
+        """A peer has spoken: it is there, in that life, in that view or in none."""
+        self._rolls.on_word(peer, word, known)
+        self._membership.on_life(peer, word.life, self._place.now)
+        self._links.on_life(peer, word.life, self._place.now)
+        self._outside.on_refused(peer, refused=False)
+        if self._membership.coordinator and self._rolls.joiner(peer, self._place.now) is not None:
+            self._membership.note_change(self._place.now)
+        view, hint = self._membership.view, self._outside.hint
+        if not word.epoch or (view is not None and not earlier(view, word)):
+            return
+        if hint is not None and hint.stamp == word.epoch:
+            self._views.on_view(hint)  # what was retained is true
+        elif view is not None or hint is None or earlier(hint, word):
+            self._emit(letter(self._me, peer, self.call(view=True)))
+
+    # -- views that are only heard of -------------------------------------------------------------------------
+
+    def on_hint(self, view: View) -> None:
+        """A view is retained: it may be of the dead, or nobody's at all. Whoever is in it may say so."""
+        mine = self._membership.view
+        if mine is None or mine.precedes(view):
+            self._outside.on_hint(view, self._place.now)
+            self._rolls.call_by(self._place.now)
+        elif self._membership.coordinator and view.precedes(mine):
+            self._emit(fx.PublishView(mine))  # ours is the newer one: MQTT should hold it
+
+    def _doubt(self, hint: View, view: View) -> bool:
+        """Nobody has confirmed a retained view yet. Whether this peer has made up its mind.
+
+        Who can go on in its own view does not believe it. To who can't, it is what it is to a newcomer: it may be what
+        the others have gone on with, and then died.
+        """
+        waiting = bool(self._membership.waits)
+        if self._place.now < self._outside.hint_at + (self._limits.anew_s if waiting else HINT_S):
+            return False
+        if waiting and not self._membership.contains_me(hint):
+            self._views.exit(hint, f"view {hint.epoch} followed without this peer, and nobody of it answers")
+            return True
+        self._outside.forget_hint()
+        if self._membership.coordinator:
+            self._emit(fx.PublishView(view))
+        return False
+
+
+def _unpack(payload: memoryview | bytes) -> View | None:
+    try:
+        return unpacked(bytes(payload))
+    except WireError:
+        return None

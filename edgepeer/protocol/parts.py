@@ -1,0 +1,57 @@
+"""The parts of one peer, each with a state that it alone writes. `Node` hands them what arrives."""
+
+from __future__ import annotations
+
+from edgepeer.ids import Generation, PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol.allreduce import Allreduce
+from edgepeer.protocol.catchup import Catchup
+from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.links import Links
+from edgepeer.protocol.membership import Membership
+from edgepeer.protocol.neighbours import Neighbours
+from edgepeer.protocol.outside import Outside
+from edgepeer.protocol.place import Place
+from edgepeer.protocol.rollcall import RollCall
+from edgepeer.protocol.succession import Succession
+from edgepeer.protocol.vitals import Vitals
+from edgepeer.protocol.waking import Waking
+from edgepeer.protocol.wiring import Wiring
+from edgepeer.topology.view import Member, View
+
+__all__ = ["Parts"]
+
+
+class Parts:
+    """What a peer is made of: see `Node` for the arguments."""
+
+    def __init__(
+        self, me: Member, fanout: int, quorum: int, limits: Limits, known: Generation | None, now: float
+    ) -> None:
+        self.id = PeerId(me.id)
+        self.limits = limits
+        effects: list[fx.Effect] = []
+        emit = self.emit = effects.append
+        self.succession = Succession(self.id, emit)
+        self.place = Place(self.id, self.succession)
+        self.rolls = RollCall(emit, known, now)
+        self.membership = Membership(me, fanout, limits, self.rolls, quorum)
+        self.links = Links(limits, emit)
+        self.wiring = Wiring(self.place, self.links, limits, effects)
+        self.paths = self.wiring.paths
+        self.allreduce = Allreduce(self.place, limits, self.wiring)
+        self.vitals = Vitals(self.id, self.links, self.allreduce, self.membership, self.succession, limits, emit)
+        self.neighbours = Neighbours(self.links, self.allreduce, Catchup(limits, emit), emit)
+        self.outside = Outside(self.membership, self.rolls, limits)
+        self.waking = Waking(self.place, self.rolls, limits)
+        self.wiring.tell(self.vitals, self.neighbours)
+
+    @property
+    def now(self) -> float:
+        """The time of what is being handled."""
+        return self.place.now
+
+    @property
+    def view(self) -> View | None:
+        """The view that this peer works in."""
+        return self.membership.view

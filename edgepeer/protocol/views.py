@@ -1,0 +1,443 @@
+"""What follows a view, and what a peer does when one comes: the chain of views as one life of it sees it.
+
+this peer                               | does
+----------------------------------------+------------------------------------------------------------------------
+is the head, and there is reason for    | proposes it in ballot 0 (membership.py says which, succession.py what
+another view                            | becomes of it)
+is the head, and a higher ballot than   | leads one of its own
+0 is known                              |
+has lost its parent, and it is its turn | stands for the head's place
+has asked all of a view that can never  | begins a new generation with those who are left
+have a quorum again                     |
+hears of a view that follows its own    | installs it, if it is in it; else leaves, and comes back as another life
+loses a member that is not the head     | tells the head
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+from edgepeer.errors import WireError
+from edgepeer.ids import Generation, PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.parts import Parts
+from edgepeer.protocol.place import UNKNOWN
+from edgepeer.protocol.rollcall import Word
+from edgepeer.protocol.succession import Standing
+from edgepeer.topology.view import View
+from edgepeer.wire import frames as fr
+from edgepeer.wire.documents import pack, unpack
+
+__all__ = ["ASKED_BEFORE_ANEW", "Views", "earlier", "packed", "unpacked"]
+
+SUSPECT_AGAIN_S: Final = 0.5
+"""The coordinator is told of the same loss this often, until there is a new view."""
+ASKED_BEFORE_ANEW: Final = 4
+"""Nobody begins a generation from a view before all of it have been asked so many times who is there."""
+
+
+class Views:
+    """The views of one peer: the one that it works in, and the next.
+
+    Args:
+        of: the parts of the peer.
+    """
+
+    def __init__(self, of: Parts) -> None:
+        self._me = of.id
+        self._emit = of.emit
+        self._place = of.place
+        self._membership = of.membership
+        self._succession = of.succession
+        self._links = of.links
+        self._rolls = of.rolls
+        self._outside = of.outside
+        self._vitals = of.vitals
+        self._neighbours = of.neighbours
+        self._paths = of.paths
+        self._allreduce = of.allreduce
+        self._wiring = of.wiring
+        self._limits = of.limits
+        self.left = False
+        """Whether this peer has left because its owner wanted to."""
+        self._suspect_again: dict[PeerId, float] = {}
+
+    # -- what follows this view --------------------------------------------------------------------------------
+
+    def _standing(self) -> Standing:
+        return Standing(max(self._allreduce.committed, UNKNOWN), self._allreduce.holding)
+
+    def _first_round(self) -> int:
+        """The round that comes next, as far as those who speak in the decision have come."""
+        view, rounds = self._membership.view, self._allreduce
+        if view is None or view.run != rounds.run:
+            return view.first_round if view is not None else 1
+        others = (each.committed for each in self._succession.standings.values())
+        return max(view.first_round, rounds.committed + 1, *(committed + 1 for committed in others), 1)
+
+    def coordinate(self, *, boundary: bool) -> None:
+        """The head: propose another view if there is reason to, and see that it is decided."""
+        view, succession = self._membership.view, self._succession
+        if view is None:
+            return
+        lost = self._membership.lost(self._place.now)
+        if succession.proposed or succession.highest:
+            self._lead(view)
+            return
+        if lost:
+            self._ask(lead=False)
+        wanted = self._membership.next_view(
+            first_round=self._first_round(),
+            boundary=boundary,
+            # A round of a run that the owner has given up may never end: others have given it up as well.
+            idle=self._allreduce.idle or view.run not in ("", self._neighbours.wanted_run),
+            needed=self._allreduce.needed,
+            there=succession.there,
+            now=self._place.now,
+        )
+        if wanted is not None:
+            self._propose(wanted)
+        elif lost and not self._begin_anew(view):
+            self._vitals.reach_out(view, self._place.now)
+
+    def do_without(self, lost: Iterable[tuple[PeerId, str, float]]) -> bool:
+        """See to it that these, who are gone, why, and since when, hold up nobody. False: there is another view now, or
+        none."""
+        view, orphan = self._membership.view, False
+        for peer, reason, since in lost:
+            self._membership.on_life(peer, self._links[peer].life, self._place.now)
+            if view is None:
+                self._outside.on_refused(peer, refused=self._links[peer].refused)
+            elif peer == view.parent(self._me):
+                orphan = True
+                if self._membership.leaving:
+                    self.exit(None, "left")  # whoever takes over will find us gone
+                    return False
+                if self._try_takeover(view, peer, reason, since):
+                    return False
+            else:
+                self.suspect(peer, reason)
+        if not orphan and not self._membership.coordinator:
+            self._succession.rest()
+        return True
+
+    def _try_takeover(self, view: View, parent: PeerId, reason: str, since: float) -> bool:
+        """Stand for the head's place, if it is this peer's turn."""
+        if not self._membership.my_turn(since, self._place.now):
+            return False
+        self._lead(view)
+        if self._membership.view is view:
+            self._vitals.reach_out(view, self._place.now)
+            return False
+        self._emit(fx.Note("warning", f"{parent} is gone ({reason}); taking over"))
+        return True
+
+    def _lead(self, view: View) -> None:
+        """See that something is decided, by a ballot that this peer leads."""
+        if self._begin_anew(view):
+            return
+        succession = self._succession
+        self._ask(lead=succession.highest > 0 or not self._membership.coordinator)
+        possible = self._membership.may_succeed(view, succession.there)
+        if not succession.proposed and succession.leads(settled=self._membership.settled):
+            self._propose(self._wanted(view) if possible else None)
+        self._conclude()
+        if self._membership.view is view and not possible and succession.asked >= ASKED_BEFORE_ANEW:
+            # Others may be there, or their machines say that they are not.
+            self._vitals.reach_out(view, self._place.now)
+
+    def _wanted(self, view: View) -> View:
+        """What this peer proposes for want of anything that is to be proposed again."""
+        membership, parent = self._membership, view.parent(self._me)
+        gone = membership.lost(self._place.now)
+        if not view.may_go_on(self._succession.there - gone, settled=membership.settled):
+            gone = set()
+        if parent is not None and not self._links.is_up(parent):
+            gone.add(parent)
+        gone -= self._succession.followers  # who has promised lives, and what it holds may be needed
+        return view.successor(
+            first_round=self._first_round(),
+            without=gone,
+            coordinator=self._me,
+            coded=membership.coded,
+            settled=membership.settled,
+        )
+
+    def _ask(self, *, lead: bool) -> None:
+        members, again_s = self._vitals.members(), self._limits.poll_s
+        self._succession.ask(members, self._place.now, again_s, self._standing(), lead=lead)
+
+    def _propose(self, wanted: View | None) -> None:
+        members, again_s = self._vitals.members(), self._limits.poll_s
+        mine = self._standing()
+        self._succession.propose(wanted, members, self._place.now, again_s, mine, is_spare=self._is_spare)
+        self._conclude()
+
+    def _is_spare(self, proposal: View, *, again: bool = True) -> bool:
+        """Whether those in a view can do without this peer: what it has, they have as well, or get, or don't need.
+
+        What it has committed it hands to its neighbours, and they to theirs. What it holds undecided counts for nothing
+        any more where that round is over for them. Where it is still to come, the holders who stay will speak of it, if
+        a quorum stays; but who leaves would not hear how it ends, and waits, unless the candidate is bound (`again`).
+        Where no quorum stays, that one who does has seen the end is for the candidate to see (`Succession.chosen`).
+        """
+        view, rounds = self._membership.view, self._allreduce
+        if view is None or not rounds.holding:
+            return view is not None
+        if again and self._succession.keeps_quorum(proposal, settled=self._membership.settled):
+            return True
+        return proposal.run == view.run and rounds.committed + 1 < proposal.first_round
+
+    def _conclude(self) -> None:
+        """Work in the view that follows as soon as it is known which that is."""
+        following = self._succession.chosen(settled=self._membership.settled)
+        if following is not None:
+            self.on_view(following)
+
+    def _begin_anew(self, view: View) -> bool:
+        """Go on in a new generation where no quorum of the view can ever be there again, and all have been asked."""
+        if self._succession.asked < ASKED_BEFORE_ANEW or not self._membership.over_for_good(view, self._place.now):
+            return False
+        first = self._membership.anew(self._succession.there, self._first_round(), self._place.now)
+        if first is None:
+            return False
+        self._emit(fx.Note("warning", f"most of view {view.epoch} have started anew: generation {first.generation}"))
+        self.on_view(first)
+        return True
+
+    def on_poll(self, peer: PeerId, poll: fr.Poll) -> None:
+        view = self._membership.view
+        if view is not None and poll.epoch == view.stamp:
+            free = self._vitals.orphan
+            self._succession.on_poll(peer, poll, self._vitals.members(), self._standing(), free=free)
+        elif view is not None:
+            self.send_view(peer, view)
+
+    def on_propose(self, peer: PeerId, frame: fr.Propose, event: ev.FrameReceived) -> None:
+        view = self._membership.view
+        if view is None or frame.epoch != view.stamp:
+            if view is not None:
+                self.send_view(peer, view)
+            return
+        if (proposal := self._received(peer, event)) is None:
+            return
+        # Who is left out by a candidate that is free to do otherwise lets it know that this peer is there.
+        wanted = frame.again or self._membership.leaving
+        self._succession.on_propose(
+            peer,
+            frame,
+            proposal,
+            bytes(event.payload or b""),
+            self._vitals.members(),
+            self._standing(),
+            fits=self._membership.contains_me(proposal) or (wanted and self._is_spare(proposal, again=frame.again)),
+        )
+
+    def on_vote(self, peer: PeerId, vote: fr.Vote, event: ev.FrameReceived) -> None:
+        view = self._membership.view
+        if view is None or vote.epoch != view.stamp:
+            return
+        accepted = None
+        if event.payload_bytes and vote.candidate == self._me and (accepted := self._received(peer, event)) is None:
+            return
+        document = bytes(event.payload) if event.payload_bytes and event.payload else None
+        self._succession.on_vote(vote, accepted, document)
+        if vote.candidate == self._me and self._succession.promised and not self._membership.coordinator:
+            self._lead(view)  # of the coordinator, `_coordinate` sees to it
+
+    # -- views -----------------------------------------------------------------------------------------------
+
+    def _received(self, peer: PeerId, event: ev.FrameReceived) -> View | None:
+        """The view that has come as a document; garbage costs the link."""
+        try:
+            return unpacked(bytes(event.payload or b""))
+        except WireError as error:
+            self._wiring.fail_link(peer, f"bad view: {error}")
+            return None
+
+    def on_view_frame(self, peer: PeerId, event: ev.FrameReceived) -> None:
+        """A view, over a link."""
+        if (view := self._received(peer, event)) is None:
+            return
+        if self._membership.view is not None and view.precedes(self._membership.view):
+            self._allreduce.learn(peer, view)
+        else:
+            self.on_view(view)
+
+    def on_view(self, view: View) -> None:
+        """A view that has been decided."""
+        if self.left or (self._membership.view is not None and not self._membership.view.precedes(view)):
+            return
+        if self._membership.contains_me(view):
+            self.install(view)
+        elif self._membership.view is not None:
+            self.exit(view, _why_out(self._membership.view, view))
+        else:
+            self._outside.on_hint(view, self._place.now)
+            life = view.member(self._me).incarnation if self._me in view else -1
+            if life >= self._membership.me.incarnation:
+                # Its identity was lost, and counts anew: begin after that.
+                self._membership.new_life(after=life)
+                self._emit(fx.PublishPresence())
+
+    def install(self, view: View) -> None:
+        was_coordinator = self._membership.coordinator
+        self._membership.enter(view, self._place.now)
+        self._succession.enter(view)
+        self._rolls.learn(view.generation)
+        self._rolls.admitted(view)
+        self._outside.forget_hint()
+        self._suspect_again.clear()
+        self._paths.enter(view, self._membership.me.incarnation)
+        self._vitals.enter(view, self._place.now)
+        for peer in view.neighbours(self._me):
+            if peer in self._membership.cleared:
+                self._links.on_gone(peer)
+        run = self._allreduce.run
+        self._emit(fx.ViewInstalled(view))
+        self._allreduce.install(view, self._place.now)
+        if run != view.run:
+            self._neighbours.reset()
+        self._spread(view)
+        for peer in view.neighbours(self._me):
+            self._neighbours.hear_again(peer)
+        self._neighbours.hope()
+        self._neighbours.ask_for_state(self._place.now, patient=True)
+        if self._membership.coordinator:
+            self._rolls.call_by(self._place.now)
+            self._emit(fx.PublishView(view))
+        elif was_coordinator:
+            self._emit(fx.PublishView(None))
+        if self._membership.leaving:
+            self.ask_to_leave()
+
+    def _spread(self, view: View) -> None:
+        """Tell everybody we are connected to, who does not know it yet."""
+        neighbours = view.neighbours(self._me) if self._me in view else ()
+        for peer, link in self._links.connected():
+            if link.sync is None or earlier(link.sync, view):
+                self.send_view(peer, view)
+            if peer in neighbours:
+                self._neighbours.send_sync(peer)
+
+    def send_view(self, peer: PeerId, view: View) -> None:
+        self._emit(fx.Send(peer, fr.ViewFrame(epoch=view.stamp), packed(view)))
+
+    def exit(self, view: View | None, reason: str) -> None:
+        """Out of the view, because we left or because others go on without us."""
+        was_coordinator, wanted = self._membership.coordinator, self._membership.leaving
+        if self.left:
+            return
+        self.left = wanted
+        if view is not None:
+            # Over the links, behind the last commit; MQTT, which might overtake it, hears from the next coordinator.
+            self._spread(view)
+        if was_coordinator:
+            self._emit(fx.PublishView(None))
+        before = self._membership.view
+        anew = view is not None and before is not None and view.generation != before.generation
+        self._allreduce.leave(reason, anew=anew)
+        self._neighbours.reset()
+        self._membership.exit()
+        self._succession.enter(None)
+        self._outside.enter(view or before, self._place.now)
+        self._rolls.call_by(self._place.now)
+        if view is not None:
+            self._membership.new_life()
+        self._links.want((), self._place.now)
+        self._paths.enter(None, self._membership.me.incarnation)
+        self._emit(fx.Removed(reason, wanted, anew))
+        if not wanted:
+            self._emit(fx.PublishPresence())
+
+    def on_run_wanted(self, event: ev.RunWanted) -> None:
+        self._neighbours.want(event.run)
+        self._membership.want_run(event.run, event.peers, self._place.now)
+        if event.run is not None and event.have:
+            self._allreduce.own_state(event.run, event.have, event.of)
+            self._neighbours.sync_all()
+        self._neighbours.ask_for_state(self._place.now, patient=True)
+
+    # -- what is meant for the coordinator -------------------------------------------------------------------
+
+    def _tell_coordinator(self, frame: fr.Suspect | fr.Leave) -> None:
+        parent = self._membership.view.parent(self._me) if self._membership.view is not None else None
+        if parent is not None and self._links.is_up(parent):
+            self._emit(fx.Send(parent, frame))
+
+    def suspect(self, peer: PeerId, reason: str) -> None:
+        view = self._membership.view
+        if view is None or peer not in view or self._place.now < self._suspect_again.get(peer, 0.0):
+            return
+        self._suspect_again[peer] = self._place.now + SUSPECT_AGAIN_S
+        if not self._membership.coordinator:
+            self._tell_coordinator(fr.Suspect(epoch=view.stamp, peer=peer, reason=reason))
+        elif self._membership.lose(peer, self._place.now):
+            self._emit(fx.Note("warning", f"{peer} is gone: {reason}"))
+
+    def on_suspect(self, frame: fr.Suspect) -> None:
+        """Somebody below tells the head of a loss."""
+        if self._membership.view is not None and frame.epoch == self._membership.view.stamp:
+            self.suspect(PeerId(frame.peer), frame.reason)
+
+    def on_leave(self, frame: fr.Leave) -> None:
+        if self._membership.coordinator:
+            self._membership.on_leaver(PeerId(frame.peer), frame.incarnation, frame.until, self._place.now)
+        else:
+            self._tell_coordinator(frame)
+
+    def on_leave_wanted(self) -> None:
+        """The owner wants to leave."""
+        self._membership.leave(self._place.now)
+        self.ask_to_leave()
+
+    def ask_to_leave(self) -> None:
+        if self._membership.view is None or self._membership.view.size == 1:
+            self.exit(None, "left")
+        elif not self._membership.coordinator:
+            until = self._allreduce.committed + (1 if self._allreduce.needed else 0)
+            incarnation = self._membership.me.incarnation
+            self._tell_coordinator(fr.Leave(peer=self._me, incarnation=incarnation, until=until))
+
+    def on_join_wanted(self) -> None:
+        """The owner, which had left, wants to be in again."""
+        self._membership.come_back()
+        if self.left:
+            self.left = False
+            self._membership.new_life()
+            self._outside.enter(None, self._place.now)
+            self._emit(fx.PublishPresence())
+
+
+def _place_of(of: View | Word | fr.Sync) -> tuple[Generation, int] | None:
+    """Where a view, or what somebody says of one, stands among all views; None: there is none."""
+    if isinstance(of, View):
+        return of.place
+    return (of.generation, of.epoch >> 32) if of.generation is not None and of.epoch else None
+
+
+def earlier(one: View | Word | fr.Sync, other: View | Word) -> bool:
+    """Whether the first is of an earlier view than the second, or of none."""
+    here, there = _place_of(one), _place_of(other)
+    return there is not None and (here is None or here < there)
+
+
+def _why_out(before: View, view: View) -> str:
+    if view.generation != before.generation:
+        return f"generation {view.generation} has begun, and what was done in {before.generation} is given up"
+    return "the others go on without this peer"
+
+
+@lru_cache(maxsize=4)
+def packed(view: View) -> bytes:
+    """The same view goes to many."""
+    return pack(view)
+
+
+@lru_cache(maxsize=4)
+def unpacked(payload: bytes) -> View:
+    """The same view comes from many."""
+    return unpack(payload, View)
