@@ -33,7 +33,7 @@ class Parts:
         effects: list[fx.Effect] = []
         emit = self.emit = effects.append
         self.succession = Succession(self.id, emit)
-        self.place = Place(self.id, self.succession)
+        self.place = Place(self.id, self.succession, now)
         self.rolls = RollCall(emit, known, now)
         self.membership = Membership(me, fanout, limits, self.rolls, quorum)
         self.links = Links(limits, emit)

@@ -21,7 +21,7 @@ HOPING: Final = -2
 class Place:
     """Written by one peer's `Allreduce`, but for `now` and `waking`; read by all its parts."""
 
-    def __init__(self, me: PeerId, succession: Succession) -> None:
+    def __init__(self, me: PeerId, succession: Succession, now: float) -> None:
         self.me = me
         self._succession = succession
         self.here: InView | None = None
@@ -29,7 +29,7 @@ class Place:
         self.run = ""
         self.committed = 0
         """The last round that is over here; UNKNOWN while the state of the run is still to come."""
-        self.now = 0.0
+        self.now = now
         """The time of what is being handled."""
         self.proven = 0
         """The newest epoch in which a round was committed here: all its members worked in it."""

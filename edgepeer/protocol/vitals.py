@@ -5,7 +5,7 @@ a Ping tells            | and so
 stamp, echo, held       | both ends measure round trips (timing.py)
 every                   | the other end knows how long silence may last
 reaches                 | neighbours know who can carry frames around a broken connection (paths.py)
-orphan                  | peers below know that the way to the coordinator is broken (election.py)
+orphan                  | peers below know that the way to the coordinator is broken (succession.py)
 level, going up         | the root knows when all members stand after the same round, with nothing left to decide ...
 settled, going down     | ... and then all do: nothing of the views before can be lost any more (View.may_go_on)
 ballot                  | the head knows that somebody is bound to follow another (succession.py)

@@ -1,4 +1,4 @@
-"""Coded rounds at one machine: the tables in coded.py and coded_rounds.py. The tree: a over bc, b over de."""
+"""Coded rounds at one machine: the table in closing.py. The tree: a over bc, b over de."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds, cell by cell of the tables in allreduce.py, sending.py, past.py. The tree: a over bc, b over de."""
+"""Rounds, cell by cell of the tables in allreduce.py and past.py. The tree: a over bc, b over de."""
 
 from __future__ import annotations
 

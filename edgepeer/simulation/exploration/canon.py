@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from enum import Enum
 from math import ceil, inf
 from operator import itemgetter
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -259,6 +260,8 @@ class Canon:
             return ("t", *map(self._take, value)) if value else ()
         if kind is dict or kind is OrderedDict:
             return self._dict(value)
+        if isinstance(value, Enum):
+            return value
         if isinstance(value, msgspec.Struct):
             return self._pool.setdefault(value, value)
         if kind in (set, frozenset):
@@ -354,7 +357,7 @@ class Canon:
 
 def _is_instance(value: object) -> bool:
     """Whether it is an object of a class with attributes of its own that may change."""
-    if isinstance(value, msgspec.Struct | np.ndarray | Limits | memoryview | type):
+    if isinstance(value, msgspec.Struct | np.ndarray | Limits | Enum | memoryview | type):
         return False
     return hasattr(value, "__dict__") or hasattr(type(value), "__slots__")
 
