@@ -1,4 +1,4 @@
-"""When a round counts: the tables in deciding.py and allreduce.py. The tree: a over bc, b over de; a, b, c must hold."""
+"""When a round counts: the tables in deciding.py and allreduce.py. The tree: a over bc, b over de; abc must hold."""
 
 from __future__ import annotations
 
