@@ -8,12 +8,12 @@ or without the state of the run, is dropped; the round in question is committed 
     the owner's vector        | refused: a mismatch    | added                    | kept: a round takes one
     Progress, chunks computed | counted; the root may  | counted for nobody       | counted for nobody
                               | close the round        |                          |
-    Release                   | closes it              | -                        | -
+    Release                   | closes it              | -                        | closes it, for who counts holders
     child's Reduce            | costs the link         | stored, added, passed up | stored
     child's Result, going up  | stored: put forward again, in the place of a sum, once all below have spoken
     Result with its Commit    | stored, passed down; held once whole              | it may say that it counts
     Have                      | counted                | counted                  | counted: the root decides
-    Decide                    | remembered             | remembered               | commits
+    Decide                    | -                      | -                        | commits
     Abort that asks           | passed up              | passed up                | passed up
     Abort: it is over         | dropped                | dropped                  | dropped
 
@@ -628,7 +628,7 @@ class Allreduce:
         rd, frozen = self._round, self.place.frozen
         if rd.held is None:
             if rd.lane.result.complete and rd.commit is not None and rd.lane.result.buffer is not None:
-                if frozen and not (rd.decided or rd.commit.final):
+                if frozen and not rd.commit.final:
                     return  # this peer is not to hold anything new
                 self._hold(here, rd.lane.result.buffer, rd.lane.result_from)
             elif frozen:

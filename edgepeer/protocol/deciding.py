@@ -32,9 +32,9 @@ __all__ = ["enough_hold", "holding_below"]
 def enough_hold(here: InView, rd: Round) -> bool:
     """Whether so many hold the round at and below this peer as must, this peer included.
 
-    Of a coded round, which is not to wait for certain peers, that is the root's to know: as many as `View.holders`, the
-    root among them. Such a set has a member in every quorum: it meets all majorities, and a half that is a quorum has
-    the root.
+    Of a coded round that is closed, which is not to wait for certain peers, that is the root's to know: as many as
+    `View.holders`, the root among them. Such a set has a member in every quorum: it meets all majorities, and a half
+    that is a quorum has the root.
     """
     if rd.closed is not None:
         return holding_below(here, rd).bit_count() >= here.view.holders
@@ -42,7 +42,7 @@ def enough_hold(here: InView, rd: Round) -> bool:
 
 
 def holding_below(here: InView, rd: Round) -> int:
-    """Of a coded round that is held here: who holds it at and below this peer, as a bit set of positions."""
+    """Of a coded round that is closed: who holds it at and below this peer, as a bit set of positions."""
     holding = here.edges.bit
     for below in rd.haves.values():
         holding |= below

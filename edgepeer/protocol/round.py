@@ -3,8 +3,8 @@
     move        | from                | to       | when
     ------------+---------------------+----------+-----------------------------------------------------------------
     take part   | open, closed, held  | the same | the owner brings its vector, or begins to compute for a code
-    close       | open                | closed   | it is settled who contributes: in a plain round everybody, from
-                |                     |          | the start; in a coded one when the root says so
+    close       | open, held          | closed,  | it is settled who contributes: in a plain round everybody, from
+                |                     | held     | the start; in a coded one when the root says so, which may be late
     encode      | closed, held        | the same | the owner has encoded what it has computed
     hold        | open, closed        | held     | the whole result is here, and has the digest of its commit
     decide      | held                | decided  | it counts: enough peers hold it
@@ -54,7 +54,7 @@ _GOING_ON: Final = (Stage.OPEN, Stage.CLOSED, Stage.HELD)
 
 MOVES: Final[dict[str, dict[Stage, Stage]]] = {
     "take part": {stage: stage for stage in _GOING_ON},
-    "close": {Stage.OPEN: Stage.CLOSED},
+    "close": {Stage.OPEN: Stage.CLOSED, Stage.HELD: Stage.HELD},
     "encode": {Stage.CLOSED: Stage.CLOSED, Stage.HELD: Stage.HELD},
     "hold": {Stage.OPEN: Stage.HELD, Stage.CLOSED: Stage.HELD},
     "decide": {Stage.HELD: Stage.DECIDED},
@@ -240,8 +240,7 @@ class Round:
             raise ProtocolBug("a result without a commit")
         self._move("hold")
         total.flags.writeable = False
-        self.held, self.held_at = total, now
-        self.decided |= self.commit.final
+        self.held, self.held_at, self.decided = total, now, self.commit.final
 
     def refuse(self) -> None:
         """What has come as a result is none."""
@@ -258,8 +257,11 @@ class Round:
         return Held(self.held, self.commit, self.decided_in)
 
     def final(self) -> None:
-        """The root has said that it counts."""
-        self.decided = True
+        """The root has said that what has come counts. Of what is to come it says nothing: frames keep their order."""
+        if self.held is not None:
+            self.decided = True
+        elif self.commit is not None and self.lane.result.complete:
+            self.commit = msgspec.structs.replace(self.commit, final=True)  # it is here, though not to be held
 
     def decide(self) -> Held:
         """It counts."""

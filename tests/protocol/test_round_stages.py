@@ -96,11 +96,13 @@ def test_an_empty_result_that_counts_is_a_round_dropped() -> None:
 
 def test_the_docstring_has_the_table() -> None:
     rows = [line.split("|") for line in (module.__doc__ or "").splitlines() if line.count("|") == 3]
-    told = {}
-    for name, sources, to, _ in rows[1:]:
+    told: dict[str, list[str]] = {}
+    for name, *cells, _ in rows[1:]:
         if name.strip():
-            told[name.strip()] = [part.strip() for part in sources.split(",")], to.strip()
+            told[name.strip()] = of = ["", ""]
+        of[:] = [f"{before} {cell.strip()}".strip() for before, cell in zip(of, cells, strict=True)]
     assert told.keys() == MOVES.keys()
-    for move, (sources, to) in told.items():
-        expected = {Stage(source): Stage(source) if to == "the same" else Stage(to) for source in sources}
-        assert MOVES[move] == expected, move
+    for move, cells in told.items():
+        sources, targets = ([part.strip() for part in cell.split(",")] for cell in cells)
+        targets = sources if targets == ["the same"] else targets * len(sources) if len(targets) == 1 else targets
+        assert MOVES[move] == {Stage(a): Stage(b) for a, b in zip(sources, targets, strict=True)}, move
