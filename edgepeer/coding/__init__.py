@@ -6,6 +6,7 @@ encode.py      encoding and expanding of vectors
 work.py        what one peer has computed of a round
 wait.py        when a round may be closed
 spec.py        codes by name
+scheme.py      a code and a policy: how the rounds of a run are coded
 
 linear.py      all of a worker's chunks or nothing, decoded by least squares
 cyclic.py, fractional.py, regular.py, uncoded.py, first.py

@@ -23,7 +23,7 @@ from edgepeer.coding.assignment import Assignment
 from edgepeer.coding.encode import encode, expand
 from edgepeer.errors import Undecodable
 
-__all__ = ["Code", "Recovery"]
+__all__ = ["GradientCode", "Recovery"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ class Recovery:
     """Whether the code asks for no more than this, although it isn't exact ("the first k")."""
 
 
-class Code(ABC):
+class GradientCode(ABC):
     """A gradient code over `workers` workers and `chunks` chunks. Pure functions of `done`, the same at every peer."""
 
     def __init__(self, name: str, assignment: Assignment, blocks: int = 1) -> None:

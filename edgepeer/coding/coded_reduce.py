@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepeer.coding.code import Code, Recovery
+from edgepeer.coding.code import GradientCode, Recovery
 from edgepeer.coding.siblings import Group
 from edgepeer.coding.tree_allocation import Allocation, allocate
 
@@ -35,7 +35,7 @@ class _Plan:
     """Whose vector is. A weight may be 0 by rounding at one machine and not at another; this is the same at all."""
 
 
-class CodedReduceCode(Code):
+class CodedReduceCode(GradientCode):
     """Recovers the sum exactly if every parent on the way has enough of its children.
 
     If the root does not, every parent on the way makes the best of what it has: the most complete message of a group of

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.coding.assignment import Assignment
-from edgepeer.coding.code import Code, Recovery
+from edgepeer.coding.code import GradientCode, Recovery
 from edgepeer.errors import ConfigError, Undecodable
 
 __all__ = ["Decoding", "LinearCode", "check_stragglers"]
@@ -53,7 +53,7 @@ def check_stragglers(workers: int, s: int) -> None:
         )
 
 
-class LinearCode(Code):
+class LinearCode(GradientCode):
     """The code with these coefficients, decoded by least squares: of all r that come closest to A r = 1, the shortest.
 
     Args:

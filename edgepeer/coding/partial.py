@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.coding.assignment import Assignment
-from edgepeer.coding.code import Code, Recovery
+from edgepeer.coding.code import GradientCode, Recovery
 from edgepeer.coding.spread import spread_columns
 from edgepeer.errors import ConfigError
 
@@ -38,7 +38,7 @@ _RANK: Final = 1e-9
 _NEVER: Final = np.iinfo(np.int64).max
 
 
-class PartialCode(Code):
+class PartialCode(GradientCode):
     """Partial stragglers' protocol on any assignment, sending vectors that are `blocks` times shorter.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepeer.coding.code import Code
+from edgepeer.coding.code import GradientCode
 from edgepeer.coding.encode import encode, expand
 
 __all__ = ["Work"]
@@ -21,10 +21,10 @@ class Work:
 
     def __init__(self) -> None:
         self._vectors: dict[int, NDArray[Any]] = {}
-        self._code: Code | None = None
+        self._code: GradientCode | None = None
         self._slots: tuple[int, ...] = ()
 
-    def enter(self, code: Code | None, slots: tuple[int, ...]) -> None:
+    def enter(self, code: GradientCode | None, slots: tuple[int, ...]) -> None:
         """This peer computes for these slots (workers) of the code from now on."""
         if code is None or self._code is None or code.chunks != self._code.chunks:
             self._vectors.clear()  # a chunk is another part of the data
@@ -76,6 +76,6 @@ class Work:
             expand(self._of(code, slot, done), code.column(slot, done), out)
         return out
 
-    def _of(self, code: Code, slot: int, done: tuple[int, ...]) -> NDArray[Any]:
+    def _of(self, code: GradientCode, slot: int, done: tuple[int, ...]) -> NDArray[Any]:
         chunks = self._order(slot)[: done[slot]]
         return encode([self._vectors[chunk] for chunk in chunks], code.encoding(slot, done)[: done[slot]])

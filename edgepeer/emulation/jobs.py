@@ -130,15 +130,16 @@ def nodes_of(settings: JobSettings) -> int:
 
 def _code(settings: JobSettings, peers: int) -> str:
     """The code's name in full. `peers`: how many there will be; in a fleet that isn't ours, at least."""
-    from edgepeer.training.code_choice import choose_code
+    from edgepeer.training.code_choice import choose_scheme
 
     emulated = isinstance(settings, EmulateSettings)
     fanout = fanout_of(settings) if isinstance(settings, EmulateSettings) else MAX_FANOUT
     protocol = settings.protocol if isinstance(settings, EmulateSettings) else "ft-tree"
     wait = "exact" if settings.split else settings.wait  # of split jobs, `check_split` says what they may wait for
-    spec = choose_code(settings.code, wait, dataset=settings.dataset, protocol=protocol)
-    if spec is None:
+    scheme = choose_scheme(settings.code, wait, dataset=settings.dataset, protocol=protocol)
+    if scheme is None:
         return "none"
+    spec = scheme.spec
     if spec.kind == "coded-reduce" and isinstance(settings, EmulateSettings) and settings.topology == "star":
         s = dict(spec.numbers)["s"]
         raise ConfigError(
@@ -146,7 +147,7 @@ def _code(settings: JobSettings, peers: int) -> str:
             f"fractional:s={s}"
         )
     try:
-        spec.build(peers, fanout)
+        scheme.build(peers, fanout)
     except ConfigError as error:
         where = f"with {peers} peers" if emulated else f"with {peers} peers (say how many there will be: --peers)"
         raise ConfigError(f"code = {settings.code}: can't be had {where}: {error}") from None

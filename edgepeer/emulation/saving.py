@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from edgepeer.coding.scheme import parse_scheme
 from edgepeer.emulation.parts import parts_from_files, parts_from_fleet
 from edgepeer.emulation.result import JobResult
 from edgepeer.errors import EdgepeerError, JobError, WireError
@@ -96,7 +97,7 @@ async def state_from_fleet(broker: str, fabric: str, result: JobResult, *, timeo
 
     async with Peer(broker, fabric, peer_id=f"saver-{secrets.token_hex(6)}", aside=True) as peer:
         peer.on_state = take
-        peer.use_code(None if job.code == "none" else job.code, job.wait)
+        peer.use_scheme(parse_scheme(job.code, job.wait))
         async with _wanting(peer, job):
             received = 0
             while True:

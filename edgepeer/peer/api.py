@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from edgepeer.baselines import STATIC_TIMEOUT_S, make_machine
+from edgepeer.coding.scheme import CodingScheme, parse_scheme
 from edgepeer.errors import ConfigError, LeftFabric, NotReady
 from edgepeer.fabric import events as seen
 from edgepeer.fabric.address import BrokerAddress
@@ -22,7 +23,6 @@ from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.topics import Group, Topics
 from edgepeer.ids import Generation, PeerId, check_fabric, keep_generation, load_identity
 from edgepeer.peer.bell import Bell
-from edgepeer.peer.code_in_use import CodeInUse
 from edgepeer.peer.coded_work import Gradient, Pace
 from edgepeer.peer.control import ControlPlane
 from edgepeer.peer.driver import Driver
@@ -106,8 +106,8 @@ class Peer:
         self._limits = limits or Limits()
         self._aside = aside
         self._protocol = protocol
-        self._code = CodeInUse(code, wait) if code != "none" else None
-        if self._code is not None and protocol != "ft-tree":
+        self._scheme = parse_scheme(code, wait)
+        if self._scheme is not None and protocol != "ft-tree":
             raise ConfigError(f"code = {code!r}: only rounds of ft-tree can be coded, not of {protocol}")
         self._machine = partial(
             make_machine, protocol, fanout=fanout, quorum=quorum, limits=limits, static_timeout_s=static_timeout
@@ -155,8 +155,7 @@ class Peer:
             transport, hello, self._driver, tasks, max_links=self._limits.max_links, known=self._knows
         )
         self._driver.switchboard = switchboard
-        if self._code is not None:
-            self._rounds.use(self._code)
+        self._rounds.use(self._scheme)
         self._stack.callback(switchboard.close, "leaving")
         self._stack.callback(self._driver.stop)
         self._stack.callback(self._rounds.fail, LeftFabric("this peer has left the fabric"))
@@ -292,13 +291,9 @@ class Peer:
         """
         return await self._rounds.allreduce_chunks(gradient, timeout, pace)
 
-    def use_code(self, code: str | None, wait: str = "exact") -> None:
-        """Rounds are coded from the next view on; None: no more. The same at all peers.
-
-        Raises:
-            ConfigError: there is no such code or policy.
-        """
-        self._rounds.use(CodeInUse(code, wait) if code is not None and code != "none" else None)
+    def use_scheme(self, scheme: CodingScheme | None) -> None:
+        """Rounds are coded so from the next view on; None: no more. The same at all peers."""
+        self._rounds.use(scheme)
 
     # -- state of a run --------------------------------------------------------------------------------------
 

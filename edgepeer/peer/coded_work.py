@@ -14,12 +14,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from edgepeer.coding.code import Code
+from edgepeer.coding.code import GradientCode
 from edgepeer.coding.encode import padded
+from edgepeer.coding.scheme import CodingScheme
 from edgepeer.coding.work import Work
 from edgepeer.errors import ConfigError, ContributionMismatch
 from edgepeer.ids import PeerId
-from edgepeer.peer.code_in_use import CodeInUse
 from edgepeer.peer.outcome import Arrays, Outcome, Shapes, flatten
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
@@ -43,7 +43,7 @@ class CodedWork:
 
     Args:
         round_: the number of the round.
-        code: by which it is coded.
+        scheme: how it is coded.
         dispatch: hands an event to the machine.
         like: the round before, whose gradients probably had the same shape.
     """
@@ -51,7 +51,7 @@ class CodedWork:
     def __init__(
         self,
         round_: int,
-        code: CodeInUse,
+        scheme: CodingScheme,
         gradient: Gradient,
         dispatch: Callable[[ev.Event], None],
         pace: Pace | None = None,
@@ -59,12 +59,12 @@ class CodedWork:
         like: CodedWork | None = None,
     ) -> None:
         self._round = round_
-        self._used = code
+        self._scheme = scheme
         self._gradient = gradient
         self._dispatch = dispatch
         self._pace = pace
         self._view: View | None = None
-        self._code: Code | None = None
+        self._code: GradientCode | None = None
         self._encoded = False
         """Whether the root has closed the round in this view: what is computed later does not count."""
         self._work = Work()
@@ -80,7 +80,7 @@ class CodedWork:
         self._code = None
         if view.slots:
             with contextlib.suppress(ConfigError):  # the machine finds the same, and gives the round up
-                self._code = self._used.build(len(view.slots), view.fanout)
+                self._code = self._scheme.build(len(view.slots), view.fanout)
         self._work.enter(self._code, view.owned.get(me, ()))
         self._say()
 
@@ -131,7 +131,7 @@ class CodedWork:
     async def learn(self, effect: fx.RoundCommitted) -> None:
         """Know what the gradients look like. Where the first round did without this peer, or this one has another size
         than the last, that takes computing one."""
-        blocks, guess = self._used.blocks, self._guess
+        blocks, guess = self._scheme.blocks, self._guess
         if self._shapes is None and guess is not None and padded(guess[1], blocks) + blocks == effect.sum.size:
             self._shapes, self._size = guess
         if self._shapes is None:
@@ -148,7 +148,7 @@ class CodedWork:
             epoch=effect.epoch,
             contributors=effect.contributors,
             exact=effect.exact,
-            weight=float(effect.sum[-self._used.blocks :].mean()),
+            weight=float(effect.sum[-self._scheme.blocks :].mean()),
             seconds=seconds,
             digest=effect.digest.hex(),
             paths=effect.paths,

@@ -12,15 +12,16 @@ from typing import Final
 
 import numpy as np
 
+from edgepeer.coding.scheme import CodingScheme
 from edgepeer.errors import BegunAnew, FellBehind, LeftFabric, NotReady, PeerError, RoundTimeout
 from edgepeer.ids import Generation, PeerId
 from edgepeer.peer.bell import Bell
-from edgepeer.peer.code_in_use import CodeInUse
 from edgepeer.peer.coded_work import CodedWork, Gradient, Pace
 from edgepeer.peer.driver import Driver
 from edgepeer.peer.outcome import ABORTED, FloatArray, Outcome, Shapes, flatten
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
+from edgepeer.protocol.code import Coding
 from edgepeer.topology.view import View
 
 __all__ = ["ROUND_TIMEOUT_S", "Rounds"]
@@ -41,7 +42,7 @@ class Rounds:
         """The view that this peer works in."""
         self.closed = False
         """Whether the peer is about to leave."""
-        self.code: CodeInUse | None = None
+        self.scheme: CodingScheme | None = None
         """How rounds are coded, if they are."""
         self._waiting: asyncio.Future[fx.RoundCommitted] | None = None
         self._work: CodedWork | None = None
@@ -57,12 +58,12 @@ class Rounds:
         """The peer has started."""
         self._driver = driver
 
-    def use(self, code: CodeInUse | None) -> None:
+    def use(self, scheme: CodingScheme | None) -> None:
         """Rounds are coded from the next view on, or no more."""
-        if code is None and self.code is None:
+        if scheme is None and self.scheme is None:
             return
-        self.code = code
-        self._driver.dispatch(ev.CodeWanted(code.for_protocol if code is not None else None))
+        self.scheme = scheme
+        self._driver.dispatch(ev.CodeWanted(_coding(scheme) if scheme is not None else None))
 
     # -- calls -------------------------------------------------------------------------------------------
 
@@ -78,8 +79,8 @@ class Rounds:
 
     async def allreduce_chunks(self, gradient: Gradient, timeout: float, pace: Pace | None) -> Outcome:
         """See `Peer.allreduce_chunks`."""
-        code = self.code
-        if code is None:
+        scheme = self.scheme
+        if scheme is None:
             raise PeerError("this peer's rounds are not coded: give it a code, as in Peer(code='cyclic:s=1')")
         self._tell_what_is_given_up()
         if self.view is None and not self._missed:
@@ -89,7 +90,7 @@ class Rounds:
             raise FellBehind(f"rounds up to {behind} were decided without this peer")
         began = time.monotonic()
         round_ = self._driver.node.allreduce.committed + 1
-        work = CodedWork(round_, code, gradient, self._driver.dispatch, pace, like=self._work)
+        work = CodedWork(round_, scheme, gradient, self._driver.dispatch, pace, like=self._work)
         if self._missed:
             committed, self._work = self._missed.popleft(), work
             await work.learn(committed)
@@ -203,7 +204,7 @@ class Rounds:
             self._done = effect.run, effect.generation
         if effect.mine and self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(effect)
-        elif self.code is not None and not effect.mine and self.view is not None and self.view.slots:
+        elif self.scheme is not None and not effect.mine and self.view is not None and self.view.slots:
             self._missed.append(effect)
             if len(self._missed) > _MOST_MISSED:
                 self._missed.clear()
@@ -234,6 +235,11 @@ class Rounds:
         """Answered even if the call was cancelled: others count on what this peer said it has."""
         if self._work is not None:
             asyncio.get_running_loop().call_soon(self._work.encode, effect)
+
+
+def _coding(scheme: CodingScheme) -> Coding:
+    """The scheme as the protocol, which knows of no codes, takes it."""
+    return Coding(name=scheme.name, build=scheme.build, enough=scheme.enough, deadline_s=scheme.deadline_s)
 
 
 def _outcome(effect: fx.RoundCommitted, began: float, shapes: Shapes) -> Outcome:

@@ -14,6 +14,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from edgepeer.coding.scheme import CodingScheme
 from edgepeer.errors import EdgepeerError, JobError
 from edgepeer.ids import Generation
 from edgepeer.peer.api import Peer
@@ -75,8 +76,8 @@ class Run(ABC):
         self._worker = device.worker
         self._checkpoints = device.checkpoints
         self._pacing = pacing
-        self._coded_by: str | None = None
-        """The code of the rounds; None: they are not coded."""
+        self._scheme: CodingScheme | None = None
+        """How rounds are coded, if they are."""
         self._diverged = 0
         """The first round whose loss was not finite, the same at all peers; 0: there was none."""
         self._state = RunState(device.peer, job.id, device.worker, pack=self._pack, load=self._load)
@@ -150,7 +151,7 @@ class Run(ABC):
         """The job is over, or withdrawn."""
         self._state.close()
         self._peer.want_run(None)
-        self._peer.use_code(None)
+        self._peer.use_scheme(None)
 
     def _failed(self, error: BaseException) -> JobError:
         while isinstance(error, BaseExceptionGroup):
@@ -181,7 +182,7 @@ class Run(ABC):
     async def _ask_for_run(self, restored: Restored | None) -> None:
         """Ask the coordinator to let the run begin."""
         job = self._job
-        self._peer.use_code(self._coded_by, job.wait)
+        self._peer.use_scheme(self._scheme)
         if restored is None:
             self._peer.want_run(job.id, job.wait_for)
             return

@@ -33,7 +33,7 @@ from edgepeer.training.split.faults import Fault, Injected, Injector, SoftErrors
 from edgepeer.training.split.part import Part, name_of_part, pack_part, unpack_part
 from edgepeer.training.split.phases import Work
 from edgepeer.training.split.program import Ended, Program
-from edgepeer.training.split_choice import choose_split, split_rounds_code
+from edgepeer.training.split_choice import choose_split, split_rounds_scheme
 from edgepeer.training.state import pack_run_state, unpack_run_state
 from edgepeer.training.trainer import Evaluation
 
@@ -77,7 +77,7 @@ class SplitRun(Run):
         if settings.protocol != "ft-tree":
             raise ConfigError(f"split = {job.split}: rounds of protocol {settings.protocol} can't do it; use ft-tree")
         injector = _injector(settings, peer.id)
-        self._coded_by = split_rounds_code(job.wait)
+        self._scheme = split_rounds_scheme(job.wait)
 
         def build() -> Program:
             data = load_dataset(dataset, data_dir=settings.data_dir)
@@ -147,7 +147,7 @@ class SplitRun(Run):
             self._peer,
             program,
             self._state,
-            coded=self._coded_by is not None,
+            coded=self._scheme is not None,
             rest=self._rest,
             failed=self._rounds.failed,
             waits=self._waits,

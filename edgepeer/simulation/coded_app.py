@@ -41,11 +41,11 @@ class CodedApp:
             self._turn += 1
         if view is not self._view:
             self._view = view
-            build = self._world.build_code
+            scheme = self._world.scheme
             code = None
-            if view.slots and build is not None:
+            if view.slots and scheme is not None:
                 with contextlib.suppress(ConfigError):  # the machine finds the same, and gives the round up
-                    code = build(len(view.slots), view.fanout)
+                    code = scheme.build(len(view.slots), view.fanout)
             self._blocks = code.blocks if code is not None else 1
             self._work.enter(code, view.owned.get(self._peer.id, ()))
             self._say()
