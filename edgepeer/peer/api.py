@@ -23,12 +23,12 @@ from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.topics import Group, Topics
 from edgepeer.ids import Generation, PeerId, check_fabric, keep_generation, load_identity
 from edgepeer.peer.bell import Bell
-from edgepeer.peer.coded_work import Gradient, Pace
+from edgepeer.peer.calls import ROUND_TIMEOUT_S, Calls
+from edgepeer.peer.coded_call import Gradient, Pace
 from edgepeer.peer.control import ControlPlane
 from edgepeer.peer.driver import Driver
 from edgepeer.peer.outcome import FloatArray, Outcome
 from edgepeer.peer.reach import warn_of_reach
-from edgepeer.peer.rounds import ROUND_TIMEOUT_S, Rounds
 from edgepeer.peer.switchboard import Switchboard
 from edgepeer.peer.tasks import task_group
 from edgepeer.protocol import effects as fx
@@ -115,7 +115,7 @@ class Peer:
         self._view: View | None = None
         self.bell = Bell()
         """Rings whenever the view or anything else of this peer has changed."""
-        self._rounds = Rounds(self.bell)
+        self._calls = Calls(self.bell)
         self._left: asyncio.Event = asyncio.Event()
         self._closed = False
         self._stack = contextlib.AsyncExitStack()
@@ -149,16 +149,16 @@ class Peer:
         me = Member(id=self.id, incarnation=identity.incarnation)
         node = self._machine(me, known=identity.known, now=time.monotonic())
         self._driver = Driver(node, self)
-        self._rounds.run_on(self._driver)
+        self._calls.run_on(self._driver)
         hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation, protocol=self._protocol)
         switchboard = Switchboard(
             transport, hello, self._driver, tasks, max_links=self._limits.max_links, known=self._knows
         )
         self._driver.switchboard = switchboard
-        self._rounds.use(self._scheme)
+        self._calls.use(self._scheme)
         self._stack.callback(switchboard.close, "leaving")
         self._stack.callback(self._driver.stop)
-        self._stack.callback(self._rounds.fail, LeftFabric("this peer has left the fabric"))
+        self._stack.callback(self._calls.fail, LeftFabric("this peer has left the fabric"))
         listener = await switchboard.listen(self._listen)
         self._stack.push_async_callback(listener.close)
         self.address = listener.address
@@ -190,7 +190,7 @@ class Peer:
             await self._driver.failure
 
     async def _leave(self) -> None:
-        self._closed = self._rounds.closed = True
+        self._closed = self._calls.closed = True
         self.bell.ring()
         self._driver.dispatch(ev.LeaveWanted())
         if self._driver.failure.done():
@@ -269,7 +269,7 @@ class Peer:
                 cancelled.
             TypeError, ValueError: an argument is not as said above.
         """
-        return await self._rounds.allreduce(value, weight, timeout)
+        return await self._calls.allreduce(value, weight, timeout)
 
     async def allreduce_chunks(
         self, gradient: Gradient, *, timeout: float = ROUND_TIMEOUT_S, pace: Pace | None = None
@@ -289,11 +289,11 @@ class Peer:
         Raises:
             As `allreduce`; ContributionMismatch: peers use different codes. What `gradient` raises.
         """
-        return await self._rounds.allreduce_chunks(gradient, timeout, pace)
+        return await self._calls.allreduce_chunks(gradient, timeout, pace)
 
     def use_scheme(self, scheme: CodingScheme | None) -> None:
         """Rounds are coded so from the next view on; None: no more. The same at all peers."""
-        self._rounds.use(scheme)
+        self._calls.use(scheme)
 
     # -- state of a run --------------------------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ class Peer:
 
     def adopt(self, run: str, number: int) -> None:
         """Say that the state after round `number` is in use here."""
-        self._rounds.adopted(number)
+        self._calls.adopted(number)
         self._driver.dispatch(ev.Adopted(run, number))
 
     def lose_state(self) -> None:
@@ -347,7 +347,7 @@ class Peer:
     @property
     def missed(self) -> int:
         """How many coded rounds are over whose outcomes the next calls of `allreduce_chunks` return at once."""
-        return self._rounds.missed
+        return self._calls.missed
 
     @property
     def committed(self) -> int:
@@ -371,7 +371,7 @@ class Peer:
         if self._view is None or self._view.generation != view.generation:
             self._keep_generation(view.generation)
         self._view = view
-        self._rounds.installed(view)
+        self._calls.installed(view)
         self.bell.ring()
 
     def _keep_generation(self, generation: Generation) -> None:
@@ -382,7 +382,7 @@ class Peer:
 
     def removed(self, effect: fx.Removed) -> None:
         self._view = None
-        self._rounds.removed(effect)
+        self._calls.removed(effect)
         self.bell.ring()
         if effect.wanted:
             self._left.set()
@@ -390,13 +390,13 @@ class Peer:
             _log.warning("out of the view: %s; joining again", effect.reason)
 
     def round_committed(self, effect: fx.RoundCommitted) -> None:
-        self._rounds.committed(effect)
+        self._calls.committed(effect)
 
     def encode_wanted(self, effect: fx.EncodeWanted) -> None:
-        self._rounds.encode_wanted(effect)
+        self._calls.encode_wanted(effect)
 
     def round_aborted(self, effect: fx.RoundAborted) -> None:
-        self._rounds.aborted(effect)
+        self._calls.aborted(effect)
 
     def provide_state(self, effect: fx.ProvideState) -> None:
         if self.on_state_wanted is not None:
@@ -411,7 +411,7 @@ class Peer:
             asyncio.get_running_loop().call_soon(self.on_part_wanted, peer, name)
 
     def behind(self, effect: fx.Behind) -> None:
-        self._rounds.behind(effect)
+        self._calls.behind(effect)
 
     # -- what MQTT says ------------------------------------------------------------------------------------
 

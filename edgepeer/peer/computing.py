@@ -15,7 +15,7 @@ import numpy as np
 from edgepeer.coding.scheme import CodingScheme
 from edgepeer.errors import NotReady
 from edgepeer.peer.api import Peer
-from edgepeer.peer.coded_work import Gradient
+from edgepeer.peer.coded_call import Gradient
 from edgepeer.peer.pacing import Pacing
 from edgepeer.topology.view import View
 from edgepeer.training.batches import Batches

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from test_agreement import follow, names, pairs, sides, waits
 from transcript import vector, view
 
+from edgepeer.coding.computed import ComputedChunks
 from edgepeer.coding.scheme import CodingScheme, parse_scheme
-from edgepeer.coding.work import Work
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
@@ -45,7 +45,7 @@ class Owner:
         self._name = name
         self._round = 0
         self._view: View | None = None
-        self._work = Work()
+        self._work = ComputedChunks()
 
     def compute(self) -> None:
         """Begin the next round, or compute one more chunk of it."""
@@ -54,7 +54,7 @@ class Owner:
         if node.view is None or not node.view.slots:
             return
         if number != self._round:
-            self._round, self._view, self._work = number, None, Work()
+            self._round, self._view, self._work = number, None, ComputedChunks()
             self.enter(node.view)
         elif (chunk := self._work.next_chunk()) is not None:
             self._work.add(chunk, vector(1 << chunk, dtype="<f8"))

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from transcript import Machine, vector, view
 
+from edgepeer.coding.computed import ComputedChunks
 from edgepeer.coding.scheme import CodingScheme, parse_scheme
-from edgepeer.coding.work import Work
 from edgepeer.errors import ConfigError
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
@@ -310,7 +310,7 @@ class Owner:
     """What an owner computes, in numbers."""
 
     def __init__(self, code: CodingScheme, workers: int, slots: tuple[int, ...], chunks: NDArray[np.float64]) -> None:
-        self.work = Work()
+        self.work = ComputedChunks()
         self.work.enter(code.build(workers, 2), slots)
         self._chunks = chunks
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from edgepeer.coding.code import GradientCode
 from edgepeer.coding.encode import encode, expand
 
-__all__ = ["Work"]
+__all__ = ["ComputedChunks"]
 
 
-class Work:
+class ComputedChunks:
     """The chunks of one round at one peer. All vectors have one shape, (size,), a multiple of the code's blocks."""
 
     def __init__(self) -> None:
