@@ -8,6 +8,11 @@ translation.py  what MQTT says, in the protocol's words
 tasks.py        a TaskGroup that raises plain exceptions
 reach.py        who can connect, and what to warn of
 outcome.py      what an allreduce gives back; flattening and restoring what goes in
+calls.py        the rounds that a program takes part in, one call each
+coded_call.py   a coded one
+control.py      what the machine says over MQTT, and what it hears
+machines.py     what rounds run by
+keeper.py       who keeps the state of a run
 api.py          Peer, the public face
 blocking.py     the same for code without an event loop
 agent.py        a device that runs jobs

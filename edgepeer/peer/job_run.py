@@ -44,7 +44,7 @@ class JobRun(Run):
     async def _prepare(self) -> None:
         job, settings = self._job, self._settings
         dataset = settings.dataset or job.dataset
-        self._scheme = choose_scheme(job.code, job.wait, dataset=dataset, protocol=settings.protocol)
+        self._scheme = choose_scheme(job.code, job.wait, dataset=dataset, protocol=self._peer.protocol)
 
         def load() -> Dataset:
             return load_dataset(dataset, data_dir=settings.data_dir)

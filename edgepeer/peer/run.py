@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgepeer.coding.scheme import CodingScheme
 from edgepeer.errors import EdgepeerError, JobError
-from edgepeer.ids import Generation
+from edgepeer.ids import Generation, PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.peer.checkpoints import Checkpoints
 from edgepeer.peer.metrics import Metrics
@@ -80,7 +80,9 @@ class Run(ABC):
         """How rounds are coded, if they are."""
         self._diverged = 0
         """The first round whose loss was not finite, the same at all peers; 0: there was none."""
-        self._state = RunState(device.peer, job.id, device.worker, pack=self._pack, load=self._load)
+        self._state = RunState(
+            device.peer, job.id, device.worker, pack=self._pack, load=self._load, part=self._give_part
+        )
         self._rounds = RoundReporter(device.peer, job, device.round_log, device.metrics)
 
     # -- what is the job's own -------------------------------------------------------------------------------
@@ -112,6 +114,9 @@ class Run(ABC):
     @abstractmethod
     def _report(self, state: str, *, error: str = "") -> None:
         """Tell where this device stands."""
+
+    def _give_part(self, peer: PeerId, name: str) -> None:  # noqa: B027  # most jobs have none
+        """Give a peer the part of the model that it asks for by name, if it is here."""
 
     # -- what all have ---------------------------------------------------------------------------------------
 

@@ -61,12 +61,13 @@ class SplitRun(Run):
         self._evaluation: Evaluation | None = None
         self._logged = 0
         """How many soft errors are in the record of rounds."""
+        self._trained = False
+        """Whether the blocks here are those after the last round, and may be asked for."""
         self._told: dict[str, Any] = {}
         """What was reported last of how this peer stands."""
 
     def close(self) -> None:
         super().close()
-        self._peer.on_part_wanted = None
         self._metrics.split({})
 
     # -- before the first round ----------------------------------------------------------------------------
@@ -74,8 +75,8 @@ class SplitRun(Run):
     async def _prepare(self) -> None:
         job, settings, peer = self._job, self._settings, self._peer
         dataset = settings.dataset or job.dataset
-        if settings.protocol != "ft-tree":
-            raise ConfigError(f"split = {job.split}: rounds of protocol {settings.protocol} can't do it; use ft-tree")
+        if peer.protocol != "ft-tree":
+            raise ConfigError(f"split = {job.split}: rounds of protocol {peer.protocol} can't do it; use ft-tree")
         injector = _injector(settings, peer.id)
         self._scheme = split_rounds_scheme(job.wait)
 
@@ -209,10 +210,10 @@ class SplitRun(Run):
         node, iteration, blocks = program.saved
         return Part(node=node, iteration=iteration, form=self._form, blocks=blocks)
 
-    def _on_part_wanted(self, peer: PeerId, name: str) -> None:
+    def _give_part(self, peer: PeerId, name: str) -> None:
         """Somebody who is no part of the run puts the model together, now that it is trained."""
         part = self._part()
-        if name == name_of_part(self._job) and part is not None and self._require_program().done:
+        if self._trained and part is not None and name == name_of_part(self._job):
             self._peer.give_part(peer, name, part.iteration, pack_part(part))
 
     async def _finish(self) -> None:
@@ -220,7 +221,7 @@ class SplitRun(Run):
         await self._keep()
         await self._state.in_worker(lambda: self._checkpoints.mark_over(self._job.id, "done"))
         await self._rounds.flush()
-        self._peer.on_part_wanted = self._on_part_wanted
+        self._trained = program.done
         self._report("done", digest=program.digest(), evaluation=self._evaluation)
 
     # -- reports ---------------------------------------------------------------------------------------------
