@@ -1,6 +1,6 @@
 """What soft_errors.py computes: times of training from what its parts take, and the figures that CodeNet printed.
 
-The model is Theorem 2 of CodeNet, corrected (`edgepeer.coding.matrix.checkpointing`). What its parts take is measured
+The model is Theorem 2 of CodeNet, corrected (`checkpoint_model`). What its parts take is measured
 here, at one node: what it computes and writes. Nothing is sent, so the time that vectors need is not in it."""
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
-
-from edgepeer.coding.matrix.checkpointing import (
+from checkpoint_model import (
     Outcomes,
     codenet_outcomes,
     expected_period,
@@ -28,6 +26,8 @@ from edgepeer.coding.matrix.checkpointing import (
     polydot_outcomes,
     replication_outcomes,
 )
+from numpy.typing import NDArray
+
 from edgepeer.coding.matrix.plan import plan
 from edgepeer.errors import ConfigError, Undecodable
 from edgepeer.training.split.abft import Checksums

@@ -106,12 +106,6 @@ class PartialCode(GradientCode):
     def column(self, worker: int, done: Sequence[int]) -> NDArray[np.float64]:
         return self.columns[:, worker].copy()
 
-    def projections(self, done: Sequence[int]) -> NDArray[np.float64]:
-        """By chunk, X pinv(X), shape (chunks, blocks, blocks): the identity if it is whole. Row r of a chunk's G enters
-        the sum as projections[i] @ G[r]."""
-        systems = self._systems(np.arange(self.chunks), done)
-        return np.asarray(systems @ np.linalg.pinv(systems, rcond=_RANK))
-
     def condition(self, done: Sequence[int]) -> float:
         values = np.linalg.svd(self._systems(np.arange(self.chunks), done), compute_uv=False)
         values = values[values[:, 0] > 0]

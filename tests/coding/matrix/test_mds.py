@@ -6,10 +6,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from generators import parity_check, worst_condition
 from numpy.typing import NDArray
 
 from edgepeer.coding.matrix.decode import Code, Undecodable, decode
-from edgepeer.coding.matrix.mds import mds_code, parity_check, worst_condition
+from edgepeer.coding.matrix.mds import mds_code
 from edgepeer.coding.spread import moment_curve
 from edgepeer.errors import ConfigError
 

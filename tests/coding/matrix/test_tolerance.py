@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from generators import parity_check
 from numpy.typing import NDArray
 
 from edgepeer.coding.matrix.decode import Code, decode, discrepancy
-from edgepeer.coding.matrix.mds import mds_code, parity_check
+from edgepeer.coding.matrix.mds import mds_code
 from edgepeer.coding.matrix.tolerance import column_bound, relative_noise
 from edgepeer.errors import ConfigError
 
