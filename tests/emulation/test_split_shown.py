@@ -80,7 +80,7 @@ def rows(result: JobResult) -> list[tuple[str, str, bool]]:
 
 
 def test_while_it_runs(told: Divided, running: Progress) -> None:
-    assert headline(running) == ("job j1: mlp-plain on digits, sgd 0.1, batch 100, split none:m=2,n=1 (adversarial)")
+    assert headline(running) == ("job j1: mlp-plain on digits, sgd 0.1, batch 50, split none:m=2,n=1 (adversarial)")
     assert "soft errors" not in progress_line(running)
     logged(told, running, "birch", 4, told.error(3), told.error(4))
     logged(told, running, "birch", 5, told.error(5))
