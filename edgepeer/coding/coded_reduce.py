@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.coding.code import GradientCode, Recovery
-from edgepeer.coding.siblings import Group
+from edgepeer.coding.siblings import SiblingGroup
 from edgepeer.coding.tree_allocation import Allocation, allocate
 
 __all__ = ["CodedReduceCode"]
@@ -61,7 +61,7 @@ class CodedReduceCode(GradientCode):
         self._coefficient = np.concatenate(self.allocation.coefficients)
         self._children = [self.allocation.children(parent) for parent in range(workers)]
         self._plan = lru_cache(_REMEMBERED)(self._make_plan)
-        self._decoding = lru_cache(_REMEMBERED)(Group.decoding)
+        self._decoding = lru_cache(_REMEMBERED)(SiblingGroup.decoding)
 
     def recovery(self, done: Sequence[int]) -> Recovery:
         plan = self._plan(self._complete(done))

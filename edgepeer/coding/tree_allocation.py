@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.coding.assignment import Assignment
-from edgepeer.coding.siblings import Group, share_out
+from edgepeer.coding.siblings import SiblingGroup, share_out
 from edgepeer.errors import ConfigError
 
 __all__ = ["MAX_CHUNKS", "Allocation", "Share", "allocate"]
@@ -33,7 +33,7 @@ __all__ = ["MAX_CHUNKS", "Allocation", "Share", "allocate"]
 MAX_CHUNKS = 4096
 _UNEVEN = 1.05  # the most a worker may have to compute, of what it would in chunks of any size
 
-Share = Callable[[tuple[Fraction, ...], int], tuple[Group, ...]]
+Share = Callable[[tuple[Fraction, ...], int], tuple[SiblingGroup, ...]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,7 +47,7 @@ class Allocation:
     assignment: Assignment
     coefficients: tuple[NDArray[np.float64], ...]
     """By worker, those of its chunks, in its order."""
-    groups: tuple[tuple[Group, ...], ...]
+    groups: tuple[tuple[SiblingGroup, ...], ...]
     """By worker, how its children share what it hands on; members are numbered from 0, as its children are."""
 
     def children(self, parent: int) -> range:
@@ -69,7 +69,7 @@ def allocate(workers: int, fanout: int, s: int, *, chunks: int | None = None, sh
         raise ConfigError(f"coded-reduce on {workers} peers: the root computes nothing, so it takes at least 2")
     if not 0 <= s < fanout:
         raise ConfigError(f"coded-reduce:s={s} on a tree of fan-out {fanout}: s must be below the fan-out, from 0 on")
-    groups: list[tuple[Group, ...]] = [()] * workers
+    groups: list[tuple[SiblingGroup, ...]] = [()] * workers
     capacities = [Fraction(0)] * workers  # what a subtree can take, in units of one worker's share
     for node in reversed(range(workers)):
         below = tuple(capacities[child] for child in _children(node, workers, fanout))
@@ -95,7 +95,7 @@ class _Tree:
     workers: int
     fanout: int
     s: int
-    groups: tuple[tuple[Group, ...], ...]
+    groups: tuple[tuple[SiblingGroup, ...], ...]
     capacities: tuple[Fraction, ...]
 
     @property

@@ -34,7 +34,7 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
         ConfigError: the model's file can't be read, a field is not what a job allows, no trainer knows the model
             or the data set, or the data of an emulation can't be read.
     """
-    from edgepeer.training.job import SPLIT_STEPS, STEPS, new_job
+    from edgepeer.training.job import DESCENT, SPLIT_DESCENT, new_job
     from edgepeer.training.optimizers import parse_optimizer
     from edgepeer.training.schedules import parse_schedule
 
@@ -47,7 +47,7 @@ def make_job(settings: JobSettings, *, wait_for: int) -> Job:
             raise ConfigError(f"model_config = {settings.model_config}: can't read it: {reason}") from None
     _check_model(settings)
     code = _code(settings, wait_for)
-    optimizer, rate = SPLIT_STEPS if settings.split else STEPS
+    optimizer, rate = SPLIT_DESCENT if settings.split else DESCENT
     job = new_job(
         model=settings.model,
         model_config=config,

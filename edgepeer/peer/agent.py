@@ -19,7 +19,7 @@ from edgepeer.errors import JobError, WireError
 from edgepeer.fabric import events as seen
 from edgepeer.peer.api import Peer
 from edgepeer.peer.checkpoints import Checkpoints
-from edgepeer.peer.job_board import Answer, JobBoard
+from edgepeer.peer.job_board import JobBoard, Verdict
 from edgepeer.peer.job_run import JobRun
 from edgepeer.peer.machines import FtTree, MachineFactory
 from edgepeer.peer.metrics import Metrics
@@ -155,7 +155,7 @@ class _Agent:
 
     def _restore(self) -> None:
         """Something that can't be read stands where the fabric's job was: those who join now would not know it."""
-        if self._leads and self._jobs.spoiled() is Answer.CORRECT:
+        if self._leads and self._jobs.spoiled() is Verdict.CORRECT:
             self._announce(self._jobs.current)
 
     @property
@@ -184,13 +184,13 @@ class _Agent:
             return
         self._peer.fabric.forget(self._peer.fabric.topics.job)  # whatever we had announced has its answer
         match self._jobs.see(job):
-            case Answer.TAKEN:
+            case Verdict.TAKEN:
                 self._changed.set()
-            case Answer.CORRECT:
+            case Verdict.CORRECT:
                 assert job is not None
                 _log.info("job %s is over: somebody, or a broker, had not heard", job.id)
                 self._announce(self._jobs.current)
-            case Answer.IGNORED:
+            case Verdict.IGNORED:
                 assert job is not None
                 _log.warning("job %s, which is over, is announced again and again: ignored", job.id)
 

@@ -29,7 +29,14 @@ from edgepeer.training.form import Form
 from edgepeer.training.job import Job
 from edgepeer.training.losses import form_of
 from edgepeer.training.sharding import Shard, shard_of
-from edgepeer.training.split.faults import Fault, Injected, Injector, SoftErrors, parse_flip, parse_soft_errors
+from edgepeer.training.split.faults import (
+    ErrorInjector,
+    Injected,
+    PlannedError,
+    SoftErrors,
+    parse_flip,
+    parse_soft_errors,
+)
 from edgepeer.training.split.part import Part, name_of_part, pack_part, unpack_part
 from edgepeer.training.split.phases import Work
 from edgepeer.training.split.program import Ended, Program
@@ -306,7 +313,7 @@ def _shard_of(data: Dataset, job: Job) -> Shard:
     return shard_of(data, position=0, peers=1, batch_size=job.batch_size, seed=job.seed)
 
 
-def planned_errors(settings: PeerSettings) -> tuple[SoftErrors | None, list[Fault]]:
+def planned_errors(settings: PeerSettings) -> tuple[SoftErrors | None, list[PlannedError]]:
     """The soft errors that a device is told to make: by chance, and at stated rounds, of which the first is 1.
 
     Raises:
@@ -322,11 +329,11 @@ def planned_errors(settings: PeerSettings) -> tuple[SoftErrors | None, list[Faul
     return chance, faults
 
 
-def _injector(settings: PeerSettings, peer: str) -> Injector | None:
+def _injector(settings: PeerSettings, peer: str) -> ErrorInjector | None:
     """What makes them; None where none are wanted."""
     chance, faults = planned_errors(settings)
     if chance is None and not faults:
         return None
     told = "; ".join(filter(None, (settings.soft_errors, *settings.flip)))
     _log.warning("soft errors are made on purpose here: %s", told)
-    return Injector(chance, faults, seed=zlib.crc32(peer.encode()))
+    return ErrorInjector(chance, faults, seed=zlib.crc32(peer.encode()))

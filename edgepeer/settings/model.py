@@ -188,8 +188,8 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
     learning_rate: Annotated[
         job.LearningRate | None,
         _says(
-            f"Step size of the optimizer; {job.STEPS.learning_rate:g} if not given, "
-            f"with a split {job.SPLIT_STEPS.learning_rate:g}."
+            f"Step size of the optimizer; {job.DESCENT.learning_rate:g} if not given, "
+            f"with a split {job.SPLIT_DESCENT.learning_rate:g}."
         ),
     ] = None
     optimizer: Annotated[
@@ -197,7 +197,7 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
         _says(
             "Optimizer, with what it takes in Keras: sgd:momentum=0.9,nesterov=true, adam, adamw:weight_decay=0.01, "
             "rmsprop, adagrad; with trainer keras also adadelta, adamax, nadam, ftrl, lion. "
-            f"{job.STEPS.optimizer} if not given, with a split {job.SPLIT_STEPS.optimizer}.",
+            f"{job.DESCENT.optimizer} if not given, with a split {job.SPLIT_DESCENT.optimizer}.",
             metavar="NAME[:KEY=VALUE,...]",
         ),
     ] = None

@@ -21,12 +21,13 @@ from edgepeer.errors import ConfigError
 from edgepeer.training.form import LossChoice
 
 __all__ = [
+    "DESCENT",
     "L2",
     "MODEL_CONFIG_LIMIT_BYTES",
-    "SPLIT_STEPS",
-    "STEPS",
+    "SPLIT_DESCENT",
     "BatchSize",
     "DatasetName",
+    "Descent",
     "Guarantee",
     "Job",
     "JobId",
@@ -38,7 +39,6 @@ __all__ = [
     "Rounds",
     "RoundsIfAny",
     "Seed",
-    "Steps",
     "TrainerName",
     "WaitName",
     "new_job",
@@ -75,16 +75,16 @@ Seed: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 L2: TypeAlias = Annotated[float, Meta(ge=0, le=1000)]
 
 
-class Steps(NamedTuple):
+class Descent(NamedTuple):
     """How a model's parameters move."""
 
     optimizer: str
     learning_rate: float
 
 
-STEPS: Final = Steps("adam", 0.005)
+DESCENT: Final = Descent("adam", 0.005)
 """Of a job for which nobody says it ..."""
-SPLIT_STEPS: Final = Steps("sgd", 0.1)
+SPLIT_DESCENT: Final = Descent("sgd", 0.1)
 """... and of a split one. Every trainer can do these."""
 
 
@@ -103,8 +103,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: BatchSize = 50
     """Samples per peer and round. With a code, those of all peers together are spread evenly over its chunks. Of a
     split job those of a round, the same at all peers."""
-    learning_rate: LearningRate = SPLIT_STEPS.learning_rate
-    optimizer: Named = SPLIT_STEPS.optimizer
+    learning_rate: LearningRate = SPLIT_DESCENT.learning_rate
+    optimizer: Named = SPLIT_DESCENT.optimizer
     """By name, with numbers: see optimizers."""
     schedule: Named = "constant"
     """Of the learning rate: see schedules."""

@@ -15,7 +15,7 @@ from partial_stragglers_model import sum_of
 from edgepeer.coding.coded_reduce import CodedReduceCode
 from edgepeer.coding.cyclic import CyclicCode
 from edgepeer.coding.encode import encode
-from edgepeer.coding.siblings import Group, share_out
+from edgepeer.coding.siblings import SiblingGroup, share_out
 from edgepeer.coding.tree_allocation import MAX_CHUNKS, Allocation, allocate
 from edgepeer.errors import ConfigError
 
@@ -122,13 +122,13 @@ def close(found: NDArray[Any], gradients: NDArray[Any], tolerance: float) -> boo
 # --- the paper's example -----------------------------------------------------------------------------
 
 
-def papers_share(capacities: tuple[Fraction, ...], s: int) -> tuple[Group, ...]:
+def papers_share(capacities: tuple[Fraction, ...], s: int) -> tuple[SiblingGroup, ...]:
     """The matrix B of equation (4) for three alike siblings."""
     matrix = np.array([[1 / 2, 1, 0], [0, 1, -1], [1 / 2, 0, 1]])
     assert len(capacities) == 3
     assert s == 1
     share = sum(capacities, Fraction(0)) / 2
-    return (Group(members=(0, 1, 2), widths=(share / 3,) * 3, matrix=matrix, spare=1),)
+    return (SiblingGroup(members=(0, 1, 2), widths=(share / 3,) * 3, matrix=matrix, spare=1),)
 
 
 def test_the_papers_example() -> None:
@@ -157,11 +157,11 @@ def test_the_papers_example() -> None:
     assert close(first + third_child, gradients, 1e-10)
 
 
-def cyclic_share(capacities: tuple[Fraction, ...], s: int) -> tuple[Group, ...]:
+def cyclic_share(capacities: tuple[Fraction, ...], s: int) -> tuple[SiblingGroup, ...]:
     """Cyclic repetition for alike siblings, as the paper has it."""
     count, share = len(capacities), sum(capacities, Fraction(0)) / (s + 1)
     matrix = CyclicCode("cyclic", count, s).coefficients.T
-    return (Group(members=tuple(range(count)), widths=(share / count,) * count, matrix=matrix, spare=s),)
+    return (SiblingGroup(members=tuple(range(count)), widths=(share / count,) * count, matrix=matrix, spare=s),)
 
 
 @pytest.mark.parametrize(("fanout", "layers", "s"), [(3, 2, 2), (4, 3, 1), (12, 2, 3), (5, 2, 2)])

@@ -30,14 +30,14 @@ from math import log10, sqrt
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from edgepeer.coding.matrix.decode import Code
+from edgepeer.coding.matrix.decode import MatrixCode
 from edgepeer.coding.spread import moment_curve
 from edgepeer.errors import ConfigError
 
 __all__ = ["mds_code"]
 
 
-def mds_code(nodes: int, symbols: int, dtype: DTypeLike = np.float64, digits: float = 2.0) -> Code:
+def mds_code(nodes: int, symbols: int, dtype: DTypeLike = np.float64, digits: float = 2.0) -> MatrixCode:
     """The code with so many nodes for so many symbols; any nodes - symbols rows may be lost.
 
     Node i < symbols holds block i itself, and the others are parity nodes, in the order of their angles. In matrix
@@ -68,7 +68,7 @@ def mds_code(nodes: int, symbols: int, dtype: DTypeLike = np.float64, digits: fl
         )
     generator[data] = np.eye(symbols)  # and not 1e-17 beside the ones: data rows are taken as they are
     parity = np.setdiff1d(np.arange(nodes), data)
-    return Code(generator[np.concatenate([data, parity])])
+    return MatrixCode(generator[np.concatenate([data, parity])])
 
 
 def digits_left(condition: float, dtype: DTypeLike) -> float:
