@@ -50,7 +50,7 @@ class ComputedChunks:
         return self._order(slot)[done]
 
     def add(self, chunk: int, vector: NDArray[Any]) -> None:
-        """A chunk is computed."""
+        """Chunk `chunk` is computed: `vector`, shape (size,), is kept as it is until the round is over."""
         self._vectors[chunk] = vector
 
     def encode(self, done: tuple[int, ...], narrow: int | None) -> NDArray[Any]:

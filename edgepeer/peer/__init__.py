@@ -22,5 +22,13 @@ job_run.py      a data-parallel job
 split_run.py    a split one
 split_rounds.py the rounds of a split program
 split_training.py  edgepeer.train_split
+job_board.py    which job counts
+worker.py       the thread that computes
+computing.py    what a device computes for a job
+pacing.py       how slow it is to be, to emulate slower ones
+checkpoints.py  what stays of a run on this device
+round_log.py    the rounds of this device, in a file
 reporting.py    round records on their way to whoever follows a job
+watching.py     views and links as they change, told as it happens
+metrics.py, page_server.py: numbers for Prometheus
 """

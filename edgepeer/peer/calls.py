@@ -55,7 +55,7 @@ class Calls:
         """Why such rounds count no more, until the program is told."""
 
     def run_on(self, driver: Driver) -> None:
-        """The peer has started."""
+        """The peer has started: calls go to this driver's machine."""
         self._driver = driver
 
     def use(self, scheme: CodingScheme | None) -> None:
@@ -174,7 +174,7 @@ class Calls:
             waiting.set_exception(error)
 
     def installed(self, view: View | None) -> None:
-        """Another view, or none."""
+        """The peer works in another view, or in none: the round in progress goes on there, or waits."""
         if view is None or (self.view is not None and view.run != self.view.run):
             self._missed.clear()
             self._coded, self._behind = None, 0

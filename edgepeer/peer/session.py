@@ -41,7 +41,7 @@ class FrameListener(Protocol):
 
 
 class SessionOwner(Protocol):
-    """Whoever holds the sessions."""
+    """Who holds the sessions, and decides which of two connections with one peer is in use."""
 
     lines: FrameListener
 

@@ -43,7 +43,7 @@ _NO_TIME: Final = Phases()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Iteration:
-    """One that is over."""
+    """An iteration that is over: what came of it, and how long it took."""
 
     ended: Ended
     outcome: Outcome

@@ -77,7 +77,7 @@ class LocalFleet:
 
     @property
     def cells(self) -> dict[int, Cell]:
-        """By node."""
+        """By node, the cell of whoever is it."""
         return {program.cell.node: program.cell for program in self.programs if program.cell is not None}
 
     def train(self, until: int | None = None) -> Counts:

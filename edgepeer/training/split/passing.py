@@ -41,7 +41,7 @@ class Passing:
 
     @property
     def samples(self) -> int:
-        """B."""
+        """How many samples the batch has (the papers' B)."""
         return int(self.inputs[0].shape[1])
 
     def operand(self, step: ProductStep) -> Array:

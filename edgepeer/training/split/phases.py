@@ -82,7 +82,7 @@ class Scrub(msgspec.Struct, frozen=True, tag="scrub"):
 
 
 class Over(msgspec.Struct, frozen=True, tag="over"):
-    """The end."""
+    """All iterations are over: no round follows."""
 
     def __str__(self) -> str:
         return "over"

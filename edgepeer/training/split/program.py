@@ -171,7 +171,7 @@ class Program:
 
     @property
     def evaluation(self) -> Evaluation | None:
-        """The last one."""
+        """What came of the last look at data held out; None before the first."""
         return self._evaluation
 
     @property

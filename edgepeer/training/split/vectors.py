@@ -81,7 +81,7 @@ class Layout:
         return out, self.rows(out)
 
     def rows(self, vector: Array) -> Array:
-        """The lines."""
+        """The vector's lines, shape (lines, numbers), a view of it."""
         return vector[: self._body].reshape(self.lines, self.numbers)
 
     def seal(self, vector: Array, own: Collection[int]) -> None:
