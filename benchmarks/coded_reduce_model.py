@@ -116,6 +116,6 @@ def _up_the_tree(
             firsts = np.stack([times[:, list(group.members)].min(axis=1) for group in tree.groups[node]], axis=1)
             collected = _port(firsts, setting.vector_s)[:, -1]
         else:
-            collected = _port(times, setting.vector_s)[:, len(below) - tree.tolerated(node) - 1]
+            collected = _port(times, setting.vector_s)[:, max(len(below) - tree.s, 1) - 1]
         ready[:, node] = np.maximum(ready[:, node], collected)
     return ready[:, 0]

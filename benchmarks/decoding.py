@@ -17,7 +17,7 @@ import numpy as np
 from common import positive, show, warn_if_busy, write_json
 from numpy.typing import NDArray
 
-from edgepeer.coding.matrix.decode import Code, Guarantee, Undecodable, decode
+from edgepeer.coding.matrix.decode import Guarantee, MatrixCode, Undecodable, decode
 from edgepeer.coding.matrix.mds import mds_code
 
 _COLUMNS = {
@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there")
     arguments = parser.parse_args()
     warn_if_busy()
-    cases: list[tuple[str, Code, Guarantee, int]] = [
+    cases: list[tuple[str, MatrixCode, Guarantee, int]] = [
         ("(7, 5)", mds_code(7, 5), "adversarial", 1),
         ("(9, 5)", mds_code(9, 5), "adversarial", 2),
         ("(9, 5)", mds_code(9, 5), "generic", 3),
@@ -69,17 +69,17 @@ def main() -> int:
     return 0
 
 
-def _real(nodes: int, symbols: int) -> Code:
+def _real(nodes: int, symbols: int) -> MatrixCode:
     """Polynomials at Chebyshev points, rows scaled by factors near 1."""
     points = np.cos((2 * np.arange(nodes) + 1) * np.pi / (2 * nodes))
-    return Code(np.vander(points, symbols, increasing=True) * _factors(nodes)[:, None])
+    return MatrixCode(np.vander(points, symbols, increasing=True) * _factors(nodes)[:, None])
 
 
-def _pairs(nodes: int, symbols: int) -> Code:
+def _pairs(nodes: int, symbols: int) -> MatrixCode:
     """Real polynomials at points of the unit circle: two equations a node."""
     points = np.exp(1j * np.pi * (np.arange(nodes) + 0.5) / nodes)
     powers = points[:, None] ** np.arange(symbols) * _factors(nodes)[:, None]
-    return Code(np.stack([powers.real, powers.imag], 1).reshape(2 * nodes, symbols), 2)
+    return MatrixCode(np.stack([powers.real, powers.imag], 1).reshape(2 * nodes, symbols), 2)
 
 
 def _factors(nodes: int) -> NDArray[np.float64]:
@@ -87,7 +87,7 @@ def _factors(nodes: int) -> NDArray[np.float64]:
 
 
 def _row(
-    name: str, code: Code, guarantee: Guarantee, errors: int, dtype: str, numbers: int, repeats: int
+    name: str, code: MatrixCode, guarantee: Guarantee, errors: int, dtype: str, numbers: int, repeats: int
 ) -> dict[str, Any]:
     """Dense errors of the data's size, at other nodes each time."""
     rng = np.random.default_rng(0)
@@ -116,7 +116,7 @@ def _row(
     }
 
 
-def _timed(code: Code, rows: NDArray[Any], guarantee: Guarantee) -> tuple[float, tuple[int, ...] | None]:
+def _timed(code: MatrixCode, rows: NDArray[Any], guarantee: Guarantee) -> tuple[float, tuple[int, ...] | None]:
     began = time.process_time()
     try:
         found = decode(code, rows, guarantee=guarantee).wrong

@@ -23,17 +23,21 @@ from partial_stragglers_model import (
     copy_times,
     estimated_errors,
     finish_times,
+    gaussian_columns,
     least_squares_errors,
+    optimal_q_max,
     original_errors,
     projection_errors,
+    q_max,
+    random_order,
+    sum_of,
 )
 
 from edgepeer.coding.assignment import Assignment, cyclic_assignment
 from edgepeer.coding.graphs import adjacency_assignment, expander, ramanujan_bound, second_eigenvalue
 from edgepeer.coding.linear import LinearCode
-from edgepeer.coding.ordering import optimal_order, optimal_q_max, q_max, random_order
+from edgepeer.coding.ordering import optimal_order
 from edgepeer.coding.partial import PartialCode
-from edgepeer.coding.spread import gaussian_columns
 from edgepeer.errors import EdgepeerError
 
 _DEGREE = 8
@@ -137,7 +141,7 @@ def _encoded(settings: Settings, workers: int, blocks: int, runs: int) -> tuple[
         ours = original_errors(assignment, finished[:, :, -1] <= until)
         for run, done in enumerate((finished <= until).sum(axis=2).tolist()):
             gradients = rng.standard_normal((workers, _ROWS * blocks))
-            wrong = code.sum_of(gradients, done) - gradients.sum(axis=0)
+            wrong = sum_of(code, gradients, done) - gradients.sum(axis=0)
             found += float(wrong @ wrong) / _ROWS
             estimated += code.recovery(done).error * blocks
             difference = max(difference, abs(original.recovery(done).error - float(ours[run])))

@@ -7,10 +7,15 @@ into `blocks` (`Recovery.error` of the library, times `blocks`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.coding.assignment import Assignment
+from edgepeer.coding.code import GradientCode
+from edgepeer.coding.encode import encode, expand
 from edgepeer.coding.partial import PartialCode
 
 __all__ = [
@@ -19,9 +24,15 @@ __all__ = [
     "copy_times",
     "estimated_errors",
     "finish_times",
+    "gaussian_columns",
     "least_squares_errors",
+    "optimal_q_max",
     "original_errors",
     "projection_errors",
+    "q",
+    "q_max",
+    "random_order",
+    "sum_of",
 ]
 
 #: What is drawn from the exponential distribution: one time per worker and run, which all of its chunks take, or one
@@ -30,6 +41,56 @@ TIMES = ("worker", "chunk")
 
 _RIDGE = 1e-9
 """Added to the Gram matrix, for columns may be dependent; changes the squared error by so much times |r|^2."""
+
+
+def q(assignment: Assignment) -> NDArray[np.int64]:
+    """Q_i of all chunks (ibid., §III), shape (chunks,): how many chunks may be computed without any copy of i."""
+    ordering = assignment.ordering
+    return np.asarray(np.where(ordering > 0, ordering - 1, assignment.loads).sum(axis=1))
+
+
+def q_max(assignment: Assignment) -> int:
+    """The greatest Q_i: one chunk more, and every chunk is computed, in any case."""
+    return int(q(assignment).max())
+
+
+def optimal_q_max(workers: int, load: int) -> int:
+    """The least Q_max of as many chunks as workers, `load` for each worker and each in `load` places."""
+    return load * (load + 1) // 2 + (workers - load - 1) * load
+
+
+def random_order(assignment: Assignment, seed: int, draws: int = 1) -> Assignment:
+    """Of so many random orders the first with the least Q_max (the paper compares with the best of 100)."""
+    rng = np.random.default_rng(seed)
+    drawn = [
+        Assignment(assignment.chunks, tuple(tuple(rng.permutation(order).tolist()) for order in assignment.orders))
+        for _ in range(draws)
+    ]
+    return min(drawn, key=q_max)
+
+
+def gaussian_columns(workers: int, blocks: int, seed: int) -> NDArray[np.float64]:
+    """R as the paper draws it: independent, of the standard normal distribution, shape (blocks, workers)."""
+    return np.random.default_rng(seed).standard_normal((blocks, workers))
+
+
+def sum_of(code: GradientCode, gradients: NDArray[Any], done: Sequence[int]) -> NDArray[Any]:
+    """What the workers' vectors add up to, all of it in one place.
+
+    Args:
+        gradients: by chunk, shape (chunks, size), size a multiple of the code's blocks.
+        done: how many of its chunks each worker has computed.
+
+    Returns:
+        Shape (size,).
+    """
+    out = np.zeros(gradients.shape[1], gradients.dtype)
+    for worker, brings in enumerate(code.brings(done)):
+        if brings:
+            order = code.assignment.orders[worker]
+            narrow = encode([gradients[i] for i in order], code.encoding(worker, done))
+            expand(narrow, code.column(worker, done), out)
+    return out
 
 
 def finish_times(

@@ -15,8 +15,7 @@ from common import SINGLE_THREADED, positive, show, warn_if_busy, write_json
 os.environ.update(SINGLE_THREADED)  # before NumPy: many small systems, and few cores
 
 import numpy as np
-
-from edgepeer.coding.matrix.checkpointing import (
+from checkpoint_model import (
     Outcomes,
     codenet_outcomes,
     expected_time,
@@ -24,6 +23,7 @@ from edgepeer.coding.matrix.checkpointing import (
     polydot_outcomes,
     replication_outcomes,
 )
+
 from edgepeer.coding.matrix.decode import Decoded, Undecodable, decode
 from edgepeer.coding.matrix.plan import Plan, plan
 from edgepeer.errors import ConfigError

@@ -24,6 +24,7 @@ import numpy as np
 import uvloop
 
 import edgepeer
+from edgepeer.baselines import MachineMaker
 from edgepeer.errors import FellBehind, LeftFabric, NotReady, RoundTimeout
 
 
@@ -38,8 +39,7 @@ async def main(options: dict[str, Any]) -> None:
         options["fabric"],
         peer_id=options["name"],
         listen=f"{options['address']}:0",
-        protocol=options["protocol"],
-        static_timeout=options["static_timeout"],
+        machine=MachineMaker(options["protocol"], options["static_timeout"]),
     )
     vector = np.full(options["elements"], worth(options["name"]), dtype=np.float32)
     async with peer:

@@ -20,6 +20,7 @@ from common import SINGLE_THREADED, positive, show, warn_if_busy, write_json
 os.environ.update(SINGLE_THREADED)  # before NumPy: a node has one core
 
 import numpy as np
+from checkpoint_model import optimal_interval
 from soft_errors_model import (
     CHECKPOINT_S,
     LOAD_S,
@@ -35,7 +36,6 @@ from soft_errors_model import (
 from soft_errors_processes import in_processes
 from soft_errors_training import KINDS, Experiment, Trained, events
 
-from edgepeer.coding.matrix.checkpointing import optimal_interval
 from edgepeer.errors import ConfigError
 from edgepeer.training.datasets import load_dataset
 from edgepeer.training.split.named import parse_split

@@ -1,6 +1,6 @@
 """What soft_errors.py computes: times of training from what its parts take, and the figures that CodeNet printed.
 
-The model is Theorem 2 of CodeNet, corrected (`edgepeer.coding.matrix.checkpointing`). What its parts take is measured
+The model is Theorem 2 of CodeNet, corrected (`checkpoint_model`). What its parts take is measured
 here, at one node: what it computes and writes. Nothing is sent, so the time that vectors need is not in it."""
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
-
-from edgepeer.coding.matrix.checkpointing import (
+from checkpoint_model import (
     Outcomes,
     codenet_outcomes,
     expected_period,
@@ -28,13 +26,15 @@ from edgepeer.coding.matrix.checkpointing import (
     polydot_outcomes,
     replication_outcomes,
 )
+from numpy.typing import NDArray
+
 from edgepeer.coding.matrix.plan import plan
 from edgepeer.errors import ConfigError, Undecodable
 from edgepeer.training.split.abft import Checksums
 from edgepeer.training.split.codenet import CodeNet
-from edgepeer.training.split.fleet import Fleet
+from edgepeer.training.split.fleet import LocalFleet
 from edgepeer.training.split.named import parse_split
-from edgepeer.training.split.network import Network, Step
+from edgepeer.training.split.network import Network, ProductStep
 from edgepeer.training.split.polydot import PolyDotSplit
 from edgepeer.training.split.program import Batches
 from edgepeer.training.split.replicate import Replicate
@@ -159,7 +159,7 @@ def training_time(iterations: int, checkpoint: float, step: float, lost: float) 
 
 def measure(name: str, network: Network, batches: Batches, rounds: int) -> Costs:
     """What node 0 takes: in all schemes one of those that have a part in every product."""
-    fleet = Fleet(network, parse_split(name, network.dtype), batches, iterations=rounds)
+    fleet = LocalFleet(network, parse_split(name, network.dtype), batches, iterations=rounds)
     node = fleet.programs[0]
     fleet.round()  # who is there
     assert node.cell is not None
@@ -184,7 +184,7 @@ def measure(name: str, network: Network, batches: Batches, rounds: int) -> Costs
     return Costs(**{key: float(np.median(seconds)) for key, seconds in took.items()})
 
 
-def _repair(fleet: Fleet, step: Step, batch: int, total: Array, reading: float) -> float:
+def _repair(fleet: LocalFleet, step: ProductStep, batch: int, total: Array, reading: float) -> float:
     """Seconds for a wrong line of a step: reading, beyond a right one's, and node 0's share of the new blocks."""
     split, node, cells = fleet.split, fleet.programs[0], fleet.cells
     if isinstance(split, Checksums):

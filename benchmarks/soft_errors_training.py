@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from edgepeer.errors import Undecodable
 from edgepeer.training.datasets import Dataset
 from edgepeer.training.split.counts import Counts
-from edgepeer.training.split.faults import Injected, Injector, SoftErrors, Where
-from edgepeer.training.split.fleet import Fleet
+from edgepeer.training.split.faults import ErrorInjector, Injected, SoftErrors, Where
+from edgepeer.training.split.fleet import LocalFleet
 from edgepeer.training.split.named import parse_split
 from edgepeer.training.split.network import Network
 from edgepeer.training.split.strategy import Effect, parts_of
@@ -30,7 +30,7 @@ _DENSITY: Final = 0.005
 _LARGEST: Final = 5.0
 
 
-class StoredErrors(Injector):
+class StoredErrors(ErrorInjector):
     """Errors as in the experiment of CodeNet, §III-D: whatever a node does when one strikes, O1, O2 or O3, a random
     matrix is added to the block that it stores. One number in 200 of it isn't zero, but uniform from -5 to 5.
 
@@ -39,7 +39,7 @@ class StoredErrors(Injector):
 
     def __init__(self, p: float, seed: int) -> None:
         super().__init__(seed=seed)
-        self.fleet: Fleet
+        self.fleet: LocalFleet
         """Whose nodes err."""
         self._p, self._random = p, np.random.default_rng(seed)
 
@@ -125,12 +125,12 @@ class Experiment:
     def train(self, name: str, kind: str, p: float, interval: int, scrub_every: int) -> Trained:
         """Training divided so, with errors of a kind and a checkpoint after every `interval` iterations."""
         network, split = self.network, parse_split(name, self.network.dtype)
-        injector: Injector
+        injector: ErrorInjector
         if kind == "stored":
             injector = StoredErrors(p, self.seed)
         else:
-            injector = Injector(SoftErrors(p, kind=kind), seed=self.seed)  # type: ignore[arg-type]  # one of KINDS
-        fleet = Fleet(
+            injector = ErrorInjector(SoftErrors(p, kind=kind), seed=self.seed)  # type: ignore[arg-type]  # one of KINDS
+        fleet = LocalFleet(
             network,
             split,
             self.batch,
@@ -199,8 +199,8 @@ def events(name: str, p: float, interval: int, periods: int, seed: int) -> Mappi
     rng = np.random.default_rng(seed)
     x, y = rng.standard_normal((16, 1, _SMALL[0])), rng.standard_normal((16, 1, _SMALL[1]))
     for run, start in enumerate(range(0, periods, _AT_ONCE)):
-        injector = Injector(SoftErrors(p, kind="garbage"), seed=seed * periods + run)
-        fleet = Fleet(
+        injector = ErrorInjector(SoftErrors(p, kind="garbage"), seed=seed * periods + run)
+        fleet = LocalFleet(
             network,
             split,
             lambda iteration: (x[iteration % 16], y[iteration % 16]),

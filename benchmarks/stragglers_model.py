@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from edgepeer.coding.code import Code
+from edgepeer.coding.code import GradientCode
 from edgepeer.coding.spec import parse_code
 from edgepeer.coding.speed import parse_speed
 
@@ -29,7 +29,7 @@ _speed = lru_cache(parse_speed)
 
 
 @lru_cache
-def _code(name: str, peers: int, fanout: int) -> Code:
+def _code(name: str, peers: int, fanout: int) -> GradientCode:
     return parse_code(name).build(peers, fanout)
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from stragglers_model import names_of, seconds_of
 
 import edgepeer
+from edgepeer.baselines import MachineMaker
 
 Vector = NDArray[np.float32]
 
@@ -49,7 +50,7 @@ class Device:
             peer_id=self._names[self._rank],
             listen=f"{self._options['address']}:0",
             fanout=system["fanout"],
-            protocol=system["protocol"],
+            machine=MachineMaker(system["protocol"]),
             code=system["code"],
         )
         self._peer = await self._stack.enter_async_context(peer)

@@ -44,6 +44,17 @@ def test_importing_the_package_alone_is_cheap() -> None:
     assert not {"numpy", "aiomqtt", "uvloop", "rich"} & loaded_by("import edgepeer")
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import edgepeer; edgepeer.Peer(); edgepeer.connect; edgepeer.train_split",
+        "import edgepeer.peer.agent, edgepeer.cli.peer as verb; verb.machine_of(verb.PeerSettings())",
+    ],
+)
+def test_a_peer_has_nothing_of_the_protocols_that_it_is_compared_with(statement: str) -> None:
+    assert not {name for name in loaded_by(statement) if name.startswith("edgepeer.baselines")}
+
+
 def test_the_public_face() -> None:
     for name in edgepeer.__all__:
         assert getattr(edgepeer, name) is not None

@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "training": {"wire", "coding"},
     "baselines": {"protocol", "wire", "topology"},
     "simulation": {"protocol", "baselines", "wire", "topology", "coding", "training"},
-    "peer": {"protocol", "baselines", "transport", "fabric", "training", "wire", "topology", "settings", "coding"},
+    "peer": {"protocol", "transport", "fabric", "training", "wire", "topology", "settings", "coding"},
     "settings": {"wire", "topology", "protocol", "fabric", "training", "coding"},
 }
 ALLOWED["following"] = {"peer", "transport", "fabric", "training", "wire", "topology", "settings"}

@@ -6,7 +6,7 @@
     ps-sync          a parameter server that waits for everybody                                   tree.py
     ps-async         a parameter server that waits for nobody                                      async_server.py
 
-They are chosen by name (`make_machine`) and run in the same peers, emulator and simulator. `shell.py` is what they
+They are chosen by name (`MachineMaker`) and run in the same peers, emulator and simulator. `shell.py` is what they
 share of a `Node`: a first view, links, one deadline. `collective.py` is what their rounds have in common.
 
 A baseline's view grows until its first round begins and does not change afterwards: nobody is removed, nobody joins.
@@ -17,7 +17,7 @@ committed it.
 
 from __future__ import annotations
 
-from edgepeer.baselines.make import make_machine
+from edgepeer.baselines.make import MachineMaker
 from edgepeer.wire.protocols import STATIC_TIMEOUT_S
 
-__all__ = ["STATIC_TIMEOUT_S", "make_machine"]
+__all__ = ["STATIC_TIMEOUT_S", "MachineMaker"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from edgepeer.baselines.async_server import AsyncServer
@@ -18,46 +19,54 @@ from edgepeer.protocol.node import Node
 from edgepeer.topology.view import Member
 from edgepeer.wire.protocols import PROTOCOLS, STATIC_TIMEOUT_S, ProtocolName
 
-__all__ = ["make_machine"]
+__all__ = ["MachineMaker"]
 
 _PLAIN: Final[dict[str, type[Collective]]] = {"tree": Tree, "ring": Ring, "ps-sync": Star, "ps-async": AsyncServer}
 
 
-def make_machine(
-    protocol: ProtocolName,
-    me: Member,
-    *,
-    fanout: int = 2,
-    quorum: int = 0,
-    limits: Limits | None = None,
-    static_timeout_s: float = STATIC_TIMEOUT_S,
-    known: Generation | None = None,
-    now: float,
-) -> Machine:
-    """The machine that a peer runs under that protocol.
-
-    Args:
-        protocol: its name; all peers of a fabric must use the same.
-        me: this peer as it introduces itself.
-        fanout: the tree's fan-out, if this peer makes the first view.
-        quorum: of ft-tree, if this peer makes the first view, see `View.quorum`.
-        limits: when to give up on what.
-        static_timeout_s: how long ft-tree-static waits before it takes a message for lost.
-        known: of ft-tree, the newest generation that this peer was ever in.
-        now: the current time; all later `now` come from the same clock and never go back.
+@dataclass(frozen=True, slots=True)
+class MachineMaker:
+    """Makes machines of one protocol, ours or a baseline: a peer runs by it with Peer(machine=MachineMaker("ring")).
 
     Raises:
         ConfigError: there is no such protocol, or the timeout is not positive.
     """
-    if protocol not in PROTOCOLS:
-        raise ConfigError(f"protocol = {protocol!r}: must be one of {', '.join(PROTOCOLS)}")
-    if not 0 < static_timeout_s <= 3600:
-        raise ConfigError(f"static_timeout = {static_timeout_s}: must be more than 0 and at most 3600 seconds")
-    if protocol == "ft-tree":
-        return Node(me, fanout=fanout, quorum=quorum, limits=limits, known=known, now=now)
-    limits = limits or Limits()
-    if protocol == "ft-tree-static":
-        rounds: Collective = StaticTree(PeerId(me.id), limits, static_timeout_s)
-    else:
-        rounds = _PLAIN[protocol](PeerId(me.id), limits)
-    return Shell(me, rounds, fanout=fanout, limits=limits, now=now)
+
+    protocol: ProtocolName
+    static_timeout_s: float = STATIC_TIMEOUT_S
+    """How long ft-tree-static waits before it takes a message for lost."""
+
+    def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOLS:
+            raise ConfigError(f"protocol = {self.protocol!r}: must be one of {', '.join(PROTOCOLS)}")
+        if not 0 < self.static_timeout_s <= 3600:
+            raise ConfigError(f"static_timeout = {self.static_timeout_s}: must be more than 0 and at most 3600 seconds")
+
+    def __call__(
+        self,
+        me: Member,
+        *,
+        fanout: int = 2,
+        quorum: int = 0,
+        limits: Limits | None = None,
+        known: Generation | None = None,
+        now: float,
+    ) -> Machine:
+        """The machine of a peer that has just started.
+
+        Args:
+            me: this peer as it introduces itself.
+            fanout: the tree's fan-out, if this peer makes the first view.
+            quorum: of ft-tree, if this peer makes the first view, see `View.quorum`.
+            limits: when to give up on what.
+            known: of ft-tree, the newest generation that this peer was ever in.
+            now: the current time; all later `now` come from the same clock and never go back.
+        """
+        if self.protocol == "ft-tree":
+            return Node(me, fanout=fanout, quorum=quorum, limits=limits, known=known, now=now)
+        limits = limits or Limits()
+        if self.protocol == "ft-tree-static":
+            rounds: Collective = StaticTree(PeerId(me.id), limits, self.static_timeout_s)
+        else:
+            rounds = _PLAIN[self.protocol](PeerId(me.id), limits)
+        return Shell(me, rounds, fanout=fanout, limits=limits, now=now)

@@ -6,12 +6,16 @@ import asyncio
 import logging
 import os
 import signal
+from typing import TYPE_CHECKING
 
 from edgepeer.cli.signals import run_until_stopped
 from edgepeer.cli.verb import Verb
 from edgepeer.settings import PeerSettings
 
-__all__ = ["VERB"]
+if TYPE_CHECKING:
+    from edgepeer.peer.machines import MachineFactory
+
+__all__ = ["VERB", "machine_of"]
 
 
 def run(settings: PeerSettings) -> int:
@@ -22,13 +26,24 @@ def run(settings: PeerSettings) -> int:
     async def main(stop: asyncio.Event) -> None:
         asked = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, asked.set)
-        await run_agent(settings, stop=stop, asked=asked)
+        await run_agent(settings, machine=machine_of(settings), stop=stop, asked=asked)
 
     status = run_until_stopped(main)
     if still_at_work():  # the interpreter can't be taken down under a thread that is deep in a library
         logging.shutdown()
         os._exit(status)
     return status
+
+
+def machine_of(settings: PeerSettings) -> MachineFactory:
+    """What rounds run by; a baseline is imported where one is asked for."""
+    if settings.protocol != "ft-tree":
+        from edgepeer.baselines import MachineMaker
+
+        return MachineMaker(settings.protocol, static_timeout_s=settings.static_timeout)
+    from edgepeer.peer.machines import FtTree
+
+    return FtTree()
 
 
 VERB = Verb(

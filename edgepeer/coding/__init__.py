@@ -3,9 +3,10 @@
 assignment.py  which worker has which chunks, in what order
 code.py        what every code has; what can be had of what is computed
 encode.py      encoding and expanding of vectors
-work.py        what one peer has computed of a round
+computed.py    what one peer has computed of a round
 wait.py        when a round may be closed
 spec.py        codes by name
+scheme.py      a code and a policy: how the rounds of a run are coded
 
 linear.py      all of a worker's chunks or nothing, decoded by least squares
 cyclic.py, fractional.py, regular.py, uncoded.py, first.py

@@ -20,10 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.coding.assignment import Assignment
-from edgepeer.coding.encode import encode, expand
-from edgepeer.errors import Undecodable
 
-__all__ = ["Code", "Recovery"]
+__all__ = ["GradientCode", "Recovery"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +41,7 @@ class Recovery:
     """Whether the code asks for no more than this, although it isn't exact ("the first k")."""
 
 
-class Code(ABC):
+class GradientCode(ABC):
     """A gradient code over `workers` workers and `chunks` chunks. Pure functions of `done`, the same at every peer."""
 
     def __init__(self, name: str, assignment: Assignment, blocks: int = 1) -> None:
@@ -66,19 +64,6 @@ class Code(ABC):
     def recovery(self, done: Sequence[int]) -> Recovery:
         """What sum can be had now. Cheap: the root asks whenever a chunk is computed."""
 
-    def exact_recovery(self, done: Sequence[int]) -> Recovery:
-        """What can be had, if that is the exact sum.
-
-        Raises:
-            Undecodable: it can't be had.
-        """
-        recovery = self.recovery(done)
-        if not recovery.exact:
-            whole = int(np.count_nonzero(np.abs(recovery.coverage - 1) < 1e-9))
-            text = f"{self.name}: {whole} of {self.chunks} chunks can be had whole of what {self.workers} workers have"
-            raise Undecodable(text, recovery.error)
-        return recovery
-
     def condition(self, done: Sequence[int]) -> float:
         """By how much, at most, coefficients may magnify errors: the greatest condition number of what is solved."""
         return 1.0
@@ -94,20 +79,3 @@ class Code(ABC):
     def column(self, worker: int, done: Sequence[int]) -> NDArray[Any]:
         """With which weights the worker's vector enters each block of the sum, shape (blocks,)."""
         return np.ones(self.blocks)
-
-    def sum_of(self, gradients: NDArray[Any], done: Sequence[int]) -> NDArray[Any]:
-        """All of it in one place: what the workers' vectors add up to, for simulations and tests.
-
-        Args:
-            gradients: by chunk, shape (chunks, size), size a multiple of `blocks`.
-
-        Returns:
-            Shape (size,).
-        """
-        out = np.zeros(gradients.shape[1], gradients.dtype)
-        for worker, brings in enumerate(self.brings(done)):
-            if brings:
-                order = self.assignment.orders[worker]
-                narrow = encode([gradients[i] for i in order], self.encoding(worker, done))
-                expand(narrow, self.column(worker, done), out)
-        return out

@@ -15,8 +15,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepeer.coding.code import Code, Recovery
-from edgepeer.coding.siblings import Group
+from edgepeer.coding.code import GradientCode, Recovery
+from edgepeer.coding.siblings import SiblingGroup
 from edgepeer.coding.tree_allocation import Allocation, allocate
 
 __all__ = ["CodedReduceCode"]
@@ -35,7 +35,7 @@ class _Plan:
     """Whose vector is. A weight may be 0 by rounding at one machine and not at another; this is the same at all."""
 
 
-class CodedReduceCode(Code):
+class CodedReduceCode(GradientCode):
     """Recovers the sum exactly if every parent on the way has enough of its children.
 
     If the root does not, every parent on the way makes the best of what it has: the most complete message of a group of
@@ -61,7 +61,7 @@ class CodedReduceCode(Code):
         self._coefficient = np.concatenate(self.allocation.coefficients)
         self._children = [self.allocation.children(parent) for parent in range(workers)]
         self._plan = lru_cache(_REMEMBERED)(self._make_plan)
-        self._decoding = lru_cache(_REMEMBERED)(Group.decoding)
+        self._decoding = lru_cache(_REMEMBERED)(SiblingGroup.decoding)
 
     def recovery(self, done: Sequence[int]) -> Recovery:
         plan = self._plan(self._complete(done))

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.coding.assignment import Assignment
-from edgepeer.coding.code import Code, Recovery
-from edgepeer.errors import ConfigError, Undecodable
+from edgepeer.coding.code import GradientCode, Recovery
+from edgepeer.errors import ConfigError
 
 __all__ = ["Decoding", "LinearCode", "check_stragglers"]
 
@@ -53,7 +53,7 @@ def check_stragglers(workers: int, s: int) -> None:
         )
 
 
-class LinearCode(Code):
+class LinearCode(GradientCode):
     """The code with these coefficients, decoded by least squares: of all r that come closest to A r = 1, the shortest.
 
     Args:
@@ -84,18 +84,6 @@ class LinearCode(Code):
             found = Decoding(vector, coverage, float(wrong @ wrong))
         self._last = (key, found)
         return found
-
-    def exact_decoding(self, available: Sequence[bool] | NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Weights with which these workers' vectors add up to the exact sum, shape (workers,).
-
-        Raises:
-            Undecodable: they can't.
-        """
-        found = self.decoding(available)
-        if not found.exact:
-            text = f"{self.name}: {int(np.count_nonzero(available))} of {self.workers} workers are not enough"
-            raise Undecodable(text, found.residual)
-        return found.vector
 
     def _solve(self, there: NDArray[np.bool_]) -> NDArray[np.float64]:
         vector = np.zeros(self.workers)

@@ -15,29 +15,10 @@ from __future__ import annotations
 
 from collections import deque
 
-import numpy as np
-from numpy.typing import NDArray
-
 from edgepeer.coding.assignment import Assignment
 from edgepeer.errors import ConfigError
 
-__all__ = ["cyclic_order", "optimal_order", "optimal_q_max", "q", "q_max", "random_order"]
-
-
-def q(assignment: Assignment) -> NDArray[np.int64]:
-    """Q_i of all chunks, shape (chunks,). For any assignment."""
-    ordering = assignment.ordering
-    return np.asarray(np.where(ordering > 0, ordering - 1, assignment.loads).sum(axis=1))
-
-
-def q_max(assignment: Assignment) -> int:
-    """The greatest Q_i: one chunk more, and every chunk is computed, in any case."""
-    return int(q(assignment).max())
-
-
-def optimal_q_max(workers: int, load: int) -> int:
-    """The least Q_max of as many chunks as workers, `load` for each worker and each in `load` places."""
-    return load * (load + 1) // 2 + (workers - load - 1) * load
+__all__ = ["cyclic_order", "optimal_order"]
 
 
 def cyclic_order(assignment: Assignment) -> Assignment:
@@ -51,16 +32,6 @@ def cyclic_order(assignment: Assignment) -> Assignment:
         for worker, order in enumerate(assignment.orders)
     )
     return Assignment(count, orders)
-
-
-def random_order(assignment: Assignment, seed: int, draws: int = 1) -> Assignment:
-    """Of so many random orders the first with the least Q_max (the paper compares with the best of 100)."""
-    rng = np.random.default_rng(seed)
-    drawn = [
-        Assignment(assignment.chunks, tuple(tuple(rng.permutation(order).tolist()) for order in assignment.orders))
-        for _ in range(draws)
-    ]
-    return min(drawn, key=q_max)
 
 
 def optimal_order(assignment: Assignment) -> Assignment:

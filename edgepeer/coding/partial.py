@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.coding.assignment import Assignment
-from edgepeer.coding.code import Code, Recovery
+from edgepeer.coding.code import GradientCode, Recovery
 from edgepeer.coding.spread import spread_columns
 from edgepeer.errors import ConfigError
 
@@ -38,7 +38,7 @@ _RANK: Final = 1e-9
 _NEVER: Final = np.iinfo(np.int64).max
 
 
-class PartialCode(Code):
+class PartialCode(GradientCode):
     """Partial stragglers' protocol on any assignment, sending vectors that are `blocks` times shorter.
 
     Args:
@@ -105,12 +105,6 @@ class PartialCode(Code):
 
     def column(self, worker: int, done: Sequence[int]) -> NDArray[np.float64]:
         return self.columns[:, worker].copy()
-
-    def projections(self, done: Sequence[int]) -> NDArray[np.float64]:
-        """By chunk, X pinv(X), shape (chunks, blocks, blocks): the identity if it is whole. Row r of a chunk's G enters
-        the sum as projections[i] @ G[r]."""
-        systems = self._systems(np.arange(self.chunks), done)
-        return np.asarray(systems @ np.linalg.pinv(systems, rcond=_RANK))
 
     def condition(self, done: Sequence[int]) -> float:
         values = np.linalg.svd(self._systems(np.arange(self.chunks), done), compute_uv=False)

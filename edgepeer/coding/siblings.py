@@ -21,14 +21,14 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Group", "share_out"]
+__all__ = ["SiblingGroup", "share_out"]
 
 _DRAWS = 40  # of the matrix A; the one with the smallest coefficients is taken
 _PATTERNS = 300  # of stragglers, at most, by which a draw is judged
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Group:
+class SiblingGroup:
     """Siblings who share one part of their parent's data."""
 
     members: tuple[int, ...]
@@ -69,7 +69,7 @@ class Group:
 
 
 @lru_cache(maxsize=1024)
-def share_out(capacities: tuple[Fraction, ...], s: int) -> tuple[Group, ...]:
+def share_out(capacities: tuple[Fraction, ...], s: int) -> tuple[SiblingGroup, ...]:
     """Have siblings hold as much data as they can, each piece s+1 times.
 
     Args:
@@ -110,7 +110,7 @@ def _level(capacities: Sequence[Fraction], s: int) -> Fraction:
     return Fraction(0)
 
 
-def _group(members: list[int], capacities: Sequence[Fraction], s: int) -> Group:
+def _group(members: list[int], capacities: Sequence[Fraction], s: int) -> SiblingGroup:
     level = _level([capacities[member] for member in members], s)
     ends = [Fraction(0)]
     for member in members:
@@ -122,7 +122,7 @@ def _group(members: list[int], capacities: Sequence[Fraction], s: int) -> Group:
         for start, end in pairwise(ends)
     ]
     widths = tuple(after - before for before, after in pairwise(cuts))
-    return Group(members=tuple(members), widths=widths, matrix=_coefficients(np.array(holds), s), spare=s)
+    return SiblingGroup(members=tuple(members), widths=widths, matrix=_coefficients(np.array(holds), s), spare=s)
 
 
 def _coefficients(holds: NDArray[np.bool_], s: int) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from edgepeer.coding.assignment import Assignment, cyclic_assignment, paired_assignment
-from edgepeer.coding.code import Code
+from edgepeer.coding.code import GradientCode
 from edgepeer.coding.cyclic import CyclicCode
 from edgepeer.coding.first import FirstCode
 from edgepeer.coding.fractional import FractionalCode
@@ -69,7 +69,7 @@ class CodeSpec:
         """By how many times a worker's vector is shorter than the sum, however many workers there are."""
         return dict(self.numbers).get("l", 1)
 
-    def build(self, workers: int, fanout: int, seed: int = 0) -> Code:
+    def build(self, workers: int, fanout: int, seed: int = 0) -> GradientCode:
         """The code for so many workers.
 
         Args:
@@ -84,7 +84,7 @@ class CodeSpec:
         except ConfigError as error:
             raise ConfigError(f"code {self} with {workers} workers: {error}") from None
 
-    def _build(self, workers: int, fanout: int, seed: int) -> Code:
+    def _build(self, workers: int, fanout: int, seed: int) -> GradientCode:
         name, numbers = str(self), dict(self.numbers)
         if workers < 1:
             raise ConfigError("there must be one at least")

@@ -13,7 +13,7 @@ the number of workers, cyclic assignments have as many colours as replicas.
 
 On cyclic assignments a float32 gradient keeps five digits or more with up to 8 blocks and 200 workers. Random graphs
 need more colours, so that points are closer: with 200 workers and degree 8 to 12, five digits with up to 4 blocks, and
-with 8 blocks four, if many chunks have just the copies that they need. `Code.condition` tells.
+with 8 blocks four, if many chunks have just the copies that they need. `GradientCode.condition` tells.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from edgepeer.coding.assignment import Assignment
 
-__all__ = ["gaussian_columns", "moment_curve", "spread_columns", "stride"]
+__all__ = ["moment_curve", "spread_columns", "stride"]
 
 
 def stride(points: int, apart: int) -> int:
@@ -57,8 +57,3 @@ def spread_columns(assignment: Assignment, blocks: int) -> NDArray[np.float64]:
     of = np.array(colours(assignment))
     count = max(int(of.max()) + 1, blocks)
     return moment_curve(blocks, 2 * np.pi * ((stride(count, blocks) * of) % count) / count)
-
-
-def gaussian_columns(workers: int, blocks: int, seed: int) -> NDArray[np.float64]:
-    """R as the paper draws it: independent, of the standard normal distribution, shape (blocks, workers)."""
-    return np.random.default_rng(seed).standard_normal((blocks, workers))

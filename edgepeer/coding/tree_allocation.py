@@ -15,37 +15,30 @@ full tree the share is r_CR of the paper's equation (5), the least that any sche
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
 from math import lcm
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.coding.assignment import Assignment
-from edgepeer.coding.encode import encode
-from edgepeer.coding.siblings import Group, share_out
-from edgepeer.errors import ConfigError, Undecodable
+from edgepeer.coding.siblings import SiblingGroup, share_out
+from edgepeer.errors import ConfigError
 
-__all__ = ["MAX_CHUNKS", "Allocation", "Share", "allocate", "computation_load"]
+__all__ = ["MAX_CHUNKS", "Allocation", "Share", "allocate"]
 
 MAX_CHUNKS = 4096
 _UNEVEN = 1.05  # the most a worker may have to compute, of what it would in chunks of any size
 
-Share = Callable[[tuple[Fraction, ...], int], tuple[Group, ...]]
-
-
-def computation_load(fanout: int, layers: int, s: int) -> Fraction:
-    """What part of the data each worker of a full tree computes: 1 / (q + ... + q^L), q = n / (s + 1), equation (5)."""
-    return 1 / sum((Fraction(fanout, s + 1) ** layer for layer in range(1, layers + 1)), Fraction(0))
+Share = Callable[[tuple[Fraction, ...], int], tuple[SiblingGroup, ...]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Allocation:
-    """Who computes what, and how its parent makes use of it (the paper's CR.Allocate, and CR.Execute by node)."""
+    """Who computes what, and how its parent makes use of it (the paper's CR.Allocate)."""
 
     fanout: int
     s: int
@@ -54,60 +47,11 @@ class Allocation:
     assignment: Assignment
     coefficients: tuple[NDArray[np.float64], ...]
     """By worker, those of its chunks, in its order."""
-    groups: tuple[tuple[Group, ...], ...]
+    groups: tuple[tuple[SiblingGroup, ...], ...]
     """By worker, how its children share what it hands on; members are numbered from 0, as its children are."""
 
     def children(self, parent: int) -> range:
         return _children(parent, self.assignment.workers, self.fanout)
-
-    def tolerated(self, parent: int) -> int:
-        """Without how many of its children, whichever, a parent gets its sum (0 for a leaf)."""
-        return max(0, min(self.s, len(self.children(parent)) - 1))
-
-    def local(self, worker: int, gradients: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """What a worker computes: its chunks' gradients, shape (size,) each, in its order, times its coefficients.
-
-        Raises:
-            ConfigError: the worker has no chunks, as the root.
-        """
-        if not gradients:
-            raise ConfigError(f"worker {worker} computes nothing: it has no chunks")
-        return encode(gradients, self.coefficients[worker][:, None])
-
-    def collect(self, parent: int, messages: Mapping[int, NDArray[Any]]) -> NDArray[Any]:
-        """What a parent takes of its children's messages: the sum of all that it handed on; at the root, the gradient.
-
-        Args:
-            messages: by child, shape (size,) each.
-
-        Raises:
-            Undecodable: too few of its children, or it has none.
-        """
-        children = self.children(parent)
-        total: NDArray[Any] | None = None
-        for group in self.groups[parent]:
-            members = [children[member] for member in group.members]
-            usable = tuple(member in messages for member in members)
-            if not group.enough(usable):
-                missed = (1 - group.decoding(usable) @ group.matrix) ** 2
-                chunks = np.array(group.widths, float) * float(self.load) * self.assignment.chunks
-                need = f"{len(members) - group.spare} of its children {members}, and has {sum(usable)}"
-                raise Undecodable(f"worker {parent} needs {need}", float(missed @ chunks))
-            for member, weight in zip(members, group.decoding(usable), strict=True):
-                if weight:
-                    part = messages[member] * messages[member].dtype.type(weight)
-                    total = part if total is None else np.add(total, part, out=total)
-        if total is None:
-            raise Undecodable(f"worker {parent} has no children", 0.0)
-        return total
-
-    def message(self, worker: int, local: NDArray[Any], messages: Mapping[int, NDArray[Any]]) -> NDArray[Any]:
-        """What a worker sends to its parent: what it has computed, and what its children have.
-
-        Raises:
-            Undecodable: messages of too few of its children.
-        """
-        return local + self.collect(worker, messages) if self.groups[worker] else local
 
 
 def allocate(workers: int, fanout: int, s: int, *, chunks: int | None = None, share: Share = share_out) -> Allocation:
@@ -125,7 +69,7 @@ def allocate(workers: int, fanout: int, s: int, *, chunks: int | None = None, sh
         raise ConfigError(f"coded-reduce on {workers} peers: the root computes nothing, so it takes at least 2")
     if not 0 <= s < fanout:
         raise ConfigError(f"coded-reduce:s={s} on a tree of fan-out {fanout}: s must be below the fan-out, from 0 on")
-    groups: list[tuple[Group, ...]] = [()] * workers
+    groups: list[tuple[SiblingGroup, ...]] = [()] * workers
     capacities = [Fraction(0)] * workers  # what a subtree can take, in units of one worker's share
     for node in reversed(range(workers)):
         below = tuple(capacities[child] for child in _children(node, workers, fanout))
@@ -151,7 +95,7 @@ class _Tree:
     workers: int
     fanout: int
     s: int
-    groups: tuple[tuple[Group, ...], ...]
+    groups: tuple[tuple[SiblingGroup, ...], ...]
     capacities: tuple[Fraction, ...]
 
     @property

@@ -2,6 +2,13 @@
 
 aiomqtt opens its socket in a thread that can't be interrupted, and leaves it open when the broker doesn't
 answer; such a connection could come up after its owner is gone. So the socket is opened here, and lent.
+
+What is used of aiomqtt and paho that is not public, for want of a public way:
+
+    aiomqtt.Client._client              the paho client: hooks for sockets are set on it, and aiomqtt shows it nowhere
+    aiomqtt.Client._connected           what it waits for when it connects: it does not see that the broker hangs up
+    paho.Client._create_socket_connection   paho always opens the socket itself, and blocks
+    paho.Client._loop_rc_handle         a connection given up as lost; `disconnect` would try to take leave first
 """
 
 from __future__ import annotations
@@ -87,7 +94,7 @@ async def connection(
         queue_type=Inbox,
         logger=_QUIET,
     )
-    client._client._create_socket_connection = lend  # type: ignore[method-assign]  # it offers no other way
+    client._client._create_socket_connection = lend  # type: ignore[method-assign]
     _watch_socket(client)
     try:
         try:
@@ -138,7 +145,8 @@ def _watch_socket(client: aiomqtt.Client) -> None:
         if sock.fileno() >= 0:
             attempt(register, sock.fileno(), *callback)
 
-    opened = client._on_socket_open
+    opened = paho.on_socket_open
+    assert opened is not None  # aiomqtt has set it
 
     def on_open(_client: Any, userdata: Any, sock: Any) -> None:
         opened(_client, userdata, sock)

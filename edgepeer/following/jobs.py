@@ -46,7 +46,7 @@ def make_job(settings: JobSettings, *, wait_for: int, fleet: OwnFleet | None = N
         ConfigError: the model's file can't be read, a field is not what a job allows, no trainer knows the model
             or the data set, or our own fleet can't do it or can't read the data.
     """
-    from edgepeer.training.job import new_job
+    from edgepeer.training.job import DESCENT, SPLIT_DESCENT, new_job
     from edgepeer.training.optimizers import parse_optimizer
     from edgepeer.training.schedules import parse_schedule
 
@@ -59,7 +59,7 @@ def make_job(settings: JobSettings, *, wait_for: int, fleet: OwnFleet | None = N
             raise ConfigError(f"model_config = {settings.model_config}: can't read it: {reason}") from None
     _check_model(settings)
     code = _code(settings, wait_for, fleet)
-    optimizer, rate = ("sgd", 0.1) if settings.split else ("adam", 0.005)
+    optimizer, rate = SPLIT_DESCENT if settings.split else DESCENT
     job = new_job(
         model=settings.model,
         model_config=config,
@@ -105,19 +105,19 @@ def nodes_of(settings: JobSettings) -> int:
 
 def _code(settings: JobSettings, peers: int, fleet: OwnFleet | None) -> str:
     """The code's name in full."""
-    from edgepeer.training.code_choice import choose_code
+    from edgepeer.training.code_choice import choose_scheme
 
     protocol = "ft-tree" if fleet is None else fleet.protocol
     wait = "exact" if settings.split else settings.wait  # of split jobs, `check_split` says what they may wait for
-    spec = choose_code(settings.code, wait, dataset=settings.dataset, protocol=protocol)
-    if spec is None:
+    scheme = choose_scheme(settings.code, wait, dataset=settings.dataset, protocol=protocol)
+    if scheme is None:
         return "none"
     try:
-        spec.build(peers, MAX_FANOUT if fleet is None else fleet.fanout)
+        scheme.build(peers, MAX_FANOUT if fleet is None else fleet.fanout)
     except ConfigError as error:
         where = f"with {peers} peers" + (" (say how many there will be: --peers)" if fleet is None else "")
         raise ConfigError(f"code = {settings.code}: can't be had {where}: {error}") from None
-    return str(spec)
+    return str(scheme.spec)
 
 
 def _check_split(settings: JobSettings, job: Job, fleet: OwnFleet | None) -> None:

@@ -10,9 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from edgepeer.coding.scheme import parse_scheme
 from edgepeer.errors import EdgepeerError, JobError, WireError
 from edgepeer.following.parts import parts_from_files, parts_from_fleet
 from edgepeer.following.result import JobResult
+from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.settings import JobSettings
 from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
@@ -90,24 +92,37 @@ async def state_from_fleet(broker: str, fabric: str, result: JobResult, *, timeo
     job = result.job
     if job.split:
         return await parts_from_fleet(broker, fabric, result, timeout=timeout)
-    found: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-
-    def take(run: str, number: int, state: memoryview) -> None:
-        if run == job.id and number == result.rounds and not found.done():
-            found.set_result(state)
-
+    wanted = _Wanted(job.id, result.rounds)
     async with Peer(broker, fabric, peer_id=f"saver-{secrets.token_hex(6)}", aside=True) as peer:
-        peer.on_state = take
-        peer.use_code(None if job.code == "none" else job.code, job.wait)
+        peer.attach(wanted)
+        peer.use_scheme(parse_scheme(job.code, job.wait))
         async with _wanting(peer, job):
             received = 0
             while True:
-                done, _ = await asyncio.wait([found], timeout=timeout)
+                done, _ = await asyncio.wait([wanted.state], timeout=timeout)
                 if done:
-                    return unpack_run_state(found.result())[1]
+                    return unpack_run_state(wanted.state.result())[1]
                 if peer.traffic.bytes_received - received < _SIGN_OF_LIFE_BYTES:
                     raise JobError(f"no peer has handed over the model within {timeout:g} s")
                 received = peer.traffic.bytes_received
+
+
+class _Wanted:
+    """Takes the state of a run after a round (peer.keeper.StateKeeper), and has none to give."""
+
+    def __init__(self, run: str, number: int) -> None:
+        self._what = run, number
+        self.state: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+
+    def state_came(self, run: str, number: int, state: memoryview) -> None:
+        if (run, number) == self._what and not self.state.done():
+            self.state.set_result(state)
+
+    def state_wanted(self, peer: PeerId, run: str, number: int) -> None:
+        pass
+
+    def part_wanted(self, peer: PeerId, name: str) -> None:
+        pass
 
 
 @contextlib.asynccontextmanager

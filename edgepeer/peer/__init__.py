@@ -10,7 +10,11 @@ tasks.py        a TaskGroup that raises plain exceptions
 reach.py        who can connect, and what to warn of
 watching.py     what changes around a peer, told as it happens
 outcome.py      what an allreduce gives back; flattening and restoring what goes in
-code_in_use.py  the code that rounds run by
+calls.py        the rounds that a program takes part in, one call each
+coded_call.py   a coded one
+control.py      what the machine says over MQTT, and what it hears
+machines.py     what rounds run by
+keeper.py       who keeps the state of a run
 api.py          Peer, the public face
 rounds.py       the rounds of an application, each a call that waits for its outcome
 coded_work.py   one of them, where they are coded
@@ -27,8 +31,13 @@ job_run.py      a data-parallel job
 split_run.py    a split job
 split_rounds.py the rounds of a split program
 split_training.py  edgepeer.train_split
+job_board.py    which job counts
+worker.py       the thread that computes
+computing.py    what a device computes for a job
+pacing.py       how slow it is to be, to emulate slower ones
+checkpoints.py  what stays of a run on this device
+round_log.py    the rounds of this device, in a file
 reporting.py    round records on their way to whoever follows a job
-round_log.py    the same in a file of the device's own
-metrics.py      what a device counts and measures
-page_server.py  where that can be fetched
+watching.py     views and links as they change, told as it happens
+metrics.py, page_server.py: numbers for Prometheus
 """

@@ -12,15 +12,16 @@ import asyncio
 import functools
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from edgepeer.coding.speed import Speed, parse_speed
+from edgepeer.coding.speed import parse_speed
 from edgepeer.errors import JobError, WireError
 from edgepeer.fabric import events as seen
 from edgepeer.peer.api import Peer
 from edgepeer.peer.checkpoints import Checkpoints
-from edgepeer.peer.job_board import Answer, JobBoard
+from edgepeer.peer.job_board import JobBoard, Verdict
 from edgepeer.peer.job_run import JobRun
+from edgepeer.peer.machines import FtTree, MachineFactory
 from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.round_log import RoundLog
@@ -37,70 +38,80 @@ if TYPE_CHECKING:
 __all__ = ["run_agent"]
 
 _log = logging.getLogger(__name__)
+_FT_TREE: Final = FtTree()
 
 
-async def run_agent(settings: PeerSettings, *, stop: asyncio.Event, asked: asyncio.Event | None = None) -> None:
+async def run_agent(
+    settings: PeerSettings,
+    *,
+    machine: MachineFactory = _FT_TREE,
+    stop: asyncio.Event,
+    asked: asyncio.Event | None = None,
+) -> None:
     """Run one peer until `stop` is set, then leave. Whenever `asked` is set, it logs how it stands.
+
+    Args:
+        machine: what rounds run by.
 
     Raises:
         ConfigError: a setting can't be used on this device.
         FabricError: the broker can't be reached, or refuses us.
     """
-    speed = parse_speed(settings.device_speed)
-    planned_errors(settings)
-    peer = Peer(
-        settings.broker,
-        settings.fabric,
-        peer_id=settings.peer_id,
-        state_dir=settings.state_dir,
-        listen=settings.listen,
-        advertise=settings.advertise,
-        fanout=settings.fanout,
-        quorum=settings.quorum,
-        aside=True,
-        protocol=settings.protocol,
-        static_timeout=settings.static_timeout,
-    )
-    checkpoints = Checkpoints(settings.state_dir, every=settings.checkpoint_every, keep=settings.checkpoint_keep)
-    # One thread computes, and writes what is to stay; the loop's thread only moves frames.
-    with RoundLog(settings.round_log) as round_log:
-        async with Worker() as worker, Metrics(settings.metrics_port) as metrics:
-            unfinished = await asyncio.get_running_loop().run_in_executor(worker, checkpoints.unfinished)
-            device = Device(
-                peer=peer,
-                settings=settings,
-                worker=worker,
-                round_log=round_log,
-                checkpoints=checkpoints,
-                metrics=metrics,
-            )
-            agent = _Agent(device, unfinished, speed)
-            async with peer:
-                _log.info("peer %s listens on %s, fabric %s", peer.id, peer.address, settings.fabric)
-                metrics.watch(peer, checkpoints)
-                if metrics.url:
-                    _log.info("metrics at %s", metrics.url)
-                await agent.run(stop, asked or asyncio.Event())
+    await _Agent(settings, machine).live(stop, asked or asyncio.Event())
 
 
 class _Agent:
     """Starts and ends job runs as the fabric's job changes."""
 
-    def __init__(self, device: Device, unfinished: Job | None, speed: Speed) -> None:
-        self._device = device
-        peer, checkpoints = device.peer, device.checkpoints
-        self._peer = peer
-        self._settings = device.settings
-        self._worker = device.worker
-        self._checkpoints = checkpoints
-        self._unfinished = unfinished
-        self._speed = speed
-        self._jobs = JobBoard(lambda job: checkpoints.ending(job) == "withdrawn")
+    def __init__(self, settings: PeerSettings, machine: MachineFactory) -> None:
+        self._settings = settings
+        self._speed = parse_speed(settings.device_speed)
+        planned_errors(settings)
+        self._peer = Peer(
+            settings.broker,
+            settings.fabric,
+            peer_id=settings.peer_id,
+            state_dir=settings.state_dir,
+            listen=settings.listen,
+            advertise=settings.advertise,
+            fanout=settings.fanout,
+            quorum=settings.quorum,
+            machine=machine,
+            aside=True,
+            on_fabric_event=self._hear,
+        )
+        self._checkpoints = Checkpoints(
+            settings.state_dir, every=settings.checkpoint_every, keep=settings.checkpoint_keep
+        )
+        self._unfinished: Job | None = None
+        """What this device was at when it stopped."""
+        self._jobs = JobBoard(lambda job: self._checkpoints.ending(job) == "withdrawn")
         self._run_told = ""
         self._met = False
         """Whether it is known what the fabric is at."""
         self._changed = asyncio.Event()
-        peer.on_fabric_event = self._hear
+
+    async def live(self, stop: asyncio.Event, asked: asyncio.Event) -> None:
+        """Be in the fabric until `stop` is set."""
+        settings, peer, checkpoints = self._settings, self._peer, self._checkpoints
+        # One thread computes, and writes what is to stay; the loop's thread only moves frames.
+        with RoundLog(settings.round_log) as round_log:
+            async with Worker() as worker, Metrics(settings.metrics_port) as metrics:
+                self._unfinished = await asyncio.get_running_loop().run_in_executor(worker, checkpoints.unfinished)
+                device = Device(
+                    peer=peer,
+                    settings=settings,
+                    worker=worker,
+                    round_log=round_log,
+                    checkpoints=checkpoints,
+                    metrics=metrics,
+                )
+                async with peer:
+                    _log.info("peer %s listens on %s, fabric %s", peer.id, peer.address, settings.fabric)
+                    metrics.watch(peer, checkpoints)
+                    if metrics.url:
+                        _log.info("metrics at %s", metrics.url)
+                    await self._run(device, stop, asked)
 
     def _hear(self, event: seen.FabricEvent) -> None:
         match event:
@@ -144,7 +155,7 @@ class _Agent:
 
     def _restore(self) -> None:
         """Something that can't be read stands where the fabric's job was: those who join now would not know it."""
-        if self._leads and self._jobs.spoiled() is Answer.CORRECT:
+        if self._leads and self._jobs.spoiled() is Verdict.CORRECT:
             self._announce(self._jobs.current)
 
     @property
@@ -173,22 +184,22 @@ class _Agent:
             return
         self._peer.fabric.forget(self._peer.fabric.topics.job)  # whatever we had announced has its answer
         match self._jobs.see(job):
-            case Answer.TAKEN:
+            case Verdict.TAKEN:
                 self._changed.set()
-            case Answer.CORRECT:
+            case Verdict.CORRECT:
                 assert job is not None
                 _log.info("job %s is over: somebody, or a broker, had not heard", job.id)
                 self._announce(self._jobs.current)
-            case Answer.IGNORED:
+            case Verdict.IGNORED:
                 assert job is not None
                 _log.warning("job %s, which is over, is announced again and again: ignored", job.id)
 
-    async def run(self, stop: asyncio.Event, asked: asyncio.Event) -> None:
+    async def _run(self, device: Device, stop: asyncio.Event, asked: asyncio.Event) -> None:
         """Take part in jobs until `stop` is set, and log how the peer stands when `asked` is."""
         fabric = self._peer.fabric
         async with asyncio.TaskGroup() as tasks:
             aside = [tasks.create_task(Watch(self._peer).run()), tasks.create_task(self._tell(asked))]
-            await self._work(stop)
+            await self._work(device, stop)
             for task in aside:
                 task.cancel()
         fabric.publish_retained(fabric.topics.links(self._peer.id), None)
@@ -200,28 +211,28 @@ class _Agent:
             standing = self._peer.diagnosis()
             _log.warning("asked how it stands: %s", json.dumps(standing), extra={"fields": {"standing": standing}})
 
-    async def _work(self, stop: asyncio.Event) -> None:
+    async def _work(self, device: Device, stop: asyncio.Event) -> None:
         while not stop.is_set():
             self._changed.clear()
             job = self._jobs.current
             async with asyncio.TaskGroup() as tasks:
                 waits = [tasks.create_task(stop.wait()), tasks.create_task(self._changed.wait())]
-                run = tasks.create_task(self._take_part(job)) if job is not None else None
+                run = tasks.create_task(self._take_part(device, job)) if job is not None else None
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 for task in [*waits, *([run] if run is not None else [])]:
                     task.cancel()
             if job is not None and self._changed.is_set():
                 self._peer.come_back()  # wherever that job had left it
                 mark = functools.partial(self._checkpoints.mark_over, job.id, "withdrawn")
-                marked = asyncio.get_running_loop().run_in_executor(self._worker, mark)
+                marked = asyncio.get_running_loop().run_in_executor(device.worker, mark)
                 stopping = asyncio.create_task(stop.wait())  # the job's code may be stuck in the worker
                 either: list[asyncio.Future[Any]] = [marked, stopping]
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 stopping.cancel()
 
-    async def _take_part(self, job: Job) -> None:
+    async def _take_part(self, device: Device, job: Job) -> None:
         pacing = Pacing(self._speed, self._peer.id, self._settings.state_dir)
-        run = (SplitRun if job.split else JobRun)(self._device, job, pacing)
+        run = (SplitRun if job.split else JobRun)(device, job, pacing)
         try:
             await run.run()
         except JobError as error:

@@ -7,28 +7,28 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 import msgspec
 
-from edgepeer.baselines import STATIC_TIMEOUT_S, make_machine
-from edgepeer.errors import ConfigError, LeftFabric, NotReady
+from edgepeer.coding.scheme import CodingScheme, parse_scheme
+from edgepeer.errors import ConfigError, LeftFabric, NotReady, PeerError
 from edgepeer.fabric import events as seen
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.topics import Group, Topics
 from edgepeer.ids import Generation, PeerId, check_fabric, keep_generation, load_identity
 from edgepeer.peer.bell import Bell
-from edgepeer.peer.code_in_use import CodeInUse
-from edgepeer.peer.coded_work import Gradient, Pace
+from edgepeer.peer.calls import ROUND_TIMEOUT_S, Calls
+from edgepeer.peer.coded_call import Gradient, Pace
 from edgepeer.peer.control import ControlPlane
 from edgepeer.peer.driver import Driver
+from edgepeer.peer.keeper import StateKeeper
+from edgepeer.peer.machines import FtTree, MachineFactory
 from edgepeer.peer.outcome import FloatArray, Outcome
 from edgepeer.peer.reach import warn_of_reach
-from edgepeer.peer.rounds import ROUND_TIMEOUT_S, Rounds
 from edgepeer.peer.switchboard import Switchboard
 from edgepeer.peer.tasks import task_group
 from edgepeer.protocol import effects as fx
@@ -47,6 +47,7 @@ __all__ = ["ROUND_TIMEOUT_S", "Peer"]
 _log = logging.getLogger(__name__)
 
 _LEAVE_S: Final = 5.0
+_FT_TREE: Final = FtTree()
 
 
 class Peer:
@@ -55,18 +56,28 @@ class Peer:
     Args:
         broker: mqtt://[user:password@]host[:port]
         fabric: name of the fleet; peers of one fabric find each other.
+
+        Who this peer is:
         peer_id: a fixed id; default: the one kept in `state_dir`, or a random one.
         state_dir: where the identity is kept over restarts.
+
+        How others reach it:
         listen: host:port for other peers to connect to; the default is for this machine only.
         advertise: addresses to announce instead of those that `listen` is reached under.
-        fanout: children per peer in the tree, if this peer makes the fleet's first view.
-        quorum: how many peers it takes to go on without the others, if that is more than a majority. If this peer
-            makes the first view.
+
+        The fleet, if this peer makes its first view:
+        fanout: children per peer in the tree.
+        quorum: how many peers it takes to go on without the others, if that is more than a majority.
+
+        Rounds, the same at all peers:
+        code: how gradients are coded, for `allreduce_chunks`.
+        wait: when the root may close a coded round: exact, error<E or deadline:SECONDS.
+        machine: what rounds run by; the default is the fault-tolerant tree, for others see edgepeer.baselines.
         limits: when to give up on what.
+
+        Programs that do more than allreduce:
         aside: listen only, until `come_back`: the others do not know of this peer.
-        protocol: what rounds run by, see edgepeer.baselines; `static_timeout`, in seconds, is ft-tree-static's.
-        code: how gradients are coded, for `allreduce_chunks`; `wait`: when the root may close a round: exact, error<E
-            or deadline:SECONDS. The same at all peers.
+        on_fabric_event: also told what the fabric client tells.
 
     Raises (on entering):
         ConfigError: an argument is wrong, or `listen` can't be used.
@@ -84,12 +95,12 @@ class Peer:
         advertise: Sequence[str] = (),
         fanout: int = 2,
         quorum: int = 0,
-        limits: Limits | None = None,
-        aside: bool = False,
-        protocol: ProtocolName = "ft-tree",
-        static_timeout: float = STATIC_TIMEOUT_S,
         code: str = "none",
         wait: str = "exact",
+        machine: MachineFactory = _FT_TREE,
+        limits: Limits | None = None,
+        aside: bool = False,
+        on_fabric_event: Callable[[seen.FabricEvent], None] | None = None,
     ) -> None:
         if not 1 <= fanout <= MAX_FANOUT:
             raise ConfigError(f"fanout = {fanout}: must be from 1 to {MAX_FANOUT}")
@@ -103,31 +114,22 @@ class Peer:
         for address in advertise:
             parse_address(address)
         self._advertise = tuple(advertise)
+        self._first_view = fanout, quorum
+        self._machine = machine
         self._limits = limits or Limits()
         self._aside = aside
-        self._protocol = protocol
-        self._code = CodeInUse(code, wait) if code != "none" else None
-        if self._code is not None and protocol != "ft-tree":
-            raise ConfigError(f"code = {code!r}: only rounds of ft-tree can be coded, not of {protocol}")
-        self._machine = partial(
-            make_machine, protocol, fanout=fanout, quorum=quorum, limits=limits, static_timeout_s=static_timeout
-        )
+        self._on_fabric_event = on_fabric_event
+        self._scheme = parse_scheme(code, wait)
+        if self._scheme is not None and machine.protocol != "ft-tree":
+            raise ConfigError(f"code = {code!r}: only rounds of ft-tree can be coded, not of {machine.protocol}")
         self._view: View | None = None
         self.bell = Bell()
         """Rings whenever the view or anything else of this peer has changed."""
-        self._rounds = Rounds(self.bell)
+        self._calls = Calls(self.bell)
         self._left: asyncio.Event = asyncio.Event()
         self._closed = False
         self._stack = contextlib.AsyncExitStack()
-        self.on_fabric_event: Callable[[seen.FabricEvent], None] | None = None
-        """Also told what the fabric client tells: for programs that do more than allreduce."""
-        self.on_state_wanted: Callable[[PeerId, str, int], None] | None = None
-        """A neighbour needs (peer, run, round): answer with `give_state`."""
-        self.on_state: Callable[[str, int, memoryview], None] | None = None
-        """A state has come (run, round, state): load it and call `adopt`."""
-
-        self.on_part_wanted: Callable[[PeerId, str], None] | None = None
-        """Somebody who need not be in the fleet asks this peer for something of that name: see `give_part`."""
+        self._keeper: StateKeeper | None = None
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -147,19 +149,21 @@ class Peer:
         tasks = await self._stack.enter_async_context(task_group())
         # From here on, in reverse order of what must happen at the end.
         me = Member(id=self.id, incarnation=identity.incarnation)
-        node = self._machine(me, known=identity.known, now=time.monotonic())
+        fanout, quorum = self._first_view
+        node = self._machine(
+            me, fanout=fanout, quorum=quorum, limits=self._limits, known=identity.known, now=time.monotonic()
+        )
         self._driver = Driver(node, self)
-        self._rounds.run_on(self._driver)
-        hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation, protocol=self._protocol)
+        self._calls.run_on(self._driver)
+        hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation, protocol=self.protocol)
         switchboard = Switchboard(
             transport, hello, self._driver, tasks, max_links=self._limits.max_links, known=self._knows
         )
         self._driver.switchboard = switchboard
-        if self._code is not None:
-            self._rounds.use(self._code)
+        self._calls.use(self._scheme)
         self._stack.callback(switchboard.close, "leaving")
         self._stack.callback(self._driver.stop)
-        self._stack.callback(self._rounds.fail, LeftFabric("this peer has left the fabric"))
+        self._stack.callback(self._calls.fail, LeftFabric("this peer has left the fabric"))
         listener = await switchboard.listen(self._listen)
         self._stack.push_async_callback(listener.close)
         self.address = listener.address
@@ -168,7 +172,7 @@ class Peer:
             self._broker,
             self._fabric_name,
             self.id,
-            on_event=self._on_fabric_event,
+            on_event=self._hear,
             will_topic=Topics(self._fabric_name).presence(self.id),
             interests=Group.PEERS | Group.VIEW | Group.JOB | Group.RELAY,
         )
@@ -191,7 +195,7 @@ class Peer:
             await self._driver.failure
 
     async def _leave(self) -> None:
-        self._closed = self._rounds.closed = True
+        self._closed = self._calls.closed = True
         self.bell.ring()
         self._driver.dispatch(ev.LeaveWanted())
         if self._driver.failure.done():
@@ -206,6 +210,11 @@ class Peer:
         await self._stack.__aexit__(kind, error, trace)
 
     # -- the fleet ---------------------------------------------------------------------------------------
+
+    @property
+    def protocol(self) -> ProtocolName:
+        """What rounds run by."""
+        return self._machine.protocol
 
     @property
     def view(self) -> View | None:
@@ -270,7 +279,7 @@ class Peer:
                 cancelled.
             TypeError, ValueError: an argument is not as said above.
         """
-        return await self._rounds.allreduce(value, weight, timeout)
+        return await self._calls.allreduce(value, weight, timeout)
 
     async def allreduce_chunks(
         self, gradient: Gradient, *, timeout: float = ROUND_TIMEOUT_S, pace: Pace | None = None
@@ -290,17 +299,28 @@ class Peer:
         Raises:
             As `allreduce`; ContributionMismatch: peers use different codes. What `gradient` raises.
         """
-        return await self._rounds.allreduce_chunks(gradient, timeout, pace)
+        return await self._calls.allreduce_chunks(gradient, timeout, pace)
 
-    def use_code(self, code: str | None, wait: str = "exact") -> None:
-        """Rounds are coded from the next view on; None: no more. The same at all peers.
-
-        Raises:
-            ConfigError: there is no such code or policy.
-        """
-        self._rounds.use(CodeInUse(code, wait) if code is not None and code != "none" else None)
+    def use_scheme(self, scheme: CodingScheme | None) -> None:
+        """Rounds are coded so from the next view on; None: no more. The same at all peers."""
+        self._calls.use(scheme)
 
     # -- state of a run --------------------------------------------------------------------------------------
+
+    def attach(self, keeper: StateKeeper) -> None:
+        """Ask this one about the state of runs from now on.
+
+        Raises:
+            PeerError: another one is asked: a peer takes part in one run at a time.
+        """
+        if self._keeper is not None and self._keeper is not keeper:
+            raise PeerError("this peer takes part in a run already, whose state another keeps: one at a time")
+        self._keeper = keeper
+
+    def detach(self, keeper: StateKeeper) -> None:
+        """Ask this one no more, if it was asked."""
+        if self._keeper is keeper:
+            self._keeper = None
 
     def want_run(self, run: str | None, peers: int = 1, have: int = 0, of: Generation | None = None) -> None:
         """Ask for a run: the coordinator starts it once `peers` peers are in.
@@ -320,12 +340,12 @@ class Peer:
         self._driver.dispatch(ev.JoinWanted())
 
     def give_state(self, peer: PeerId, run: str, number: int, state: bytes) -> None:
-        """Answer `on_state_wanted`: the state after round `number`."""
+        """Answer `StateKeeper.state_wanted`: the state after round `number`."""
         self._driver.dispatch(ev.StateReady(peer, run, number, state))
 
     def adopt(self, run: str, number: int) -> None:
         """Say that the state after round `number` is in use here."""
-        self._rounds.adopted(number)
+        self._calls.adopted(number)
         self._driver.dispatch(ev.Adopted(run, number))
 
     def lose_state(self) -> None:
@@ -333,7 +353,7 @@ class Peer:
         self._driver.dispatch(ev.StateLost())
 
     def give_part(self, peer: PeerId, name: str, number: int, part: bytes) -> None:
-        """Answer `on_part_wanted`, on the connection that it was asked on."""
+        """Answer `StateKeeper.part_wanted`, on the connection that it was asked on."""
         view, step = memoryview(part), self._limits.state_segment_bytes
         for start in range(0, len(view), step):
             frame = State(run=name, round=number, offset=start, total=len(view))
@@ -352,7 +372,7 @@ class Peer:
     @property
     def missed(self) -> int:
         """How many coded rounds are over whose outcomes the next calls of `allreduce_chunks` return at once."""
-        return self._rounds.missed
+        return self._calls.missed
 
     @property
     def committed(self) -> int:
@@ -376,7 +396,7 @@ class Peer:
         if self._view is None or self._view.generation != view.generation:
             self._keep_generation(view.generation)
         self._view = view
-        self._rounds.installed(view)
+        self._calls.installed(view)
         self.bell.ring()
 
     def _keep_generation(self, generation: Generation) -> None:
@@ -387,7 +407,7 @@ class Peer:
 
     def removed(self, effect: fx.Removed) -> None:
         self._view = None
-        self._rounds.removed(effect)
+        self._calls.removed(effect)
         self.bell.ring()
         if effect.wanted:
             self._left.set()
@@ -395,34 +415,34 @@ class Peer:
             _log.warning("out of the view: %s; joining again", effect.reason)
 
     def round_committed(self, effect: fx.RoundCommitted) -> None:
-        self._rounds.committed(effect)
+        self._calls.committed(effect)
 
     def encode_wanted(self, effect: fx.EncodeWanted) -> None:
-        self._rounds.encode_wanted(effect)
+        self._calls.encode_wanted(effect)
 
     def round_aborted(self, effect: fx.RoundAborted) -> None:
-        self._rounds.aborted(effect)
+        self._calls.aborted(effect)
 
     def provide_state(self, effect: fx.ProvideState) -> None:
-        if self.on_state_wanted is not None:
-            asyncio.get_running_loop().call_soon(self.on_state_wanted, effect.peer, effect.run, effect.round)
+        if self._keeper is not None:
+            asyncio.get_running_loop().call_soon(self._keeper.state_wanted, effect.peer, effect.run, effect.round)
 
     def state_received(self, effect: fx.StateReceived) -> None:
-        if self.on_state is not None:
-            asyncio.get_running_loop().call_soon(self.on_state, effect.run, effect.round, effect.state)
+        if self._keeper is not None:
+            asyncio.get_running_loop().call_soon(self._keeper.state_came, effect.run, effect.round, effect.state)
 
     def part_wanted(self, peer: PeerId, name: str) -> None:
-        if self.on_part_wanted is not None:
-            asyncio.get_running_loop().call_soon(self.on_part_wanted, peer, name)
+        if self._keeper is not None:
+            asyncio.get_running_loop().call_soon(self._keeper.part_wanted, peer, name)
 
     def behind(self, effect: fx.Behind) -> None:
-        self._rounds.behind(effect)
+        self._calls.behind(effect)
 
     # -- what MQTT says ------------------------------------------------------------------------------------
 
-    def _on_fabric_event(self, event: seen.FabricEvent) -> None:
+    def _hear(self, event: seen.FabricEvent) -> None:
         self.control.hear(event)
         if isinstance(event, seen.Disconnected) and not self._closed:
             _log.warning("broker is away (%s); rounds go on, joining waits", event.reason)
-        if self.on_fabric_event is not None:
-            self.on_fabric_event(event)
+        if self._on_fabric_event is not None:
+            self._on_fabric_event(event)

@@ -15,7 +15,7 @@ class Bell:
         self._waiters: set[asyncio.Future[None]] = set()
 
     def ring(self) -> None:
-        """Something has changed."""
+        """Something has changed: wake all who wait."""
         self.count += 1
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:

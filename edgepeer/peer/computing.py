@@ -12,10 +12,10 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from edgepeer.coding.code import Code
+from edgepeer.coding.scheme import CodingScheme
 from edgepeer.errors import NotReady
 from edgepeer.peer.api import Peer
-from edgepeer.peer.coded_work import Gradient
+from edgepeer.peer.coded_call import Gradient
 from edgepeer.peer.pacing import Pacing
 from edgepeer.topology.view import View
 from edgepeer.training.batches import Batches
@@ -30,7 +30,7 @@ class Computing:
 
     Args:
         size: of the model, in parameters.
-        build: the job's code for (workers, fan-out of the tree); None where rounds are not coded.
+        scheme: how rounds are coded; None: they are not.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Computing:
         size: int,
         worker: Executor,
         pacing: Pacing,
-        build: Callable[[int, int], Code] | None = None,
+        scheme: CodingScheme | None = None,
     ) -> None:
         self._peer = peer
         self._job = job
@@ -49,7 +49,7 @@ class Computing:
         self._size = size
         self._worker = worker
         self._pacing = pacing
-        self._build = build
+        self._scheme = scheme
         self._vector = np.zeros(size + 1, dtype=np.float32)
         self.samples = 0
         """How many samples went through the model so far."""
@@ -65,9 +65,9 @@ class Computing:
 
     def chunks_in(self, view: View) -> int:
         """In how many chunks the data are; 0 where rounds are not coded."""
-        if self._build is None or not view.slots:
+        if self._scheme is None or not view.slots:
             return 0
-        return self._build(len(view.slots), view.fanout).chunks
+        return self._scheme.build(len(view.slots), view.fanout).chunks
 
     def chunks(self, number: int) -> Gradient:
         """The gradients of a round's chunks."""
@@ -75,9 +75,9 @@ class Computing:
 
         async def gradient(chunk: int, chunks: int) -> tuple[Float32Vector, float]:
             view = self._peer.view
-            if view is None or not view.slots or self._build is None:
+            if view is None or not view.slots or self._scheme is None:
                 raise NotReady("this peer is in no view of coded rounds any more")
-            code = self._build(len(view.slots), view.fanout)
+            code = self._scheme.build(len(view.slots), view.fanout)
             mine = {part for slot in view.owned.get(self._peer.id, ()) for part in code.assignment.orders[slot]}
             # However many chunks there are: as many samples in a round as without a code.
             share = len(view.slots) / chunks

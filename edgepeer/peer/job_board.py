@@ -21,14 +21,14 @@ from typing import Final
 
 from edgepeer.training.job import Job
 
-__all__ = ["Answer", "JobBoard"]
+__all__ = ["JobBoard", "Verdict"]
 
 CORRECTIONS: Final = 3
 """Two who disagree must come to an end."""
 _REMEMBERED: Final = 64
 
 
-class Answer(enum.Enum):
+class Verdict(enum.Enum):
     """What to do about a job that was announced."""
 
     SAME = enum.auto()
@@ -61,29 +61,29 @@ class JobBoard:
         """What comes from now on is said now."""
         self._catching_up = False
 
-    def see(self, job: Job | None) -> Answer:
+    def see(self, job: Job | None) -> Verdict:
         """The fabric's job, as the broker has it."""
         self.told = True
         current = self.current
         if job is not None and current is not None and job.id == current.id:
-            return Answer.SAME
+            return Verdict.SAME
         if job is not None and (job.id in self._over or self._is_over(job.id) or self._is_stale(job)):
             self._corrected[job.id] += 1
-            return Answer.CORRECT if self._corrected[job.id] <= CORRECTIONS else Answer.IGNORED
+            return Verdict.CORRECT if self._corrected[job.id] <= CORRECTIONS else Verdict.IGNORED
         if current is not None:
             self._over[current.id] = None
             if len(self._over) > _REMEMBERED:
                 del self._over[next(iter(self._over))]
         self.current = job
-        return Answer.SAME if job is current else Answer.TAKEN
+        return Verdict.SAME if job is current else Verdict.TAKEN
 
-    def spoiled(self) -> Answer:
+    def spoiled(self) -> Verdict:
         """What the broker has for the fabric's job can't be read."""
         if self.current is None:
-            return Answer.IGNORED
+            return Verdict.IGNORED
         key = f"{self.current.id}?"  # no job has such an id
         self._corrected[key] += 1
-        return Answer.CORRECT if self._corrected[key] <= CORRECTIONS else Answer.IGNORED
+        return Verdict.CORRECT if self._corrected[key] <= CORRECTIONS else Verdict.IGNORED
 
     def _is_stale(self, job: Job) -> bool:
         return self._catching_up and self.current is not None and 0 < job.created < self.current.created

@@ -12,14 +12,13 @@ import time
 import numpy as np
 
 from edgepeer.errors import ContributionMismatch, FellBehind, JobError, LeftFabric, NotReady, RoundTimeout
-from edgepeer.peer.code_in_use import CodeInUse
 from edgepeer.peer.computing import Computing
 from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.run import Device, Restored, Run
 from edgepeer.topology.view import View
 from edgepeer.training.batches import Batches
 from edgepeer.training.build import make_trainer
-from edgepeer.training.code_choice import choose_code
+from edgepeer.training.code_choice import choose_scheme
 from edgepeer.training.datasets import Dataset, load_dataset
 from edgepeer.training.job import Job
 from edgepeer.training.state import pack_run_state, parameter_digest, unpack_run_state
@@ -36,8 +35,6 @@ class JobRun(Run):
     def __init__(self, device: Device, job: Job, pacing: Pacing) -> None:
         super().__init__(device, job, pacing)
         self._trainer: Trainer | None = None
-        self._code: CodeInUse | None = None
-        """None: rounds are not coded."""
         self._test: Dataset | None = None
         """What is held out."""
         self._computing: Computing | None = None
@@ -47,8 +44,7 @@ class JobRun(Run):
     async def _prepare(self) -> None:
         job, settings = self._job, self._settings
         dataset = settings.dataset or job.dataset
-        if choose_code(job.code, job.wait, dataset=dataset, protocol=settings.protocol) is not None:
-            self._code, self._coded_by = CodeInUse(job.code, job.wait), job.code
+        self._scheme = choose_scheme(job.code, job.wait, dataset=dataset, protocol=self._peer.protocol)
 
         def load() -> Dataset:
             return load_dataset(dataset, data_dir=settings.data_dir)
@@ -63,16 +59,7 @@ class JobRun(Run):
 
         trainer, self._test, batches = await self._state.in_worker(build)
         self._trainer = trainer
-        build_code = self._code.build if self._code is not None else None
-        self._computing = Computing(
-            self._peer,
-            job,
-            batches,
-            trainer.size,
-            self._worker,
-            self._pacing,
-            build_code,
-        )
+        self._computing = Computing(self._peer, job, batches, trainer.size, self._worker, self._pacing, self._scheme)
 
     # -- the state of the run --------------------------------------------------------------------------------
 
@@ -116,7 +103,7 @@ class JobRun(Run):
             computing = self._computing
             assert computing is not None
             try:
-                if self._code is None:
+                if self._scheme is None:
                     vector, weight = await computing.batch(view, number)
                     if not self._state.is_due(number):
                         continue  # out of the view and in again meanwhile, with the others' state

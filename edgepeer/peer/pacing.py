@@ -52,7 +52,7 @@ def slow_down(state_dir: Path, factor: float) -> None:
 
 
 def read_slowed(state_dir: Path) -> Slowed:
-    """What came of it."""
+    """What the device has made of that: by how much it was slowed down, as it tells in its state directory."""
     try:
         return msgspec.json.decode((state_dir / _SLOWED).read_bytes(), type=Slowed)
     except FileNotFoundError:

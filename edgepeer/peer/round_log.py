@@ -79,7 +79,7 @@ class RoundLog:
     def add(
         self, record: RoundRecord, *, job: str, peer: str, coordinator: bool, made: tuple[SoftError, ...] = ()
     ) -> None:
-        """Write one line."""
+        """Write a round as one line of JSON."""
         if self._file is None:
             return
         fields = {name: getattr(record, name) for name in RoundRecord.__struct_fields__}

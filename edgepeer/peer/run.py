@@ -14,8 +14,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from edgepeer.coding.scheme import CodingScheme
 from edgepeer.errors import EdgepeerError, JobError, first_error
-from edgepeer.ids import Generation
+from edgepeer.ids import Generation, PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.peer.checkpoints import Checkpoints
 from edgepeer.peer.metrics import Metrics
@@ -75,11 +76,13 @@ class Run(ABC):
         self._worker = device.worker
         self._checkpoints = device.checkpoints
         self._pacing = pacing
-        self._coded_by: str | None = None
-        """The code of the rounds; None: they are not coded."""
+        self._scheme: CodingScheme | None = None
+        """How rounds are coded, if they are."""
         self._diverged = 0
         """The first round whose loss was not finite, the same at all peers; 0: there was none."""
-        self._state = RunState(device.peer, job.id, device.worker, pack=self._pack, load=self._load)
+        self._state = RunState(
+            device.peer, job.id, device.worker, pack=self._pack, load=self._load, part=self._give_part
+        )
         self._rounds = RoundReporter(device.peer, job, device.round_log, device.metrics)
 
     # -- what is the job's own -------------------------------------------------------------------------------
@@ -111,6 +114,9 @@ class Run(ABC):
     @abstractmethod
     def _report(self, state: str, *, error: str = "") -> None:
         """Tell where this device stands."""
+
+    def _give_part(self, peer: PeerId, name: str) -> None:  # noqa: B027  # most jobs have none
+        """Give a peer the part of the model that it asks for by name, if it is here."""
 
     # -- what all have ---------------------------------------------------------------------------------------
 
@@ -150,7 +156,7 @@ class Run(ABC):
         """The job is over, or withdrawn."""
         self._state.close()
         self._peer.want_run(None)
-        self._peer.use_code(None)
+        self._peer.use_scheme(None)
 
     def _failed(self, group: BaseExceptionGroup) -> JobError:
         error = first_error(group)
@@ -180,7 +186,7 @@ class Run(ABC):
     async def _ask_for_run(self, restored: Restored | None) -> None:
         """Ask the coordinator to let the run begin."""
         job = self._job
-        self._peer.use_code(self._coded_by, job.wait)
+        self._peer.use_scheme(self._scheme)
         if restored is None:
             self._peer.want_run(job.id, job.wait_for)
             return

@@ -32,10 +32,18 @@ class RunState:
         run: its name.
         pack: the state as bytes.
         load: puts a state to use; raises WireError if it is none of this run.
+        part: gives a peer what it asks for by name, if there are parts that whoever asks may have.
     """
 
     def __init__(
-        self, peer: Peer, run: str, worker: Executor, *, pack: Callable[[], bytes], load: Callable[[memoryview], None]
+        self,
+        peer: Peer,
+        run: str,
+        worker: Executor,
+        *,
+        pack: Callable[[], bytes],
+        load: Callable[[memoryview], None],
+        part: Callable[[PeerId, str], None] | None = None,
     ) -> None:
         self.applied = _NONE
         """The last round in the state; -1 before there is one that counts."""
@@ -44,6 +52,7 @@ class RunState:
         self._worker = worker
         self._pack = pack
         self._put_to_use = load
+        self._give_part = part
         self._incoming: tuple[int, memoryview] | None = None
         self._wanted: dict[PeerId, int] = {}
         self._packed: tuple[int, bytes] | None = None
@@ -51,22 +60,34 @@ class RunState:
         """The last round in a neighbour's state, from when the worker has put it to use until the peer knows."""
 
     def open(self) -> None:
-        """Hear of who needs the state, and of the one that was asked for."""
-        self._peer.on_state, self._peer.on_state_wanted = self._on_state, self._on_state_wanted
+        """Hear of who needs the state, and of the one that was asked for.
+
+        Raises:
+            PeerError: the peer takes part in another run.
+        """
+        self._peer.attach(self)
 
     def close(self) -> None:
         """The run is over for this peer."""
-        self._peer.on_state = self._peer.on_state_wanted = None
+        self._peer.detach(self)
 
-    def _on_state(self, run: str, number: int, state: memoryview) -> None:
+    # -- what the peer asks (keeper.StateKeeper) -------------------------------------------------------------
+
+    def state_came(self, run: str, number: int, state: memoryview) -> None:
         if run == self._run:
             self._incoming = number, state
             self._peer.bell.ring()
 
-    def _on_state_wanted(self, peer: PeerId, run: str, number: int) -> None:
+    def state_wanted(self, peer: PeerId, run: str, number: int) -> None:
         if run == self._run:
             self._wanted[peer] = number
             self._peer.bell.ring()
+
+    def part_wanted(self, peer: PeerId, name: str) -> None:
+        if self._give_part is not None:
+            self._give_part(peer, name)
+
+    # -- work ------------------------------------------------------------------------------------------------
 
     async def in_worker(self, call: Callable[[], _T]) -> _T:
         """Let the worker do it."""

@@ -13,12 +13,12 @@ from edgepeer.ids import PeerId
 from edgepeer.transport.base import Channel, Traffic
 from edgepeer.wire.frames import Frame, Hello
 
-__all__ = ["Lines", "Session", "SessionOwner"]
+__all__ = ["FrameListener", "Session", "SessionOwner"]
 
 HELLO_WITHIN_S: Final = 5.0
 
 
-class Lines(Protocol):
+class FrameListener(Protocol):
     """Who hears what other peers say."""
 
     def link_up(self, peer: PeerId, incarnation: int) -> None: ...
@@ -41,9 +41,9 @@ class Lines(Protocol):
 
 
 class SessionOwner(Protocol):
-    """Whoever holds the sessions."""
+    """Who holds the sessions, and decides which of two connections with one peer is in use."""
 
-    lines: Lines
+    lines: FrameListener
 
     refused: Complaints
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from edgepeer.errors import ContributionMismatch, FellBehind, JobError, LeftFabric, NotReady, OutOfStep, RoundTimeout
 from edgepeer.peer.api import Peer
-from edgepeer.peer.coded_work import Gradient
+from edgepeer.peer.coded_call import Gradient
 from edgepeer.peer.outcome import Outcome
 from edgepeer.peer.run_state import RunState
 from edgepeer.protocol.effects import Phases
@@ -43,7 +43,7 @@ _NO_TIME: Final = Phases()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Iteration:
-    """One that is over."""
+    """An iteration that is over: what came of it, and how long it took."""
 
     ended: Ended
     outcome: Outcome

@@ -29,11 +29,18 @@ from edgepeer.training.form import Form
 from edgepeer.training.job import Job
 from edgepeer.training.losses import form_of
 from edgepeer.training.sharding import Shard, shard_of
-from edgepeer.training.split.faults import Fault, Injected, Injector, SoftErrors, parse_flip, parse_soft_errors
+from edgepeer.training.split.faults import (
+    ErrorInjector,
+    Injected,
+    PlannedError,
+    SoftErrors,
+    parse_flip,
+    parse_soft_errors,
+)
 from edgepeer.training.split.part import Part, name_of_part, pack_part, unpack_part
 from edgepeer.training.split.phases import Work
 from edgepeer.training.split.program import Ended, Program
-from edgepeer.training.split_choice import choose_split, split_rounds_code
+from edgepeer.training.split_choice import choose_split, split_rounds_scheme
 from edgepeer.training.state import pack_run_state, unpack_run_state
 from edgepeer.training.trainer import Evaluation
 
@@ -61,12 +68,13 @@ class SplitRun(Run):
         self._evaluation: Evaluation | None = None
         self._logged = 0
         """How many soft errors are in the record of rounds."""
+        self._trained = False
+        """Whether the blocks here are those after the last round, and may be asked for."""
         self._told: dict[str, Any] = {}
         """What was reported last of how this peer stands."""
 
     def close(self) -> None:
         super().close()
-        self._peer.on_part_wanted = None
         self._metrics.split({})
 
     # -- before the first round ----------------------------------------------------------------------------
@@ -74,10 +82,10 @@ class SplitRun(Run):
     async def _prepare(self) -> None:
         job, settings, peer = self._job, self._settings, self._peer
         dataset = settings.dataset or job.dataset
-        if settings.protocol != "ft-tree":
-            raise ConfigError(f"split = {job.split}: rounds of protocol {settings.protocol} can't do it; use ft-tree")
+        if peer.protocol != "ft-tree":
+            raise ConfigError(f"split = {job.split}: rounds of protocol {peer.protocol} can't do it; use ft-tree")
         injector = _injector(settings, peer.id)
-        self._coded_by = split_rounds_code(job.wait)
+        self._scheme = split_rounds_scheme(job.wait)
 
         def build() -> Program:
             data = load_dataset(dataset, data_dir=settings.data_dir)
@@ -147,7 +155,7 @@ class SplitRun(Run):
             self._peer,
             program,
             self._state,
-            coded=self._coded_by is not None,
+            coded=self._scheme is not None,
             rest=self._rest,
             failed=self._rounds.failed,
             waits=self._waits,
@@ -209,10 +217,10 @@ class SplitRun(Run):
         node, iteration, blocks = program.saved
         return Part(node=node, iteration=iteration, form=self._form, blocks=blocks)
 
-    def _on_part_wanted(self, peer: PeerId, name: str) -> None:
+    def _give_part(self, peer: PeerId, name: str) -> None:
         """Somebody who is no part of the run puts the model together, now that it is trained."""
         part = self._part()
-        if name == name_of_part(self._job) and part is not None and self._require_program().done:
+        if self._trained and part is not None and name == name_of_part(self._job):
             self._peer.give_part(peer, name, part.iteration, pack_part(part))
 
     async def _finish(self) -> None:
@@ -220,7 +228,7 @@ class SplitRun(Run):
         await self._keep()
         await self._state.in_worker(lambda: self._checkpoints.mark_over(self._job.id, "done"))
         await self._rounds.flush()
-        self._peer.on_part_wanted = self._on_part_wanted
+        self._trained = program.done
         self._report("done", digest=program.digest(), evaluation=self._evaluation)
 
     # -- reports ---------------------------------------------------------------------------------------------
@@ -305,7 +313,7 @@ def _shard_of(data: Dataset, job: Job) -> Shard:
     return shard_of(data, position=0, peers=1, batch_size=job.batch_size, seed=job.seed)
 
 
-def planned_errors(settings: PeerSettings) -> tuple[SoftErrors | None, list[Fault]]:
+def planned_errors(settings: PeerSettings) -> tuple[SoftErrors | None, list[PlannedError]]:
     """The soft errors that a device is told to make: by chance, and at stated rounds, of which the first is 1.
 
     Raises:
@@ -321,11 +329,11 @@ def planned_errors(settings: PeerSettings) -> tuple[SoftErrors | None, list[Faul
     return chance, faults
 
 
-def _injector(settings: PeerSettings, peer: str) -> Injector | None:
+def _injector(settings: PeerSettings, peer: str) -> ErrorInjector | None:
     """What makes them; None where none are wanted."""
     chance, faults = planned_errors(settings)
     if chance is None and not faults:
         return None
     told = "; ".join(filter(None, (settings.soft_errors, *settings.flip)))
     _log.warning("soft errors are made on purpose here: %s", told)
-    return Injector(chance, faults, seed=zlib.crc32(peer.encode()))
+    return ErrorInjector(chance, faults, seed=zlib.crc32(peer.encode()))

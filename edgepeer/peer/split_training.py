@@ -18,7 +18,7 @@ from edgepeer.peer.split_rounds import SplitRounds
 from edgepeer.peer.tasks import task_group
 from edgepeer.peer.worker import Worker
 from edgepeer.training.split.counts import Counts
-from edgepeer.training.split.faults import Fault, Injected, Injector, SoftErrors
+from edgepeer.training.split.faults import ErrorInjector, Injected, PlannedError, SoftErrors
 from edgepeer.training.split.named import parse_split
 from edgepeer.training.split.network import Network
 from edgepeer.training.split.program import Program
@@ -68,7 +68,7 @@ async def train_split(
     scrub_every: int = 10,
     guarantee: str = "adversarial",
     soft_errors: SoftErrors | None = None,
-    faults: Sequence[Fault] = (),
+    faults: Sequence[PlannedError] = (),
     on_iteration: Callable[[int, float], None] | None = None,
     name: str = "",
 ) -> SplitOutcome:
@@ -110,8 +110,8 @@ async def train_split(
     if 0 < peers < divided.nodes:
         raise ConfigError(f"peers = {peers}: split {split} has {divided.nodes} nodes and takes as many peers or more")
     for fault in faults:
-        if not isinstance(fault, Fault):
-            raise ConfigError(f"faults: {fault!r} must be a Fault; parse_flip makes one of text")
+        if not isinstance(fault, PlannedError):
+            raise ConfigError(f"faults: {fault!r} must be a PlannedError; parse_flip makes one of text")
         if fault.node >= divided.nodes or fault.iteration >= iterations:
             raise ConfigError(
                 f"faults: {fault} never happens: nodes are 0 to {divided.nodes - 1}, iterations 0 to {iterations - 1}"
@@ -126,7 +126,7 @@ async def train_split(
         evaluate_every=evaluate_every,
         checkpoint_every=scrub_every,
         scrub_every=scrub_every,
-        injector=Injector(soft_errors, faults, seed=zlib.crc32(peer.id.encode())),
+        injector=ErrorInjector(soft_errors, faults, seed=zlib.crc32(peer.id.encode())),
     )
     # Peers that differ in any of this are of different runs, and would wait for each other.
     about = f"{network} {split} {guarantee} {iterations} {evaluate_every} {scrub_every} {test is None} {name}"

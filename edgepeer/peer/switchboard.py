@@ -9,7 +9,7 @@ from typing import Final
 
 from edgepeer.complaints import Complaints
 from edgepeer.ids import PeerId
-from edgepeer.peer.session import Lines, Session
+from edgepeer.peer.session import FrameListener, Session
 from edgepeer.processes import os_reason
 from edgepeer.topology.view import Member
 from edgepeer.transport.base import Channel, Listener, Transport
@@ -35,7 +35,7 @@ class Switchboard:
         self,
         transport: Transport,
         hello: Hello,
-        lines: Lines,
+        lines: FrameListener,
         tasks: asyncio.TaskGroup,
         *,
         max_links: int,

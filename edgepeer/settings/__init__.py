@@ -1,4 +1,12 @@
-"""Settings of the command line's verbs, from a TOML file, the environment and flags, checked before use."""
+"""Settings of the command line's verbs, from a TOML file, the environment and flags, checked before use.
+
+model.py       the settings of each verb
+simulating.py  those of `edgepeer simulate`
+types.py       kinds of values that several have in common
+fields.py      one setting at a time: what it allows, in words
+sources.py     where values come from
+verbs.py       all verbs that have settings
+"""
 
 from edgepeer.settings.fields import Setting, settings_of
 from edgepeer.settings.model import (

@@ -1,7 +1,8 @@
 """Every setting of every verb: its type, its bounds, its default and one sentence on what it does.
 
 These structs are the only place where a setting is declared: the TOML keys, the environment variables, the
-flags, their help and the text of a refusal all follow from the fields here.
+flags, their help and the text of a refusal all follow from the fields here. What a job tells the devices has its
+bounds and defaults there, in `training.job`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from edgepeer.settings.types import Place as _Place
 from edgepeer.settings.types import SoftErrors as _SoftErrors
 from edgepeer.settings.types import Text as _Text
 from edgepeer.settings.types import says as _says
+from edgepeer.training import job
+from edgepeer.training.form import LossChoice
 from edgepeer.wire.protocols import STATIC_TIMEOUT_S, ProtocolName
 
 __all__ = [
@@ -46,6 +49,8 @@ __all__ = [
     "VerbSettings",
 ]
 
+_USUAL: Final = job.Job(id="usual")
+"""A job for which nobody says anything."""
 MAX_MEMORY: Final = 2**24
 """MiB."""
 MAX_PEERS: Final = 64
@@ -166,53 +171,58 @@ class StatusSettings(FabricSettings, frozen=True, kw_only=True):
 
 
 class JobSettings(FabricSettings, frozen=True, kw_only=True):
-    """What a training job is made of."""
+    """What a training job is made of: what of it a job tells the devices is declared there (`training.job`)."""
 
     log_level: _LogLevel = "error"
     model: Annotated[
-        _Text, _says("mlp, mlp-plain, linear, cnn, or package:function that makes a model on the devices.")
-    ] = "mlp"
+        job.ModelName, _says("mlp, mlp-plain, linear, cnn, or package:function that makes a model on the devices.")
+    ] = _USUAL.model
     model_config: Annotated[
         Path | None, _says("File with a Keras model's JSON config, instead of --model.", metavar="FILE")
     ] = None
-    trainer: Annotated[Literal["keras", "numpy"], _says("What computes gradients on the devices.")] = "keras"
+    trainer: Annotated[job.TrainerName, _says("What computes gradients on the devices.")] = _USUAL.trainer
     dataset: Annotated[
-        _Text, _says("digits, mnist, npz:PATH for one file on all devices, or local:PATH for each its own.")
-    ] = "digits"
-    batch_size: Annotated[Annotated[int, Meta(ge=1, le=65536)], _says("Samples per peer and round.")] = 50
+        job.DatasetName, _says("digits, mnist, npz:PATH for one file on all devices, or local:PATH for each its own.")
+    ] = _USUAL.dataset
+    batch_size: Annotated[job.BatchSize, _says("Samples per peer and round.")] = _USUAL.batch_size
     learning_rate: Annotated[
-        Annotated[float, Meta(gt=0, le=100)] | None,
-        _says("Step size of the optimizer; 0.005 if not given, with a split 0.1."),
+        job.LearningRate | None,
+        _says(
+            f"Step size of the optimizer; {job.DESCENT.learning_rate:g} if not given, "
+            f"with a split {job.SPLIT_DESCENT.learning_rate:g}."
+        ),
     ] = None
     optimizer: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=255)] | None,
+        job.Named | None,
         _says(
             "Optimizer, with what it takes in Keras: sgd:momentum=0.9,nesterov=true, adam, adamw:weight_decay=0.01, "
-            "rmsprop, adagrad; with trainer keras also adadelta, adamax, nadam, ftrl, lion. adam if "
-            "not given, with a split sgd.",
+            "rmsprop, adagrad; with trainer keras also adadelta, adamax, nadam, ftrl, lion. "
+            f"{job.DESCENT.optimizer} if not given, with a split {job.SPLIT_DESCENT.optimizer}.",
             metavar="NAME[:KEY=VALUE,...]",
         ),
     ] = None
     schedule: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=255)],
+        job.Named,
         _says(
             "Of the learning rate: constant, step:every=50,factor=0.5, exponential:steps=100,rate=0.9, inverse-time, "
             "cosine:alpha=0.1, polynomial:end=0.1,power=2; all take warmup=10.",
             metavar="NAME[:KEY=VALUE,...]",
         ),
-    ] = "constant"
+    ] = _USUAL.schedule
     loss: Annotated[
-        Literal["auto", "crossentropy", "binary_crossentropy", "mse", "mae", "huber"],
+        LossChoice,
         _says("Loss; auto: crossentropy where y is integer labels, mse where it is other numbers."),
-    ] = "auto"
-    stop_on_nan: Annotated[bool, _says("End the run with the first round whose loss is not finite.")] = False
-    rounds: Annotated[Annotated[int, Meta(ge=1, le=100_000)], _says("Rounds to train.")] = 200
+    ] = _USUAL.loss
+    stop_on_nan: Annotated[bool, _says("End the run with the first round whose loss is not finite.")] = (
+        _USUAL.stop_on_nan
+    )
+    rounds: Annotated[job.Rounds, _says("Rounds to train.")] = _USUAL.rounds
     seed: Annotated[
-        Annotated[int, Meta(ge=0, le=2**31 - 1)],
+        job.Seed,
         _says("Seed of the initial model, of batches and of dropout."),
-    ] = 0
+    ] = _USUAL.seed
     code: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=255)],
+        job.Named,
         _says(
             "Let several peers compute the same, so that no round waits for slow or dead ones. none; cyclic:s=1 or "
             "fractional:s=1: exact without any 1 peer, each computes twice as much; coded-reduce:s=1: without any 1 "
@@ -221,18 +231,18 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
             "leaves one out.",
             metavar="CODE",
         ),
-    ] = "none"
+    ] = _USUAL.code
     wait: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=63)],
+        job.WaitName,
         _says(
             "When a coded round is over: exact, when the sum is; 'error<0.5', when its expected squared error is so "
             "many squared gradients of one chunk; deadline:0.3, after so many seconds in any case. With --split: exact "
             "or deadline:0.3, and the split's code makes up for who is late.",
             metavar="POLICY",
         ),
-    ] = "exact"
+    ] = _USUAL.wait
     split: Annotated[
-        Annotated[str, Meta(max_length=255)],
+        job.NamedIfAny,
         _says(
             "Divide the model itself over the peers, a dense one trained by sgd, and let a round be an iteration. "
             "codenet:m=5,n=4,t=1: matrices in 5 x 4 blocks, coded so that any wrong or missing line of blocks a step "
@@ -241,25 +251,23 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
             "Without it, each peer has the whole model.",
             metavar="SPLIT",
         ),
-    ] = ""
+    ] = _USUAL.split
     guarantee: Annotated[
-        Literal["adversarial", "generic"],
+        job.Guarantee,
         _says("Of split codes: correct whatever errors there are, or as many again that don't conspire."),
-    ] = "adversarial"
+    ] = _USUAL.guarantee
     scrub_every: Annotated[
-        Annotated[int, Meta(ge=0, le=100_000)],
+        job.RoundsIfAny,
         _says("Of split jobs: look at all weights, and keep a checkpoint, every so many iterations; 0: at the end."),
-    ] = 10
-    l2: Annotated[
-        Annotated[float, Meta(ge=0, le=1000)], _says("Of split jobs: L2 regularization, half of this times |W|^2.")
-    ] = 0.0
+    ] = _USUAL.scrub_every
+    l2: Annotated[job.L2, _says("Of split jobs: L2 regularization, half of this times |W|^2.")] = _USUAL.l2
     sparsity: Annotated[
-        Annotated[str, Meta(max_length=63)],
+        job.NamedIfAny,
         _says("Of split autoencoders: keep hidden units quiet, rho=0.05,beta=3.", metavar="rho=X,beta=X"),
-    ] = ""
-    eval_every: Annotated[
-        Annotated[int, Meta(ge=1, le=100_000)], _says("Measure the test accuracy, or error, every so many rounds.")
-    ] = 10
+    ] = _USUAL.sparsity
+    eval_every: Annotated[job.Rounds, _says("Measure the test accuracy, or error, every so many rounds.")] = (
+        _USUAL.eval_every
+    )
     save: Annotated[
         Path | None,
         _says("Write the trained model there: .keras for Keras, .npz for NumPy (dense models).", metavar="FILE"),
@@ -277,7 +285,7 @@ class TrainSettings(JobSettings, frozen=True, kw_only=True):
     verb: ClassVar[str] = "train"
 
     peers: Annotated[
-        Annotated[int, Meta(ge=1, le=4096)] | None,
+        job.Peers | None,
         _says("Start once so many peers are in; without it 1, or as many as the split has nodes."),
     ] = None
     withdraw: Annotated[bool, _says("Start nothing: take back the job that the fabric has, and so stop it.")] = False

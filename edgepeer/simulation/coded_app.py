@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgepeer.coding.computed import ComputedChunks
 from edgepeer.coding.encode import padded
-from edgepeer.coding.work import Work
 from edgepeer.errors import ConfigError
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
@@ -29,7 +29,7 @@ class CodedApp:
         self._peer = peer
         self._number = 0
         self._view: View | None = None
-        self._work = Work()
+        self._work = ComputedChunks()
         self._blocks = 1
         self._turn = 0  # counts what is computed: what was for an earlier round comes to nothing
         self._busy = False
@@ -37,15 +37,15 @@ class CodedApp:
     def go_on(self, number: int, view: View) -> None:
         """Take part in that round in that view."""
         if number != self._number:
-            self._number, self._view, self._work, self._busy = number, None, Work(), False
+            self._number, self._view, self._work, self._busy = number, None, ComputedChunks(), False
             self._turn += 1
         if view is not self._view:
             self._view = view
-            build = self._world.build_code
+            scheme = self._world.scheme
             code = None
-            if view.slots and build is not None:
+            if view.slots and scheme is not None:
                 with contextlib.suppress(ConfigError):  # the machine finds the same, and gives the round up
-                    code = build(len(view.slots), view.fanout)
+                    code = scheme.build(len(view.slots), view.fanout)
             self._blocks = code.blocks if code is not None else 1
             self._work.enter(code, view.owned.get(self._peer.id, ()))
             self._say()

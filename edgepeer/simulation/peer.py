@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from edgepeer.baselines import make_machine
+from edgepeer.baselines import MachineMaker
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
@@ -52,14 +52,9 @@ class SimulatedPeer:
         self.frozen = False
         """Whether its process is stopped; its kernel is not."""
         self.slowness = 1.0
-        self.node = make_machine(
-            world.protocol,
-            Member(id=peer, incarnation=incarnation),
-            fanout=world.fanout,
-            limits=world.limits,
-            static_timeout_s=world.static_timeout_s,
-            now=world.clock.now,
-        )
+        make = MachineMaker(world.protocol, world.static_timeout_s)
+        me = Member(id=peer, incarnation=incarnation)
+        self.node = make(me, fanout=world.fanout, limits=world.limits, now=world.clock.now)
         self.client = Client(self)
         self.lines = Lines(world.network, self)
         self.bytes_sent = 0

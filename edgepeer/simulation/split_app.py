@@ -24,8 +24,8 @@ from edgepeer.protocol.events import FloatVector
 from edgepeer.training.split.assembly import assembled
 from edgepeer.training.split.cell import stores
 from edgepeer.training.split.counts import Counts
-from edgepeer.training.split.faults import Injector, Kind, Place, SoftErrors, parse_soft_errors
-from edgepeer.training.split.fleet import Fleet
+from edgepeer.training.split.faults import ErrorInjector, Kind, Place, SoftErrors, parse_soft_errors
+from edgepeer.training.split.fleet import LocalFleet
 from edgepeer.training.split.named import parse_split
 from edgepeer.training.split.network import Network
 from edgepeer.training.split.program import Batches, Program
@@ -60,7 +60,7 @@ def split_of(text: str) -> Split:
 @lru_cache(maxsize=8)
 def _undivided(seed: int, iterations: int) -> tuple[Array, ...]:
     """The weights, then the velocities, of one machine that has whole matrices."""
-    alone = Fleet(_network(seed), split_of("none:m=1,n=1"), _batches(seed), iterations=iterations)
+    alone = LocalFleet(_network(seed), split_of("none:m=1,n=1"), _batches(seed), iterations=iterations)
     alone.train()
     return tuple(alone.cells[0].blocks)
 
@@ -135,7 +135,7 @@ class SplitWork:
 
     def app(self, peer: PeerId, incarnation: int, note: Callable[[str], None]) -> SplitApp:
         """Of a new life."""
-        injector = Injector(self._chance, seed=zlib.crc32(f"{self._seed} {peer} {incarnation}".encode()))
+        injector = ErrorInjector(self._chance, seed=zlib.crc32(f"{self._seed} {peer} {incarnation}".encode()))
 
         def make() -> Program:
             return Program(

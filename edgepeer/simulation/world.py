@@ -6,14 +6,11 @@ import hashlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from edgepeer.baselines import STATIC_TIMEOUT_S
-from edgepeer.coding.code import Code
-from edgepeer.coding.spec import parse_code
-from edgepeer.coding.wait import parse_wait
+from edgepeer.coding.scheme import parse_scheme
 from edgepeer.errors import ConfigError
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
@@ -99,14 +96,13 @@ class World:
         self.notes: list[str] = []
         self.brought: dict[tuple[PeerId, int], tuple[FloatVector, float]] = {}
         """What a peer contributes to a round instead of what it would."""
-        self.build_code: Callable[[int, int], Code] | None = None
-        """The code for (workers, fan-out), if rounds are coded: then Workload.compute_s is for a chunk."""
+        self.scheme = parse_scheme(code, wait)
+        """How rounds are coded, if they are: then Workload.compute_s is for a chunk."""
         self.coding: Coding | None = None
-        if code != "none":
-            policy = parse_wait(wait)
-            self.build_code = lru_cache(parse_code(code).build)
+        """The same, for the machines."""
+        if (scheme := self.scheme) is not None:
             self.coding = Coding(
-                name=f"{code} {wait}", build=self.build_code, enough=policy.enough, deadline_s=policy.deadline_s
+                name=scheme.name, build=scheme.build, enough=scheme.enough, deadline_s=scheme.deadline_s
             )
         self.split = split
         """What is trained, if it is a network that is divided: then Workload.size says nothing, and its rounds are what
@@ -231,14 +227,14 @@ class World:
         An outcome names the generation in which it was decided; what is held from an earlier one is put forward again
         as it is, so its view is any of that number whose members all contributors are.
         """
-        assert self.build_code is not None
+        assert self.scheme is not None
         views = [v for p in self.network.peers.values() for v in p.views if v.epoch == outcome.epoch and v.slots]
         load, sums = self.workload, []
         for slots, fanout in sorted(
             {(len(v.slots), v.fanout) for v in views if set(outcome.contributors) <= set(v.ids)}
         ):
             try:
-                code = self.build_code(slots, fanout)
+                code = self.scheme.build(slots, fanout)
             except ConfigError:  # too small a view for this code: nothing can have been added up in it
                 continue
             vectors = [chunk_vector(c, outcome.round, load.size, "<f8", code.blocks) for c in range(code.chunks)]

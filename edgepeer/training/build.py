@@ -18,7 +18,7 @@ from edgepeer.training.models import DENSE_NETWORKS, keras_model
 from edgepeer.training.named import Named
 from edgepeer.training.numpy_trainer import NumpyTrainer
 from edgepeer.training.optimizers import KERAS_NAMES, parse_optimizer, slots_of
-from edgepeer.training.schedules import Schedule, parse_schedule
+from edgepeer.training.schedules import RateSchedule, parse_schedule
 from edgepeer.training.sizes import check_size, count_parameters, dense_size, parameters_of
 from edgepeer.training.trainer import Trainer
 
@@ -57,7 +57,7 @@ def build_trainer(job: Job, form: Form, *, models: Collection[str] = (), memory:
     return _keras_trainer(job, form, named, changing, models, room)
 
 
-def _numpy_trainer(job: Job, form: Form, schedule: Schedule | None) -> NumpyTrainer:
+def _numpy_trainer(job: Job, form: Form, schedule: RateSchedule | None) -> NumpyTrainer:
     if job.model_config or job.model not in DENSE_NETWORKS:
         asked = "a Keras JSON config" if job.model_config else f"model {job.model!r}"
         raise ModelError(f"trainer numpy: can't do {asked}, only {', '.join(DENSE_NETWORKS)}; use trainer keras")
@@ -79,7 +79,7 @@ def _keras_trainer(
     job: Job,
     form: Form,
     named: Named,
-    schedule: Schedule | None,
+    schedule: RateSchedule | None,
     models: Collection[str],
     room: Callable[[str, int], None],
 ) -> Trainer:

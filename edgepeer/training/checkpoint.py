@@ -48,7 +48,7 @@ _UNFINISHED: Final = ".unfinished"
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
 
 
-class _Header(msgspec.Struct, frozen=True, kw_only=True):
+class _CheckpointHeader(msgspec.Struct, frozen=True, kw_only=True):
     job: Job
     round: Annotated[int, msgspec.Meta(ge=0)]
     generation: Generation | None = None
@@ -84,8 +84,8 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
         OSError: it can't be written; those that are there are as they were.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    fields = {name: getattr(checkpoint, name) for name in _Header.__struct_fields__ if name != "state_bytes"}
-    header = msgspec.msgpack.encode(_Header(**fields, state_bytes=len(checkpoint.state)))
+    fields = {name: getattr(checkpoint, name) for name in _CheckpointHeader.__struct_fields__ if name != "state_bytes"}
+    header = msgspec.msgpack.encode(_CheckpointHeader(**fields, state_bytes=len(checkpoint.state)))
     parts = [_PREFIX.pack(_MAGIC, _VERSION, len(header)), header, checkpoint.state]
     digest = xxhash.xxh3_128()
     for part in parts:
@@ -127,7 +127,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     )
 
 
-def _read_header(path: Path, file: BinaryIO) -> tuple[bytes, bytes, _Header]:
+def _read_header(path: Path, file: BinaryIO) -> tuple[bytes, bytes, _CheckpointHeader]:
     """What comes before the state: the prefix, the header's bytes, the header."""
     prefix = file.read(_PREFIX.size)
     if len(prefix) < _PREFIX.size:
@@ -141,7 +141,7 @@ def _read_header(path: Path, file: BinaryIO) -> tuple[bytes, bytes, _Header]:
         raise WireError(f"{path}: damaged: a header of {header_length} bytes is over the limit")
     encoded = file.read(header_length)
     try:
-        return prefix, encoded, msgspec.msgpack.decode(encoded, type=_Header)
+        return prefix, encoded, msgspec.msgpack.decode(encoded, type=_CheckpointHeader)
     except (msgspec.DecodeError, ValueError) as error:
         raise WireError(f"{path}: damaged or cut short: {error}") from error
 

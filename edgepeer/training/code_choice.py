@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from edgepeer.coding.spec import CodeSpec, parse_code
-from edgepeer.coding.wait import parse_wait
+from edgepeer.coding.scheme import CodingScheme, parse_scheme
 from edgepeer.errors import ConfigError
 from edgepeer.training.naming import parse_dataset
 from edgepeer.wire.protocols import ProtocolName
 
-__all__ = ["MAX_COPIES", "choose_code"]
+__all__ = ["MAX_COPIES", "choose_scheme"]
 
 MAX_COPIES: Final = 32
 """How many peers may compute the same at most, and by how many times vectors may be shorter."""
 
 
-def choose_code(code: str, wait: str, *, dataset: str, protocol: ProtocolName = "ft-tree") -> CodeSpec | None:
-    """The code of a job; None where rounds are not coded.
+def choose_scheme(code: str, wait: str, *, dataset: str, protocol: ProtocolName = "ft-tree") -> CodingScheme | None:
+    """How the rounds of a job are coded; None: they are not.
 
     Args:
         dataset: what the job trains on; protocol: what rounds run by.
@@ -25,12 +24,10 @@ def choose_code(code: str, wait: str, *, dataset: str, protocol: ProtocolName = 
     Raises:
         ConfigError: code or policy are none, or can't be had with these.
     """
-    spec, policy = parse_code(code), parse_wait(wait)
-    if spec.kind == "none":
-        if str(policy) != "exact":
-            raise ConfigError(f"wait = {wait}: only coded rounds can end early; add a code, such as first:s=1")
+    scheme = parse_scheme(code, wait)
+    if scheme is None:
         return None
-    if most := next((f"{key}={value}" for key, value in spec.numbers if value > MAX_COPIES), ""):
+    if most := next((f"{key}={value}" for key, value in scheme.spec.numbers if value > MAX_COPIES), ""):
         raise ConfigError(f"code = {code}: {most} is more than {MAX_COPIES}, the most that jobs may ask for")
     if protocol != "ft-tree":
         raise ConfigError(f"code = {code}: rounds of protocol {protocol} can't be coded; use protocol ft-tree")
@@ -39,4 +36,4 @@ def choose_code(code: str, wait: str, *, dataset: str, protocol: ProtocolName = 
             f"code = {code}: several peers must have the same data, and dataset {dataset} is each device's own; use "
             "npz:PATH, a file that all devices have"
         )
-    return spec
+    return scheme

@@ -26,7 +26,7 @@ from edgepeer.training.form import Form, LossName
 from edgepeer.training.keras_setup import load_keras
 from edgepeer.training.losses import expected
 from edgepeer.training.models import first_line
-from edgepeer.training.schedules import Schedule
+from edgepeer.training.schedules import RateSchedule
 from edgepeer.training.seeded import bits, uniform
 from edgepeer.training.state import ArraySpec, pack_state, unpack_state
 from edgepeer.training.trainer import Evaluation, Float32Vector, GradientResult
@@ -57,7 +57,7 @@ class KerasTrainer:
         *,
         input_shape: tuple[int, ...],
         loss: LossName = "crossentropy",
-        schedule: Schedule | None = None,
+        schedule: RateSchedule | None = None,
         name: str = "model",
     ) -> None:
         self._keras = load_keras()

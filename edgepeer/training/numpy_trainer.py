@@ -20,7 +20,7 @@ from edgepeer.errors import ModelError, WireError
 from edgepeer.training.form import Form, LossName
 from edgepeer.training.losses import expected, loss_and_delta
 from edgepeer.training.optimizers import make_optimizer
-from edgepeer.training.schedules import Schedule
+from edgepeer.training.schedules import RateSchedule
 from edgepeer.training.seeded import uniform
 from edgepeer.training.state import ArraySpec, pack_state, unpack_state
 from edgepeer.training.trainer import Evaluation, Float32Vector, GradientResult
@@ -59,7 +59,7 @@ class NumpyTrainer:
         loss: LossName = "crossentropy",
         optimizer: str = "sgd",
         learning_rate: float = 0.1,
-        schedule: Schedule | None = None,
+        schedule: RateSchedule | None = None,
         seed: int = 0,
     ) -> None:
         shape = (features,) if isinstance(features, int) else tuple(features)

@@ -20,7 +20,7 @@ from typing import Final
 
 from edgepeer.training.named import Named, Range, parse_named
 
-__all__ = ["SCHEDULES", "Schedule", "parse_schedule"]
+__all__ = ["SCHEDULES", "RateSchedule", "parse_schedule"]
 
 _STEPS: Final = Range(1, 10_000_000, whole=True)
 _WARMUP: Final = {"warmup": Range(0, 10_000_000, whole=True)}
@@ -38,7 +38,7 @@ _USUAL_RATE: Final = {"exponential": 0.9, "inverse-time": 0.5}
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class RateSchedule:
     """One of them, over so many rounds."""
 
     named: Named
@@ -72,10 +72,10 @@ class Schedule:
         return (1 - of("end")) * math.pow(1 - passed, of("power")) + of("end")
 
 
-def parse_schedule(text: str, *, rounds: int) -> Schedule:
+def parse_schedule(text: str, *, rounds: int) -> RateSchedule:
     """The schedule that a text names, for a job of so many rounds.
 
     Raises:
         ConfigError: it names none.
     """
-    return Schedule(parse_named("schedule", text, SCHEDULES), rounds)
+    return RateSchedule(parse_named("schedule", text, SCHEDULES), rounds)

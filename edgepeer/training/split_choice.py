@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from edgepeer.coding.scheme import CodingScheme
 from edgepeer.coding.spec import parse_code
 from edgepeer.coding.wait import parse_wait
 from edgepeer.errors import ConfigError
@@ -19,7 +20,7 @@ from edgepeer.training.split.strategy import Split
 from edgepeer.training.split.tail import WORDS
 from edgepeer.wire.codec import MAX_PAYLOAD_BYTES
 
-__all__ = ["check_split", "choose_split", "split_rounds_code"]
+__all__ = ["check_split", "choose_split", "split_rounds_scheme"]
 
 _ONLY_SPLIT: Final = ("guarantee", "scrub_every", "l2", "sparsity")
 """What is nothing to other jobs."""
@@ -63,7 +64,7 @@ def check_split(job: Job, peers: int | None = None) -> Split | None:
         raise ConfigError(
             f"code = {job.code}: gradients aren't sent in a split job, so there is none to code; take none"
         )
-    split_rounds_code(job.wait)
+    split_rounds_scheme(job.wait)
     if (named := parse_dataset(job.dataset)) is not None and named.kind == "local":
         raise ConfigError(
             f"split = {job.split}: all peers need the same samples, and dataset {job.dataset} is each device's own; "
@@ -78,9 +79,9 @@ def check_split(job: Job, peers: int | None = None) -> Split | None:
     return split
 
 
-def split_rounds_code(wait: str) -> str | None:
-    """The code of a split job's rounds, by which the root may close one without those who are slow; None: it waits for
-    all. Who is left out is an erasure to the split's own code.
+def split_rounds_scheme(wait: str) -> CodingScheme | None:
+    """How a split job's rounds are coded, so that the root may close one without those who are slow; None: it waits
+    for all. Who is left out is an erasure to the split's own code.
 
     Raises:
         ConfigError: there is no such policy, or not for split jobs.
@@ -90,7 +91,7 @@ def split_rounds_code(wait: str) -> str | None:
         raise ConfigError(
             f"wait = {wait}: is about sums of gradients, which split jobs don't have; take exact, or deadline:SECONDS"
         )
-    return None if policy.deadline_s is None else "first:s=0"
+    return None if policy.deadline_s is None else CodingScheme(parse_code("first:s=0"), policy)
 
 
 def _check_vectors(job: Job, network: Network, split: Split) -> None:

@@ -56,7 +56,7 @@ class ArraySpec(msgspec.Struct, frozen=True, array_like=True):
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-class _Header(msgspec.Struct, frozen=True):
+class _StateHeader(msgspec.Struct, frozen=True):
     kind: Annotated[str, msgspec.Meta(max_length=32)]
     arrays: dict[str, ArraySpec]
     form: Form | None = None
@@ -73,7 +73,7 @@ def pack_state(kind: str, arrays: Mapping[str, NDArray[Any]], *, form: Form | No
         if array.dtype.name not in _DTYPES:
             raise ValueError(f"a state can't carry {name} of dtype {array.dtype}")
     header = msgspec.msgpack.encode(
-        _Header(kind, {name: ArraySpec(array.shape, array.dtype.name) for name, array in arrays.items()}, form)
+        _StateHeader(kind, {name: ArraySpec(array.shape, array.dtype.name) for name, array in arrays.items()}, form)
     )
     if len(header) > _HEADER_LIMIT_BYTES:
         raise ValueError(f"a state can't carry {len(arrays)} arrays: its header has {len(header)} bytes")
@@ -123,7 +123,7 @@ def read_about(blob: bytes | bytearray | memoryview) -> tuple[str, Form]:
     return header.kind, header.form
 
 
-def _open(blob: bytes | bytearray | memoryview) -> tuple[_Header, memoryview, int]:
+def _open(blob: bytes | bytearray | memoryview) -> tuple[_StateHeader, memoryview, int]:
     """The header, all but the digest, and where the arrays begin."""
     content = memoryview(blob).cast("B")
     if len(content) < _PREFIX.size + _DIGEST_BYTES:
@@ -140,7 +140,7 @@ def _open(blob: bytes | bytearray | memoryview) -> tuple[_Header, memoryview, in
     if header_length > _HEADER_LIMIT_BYTES or start > len(body):
         raise WireError(f"state with a header of {header_length} bytes, more than allowed or there")
     try:
-        header = msgspec.msgpack.decode(body[_PREFIX.size : start], type=_Header)
+        header = msgspec.msgpack.decode(body[_PREFIX.size : start], type=_StateHeader)
     except msgspec.DecodeError as error:
         raise WireError(f"state with a broken header: {error}") from error
     return header, body, start

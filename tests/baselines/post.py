@@ -10,7 +10,7 @@ from collections import deque
 
 import numpy as np
 
-from edgepeer.baselines import make_machine
+from edgepeer.baselines import MachineMaker
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
@@ -40,9 +40,7 @@ class Post:
         self._linked: set[frozenset[int]] = set()
         members = tuple(Member(id=str(position), incarnation=1) for position in range(size))
         self.view = View(epoch=1, members=members, fanout=fanout)
-        self.machines = [
-            make_machine(protocol, member, fanout=fanout, static_timeout_s=timeout_s, now=0.0) for member in members
-        ]
+        self.machines = [MachineMaker(protocol, timeout_s)(member, fanout=fanout, now=0.0) for member in members]
         for position in range(size):
             self.tell(position, ev.ViewSeen(self.view))
 

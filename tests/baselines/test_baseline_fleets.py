@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edgepeer.baselines import make_machine
+from edgepeer.baselines import MachineMaker
 from edgepeer.errors import ConfigError
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
@@ -237,13 +237,13 @@ def test_baselines_send_no_heartbeats(protocol: ProtocolName) -> None:
     assert not [effect for effect in sent if isinstance(effect, fx.Send) and isinstance(effect.frame, Ping)]
 
 
-def test_make_machine() -> None:
+def test_machines_are_made_by_name() -> None:
     me = Member(id="a", incarnation=1)
-    assert isinstance(make_machine("ft-tree", me, now=0.0), Node)
+    assert isinstance(MachineMaker("ft-tree")(me, now=0.0), Node)
     with pytest.raises(ConfigError, match="protocol = 'gossip': must be one of ft-tree, ft-tree-static, tree, ring"):
-        make_machine("gossip", me, now=0.0)  # type: ignore[arg-type]
+        MachineMaker("gossip")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="static_timeout = 0: must be more than 0"):
-        make_machine("ft-tree-static", me, static_timeout_s=0, now=0.0)
+        MachineMaker("ft-tree-static", static_timeout_s=0)
 
 
 def test_link_states_say_what_a_neighbour_is() -> None:

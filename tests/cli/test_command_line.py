@@ -106,7 +106,7 @@ def test_misuse(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: p
         (["status", "--config", "no.toml"], "config = no.toml: can't read it: No such file or directory"),
         (["train", "--report", "/dev/null/x"], "report = /dev/null/x: can't write there: Not a directory"),
         (["train", "--model-config", "no.json"], "model_config = no.json: can't read it: No such file or dir"),
-        (["train", "--model", "rm -rf"], "model = rm -rf: unknown, must be one of mlp, "),
+        (["train", "--model", "rm -rf"], "model = rm -rf (from --model): must be mlp, "),
     ],
 )
 def test_bad_settings(

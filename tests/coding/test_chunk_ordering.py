@@ -7,10 +7,11 @@ from itertools import combinations, permutations, product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from partial_stragglers_model import optimal_q_max, q, q_max, random_order
 
 from edgepeer.coding.assignment import Assignment, cyclic_assignment, paired_assignment
 from edgepeer.coding.graphs import adjacency_assignment, expander, random_regular_graph
-from edgepeer.coding.ordering import cyclic_order, optimal_order, optimal_q_max, q, q_max, random_order
+from edgepeer.coding.ordering import cyclic_order, optimal_order
 from edgepeer.errors import ConfigError
 
 

@@ -11,6 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from partial_stragglers_model import sum_of
 
 from edgepeer.coding.assignment import cyclic_assignment
 from edgepeer.coding.partial import PartialCode
@@ -55,7 +56,7 @@ def our_error(workers: int, dtype: type[np.float32] | type[np.float64], rng: np.
     failed = rng.choice(workers, 2, replace=False)
     done = tuple(0 if worker in failed else 4 for worker in range(workers))
     wanted = gradients.astype(np.float64).sum(axis=0)
-    return float(np.linalg.norm(code.sum_of(gradients, done) - wanted) / np.linalg.norm(wanted))
+    return float(np.linalg.norm(sum_of(code, gradients, done) - wanted) / np.linalg.norm(wanted))
 
 
 @pytest.mark.parametrize("workers", [22, 27, 32])

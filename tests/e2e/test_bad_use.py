@@ -82,7 +82,7 @@ async def test_a_setting_that_can_not_be(tmp_path: Path) -> None:
         ("peer", "--fabric", "a/b"): (2, "fabric = a/b"),
         ("peer", "--listen", "nowhere"): (2, "listen = nowhere"),
         ("train", "--learning-rate", -1): (2, "learning_rate = -1"),
-        ("train", "--model", "a b"): (2, "model = a b: unknown"),
+        ("train", "--model", "a b"): (2, "model = a b (from --model): must be mlp, "),
         ("status", "--timeout", 0): (2, "timeout = 0"),
     }
     await all_refused(cases, tmp_path)

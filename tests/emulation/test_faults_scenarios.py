@@ -98,7 +98,7 @@ def test_a_file_and_flags_together(tmp_path: Path) -> None:
         ("Cut = []", f"scenario bad: Cut is unknown; allowed are about, peers, rounds, settings, {', '.join(SHAPES)}"),
         ("settings = 3", "scenario bad: settings must be a table, [settings]"),
         ("[settings]\nreport = 'x'", "scenario bad: settings report is unknown; allowed are model, model_config, "),
-        ("[settings]\nrounds = 0", "rounds = 0 (from scenario bad): must be an integer from 1 to 100000"),
+        ("[settings]\nrounds = 0", "rounds = 0 (from scenario bad): must be an integer from 1 to 10000000"),
         ('kill = "4@20"', "scenario bad: kill must be a list of texts, such as kill = [...]"),
         ("kill = [4]", "scenario bad: kill must be a list of texts"),
         ('kill = ["4"]', "scenario bad: kill = 4: must be PEER@ROUND"),

@@ -37,7 +37,7 @@ def rows(result: JobResult) -> list[tuple[str, str, bool]]:
 
 
 def test_while_it_runs(told: Divided, running: JobProgress) -> None:
-    assert headline(running) == ("job j1: mlp-plain on digits, sgd 0.1, batch 100, split none:m=2,n=1 (adversarial)")
+    assert headline(running) == ("job j1: mlp-plain on digits, sgd 0.1, batch 50, split none:m=2,n=1 (adversarial)")
     assert "soft errors" not in progress_line(running)
     told.see_made(running, "birch", 4, told.error(3), told.error(4))
     told.see_made(running, "birch", 5, told.error(5))

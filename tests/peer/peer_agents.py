@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from edgepeer.baselines import MachineMaker
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.following.follow import run_job
 from edgepeer.following.progress import JobProgress
@@ -32,7 +33,8 @@ async def agents(broker: EmbeddedBroker, count: int, **settings: object) -> Asyn
     async with asyncio.TaskGroup() as tasks:
         for number in range(count):
             fields = {"broker": broker.address.url(), "fabric": "lab", "peer_id": f"p{number}", **settings}
-            tasks.create_task(run_agent(PeerSettings(**fields), stop=stop))  # type: ignore[arg-type]
+            given = PeerSettings(**fields)  # type: ignore[arg-type]
+            tasks.create_task(run_agent(given, machine=MachineMaker(given.protocol), stop=stop))
         try:
             yield
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,13 +14,18 @@ from typing import Any
 import numpy as np
 
 from edgepeer import Limits, Outcome, Peer, View
+from edgepeer.baselines import MachineMaker
 from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.fabric.events import FabricEvent
 from edgepeer.fabric.mosquitto import Mosquitto
+from edgepeer.ids import PeerId
+from edgepeer.wire.protocols import ProtocolName
 
 __all__ = [
     "DEADLINE_S",
     "QUICK",
     "Broker",
+    "Keeper",
     "Pumps",
     "Stranger",
     "all_reduce",
@@ -36,18 +42,49 @@ QUICK = Limits(settle_s=0.05, join_batch_s=0.02)
 Broker = EmbeddedBroker | Mosquitto
 
 
-def peer_at(broker: Broker, name: str | None = None, **options: Any) -> Peer:
+def peer_at(broker: Broker, name: str | None = None, *, protocol: ProtocolName = "ft-tree", **options: Any) -> Peer:
     """A peer, not yet started."""
+    if protocol != "ft-tree":
+        options["machine"] = MachineMaker(protocol)
     return Peer(broker.address.url(), "lab", **{"peer_id": name, "limits": QUICK, **options})
 
 
 @contextlib.asynccontextmanager
-async def fleet(broker: Broker, *names: str, **options: Any) -> AsyncIterator[list[Peer]]:
-    """Peers of these names, all in one view when the context opens."""
+async def fleet(
+    broker: Broker, *names: str, told: Callable[[str, FabricEvent], None] | None = None, **options: Any
+) -> AsyncIterator[list[Peer]]:
+    """Peers of these names, all in one view when the context opens. `told`: hears what their fabric clients tell."""
     async with contextlib.AsyncExitStack() as stack:
-        peers = [await stack.enter_async_context(peer_at(broker, name, **options)) for name in names]
+        peers = []
+        for name in names:
+            hear = {"on_fabric_event": functools.partial(told, name)} if told is not None else {}
+            peers.append(await stack.enter_async_context(peer_at(broker, name, **hear, **options)))
         await asyncio.gather(*(view_of(peer, *names) for peer in peers))
         yield peers
+
+
+class Keeper:
+    """Of the state of a run, where that is of no interest.
+
+    Args:
+        adopted: gets the peer and the round of every state that has come.
+    """
+
+    def __init__(self, peer: Peer, adopted: list[tuple[PeerId, int]] | None = None) -> None:
+        self._peer = peer
+        self._adopted = adopted
+
+    def state_wanted(self, peer: PeerId, run: str, number: int) -> None:
+        self._peer.give_state(peer, run, number, b"state")
+
+    def state_came(self, run: str, number: int, state: memoryview) -> None:
+        if self._adopted is not None:
+            self._adopted.append((self._peer.id, number))
+        self._peer.adopt(run, number)
+        self._peer.bell.ring()
+
+    def part_wanted(self, peer: PeerId, name: str) -> None:
+        pass
 
 
 async def until(peer: Peer, condition: Callable[[], bool], deadline: float = DEADLINE_S) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from peer_fleet import DEADLINE_S, fleet, peer_at, until, view_of
+from peer_fleet import DEADLINE_S, Keeper, fleet, peer_at, until, view_of
 
 from edgepeer import Outcome, Peer
 from edgepeer.errors import FellBehind, PeerError
@@ -136,17 +136,8 @@ async def test_outcomes_that_were_not_asked_for_wait_and_too_many_are_lost(broke
 async def test_who_is_far_behind_in_a_run_is_given_its_state(broker: EmbeddedBroker) -> None:
     async with fleet(broker, "a", "b", "c", code=TWICE) as (a, b, c):
         adopted: list[tuple[PeerId, int]] = []
-
-        def adopt(peer: Peer, run: str, number: int, state: memoryview) -> None:
-            adopted.append((peer.id, number))
-            peer.adopt(run, number)
-            peer.bell.ring()
-
-        def give(peer: Peer, other: PeerId, run: str, number: int) -> None:
-            peer.give_state(other, run, number, b"state")
-
         for peer in (a, b, c):
-            peer.on_state, peer.on_state_wanted = partial(adopt, peer), partial(give, peer)
+            peer.attach(Keeper(peer, adopted))
             peer.want_run("run", 3)
         await asyncio.gather(*(until(peer, partial(_is_ready, peer)) for peer in (a, b, c)))
         check(await together(a, b, c), 3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgepeer.peer.job_board import CORRECTIONS, Answer, JobBoard
+from edgepeer.peer.job_board import CORRECTIONS, JobBoard, Verdict
 from edgepeer.training.job import new_job
 
 OLD, NEW = new_job(id="old", created=100.0), new_job(id="new", created=200.0)
@@ -17,13 +17,13 @@ def board(*over: str) -> JobBoard:
 def test_a_job_is_taken_once_and_given_up_when_it_is_taken_back() -> None:
     jobs = board()
     assert not jobs.told
-    assert jobs.see(OLD) is Answer.TAKEN
+    assert jobs.see(OLD) is Verdict.TAKEN
     assert jobs.told
     jobs.synced()
-    assert jobs.see(OLD) is Answer.SAME
-    assert jobs.see(None) is Answer.TAKEN
+    assert jobs.see(OLD) is Verdict.SAME
+    assert jobs.see(None) is Verdict.TAKEN
     assert jobs.current is None
-    assert jobs.see(None) is Answer.SAME
+    assert jobs.see(None) is Verdict.SAME
     jobs.connected()
     assert not jobs.told
 
@@ -32,10 +32,10 @@ def test_a_new_job_replaces_the_old_for_good() -> None:
     jobs = board()
     jobs.see(OLD)
     jobs.synced()
-    assert jobs.see(NEW) is Answer.TAKEN
+    assert jobs.see(NEW) is Verdict.TAKEN
     for _ in range(CORRECTIONS):
-        assert jobs.see(OLD) is Answer.CORRECT
-    assert jobs.see(OLD) is Answer.IGNORED
+        assert jobs.see(OLD) is Verdict.CORRECT
+    assert jobs.see(OLD) is Verdict.IGNORED
     assert jobs.current is NEW
 
 
@@ -44,7 +44,7 @@ def test_what_another_broker_still_keeps_does_not_count() -> None:
     jobs.see(NEW)
     jobs.synced()
     jobs.connected()  # to a broker that was not in use since OLD, of which this device never knew
-    assert jobs.see(OLD) is Answer.CORRECT
+    assert jobs.see(OLD) is Verdict.CORRECT
     assert jobs.current is NEW
 
 
@@ -52,14 +52,14 @@ def test_a_newer_job_counts_also_when_it_was_announced_during_an_outage() -> Non
     jobs = board()
     jobs.see(OLD)
     jobs.connected()
-    assert jobs.see(NEW) is Answer.TAKEN
+    assert jobs.see(NEW) is Verdict.TAKEN
 
 
 def test_who_announces_with_a_slow_clock_is_heard() -> None:
     jobs = board()
     jobs.see(NEW)
     jobs.synced()
-    assert jobs.see(OLD) is Answer.TAKEN
+    assert jobs.see(OLD) is Verdict.TAKEN
 
 
 def test_a_job_of_unknown_age_counts() -> None:
@@ -67,22 +67,22 @@ def test_a_job_of_unknown_age_counts() -> None:
         jobs = board()
         jobs.see(first)
         jobs.connected()
-        assert jobs.see(second) is Answer.TAKEN
+        assert jobs.see(second) is Verdict.TAKEN
 
 
 def test_what_an_earlier_life_knew_to_be_over_is_over() -> None:
     jobs = board("old")
-    assert jobs.see(OLD) is Answer.CORRECT
+    assert jobs.see(OLD) is Verdict.CORRECT
     assert jobs.current is None
-    assert jobs.see(NEW) is Answer.TAKEN
+    assert jobs.see(NEW) is Verdict.TAKEN
 
 
 def test_memory_is_bounded() -> None:
     jobs = board()
     for number in range(1000):
         jobs.see(new_job(id=f"j{number}"))
-    assert jobs.see(new_job(id="j998")) is Answer.CORRECT
-    assert jobs.see(new_job(id="j0")) is Answer.TAKEN
+    assert jobs.see(new_job(id="j998")) is Verdict.CORRECT
+    assert jobs.see(new_job(id="j0")) is Verdict.TAKEN
 
 
 def test_a_job_says_when_it_was_made() -> None:

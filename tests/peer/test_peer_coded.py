@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from peer_fleet import DEADLINE_S, all_reduce, fleet, peer_at, until, view_of
+from peer_fleet import DEADLINE_S, Keeper, all_reduce, fleet, peer_at, until, view_of
 
 from edgepeer import Outcome, Peer
+from edgepeer.baselines import MachineMaker
 from edgepeer.errors import ConfigError, ContributionMismatch, PeerError
 from edgepeer.fabric.broker import EmbeddedBroker
 
@@ -148,13 +149,7 @@ async def test_who_leaves_hands_its_chunks_on(broker: EmbeddedBroker) -> None:
 
 async def join_run(peer: Peer) -> None:
     """A run keeps its code when its members change. Its state is of no interest here."""
-
-    def adopt(run: str, number: int, state: memoryview) -> None:
-        peer.adopt(run, number)
-        peer.bell.ring()
-
-    peer.on_state_wanted = lambda other, run, number: peer.give_state(other, run, number, b"state")
-    peer.on_state = adopt
+    peer.attach(Keeper(peer))
     peer.want_run("run", 6)
     await until(peer, lambda: peer.view is not None and peer.view.run == "run" and peer.committed == 0)
 
@@ -203,7 +198,7 @@ def test_a_code_that_there_is_not(code: str, wait: str, said: str) -> None:
 
 def test_only_fault_tolerant_rounds_are_coded() -> None:
     with pytest.raises(ConfigError, match="only rounds of ft-tree can be coded, not of ring"):
-        Peer(code="cyclic:s=1", protocol="ring")
+        Peer(code="cyclic:s=1", machine=MachineMaker("ring"))
 
 
 async def test_a_code_that_is_none_for_so_many(broker: EmbeddedBroker) -> None:

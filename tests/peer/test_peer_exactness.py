@@ -55,7 +55,15 @@ async def test_seven_peers_train_what_one_would(
     broker_elsewhere: EmbeddedBroker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    job = new_job(model=model, trainer=trainer, optimizer=optimizer, learning_rate=rate, rounds=ROUNDS, wait_for=PEERS)
+    job = new_job(
+        model=model,
+        trainer=trainer,
+        optimizer=optimizer,
+        learning_rate=rate,
+        batch_size=100,
+        rounds=ROUNDS,
+        wait_for=PEERS,
+    )
     trainers = built_trainers(monkeypatch)
     async with agents(broker_elsewhere, PEERS):
         result = await train(broker_elsewhere, job)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import signal
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 
 import numpy as np
@@ -18,6 +18,27 @@ from edgepeer.fabric.events import FabricEvent, Synced
 from edgepeer.fabric.mosquitto import Mosquitto, find_mosquitto
 
 IMPATIENT = Limits(settle_s=0.05, join_batch_s=0.02, heartbeat_s=0.2, silence_s=1.0, takeover_s=0.5)
+
+
+class Back:
+    """Which peers have been told what the broker has."""
+
+    def __init__(self) -> None:
+        self._synced: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    def hear(self, name: str, event: FabricEvent) -> None:
+        if isinstance(event, Synced):
+            self._synced[name].set()
+
+    @contextlib.asynccontextmanager
+    async def at_the_broker(self, peers: Sequence[Peer]) -> AsyncIterator[None]:
+        """When the context has ended, all peers are connected again, and have said so."""
+        self._synced.clear()
+        yield
+        async with asyncio.timeout(DEADLINE_S):
+            for peer in peers:
+                await self._synced[peer.id].wait()
+                assert await peer.fabric.flush(DEADLINE_S)
 
 
 @pytest.fixture(params=["embedded", "mosquitto"])
@@ -77,13 +98,14 @@ async def test_a_frozen_peer_is_given_up_and_let_in_again_when_it_thaws(broker: 
 
 
 async def test_rounds_do_not_need_the_broker(any_broker: Broker) -> None:
-    async with fleet(any_broker, "a", "b", "c") as peers, Pumps(peers) as pumps:
+    back = Back()
+    async with fleet(any_broker, "a", "b", "c", told=back.hear) as peers, Pumps(peers) as pumps:
         await pumps.more()
         view = peers[0].view
         await any_broker.stop()
         await pumps.more(rounds=50)
         assert all(peer.view == view for peer in peers)
-        async with _back_at_the_broker(peers):
+        async with back.at_the_broker(peers):
             await any_broker.start()
         # Whoever comes now finds the fleet, and the fleet finds it.
         async with peer_at(any_broker, "d") as d:
@@ -93,24 +115,6 @@ async def test_rounds_do_not_need_the_broker(any_broker: Broker) -> None:
             pumps.check()
             assert last.exact
             assert [outcome.round for outcome in pumps.outcomes["a"]] == list(range(1, last.round + 1))
-
-
-@contextlib.asynccontextmanager
-async def _back_at_the_broker(peers: Sequence[Peer]) -> AsyncIterator[None]:
-    """When the context has ended, all peers are connected again, and have said so."""
-    back = {peer.id: asyncio.Event() for peer in peers}
-
-    def note(name: str, event: FabricEvent) -> None:
-        if isinstance(event, Synced):
-            back[name].set()
-
-    for peer in peers:
-        peer.on_fabric_event = functools.partial(note, peer.id)
-    yield
-    async with asyncio.timeout(DEADLINE_S):
-        for peer in peers:
-            await back[peer.id].wait()
-            assert await peer.fabric.flush(DEADLINE_S)
 
 
 async def test_a_peer_dies_while_the_broker_is_away(broker: EmbeddedBroker) -> None:

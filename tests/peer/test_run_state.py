@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from edgepeer.errors import FellBehind
+from edgepeer.errors import FellBehind, PeerError
+from edgepeer.peer.api import Peer
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.run_state import RunState
 
@@ -22,8 +23,10 @@ class Neighbourhood:
         self.bell = Bell()
         self.adopted: list[int] = []
         self.given: list[tuple[str, int]] = []
-        self.on_state: Any = None
-        self.on_state_wanted: Any = None
+        self.keeper: Any = None
+
+    def attach(self, keeper: RunState) -> None:
+        self.keeper = keeper
 
     def adopt(self, run: str, number: int) -> None:
         self.adopted.append(number)
@@ -61,7 +64,7 @@ async def test_a_round_that_a_neighbours_state_has_already_is_not_taken_again(wo
     worker.submit(busy.wait)
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(run.serve())
-        peer.on_state("job", 3, memoryview(bytes([6])))
+        peer.keeper.state_came("job", 3, memoryview(bytes([6])))
         await asyncio.sleep(0)
         number = 2
         late = tasks.create_task(_refused(run, add))
@@ -75,6 +78,18 @@ async def test_a_round_that_a_neighbours_state_has_already_is_not_taken_again(wo
     assert (total, run.applied) == ([10], 4)
 
 
+def test_a_peer_takes_part_in_one_run_at_a_time(worker: ThreadPoolExecutor) -> None:
+    peer = Peer()
+    first, second = (RunState(peer, run, worker, pack=bytes, load=lambda state: None) for run in ("one", "two"))
+    first.open()
+    with pytest.raises(PeerError, match="takes part in a run already"):
+        second.open()
+    second.close()  # which it had not opened
+    first.open()
+    first.close()
+    second.open()
+
+
 async def test_the_peer_knows_of_a_state_as_soon_as_a_round_may_begin_on_it(worker: ThreadPoolExecutor) -> None:
     """Else it might contribute to the next round, and take up the state only then."""
     peer, loaded = Neighbourhood(), threading.Event()
@@ -82,7 +97,7 @@ async def test_the_peer_knows_of_a_state_as_soon_as_a_round_may_begin_on_it(work
     run.open()
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(run.serve())
-        peer.on_state("job", 3, memoryview(b""))
+        peer.keeper.state_came("job", 3, memoryview(b""))
         while not peer.adopted:  # every turn of the loop is looked at
             assert run.applied == -1
             await asyncio.sleep(0)
@@ -105,10 +120,10 @@ async def test_who_asks_again_while_its_state_is_packed_is_given_it_again(worker
     run.applied = 5
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(run.serve())
-        peer.on_state_wanted("b", "job", 4)
+        peer.keeper.state_wanted("b", "job", 4)
         while not packing.is_set():  # noqa: ASYNC110  # set by a thread
             await asyncio.sleep(0)
-        peer.on_state_wanted("b", "job", 5)
+        peer.keeper.state_wanted("b", "job", 5)
         go_on.set()
         while len(peer.given) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)

@@ -322,7 +322,7 @@ def test_without_an_event_loop(broker_elsewhere: EmbeddedBroker) -> None:
         ({"iterations": 1.5}, "iterations = 1.5: must be a whole number"),
         ({"peers": -1}, "peers = -1: must be a whole number"),
         ({"soft_errors": "p=0.1"}, "must be SoftErrors"),
-        ({"faults": ["1@2"]}, "'1@2' must be a Fault"),
+        ({"faults": ["1@2"]}, "'1@2' must be a PlannedError"),
         ({"faults": [parse_flip("12@2")]}, "never happens: nodes are 0 to 11, iterations 0 to 4"),
         ({"faults": [parse_flip("1@5")]}, "never happens"),
     ],

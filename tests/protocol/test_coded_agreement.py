@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from test_agreement import follow, names, pairs, sides, waits
 from transcript import vector, view
 
-from edgepeer.coding.work import Work
+from edgepeer.coding.computed import ComputedChunks
+from edgepeer.coding.scheme import CodingScheme, parse_scheme
 from edgepeer.ids import PeerId
-from edgepeer.peer.code_in_use import CodeInUse
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.topology.view import View
 
-EARLY = CodeInUse("partial:l=1,replication=2", "error<3.5")  # so that sums differ by who was there
-EXACT = CodeInUse("cyclic:s=1")
+EARLY = parse_scheme("partial:l=1,replication=2", "error<3.5")  # so that sums differ by who was there
+EXACT = parse_scheme("cyclic:s=1")
 
 steps = st.one_of(
     waits,
@@ -45,7 +45,7 @@ class Owner:
         self._name = name
         self._round = 0
         self._view: View | None = None
-        self._work = Work()
+        self._work = ComputedChunks()
 
     def compute(self) -> None:
         """Begin the next round, or compute one more chunk of it."""
@@ -54,7 +54,7 @@ class Owner:
         if node.view is None or not node.view.slots:
             return
         if number != self._round:
-            self._round, self._view, self._work = number, None, Work()
+            self._round, self._view, self._work = number, None, ComputedChunks()
             self.enter(node.view)
         elif (chunk := self._work.next_chunk()) is not None:
             self._work.add(chunk, vector(1 << chunk, dtype="<f8"))
@@ -80,12 +80,12 @@ class Owner:
 class Coded(Company):
     """A company whose owners compute chunks."""
 
-    def __init__(self, world: View, code: CodeInUse) -> None:
+    def __init__(self, world: View, code: CodingScheme) -> None:
         self.code = code
         self.owners = {name: Owner(self, name) for name in world.ids}
         super().__init__(world)
         for name in world.ids:
-            self.hear(name, ev.CodeWanted(code.for_protocol))
+            self.hear(name, ev.CodeWanted(code))
 
     def _do(self, name: PeerId) -> None:
         effects = list(self[name].effects)
@@ -146,7 +146,7 @@ WORLDS = [
 @pytest.mark.parametrize("code", [EARLY, EXACT], ids=["early", "exact"])
 @pytest.mark.parametrize("world", WORLDS)
 @given(story=st.lists(steps, min_size=3, max_size=25))
-def test_nobody_commits_what_others_do_not(world: View, code: CodeInUse, story: list[str | float]) -> None:
+def test_nobody_commits_what_others_do_not(world: View, code: CodingScheme, story: list[str | float]) -> None:
     company = Coded(world, code)
     company.until(1.0)
     company.step("everybody", world)
@@ -168,7 +168,7 @@ def _who(step: str) -> str:
     lost=st.lists(names, min_size=1, max_size=2, unique=True),
 )
 def test_whoever_is_lost_in_a_round_and_in_the_one_that_follows_the_others_agree_and_go_on(
-    world: View, code: CodeInUse, moments: list[float], lost: list[str]
+    world: View, code: CodingScheme, moments: list[float], lost: list[str]
 ) -> None:
     """The second is lost while the result of the first view is put forward again in the next."""
     company = Coded(world, code)

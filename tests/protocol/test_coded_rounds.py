@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 from transcript import Machine, vector, view
 
-from edgepeer.coding.work import Work
+from edgepeer.coding.computed import ComputedChunks
+from edgepeer.coding.scheme import CodingScheme, parse_scheme
 from edgepeer.errors import ConfigError
 from edgepeer.ids import PeerId
-from edgepeer.peer.code_in_use import CodeInUse
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.code import Coding
@@ -24,20 +24,20 @@ from edgepeer.wire import frames as fr
 
 FIVE = view(1, "abcde", slots="abcde")
 THREE = view(1, "bde", slots="bde")
-PAIRS = CodeInUse("partial:l=1,replication=2")  # slot j computes chunk j first, then another one's
-WHOLE = CodeInUse("cyclic:s=1")  # any four of five who have computed both of their chunks
-HALVES = CodeInUse("partial:l=2,replication=2")  # vectors of half the length; of both copies of each chunk
+PAIRS = parse_scheme("partial:l=1,replication=2")  # slot j computes chunk j first, then another one's
+WHOLE = parse_scheme("cyclic:s=1")  # any four of five who have computed both of their chunks
+HALVES = parse_scheme("partial:l=2,replication=2")  # vectors of half the length; of both copies of each chunk
 
 
-def coded(name: str, world: View = FIVE, code: CodeInUse = PAIRS, *, up: str | None = None, **how: Any) -> Machine:
+def coded(name: str, world: View = FIVE, code: CodingScheme = PAIRS, *, up: str | None = None, **how: Any) -> Machine:
     """A machine whose owner wants rounds to be coded. `up`: the neighbours that are level."""
     machine = Machine(name, **how)
-    machine.hear(ev.CodeWanted(code.for_protocol))
+    machine.hear(ev.CodeWanted(code))
     return machine.join(world, up="".join(world.neighbours(PeerId(name))) if up is None else up)
 
 
-def progress(machine: Machine, child: str, who: str, done: str, *, code: CodeInUse = PAIRS, **how: Any) -> list[str]:
-    return machine.progress(child, who, done, code.for_protocol.name, **how)
+def progress(machine: Machine, child: str, who: str, done: str, *, code: CodingScheme = PAIRS, **how: Any) -> list[str]:
+    return machine.progress(child, who, done, code.name, **how)
 
 
 def encoded(machine: Machine, *values: float, number: int = 1) -> list[str]:
@@ -46,7 +46,7 @@ def encoded(machine: Machine, *values: float, number: int = 1) -> list[str]:
     return machine.hear(ev.Encoded(machine.node.view.stamp, number, vector(*values)))
 
 
-def orders(code: CodeInUse, workers: int = 5) -> Sequence[Sequence[int]]:
+def orders(code: CodingScheme, workers: int = 5) -> Sequence[Sequence[int]]:
     return code.build(workers, 2).assignment.orders
 
 
@@ -91,10 +91,10 @@ def test_progress_waits_for_a_parent_that_is_behind() -> None:
 def test_who_is_given_its_code_in_mid_round_hears_all_again() -> None:
     b = Machine("b").join(FIVE, up="ade")
     assert progress(b, "d", "d", "...1.") == []
-    said = b.hear(ev.CodeWanted(PAIRS.for_protocol))
+    said = b.hear(ev.CodeWanted(PAIRS))
     assert "d <- sync 1 after 0" in said  # whereupon d says its Progress again, and a its Release
     assert progress(b, "d", "d", "...1.") == ["a <- progress 1 of 1000: ...1."]
-    b.hear(ev.CodeWanted(PAIRS.for_protocol))  # once more: nothing has changed
+    b.hear(ev.CodeWanted(PAIRS))  # once more: nothing has changed
     assert progress(b, "e", "e", "....1") == ["a <- progress 1 of 11000: ...11"]
 
 
@@ -162,7 +162,7 @@ def test_a_root_that_has_not_begun_does_not_hold_up_the_others() -> None:
     assert a.have("b", who="b")[-1] == "round 1 = 11 of bcde"
 
 
-def promised(code: CodeInUse = WHOLE) -> Machine:
+def promised(code: CodingScheme = WHOLE) -> Machine:
     """A root that has heard of all in the first round, which is over."""
     a = coded("a", code=code)
     a.did({0: 2})
@@ -215,12 +215,12 @@ def test_the_fleet_does_not_run_away_from_the_roots_owner() -> None:
 
 @pytest.mark.parametrize("wait", ["deadline:0.5", "error<2.5"])
 def test_a_policy_closes_earlier(wait: str) -> None:
-    code = CodeInUse("partial:l=1,replication=2", wait)
+    code = parse_scheme("partial:l=1,replication=2", wait)
     a = coded("a", code=code)
     a.did({0: 1})
     progress(a, "c", "c", "..1..", code=code)
     said = progress(a, "b", "bde", ".1.00", code=code)
-    if code.for_protocol.deadline_s is not None:
+    if code.deadline_s is not None:
         assert said == []
         said = [line for line in a.until(0.6) if "release" in line]
         assert said[0].startswith("0.5: ")
@@ -237,7 +237,7 @@ def test_a_policy_closes_earlier(wait: str) -> None:
 
 
 def test_a_deadline_without_anything_to_bring() -> None:
-    code = CodeInUse("partial:l=1,replication=2", "deadline:0.5")
+    code = parse_scheme("partial:l=1,replication=2", "deadline:0.5")
     a = coded("a", code=code)
     a.did({0: 0})
     progress(a, "c", "c", "..0..", code=code)
@@ -309,8 +309,8 @@ def test_a_vector_of_other_blocks_than_due(blocks: int) -> None:
 class Owner:
     """What an owner computes, in numbers."""
 
-    def __init__(self, code: CodeInUse, workers: int, slots: tuple[int, ...], chunks: NDArray[np.float64]) -> None:
-        self.work = Work()
+    def __init__(self, code: CodingScheme, workers: int, slots: tuple[int, ...], chunks: NDArray[np.float64]) -> None:
+        self.work = ComputedChunks()
         self.work.enter(code.build(workers, 2), slots)
         self._chunks = chunks
 
@@ -327,7 +327,7 @@ class Owner:
 @pytest.mark.parametrize("cut", [1, 2, 4])
 def test_what_leaves_bring_is_expanded_and_added_up_to_the_plain_sum(code: str, cut: int) -> None:
     """The vectors of leaves are shorter than the sum, and come in pieces; the root's own is as long as it."""
-    used = CodeInUse(code)
+    used = parse_scheme(code)
     chunks = np.random.default_rng(7).standard_normal((3, 12))
     b = coded("b", THREE, used)
     owners = {name: Owner(used, 3, THREE.owned[PeerId(name)], chunks) for name in "bde"}
@@ -526,7 +526,7 @@ def test_a_new_code_in_mid_round_does_not_make_forget_what_is_held() -> None:
     b.learn(view(2, "abcde", slots="abcde"))
     b.level("a")
     b.hear(ev.CodeWanted(None))
-    assert "a <- progress 1 of 10: ..... holding" in b.hear(ev.CodeWanted(PAIRS.for_protocol))
+    assert "a <- progress 1 of 10: ..... holding" in b.hear(ev.CodeWanted(PAIRS))
     assert b.did({1: 1}) == ["a <- progress 1 of 10: .1... holding"]
 
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transcript import Machine, member, vector, view
 
+from edgepeer.coding.scheme import parse_scheme
 from edgepeer.errors import WireError
 from edgepeer.ids import Generation, PeerId
-from edgepeer.peer.code_in_use import CodeInUse
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
@@ -29,7 +29,11 @@ NEXT = view(3, "bacd", first_round=2)
 SMALL = Limits(max_vector_bytes=1 << 10, max_state_bytes=1 << 10, tunnel_bytes=16, relay_bytes=8, max_links=20)
 CODED = view(6, "abcde", slots="abcde")
 NEXT_CODED = view(7, "bacd", slots="bacdb", first_round=1)
-CODES = (CodeInUse("partial:l=2,replication=2"), CodeInUse("cyclic:s=1", "deadline:0.3"), CodeInUse("coded-reduce:s=1"))
+CODES = (
+    parse_scheme("partial:l=2,replication=2"),
+    parse_scheme("cyclic:s=1", "deadline:0.3"),
+    parse_scheme("coded-reduce:s=1"),
+)
 VIEWS = (
     FIVE, IN_RUN, NEXT, view(2, "cb"), view(2, "xyz"), view(5, "abcdefghijklmno"), view(4, "b", b=7), CODED, NEXT_CODED,
 )  # fmt: skip
@@ -48,7 +52,7 @@ sizes = st.sampled_from([0, 1, 1, 2, 3, 300, 2**53])
 bits = st.sampled_from([b"", b"\x01", b"\x02", b"\x04", b"\x08", b"\x10", b"\x1a", b"\x1f", b"\xff" * 512])
 seconds = st.sampled_from([0.0, 1e-300, 0.05, 1.0, 4.0, float(2**53), math.inf, math.nan])
 runs = st.sampled_from(["", "r", "other"])
-names = st.sampled_from([*(code.for_protocol.name for code in CODES), "other"])
+names = st.sampled_from([*(code.name for code in CODES), "other"])
 counts = st.sampled_from([b"", b"\1", bytes(5), b"\1\1\1\1\1", b"\3\3\3\3\3", b"\2\0\3\1\1", b"\xff" * 5, b"\3" * 4096])
 commits = st.builds(
     fr.Commit, decided_in=stamps, held_in=stamps, contributors=bits, weight=seconds, exact=st.booleans(),
@@ -182,7 +186,7 @@ def root() -> Machine:
 
 def coded(which: int = 0) -> Machine:
     b = Machine("b", limits=SMALL)
-    b.hear(ev.CodeWanted(CODES[which].for_protocol))
+    b.hear(ev.CodeWanted(CODES[which]))
     b.join(CODED, up="ade")
     b.did({1: 2})
     return b
@@ -392,7 +396,7 @@ happenings: st.SearchStrategy[ev.Event | float | int | bytes] = st.one_of(
     st.sampled_from([0.0, 0.01, 0.1, 0.3, 4.0]),  # time passes
     st.integers(0, 3),  # the owner contributes
     st.sampled_from([b"", b"1", b"22"]),  # the owner computes so many chunks
-    st.sampled_from([ev.CodeWanted(None), *(ev.CodeWanted(code.for_protocol) for code in CODES), ev.StateLost()]),
+    st.sampled_from([ev.CodeWanted(None), *(ev.CodeWanted(code) for code in CODES), ev.StateLost()]),
 )
 
 

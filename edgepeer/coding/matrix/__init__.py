@@ -8,7 +8,6 @@ nodes.py          where their polynomials are evaluated, and what the worst loss
 sight.py          what the checks still see without the worst of the nodes
 plan.py           the PolyDot code for a wish, or why it can't be had
 scrub.py          finding stored weights that are wrong before anything reads them
-checkpointing.py  the expected time of training with errors and checkpoints, and the best interval
 
 A node is a place in a code that computes one coded block; it owns one row of what is decoded, or a group of rows. An
 erasure is a row that is known to be missing. An error is a row that is wrong, and nobody says which.

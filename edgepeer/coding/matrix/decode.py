@@ -59,7 +59,7 @@ from numpy.typing import NDArray
 from edgepeer.coding.matrix.tolerance import column_bound, relative_noise
 from edgepeer.errors import ConfigError, Undecodable
 
-__all__ = ["SEEN", "Code", "Decoded", "Guarantee", "Undecodable", "decode", "discrepancy", "visible"]
+__all__ = ["SEEN", "Decoded", "Guarantee", "MatrixCode", "Undecodable", "decode", "discrepancy", "visible"]
 
 Guarantee = Literal["adversarial", "generic"]
 Matrix = NDArray[np.float64]
@@ -76,7 +76,7 @@ _AT_ONCE: Final = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Code:
+class MatrixCode:
     """A real linear code whose nodes own rows of G.
 
     Raises:
@@ -124,7 +124,7 @@ class Decoded:
 
 
 def decode(
-    code: Code,
+    code: MatrixCode,
     received: NDArray[Any],
     lost: Collection[int] = (),
     *,
@@ -167,7 +167,9 @@ def decode(
     return Decoded(data, tuple(sorted(broken | (found - gone))), len(checks))
 
 
-def discrepancy(code: Code, received: NDArray[Any], lost: Collection[int] = (), *, noise: float | None = None) -> float:
+def discrepancy(
+    code: MatrixCode, received: NDArray[Any], lost: Collection[int] = (), *, noise: float | None = None
+) -> float:
     """How far rows disagree: the largest column of H Z in units of the tolerance. Above 1 something is wrong.
 
     Rows with NaN, infinity and the like: infinite. Without redundancy, for all is lost that may be: 0. Arguments and
@@ -190,7 +192,7 @@ class _Remaining:
 
 
 @lru_cache(maxsize=512)
-def _remaining(code: Code, missing: Nodes) -> _Remaining:
+def _remaining(code: MatrixCode, missing: Nodes) -> _Remaining:
     nodes = np.array([node for node in range(code.nodes) if node not in missing], np.intp)
     rows = (nodes[:, None] * code.group + np.arange(code.group)).ravel()
     checks = np.zeros((max(len(rows) - code.symbols, 0), len(code.generator)))
@@ -200,7 +202,7 @@ def _remaining(code: Code, missing: Nodes) -> _Remaining:
 
 
 @lru_cache(maxsize=512)
-def _bases(code: Code, missing: Nodes) -> Matrix:
+def _bases(code: MatrixCode, missing: Nodes) -> Matrix:
     """For each remaining node an orthonormal basis of its columns of H, shape (remaining nodes, checks, group)."""
     there = _remaining(code, missing)
     columns = there.checks[:, there.rows].T.reshape(len(there.nodes), code.group, -1)
@@ -208,14 +210,14 @@ def _bases(code: Code, missing: Nodes) -> Matrix:
 
 
 @lru_cache(maxsize=512)
-def visible(code: Code, missing: Nodes) -> float:
+def visible(code: MatrixCode, missing: Nodes) -> float:
     """The least norm of a remaining row's column of H: an error of size 1 there has at least such a syndrome."""
     there = _remaining(code, missing)
     return float(np.min(np.linalg.norm(there.checks[:, there.rows], axis=0)))
 
 
 @lru_cache(maxsize=512)
-def _solver(code: Code, missing: Nodes) -> Matrix:
+def _solver(code: MatrixCode, missing: Nodes) -> Matrix:
     """D with D Z = X from the rows that remain, shape (symbols, nodes * group).
 
     Symbols that a remaining row hands on as they are come from there. The others are the least squares solution of the
@@ -238,14 +240,14 @@ def _solver(code: Code, missing: Nodes) -> Matrix:
 
 
 @lru_cache(maxsize=512)
-def _picked(code: Code, missing: Nodes) -> NDArray[np.intp] | None:
+def _picked(code: MatrixCode, missing: Nodes) -> NDArray[np.intp] | None:
     """The rows that X is, where those that remain hand on all of it as it is."""
     solver = _solver(code, missing)
     plain = np.count_nonzero(solver, axis=1) == 1
     return solver.argmax(axis=1) if plain.all() and (solver.max(axis=1) == 1.0).all() else None
 
 
-def _solve(code: Code, missing: Nodes, values: Matrix) -> Matrix:
+def _solve(code: MatrixCode, missing: Nodes, values: Matrix) -> Matrix:
     """X from the rows that remain.
 
     D is made in float64 and is off by its condition: D Z is, by the condition squared at worst. One step of refinement
@@ -260,7 +262,7 @@ def _solve(code: Code, missing: Nodes, values: Matrix) -> Matrix:
 class _Rows:
     """Received rows as float64, and what rounding may make of them."""
 
-    code: Code
+    code: MatrixCode
     values: Matrix
     """Z; zero in rows that are not finite."""
     sizes: Matrix
@@ -270,7 +272,7 @@ class _Rows:
 
     @classmethod
     def of(
-        cls, code: Code, received: NDArray[Any], lost: Collection[int], noise: float | None
+        cls, code: MatrixCode, received: NDArray[Any], lost: Collection[int], noise: float | None
     ) -> tuple[_Rows, Nodes, Nodes]:
         """The rows, nodes that are broken beyond doubt, and these with the lost ones."""
         missing = frozenset(lost)

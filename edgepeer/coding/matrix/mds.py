@@ -25,20 +25,19 @@ Up to 13 nodes with two parity rows h_i ± h_j then is at an angle of at least 0
 
 from __future__ import annotations
 
-from itertools import combinations
 from math import log10, sqrt
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from edgepeer.coding.matrix.decode import Code
+from edgepeer.coding.matrix.decode import MatrixCode
 from edgepeer.coding.spread import moment_curve
 from edgepeer.errors import ConfigError
 
-__all__ = ["mds_code", "parity_check", "worst_condition"]
+__all__ = ["mds_code"]
 
 
-def mds_code(nodes: int, symbols: int, dtype: DTypeLike = np.float64, digits: float = 2.0) -> Code:
+def mds_code(nodes: int, symbols: int, dtype: DTypeLike = np.float64, digits: float = 2.0) -> MatrixCode:
     """The code with so many nodes for so many symbols; any nodes - symbols rows may be lost.
 
     Node i < symbols holds block i itself, and the others are parity nodes, in the order of their angles. In matrix
@@ -69,26 +68,12 @@ def mds_code(nodes: int, symbols: int, dtype: DTypeLike = np.float64, digits: fl
         )
     generator[data] = np.eye(symbols)  # and not 1e-17 beside the ones: data rows are taken as they are
     parity = np.setdiff1d(np.arange(nodes), data)
-    return Code(generator[np.concatenate([data, parity])])
+    return MatrixCode(generator[np.concatenate([data, parity])])
 
 
 def digits_left(condition: float, dtype: DTypeLike) -> float:
     """Decimal digits that are right after solving with this condition number: -log10(ε condition)."""
     return -log10(float(np.finfo(np.dtype(dtype)).eps) * condition)
-
-
-def parity_check(generator: NDArray[np.float64]) -> NDArray[np.float64]:
-    """H with H G = 0 and H Hᵀ = I, shape (rows - symbols, rows); G has shape (rows, symbols) and full rank."""
-    complete = np.linalg.qr(generator, mode="complete").Q
-    return np.ascontiguousarray(complete[:, generator.shape[1] :].T)
-
-
-def worst_condition(generator: NDArray[np.float64], losses: int) -> float:
-    """The largest condition number of G without any `losses` of its rows. All sets are tried: for small codes."""
-    rows = len(generator)
-    left = np.array(list(combinations(range(rows), rows - losses)))
-    values = np.linalg.svd(generator[left], compute_uv=False)
-    return float(np.max(values[:, 0] / values[:, -1]))
 
 
 def _neighbours_condition(generator: NDArray[np.float64]) -> float:

@@ -36,7 +36,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepeer.coding.matrix.decode import SEEN, Code, Guarantee
+from edgepeer.coding.matrix.decode import SEEN, Guarantee, MatrixCode
 from edgepeer.coding.matrix.nodes import Kind, WorstLoss, evaluation_points, kind_for, scales, vandermonde, worst_loss
 from edgepeer.coding.matrix.polydot import PolyDot, Product, Substitution
 from edgepeer.coding.matrix.sight import Sight, least_sight
@@ -199,11 +199,11 @@ def _direction(code: PolyDot, wish: _Wish) -> Direction:
     sizes = row_sizes(code, product)
     loss = worst_loss(matrix, code.group, product.wanted.ravel(), sizes, wish.errors + wish.erasures)
     digits = -math.log10(loss.amplification * float(np.finfo(code.dtype).eps))
-    sight = _sight(Code(matrix, code.group), wish.errors, wish.erasures)
+    sight = _sight(MatrixCode(matrix, code.group), wish.errors, wish.erasures)
     return Direction(product.threshold, needed, spare, spare // 2, max(0, spare - 1), loss, digits, sight)
 
 
-def _sight(code: Code, errors: int, erasures: int) -> Sight | None:
+def _sight(code: MatrixCode, errors: int, erasures: int) -> Sight | None:
     """Without so many nodes; or, if no errors are promised, without as many as leave two to spare: then the decoder
     still corrects an error, and checks its answer."""
     lost = errors + erasures if errors else min(erasures, code.redundancy - 2)

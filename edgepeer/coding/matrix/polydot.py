@@ -34,7 +34,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepeer.coding.matrix.decode import Code
+from edgepeer.coding.matrix.decode import MatrixCode
 from edgepeer.coding.matrix.nodes import Kind, evaluation_points, group_of, scales, vandermonde
 from edgepeer.coding.matrix.tolerance import relative_noise
 from edgepeer.errors import ConfigError
@@ -153,20 +153,20 @@ class PolyDot:
         return backward_product(self.m, self.n, self.d2, self.substitution)
 
     @cached_property
-    def weight_code(self) -> Code:
+    def weight_code(self) -> MatrixCode:
         """The nodes' stored weights, as rows of `received`, are generator @ coefficients, which are blocks of W: what
         `scrub` needs."""
-        return Code(vandermonde(self.nodes, self.kind, self._weight_threshold), self.group)
+        return MatrixCode(vandermonde(self.nodes, self.kind, self._weight_threshold), self.group)
 
     @cached_property
-    def forward_code(self) -> Code:
+    def forward_code(self) -> MatrixCode:
         """The nodes' forward products, as rows of `received`, are generator @ coefficients; shape (P * group, Q)."""
-        return Code(vandermonde(self.nodes, self.kind, self.forward.threshold), self.group)
+        return MatrixCode(vandermonde(self.nodes, self.kind, self.forward.threshold), self.group)
 
     @cached_property
-    def backward_code(self) -> Code:
+    def backward_code(self) -> MatrixCode:
         """The same of the backward products."""
-        return Code(vandermonde(self.nodes, self.kind, self.backward.threshold), self.group)
+        return MatrixCode(vandermonde(self.nodes, self.kind, self.backward.threshold), self.group)
 
     def noise(self, summed: int, updates: int = 0) -> float:
         """For the decoder: rounding noise of a number of a product (`tolerance.relative_noise`).

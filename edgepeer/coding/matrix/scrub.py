@@ -27,13 +27,12 @@ error-correcting codes (Saleh, Serrano, Patel 1990, "Reliability of scrubbing re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PROBES", "probe", "scrub"]
+__all__ = ["PROBES", "probe"]
 
 PROBES: Final = 3
 """Vectors on each side."""
@@ -55,17 +54,6 @@ def probe(blocks: NDArray[Any], seed: int) -> NDArray[Any]:
     right, left = _dense(rng, columns), _dense(rng, rows)
     out = [np.concatenate([exact @ right, exact.T @ left]).ravel() for exact in map(_in_double, blocks)]
     return np.stack(out)
-
-
-def scrub(blocks: NDArray[Any], check: Callable[[NDArray[Any]], Collection[int]], seed: int) -> tuple[int, ...]:
-    """The nodes whose stored blocks are wrong, ascending, with all blocks at hand.
-
-    Args:
-        blocks: coded weights, as in `probe`.
-        check: finds the wrong nodes of such products, shape (nodes, numbers): the decoder of the weights' code. What it
-            raises is raised here; `Undecodable` means that more nodes are wrong than it can name.
-    """
-    return tuple(sorted(check(probe(blocks, seed))))
 
 
 def _in_double(block: NDArray[Any]) -> NDArray[Any]:

@@ -22,7 +22,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepeer.coding.matrix.decode import Code, visible
+from edgepeer.coding.matrix.decode import MatrixCode, visible
 from edgepeer.coding.matrix.nodes import lost_sets
 from edgepeer.coding.matrix.tolerance import column_bound
 
@@ -55,7 +55,7 @@ class Sight:
         return noise * column_bound(self.checks, _NUMBERS) / self.visible if self.visible else math.inf
 
 
-def least_sight(code: Code, lost: int) -> Sight:
+def least_sight(code: MatrixCode, lost: int) -> Sight:
     """Without any `lost` of the nodes. At least one check must be left."""
     distances = _Distances(code)
     sets, exhaustive = lost_sets(code.nodes, lost, lambda some: -distances.least(some))
@@ -67,7 +67,7 @@ def least_sight(code: Code, lost: int) -> Sight:
 class _Distances:
     """How far the nearest of the other rows' columns of H is from the span of some nodes' columns."""
 
-    def __init__(self, code: Code) -> None:
+    def __init__(self, code: MatrixCode) -> None:
         self._columns = np.linalg.qr(code.generator, mode="complete").Q[:, code.symbols :]
         self._group = code.group
 

@@ -22,8 +22,10 @@ counts.py     what happened
 faults.py     soft errors on purpose, and a record of them
 dense.py      the network of a job
 keras_config.py  the layers of a Keras model that is described as JSON
+part.py       one node's blocks on their way to a checkpoint, or to whoever wants the model
 assembly.py   whole matrices again, from blocks
 export.py     whole matrices, as models are saved
+whole.py      the trained model, from the parts of its peers
 fleet.py      all peers in one process, for experiments
 
 One step, which is the product of one layer in one direction, is one round of the tree. Each peer contributes a vector

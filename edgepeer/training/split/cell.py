@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from edgepeer.coding.matrix.scrub import probe
 from edgepeer.errors import ConfigError
-from edgepeer.training.split.network import Network, Step
+from edgepeer.training.split.network import Network, ProductStep
 from edgepeer.training.split.passing import Passing
 from edgepeer.training.split.strategy import Shape, Split, Strike, largest, parts_of
 from edgepeer.training.state import ArraySpec, pack_state, unpack_state
@@ -75,7 +75,7 @@ class Cell:
         """What the blocks take."""
         return sum(block.nbytes for block in self.blocks)
 
-    def product(self, step: Step, operand: Array, strike: Strike) -> Array:
+    def product(self, step: ProductStep, operand: Array, strike: Strike) -> Array:
         """This node's part of its line, shape (numbers,); operand: x_l or delta_l, whole."""
         split = self.split
         with np.errstate(all="ignore"):  # wrong numbers may be of any size
@@ -83,7 +83,7 @@ class Cell:
             strike("encoding", own, lambda change: self._effect(step, own, change))
             return split.product(self.node, step.direction, self.blocks[step.layer], own, self.iteration, strike)
 
-    def _effect(self, step: Step, own: Array, change: Array) -> float:
+    def _effect(self, step: ProductStep, own: Array, change: Array) -> float:
         """How much a change of the operand, which has it by now, changes the product."""
         block = self.blocks[step.layer]
         changed = largest(self.split.multiply(step.direction, block, change))

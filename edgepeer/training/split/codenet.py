@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepeer.coding.matrix.decode import Code, Guarantee, decode
+from edgepeer.coding.matrix.decode import Guarantee, MatrixCode, decode
 from edgepeer.coding.matrix.mds import mds_code
 from edgepeer.coding.matrix.tolerance import relative_noise
 from edgepeer.errors import ConfigError, Undecodable
@@ -37,9 +37,9 @@ from edgepeer.training.split.strategy import Reading, Shape, Split
 __all__ = ["CodeNet"]
 
 Array = NDArray[Any]
-_Word = tuple[tuple[int, ...], Code]
+_Word = tuple[tuple[int, ...], MatrixCode]
 """Nodes whose blocks are a word of a code, and that code."""
-_Check = Callable[[tuple[int, ...], Code, Collection[int]], Collection[int]]
+_Check = Callable[[tuple[int, ...], MatrixCode, Collection[int]], Collection[int]]
 
 
 class CodeNet(Split):
@@ -85,7 +85,7 @@ class CodeNet(Split):
         """Every column of nodes is a word of G_r, every row one of G_c: what one can't say the other may."""
         noise = relative_noise(self.m * self.n, self.dtype, updates)
 
-        def check(nodes: tuple[int, ...], code: Code, gone: Collection[int]) -> Collection[int]:
+        def check(nodes: tuple[int, ...], code: MatrixCode, gone: Collection[int]) -> Collection[int]:
             return decode(code, probes[list(nodes)], gone, guarantee=self.guarantee, noise=noise).wrong
 
         return _peel(self._words(), check, lost)
@@ -94,7 +94,7 @@ class CodeNet(Split):
         words = [nodes for nodes, _ in self._words() if node in nodes]
         return (*words, *super().groups(node))
 
-    def _code(self, direction: Direction) -> Code:
+    def _code(self, direction: Direction) -> MatrixCode:
         return self._row_code if direction == "forward" else self._column_code
 
     def _words(self) -> Iterator[_Word]:

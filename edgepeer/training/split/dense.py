@@ -23,7 +23,7 @@ __all__ = ["check_training", "dense_network", "stored_bytes"]
 _OF_LOSS = {"crossentropy": "softmax", "binary_crossentropy": "sigmoid"}
 
 
-class _Sgd(NamedTuple):
+class _SgdNumbers(NamedTuple):
     momentum: float
     nesterov: bool
     l2: float
@@ -108,7 +108,7 @@ def stored_bytes(job: Job, weights: int) -> int:
     return (2 if _sgd(job.optimizer).momentum else 1) * 4 * weights
 
 
-def _sgd(text: str) -> _Sgd:
+def _sgd(text: str) -> _SgdNumbers:
     named = parse_optimizer(text, trainer="keras")
     given = named.values
     if named.kind != "sgd":
@@ -121,10 +121,10 @@ def _sgd(text: str) -> _Sgd:
     momentum, decay = float(given.get("momentum", 0.0)), float(given.get("weight_decay", 0.0))
     if momentum and decay:
         raise ConfigError(f"optimizer = {text}: with momentum, split training has no weight_decay; take l2 instead")
-    return _Sgd(momentum, bool(given.get("nesterov", False)), decay)
+    return _SgdNumbers(momentum, bool(given.get("nesterov", False)), decay)
 
 
-def _l2(job: Job, sgd: _Sgd, layers: list[DenseLayer]) -> float:
+def _l2(job: Job, sgd: _SgdNumbers, layers: list[DenseLayer]) -> float:
     """lambda, from where it is given. Without momentum a decay of weights is the same."""
     different = next((layer for layer in layers if layer.l2 != layers[0].l2), None)
     if different is not None:

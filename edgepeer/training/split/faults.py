@@ -43,11 +43,11 @@ from edgepeer.errors import ConfigError
 
 __all__ = [
     "MATTERS",
-    "Fault",
+    "ErrorInjector",
     "Injected",
-    "Injector",
     "Kind",
     "Place",
+    "PlannedError",
     "SoftErrors",
     "Struck",
     "Where",
@@ -109,7 +109,7 @@ class SoftErrors:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class PlannedError:
     """One error, at a stated time. It happens once, even if the iteration is done again."""
 
     iteration: int
@@ -153,10 +153,10 @@ class Struck(NamedTuple):
     """Not found, though they matter."""
 
 
-class Injector:
+class ErrorInjector:
     """Makes errors where cells ask whether there is one, and remembers."""
 
-    def __init__(self, chance: SoftErrors | None = None, faults: Sequence[Fault] = (), seed: int = 0) -> None:
+    def __init__(self, chance: SoftErrors | None = None, faults: Sequence[PlannedError] = (), seed: int = 0) -> None:
         self._chance, self._planned = chance, list(faults)
         self._soon: list[tuple[Place, Kind]] = []
         self._rng = np.random.default_rng(seed)
@@ -272,7 +272,7 @@ class Injector:
         self.made(where, kind, size if math.isfinite(size) else math.inf)
 
 
-def parse_flip(text: str) -> Fault:
+def parse_flip(text: str) -> PlannedError:
     """One error by name: "3@50" is node 3 in iteration 50; "3@50:kind=nan,place=product,step=forward 0". A flip of a
     bit of its stored weights, unless another kind or place is stated.
 
@@ -294,7 +294,7 @@ def parse_flip(text: str) -> Fault:
         raise ConfigError(f"flip {text!r}: must be NODE@ITERATION, such as 3@50 or 3@50:kind=nan,place=product")
     if named["step"] and not re.fullmatch(r"(forward|backward|update) \d+", named["step"]):
         raise ConfigError(f'flip {text!r}: a step is forward, backward or update with a layer, such as "forward 0"')
-    return Fault(int(iteration), int(node), **named)  # type: ignore[arg-type] # looked at there
+    return PlannedError(int(iteration), int(node), **named)  # type: ignore[arg-type] # looked at there
 
 
 def parse_soft_errors(text: str) -> SoftErrors:

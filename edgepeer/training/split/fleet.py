@@ -15,19 +15,19 @@ from edgepeer.errors import OutOfStep, Undecodable
 from edgepeer.training.split.assembly import assembled
 from edgepeer.training.split.cell import Cell
 from edgepeer.training.split.counts import Counts
-from edgepeer.training.split.faults import Injector
+from edgepeer.training.split.faults import ErrorInjector
 from edgepeer.training.split.network import Network
 from edgepeer.training.split.phases import Phase
 from edgepeer.training.split.program import Batches, Program
 from edgepeer.training.split.strategy import Split
 from edgepeer.training.split.vectors import Seen
 
-__all__ = ["Fleet"]
+__all__ = ["LocalFleet"]
 
 Array = NDArray[Any]
 
 
-class Fleet:
+class LocalFleet:
     """One peer for each node of the split, and spares.
 
     Args:
@@ -48,14 +48,14 @@ class Fleet:
         split: Split,
         data: Batches,
         *,
-        injector: Injector | None = None,
+        injector: ErrorInjector | None = None,
         absent: Callable[[int, Phase], Collection[int]] | None = None,
         spares: int = 0,
         each_reads: bool = False,
         **options: Any,
     ) -> None:
         self.network, self.split = network, split
-        self.injector = Injector() if injector is None else injector
+        self.injector = ErrorInjector() if injector is None else injector
         self.losses: list[float] = []
         """Of each iteration, the last time it was done."""
         self.reseeded = 0
@@ -77,7 +77,7 @@ class Fleet:
 
     @property
     def cells(self) -> dict[int, Cell]:
-        """By node."""
+        """By node, the cell of whoever is it."""
         return {program.cell.node: program.cell for program in self.programs if program.cell is not None}
 
     def train(self, until: int | None = None) -> Counts:

@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 from edgepeer.errors import ConfigError, ModelError
 from edgepeer.training.form import CLASSIFYING, LossChoice, LossName
 from edgepeer.training.losses import loss_and_delta
-from edgepeer.training.schedules import Schedule
+from edgepeer.training.schedules import RateSchedule
 from edgepeer.training.seeded import bits, uniform
 from edgepeer.training.split.activations import Activation, parse_activation
 from edgepeer.training.split.sparsity import Sparsity
 from edgepeer.training.trainer import Evaluation
 
-__all__ = ["Direction", "Network", "Step", "Sums"]
+__all__ = ["Direction", "Network", "ProductStep", "Sums"]
 
 Array = NDArray[Any]
 Direction = Literal["forward", "backward"]
@@ -48,7 +48,7 @@ _OUTPUT_OF: Final[dict[str, str]] = {"crossentropy": "softmax", "binary_crossent
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ProductStep:
     """The product of one layer in one direction: one round."""
 
     layer: int
@@ -90,7 +90,7 @@ class Network:
     dropout: float | tuple[float, ...] = 0.0
     sparsity: Sparsity | None = None
     learning_rate: float = 0.01
-    schedule: Schedule | None = None
+    schedule: RateSchedule | None = None
     momentum: float = 0.0
     nesterov: bool = False
     l2: float = 0.0
@@ -136,11 +136,11 @@ class Network:
         """Of W_l, with the bias."""
         return self.sizes[layer + 1], self.sizes[layer] + self.has_bias(layer)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ProductStep, ...]:
         """The rounds of an iteration, 2L. The last product, backward through layer 0, gives nothing to anybody: it
         reads the blocks that forward products don't, so that no weight goes into an update unread."""
-        forward = [Step(layer, "forward") for layer in range(self.layers)]
-        return (*forward, *(Step(step.layer, "backward") for step in reversed(forward)))
+        forward = [ProductStep(layer, "forward") for layer in range(self.layers)]
+        return (*forward, *(ProductStep(step.layer, "backward") for step in reversed(forward)))
 
     def rate(self, iteration: int) -> float:
         """eta of an iteration, from 0 on; never more than `learning_rate`."""

@@ -14,7 +14,7 @@ __all__ = ["Part", "name_of_part", "pack_part", "unpack_part"]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node stores."""
+    """What one node stores of the network, and when it was so."""
 
     node: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
     iteration: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -31,7 +31,7 @@ def name_of_part(job: Job) -> str:
 
 
 def pack_part(part: Part) -> bytes:
-    """As bytes."""
+    """The part as bytes, for `unpack_part`."""
     return msgspec.msgpack.encode(part)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.errors import WireError
-from edgepeer.training.split.network import Network, Step
+from edgepeer.training.split.network import Network, ProductStep
 from edgepeer.training.split.strategy import Strike
 
 __all__ = ["Passing"]
@@ -41,10 +41,10 @@ class Passing:
 
     @property
     def samples(self) -> int:
-        """B."""
+        """How many samples the batch has (the papers' B)."""
         return int(self.inputs[0].shape[1])
 
-    def operand(self, step: Step) -> Array:
+    def operand(self, step: ProductStep) -> Array:
         """What W_l is multiplied by: x_l forward, delta_l backward."""
         return self.inputs[step.layer] if step.direction == "forward" else self.deltas[step.layer]
 
@@ -53,7 +53,7 @@ class Passing:
         inputs = {f"input {layer}": x for layer, x in enumerate(self.inputs) if layer}
         return inputs | {f"delta {layer}": delta for layer, delta in self.deltas.items()}
 
-    def load(self, arrays: dict[str, Array], step: Step) -> None:
+    def load(self, arrays: dict[str, Array], step: ProductStep) -> None:
         """Have come as far as another, of which these are the `arrays`, and this is the next step.
 
         Raises:
@@ -78,7 +78,7 @@ class Passing:
             )
         return array.copy()
 
-    def advance(self, step: Step, result: Array, strike: Strike) -> Array:
+    def advance(self, step: ProductStep, result: Array, strike: Strike) -> Array:
         """Take the product of a step; it may be done again. Returns what follows from it, empty after the last."""
         network, layer = self._network, step.layer
         with np.errstate(all="ignore"):  # wrong numbers may be of any size

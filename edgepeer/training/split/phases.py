@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from edgepeer.training.split.network import Direction, Step
+from edgepeer.training.split.network import Direction, ProductStep
 
 __all__ = ["Look", "Mend", "Muster", "Over", "Phase", "Scrub", "Work"]
 
@@ -33,8 +33,8 @@ class Work(msgspec.Struct, frozen=True, tag="work"):
     direction: Direction
 
     @property
-    def step(self) -> Step:
-        return Step(self.layer, self.direction)
+    def step(self) -> ProductStep:
+        return ProductStep(self.layer, self.direction)
 
     def __str__(self) -> str:
         return f"{self.direction} {self.layer}"
@@ -47,8 +47,8 @@ class Look(msgspec.Struct, frozen=True, tag="look"):
     layer: int
 
     @property
-    def step(self) -> Step:
-        return Step(self.layer, "forward")
+    def step(self) -> ProductStep:
+        return ProductStep(self.layer, "forward")
 
     def __str__(self) -> str:
         return f"evaluation {self.part}, forward {self.layer}"
@@ -82,7 +82,7 @@ class Scrub(msgspec.Struct, frozen=True, tag="scrub"):
 
 
 class Over(msgspec.Struct, frozen=True, tag="over"):
-    """The end."""
+    """All iterations are over: no round follows."""
 
     def __str__(self) -> str:
         return "over"

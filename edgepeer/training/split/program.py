@@ -49,14 +49,14 @@ from edgepeer.errors import ConfigError, OutOfStep, Undecodable, WireError
 from edgepeer.training.split.cell import Cell, stores
 from edgepeer.training.split.common import Common
 from edgepeer.training.split.counts import Counts
-from edgepeer.training.split.faults import Injector, Where
+from edgepeer.training.split.faults import ErrorInjector, Where
 from edgepeer.training.split.muster import Claim, assemble, claims_in, tag_of
-from edgepeer.training.split.network import Network, Step
+from edgepeer.training.split.network import Network, ProductStep
 from edgepeer.training.split.passing import Passing
 from edgepeer.training.split.phases import Look, Mend, Muster, Over, Phase, Scrub, Work
 from edgepeer.training.split.strategy import Effect, Reading, Split, Strike
 from edgepeer.training.split.tail import ABSENT, Digest, digest_of
-from edgepeer.training.split.vectors import Form, Seen, form_of, numbers_of_probes
+from edgepeer.training.split.vectors import Layout, Seen, form_of, numbers_of_probes
 from edgepeer.training.trainer import Evaluation
 
 __all__ = ["Batches", "Ended", "Program"]
@@ -112,7 +112,7 @@ class Program:
         checkpoint_every: int = 0,
         scrub_every: int = 0,
         patience: int = 100,
-        injector: Injector | None = None,
+        injector: ErrorInjector | None = None,
         saved: Sequence[tuple[int, bytes]] = (),
     ) -> None:
         if min(iterations, evaluate_every, checkpoint_every, scrub_every, patience) < 0:
@@ -121,7 +121,7 @@ class Program:
             )
         split.fit(network, iterations)
         self.me, self.network, self.split = me, network, split
-        self.injector = injector if injector is not None else Injector()
+        self.injector = injector if injector is not None else ErrorInjector()
         self.iterations = iterations
         self.cell: Cell | None = None
         self.recomputed = 0
@@ -138,7 +138,7 @@ class Program:
         self._digest: Digest = ABSENT
         self._before: Digest = ABSENT
         self._passing: Passing | None = None
-        self._last: tuple[Step, Seen, Passing] | None = None
+        self._last: tuple[ProductStep, Seen, Passing] | None = None
         """The step that was settled last: to do it again."""
         self._evaluation: Evaluation | None = None
         self._sent: int | None = None
@@ -171,7 +171,7 @@ class Program:
 
     @property
     def evaluation(self) -> Evaluation | None:
-        """The last one."""
+        """What came of the last look at data held out; None before the first."""
         return self._evaluation
 
     @property
@@ -342,13 +342,13 @@ class Program:
             case Look() if last:
                 self._looked(passing, seen.reading)
 
-    def _left_out(self, step: Step, lost: Collection[int]) -> None:
+    def _left_out(self, step: ProductStep, lost: Collection[int]) -> None:
         """If the line that this node is in does not count, nobody will find what was wrong in it."""
         cell = self.cell
         if cell is not None and self._sent is not None and self.split.line(cell.node, step.direction) in lost:
             self.injector.given_up(cell.node, self._sent)
 
-    def _go_on(self, last: tuple[Step, Seen, Passing], strike: Strike) -> None:
+    def _go_on(self, last: tuple[ProductStep, Seen, Passing], strike: Strike) -> None:
         """Judge, and make of a product what the next step needs. May be done again."""
         step, seen, passing = last
         assert seen.reading is not None
@@ -656,7 +656,7 @@ class Program:
         assert self._test is not None
         return -(-len(self._test[0]) // self._samples())
 
-    def _form(self) -> Form:
+    def _form(self) -> Layout:
         samples = self._passing.samples if self._passing is not None else 0
         return form_of(self.phase, self.network, self.split, samples)
 

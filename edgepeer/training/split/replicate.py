@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepeer.coding.matrix.decode import Code, decode
+from edgepeer.coding.matrix.decode import MatrixCode, decode
 from edgepeer.coding.matrix.tolerance import relative_noise
 from edgepeer.errors import ConfigError
 from edgepeer.training.split.network import Direction
@@ -36,7 +36,7 @@ class Replicate(Split):
             raise ConfigError(f"split replicate: copies={copies}: there is nothing to compare; take 2 or more, or none")
         super().__init__(m, n, m * n * copies, dtype)
         self.copies = copies
-        self._code = Code(np.ones((copies, 1)))
+        self._code = MatrixCode(np.ones((copies, 1)))
 
     def row_weights(self, node: int) -> Array:
         return np.asarray(np.eye(self.m)[node // self.n % self.m])

@@ -34,7 +34,7 @@ from edgepeer.training.split.tail import (
     digests_in,
 )
 
-__all__ = ["Form", "Seen", "form_of", "numbers_of_probes"]
+__all__ = ["Layout", "Seen", "form_of", "numbers_of_probes"]
 
 Array = NDArray[Any]
 
@@ -65,7 +65,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class Layout:
     """How a round's vector is laid out."""
 
     lines: int
@@ -81,7 +81,7 @@ class Form:
         return out, self.rows(out)
 
     def rows(self, vector: Array) -> Array:
-        """The lines."""
+        """The vector's lines, shape (lines, numbers), a view of it."""
         return vector[: self._body].reshape(self.lines, self.numbers)
 
     def seal(self, vector: Array, own: Collection[int]) -> None:
@@ -120,7 +120,7 @@ class Form:
         return vector[self._body : self._body + WORDS * self.lines].reshape(self.lines, WORDS)
 
 
-def form_of(phase: Phase, network: Network, split: Split, samples: int) -> Form:
+def form_of(phase: Phase, network: Network, split: Split, samples: int) -> Layout:
     """How the vector of a round is laid out. samples: of the batch that is on its way, if one is."""
     match phase:
         case Muster():
@@ -137,7 +137,7 @@ def form_of(phase: Phase, network: Network, split: Split, samples: int) -> Form:
             numbers = sum(numbers_of_probes(network, split, store) for store in range(stores(network)))
         case Over():
             raise ValueError("nothing is left to be done")
-    return Form(lines, numbers, split.nodes, dtype, split.compares)
+    return Layout(lines, numbers, split.nodes, dtype, split.compares)
 
 
 def numbers_of_probes(network: Network, split: Split, store: int) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgepeer.coding.matrix.decode import Code, Decoded, Undecodable, decode
+from edgepeer.coding.matrix.decode import Decoded, MatrixCode, Undecodable, decode
 from edgepeer.coding.matrix.mds import mds_code
 from edgepeer.coding.matrix.tolerance import column_bound, relative_noise
 from edgepeer.errors import ConfigError
@@ -20,7 +20,7 @@ FLOATS: tuple[Floats, ...] = (np.float32, np.float64)
 KINDS = ("dense", "sparse", "single", "equal", "flip", "nan", "mixed")
 
 
-def words(rng: np.random.Generator, code: Code, length: int, dtype: Floats) -> tuple[NDArray[Any], NDArray[Any]]:
+def words(rng: np.random.Generator, code: MatrixCode, length: int, dtype: Floats) -> tuple[NDArray[Any], NDArray[Any]]:
     data = rng.standard_normal((code.symbols, length))
     return data, (code.generator @ data).astype(dtype)
 
@@ -52,13 +52,13 @@ def spoil(rng: np.random.Generator, rows: NDArray[Any], nodes: Collection[int], 
             own += (rng.standard_normal(own.shape) * 10.0 ** rng.uniform(-1, 20)).astype(rows.dtype)
 
 
-def close(decoded: Decoded, data: NDArray[Any], code: Code) -> bool:
+def close(decoded: Decoded, data: NDArray[Any], code: MatrixCode) -> bool:
     """Within what rounding, and errors that rounding hides, can make of small well-conditioned codes."""
     noise = relative_noise(code.symbols, decoded.data.dtype) * column_bound(code.redundancy, data.shape[1])
     return bool(np.abs(decoded.data - data).max() < 200 * noise * np.abs(data).max())
 
 
-def patterns(code: Code) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def patterns(code: MatrixCode) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """All lost and wrong nodes within the guarantee."""
     nodes = range(code.nodes)
     for e in range(code.redundancy + 1):
@@ -71,7 +71,7 @@ def patterns(code: Code) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
 
 def check_pattern(
     rng: np.random.Generator,
-    code: Code,
+    code: MatrixCode,
     lost: tuple[int, ...],
     wrong: tuple[int, ...],
     kind: str,
@@ -216,7 +216,7 @@ def test_the_limit_for_adversarial_errors_is_sharp() -> None:
 def test_many_errors_at_40_nodes(dtype: Floats, enough: int) -> None:
     """Q = 5, P = 40, real nodes: 17 within the guarantee, 30 of the 34 that generic errors may be."""
     points = np.cos((2 * np.arange(40) + 1) * np.pi / 80)
-    code = Code(np.vander(points, 5, increasing=True) * np.random.default_rng(5).uniform(0.7, 1.4, (40, 1)))
+    code = MatrixCode(np.vander(points, 5, increasing=True) * np.random.default_rng(5).uniform(0.7, 1.4, (40, 1)))
     rng, right = np.random.default_rng(0), 0
     for _ in range(20):
         data, rows = words(rng, code, 100, dtype)
@@ -238,11 +238,11 @@ def test_many_errors_at_40_nodes(dtype: Floats, enough: int) -> None:
         assert decode(code, rows, guarantee="generic").wrong == tuple(range(34))
 
 
-def pairs(nodes: int, symbols: int) -> Code:
+def pairs(nodes: int, symbols: int) -> MatrixCode:
     """Real polynomials at points of the upper half of the unit circle: each node has two equations."""
     points = np.exp(1j * np.pi * (np.arange(nodes) + 0.5) / nodes)
     powers = points[:, None] ** np.arange(symbols)
-    return Code(np.stack([powers.real, powers.imag], 1).reshape(2 * nodes, symbols), 2)
+    return MatrixCode(np.stack([powers.real, powers.imag], 1).reshape(2 * nodes, symbols), 2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -270,7 +270,7 @@ def test_nodes_with_two_rows_each_and_generic_errors() -> None:
             decode(code, rows, guarantee="generic")
 
 
-def oracle(code: Code, rows: NDArray[Any], lost: Collection[int], limit: int) -> tuple[int, ...] | None:
+def oracle(code: MatrixCode, rows: NDArray[Any], lost: Collection[int], limit: int) -> tuple[int, ...] | None:
     """The smallest set of nodes without which least squares fits the rest, by trying all of them."""
     there = [node for node in range(code.nodes) if node not in lost]
     for k in range(limit + 1):
@@ -324,7 +324,7 @@ def test_right_data_rows_come_out_with_the_same_bits(dtype: Floats) -> None:
 
 
 def test_of_replicas_the_majority_is_right() -> None:
-    code = Code(np.ones((5, 1)))
+    code = MatrixCode(np.ones((5, 1)))
     rows = np.tile([[1.0, 2, 3]], (5, 1))
     rows[1], rows[3] = 7.0, 8.0
     decoded = decode(code, rows)
@@ -359,7 +359,7 @@ def test_answers_that_the_remaining_digits_cannot_check_are_declared() -> None:
     """Two nodes of five with nearly the same equation: an error in one of them shows, but not in which."""
     generator = np.array([[1.0, 0], [0, 1], [1, 1], [1, -1], [2, 1]])
     generator[4] = generator[3] + [0, 1e-6]
-    rng, code = np.random.default_rng(0), Code(generator)
+    rng, code = np.random.default_rng(0), MatrixCode(generator)
     data, rows = words(rng, code, 10, np.float64)
     spoil(rng, rows, [0, 1], "dense")
     with pytest.raises(Undecodable):
@@ -405,6 +405,6 @@ def test_wrong_arguments(shape: tuple[int, ...], lost: tuple[int, ...], noise: f
 )
 def test_wrong_generators(generator: NDArray[np.float64], group: int, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        Code(generator, group)
+        MatrixCode(generator, group)
     with pytest.raises(ConfigError, match="not of int64"):
         decode(mds_code(3, 2), np.zeros((3, 1), np.int64))

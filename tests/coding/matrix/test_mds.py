@@ -6,10 +6,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from generators import parity_check, worst_condition
 from numpy.typing import NDArray
 
-from edgepeer.coding.matrix.decode import Code, Undecodable, decode
-from edgepeer.coding.matrix.mds import mds_code, parity_check, worst_condition
+from edgepeer.coding.matrix.decode import MatrixCode, Undecodable, decode
+from edgepeer.coding.matrix.mds import mds_code
 from edgepeer.coding.spread import moment_curve
 from edgepeer.errors import ConfigError
 
@@ -85,7 +86,9 @@ def test_factors_keep_equal_errors_apart_from_single_ones() -> None:
 def test_two_equal_errors_are_never_taken_for_one() -> None:
     """0 wrong of 1500. On equal angles without factors, some pairs of every code are believed."""
     rng, believed = np.random.default_rng(1), 0
-    codes = {nodes: (mds_code(nodes, nodes - 2), Code(without_factors(nodes, nodes - 2))) for nodes in range(4, 10)}
+    codes = {
+        nodes: (mds_code(nodes, nodes - 2), MatrixCode(without_factors(nodes, nodes - 2))) for nodes in range(4, 10)
+    }
     for case in range(1500):
         nodes = 4 + case % 6
         code, bare = codes[nodes]

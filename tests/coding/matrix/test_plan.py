@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgepeer.coding.matrix.decode import Code, Guarantee, Undecodable, decode
+from edgepeer.coding.matrix.decode import Guarantee, MatrixCode, Undecodable, decode
 from edgepeer.coding.matrix.nodes import Kind, scales
 from edgepeer.coding.matrix.plan import Direction, Plan, plan
 from edgepeer.coding.matrix.polydot import PolyDot
@@ -253,7 +253,7 @@ def test_a_plan_s_promise_is_what_the_decoder_takes(guarantee: Guarantee) -> Non
                 assert decode(code.backward_code, rows, lost, guarantee=guarantee).wrong == tuple(range(errors))
 
 
-def believed(code: Code, clean: NDArray[np.float64], rng: np.random.Generator) -> int:
+def believed(code: MatrixCode, clean: NDArray[np.float64], rng: np.random.Generator) -> int:
     """How many of all equal and opposite errors at two nodes, one more than is corrected, pass as something else."""
     count = 0
     for a, b in combinations(range(code.nodes), 2):
@@ -286,7 +286,7 @@ def test_equal_errors_at_two_nodes_are_declared(m: int, n: int, nodes: int, kind
 def test_without_factors_they_are_believed() -> None:
     generator = plan(2, 2, 7).code.forward_code.generator / scales(7)[:, None]
     rng = np.random.default_rng(7)
-    assert believed(Code(generator), generator @ rng.standard_normal((5, 40)), rng) > 0
+    assert believed(MatrixCode(generator), generator @ rng.standard_normal((5, 40)), rng) > 0
 
 
 def test_a_direction_says_what_it_takes() -> None:

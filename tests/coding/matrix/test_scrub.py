@@ -13,10 +13,15 @@ from edgepeer.coding.matrix.decode import Guarantee, decode, discrepancy
 from edgepeer.coding.matrix.mds import mds_code
 from edgepeer.coding.matrix.nodes import Kind
 from edgepeer.coding.matrix.polydot import PolyDot
-from edgepeer.coding.matrix.scrub import PROBES, probe, scrub
+from edgepeer.coding.matrix.scrub import PROBES, probe
 from edgepeer.errors import Undecodable
 
 Array = NDArray[Any]
+
+
+def scrub(blocks: NDArray[Any], check: Callable[[NDArray[Any]], Collection[int]], seed: int) -> tuple[int, ...]:
+    """The nodes whose stored blocks are wrong, ascending, with all blocks at hand."""
+    return tuple(sorted(check(probe(blocks, seed))))
 
 
 def checker(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgepeer.coding.matrix.decode import Code, Guarantee, Undecodable, decode, visible
+from edgepeer.coding.matrix.decode import Guarantee, MatrixCode, Undecodable, decode, visible
 from edgepeer.coding.matrix.nodes import Kind, vandermonde
 from edgepeer.coding.matrix.plan import Direction, Plan, plan
 from edgepeer.coding.matrix.polydot import PolyDot
@@ -26,7 +26,7 @@ SUMMED, NUMBERS = 100, 24
 )
 def test_the_least_sight_is_the_least_of_all(count: int, kind: Kind, threshold: int, lost: int) -> None:
     """Against the checks themselves, made anew without each set of nodes."""
-    code = Code(vandermonde(count, kind, threshold), 1 if kind == "real" else 2)
+    code = MatrixCode(vandermonde(count, kind, threshold), 1 if kind == "real" else 2)
     found = least_sight(code, lost)
     assert found.exhaustive
     assert len(found.nodes) == lost
@@ -38,7 +38,7 @@ def test_the_least_sight_is_the_least_of_all(count: int, kind: Kind, threshold: 
 
 @pytest.mark.parametrize(("kind", "threshold"), [("real", 11), ("pairs", 45)])
 def test_of_many_sets_it_finds_less_than_random_ones_have(kind: Kind, threshold: int) -> None:
-    code = Code(vandermonde(40, kind, threshold), 1 if kind == "real" else 2)
+    code = MatrixCode(vandermonde(40, kind, threshold), 1 if kind == "real" else 2)
     found, rng = least_sight(code, 5), np.random.default_rng(6)
     assert not found.exhaustive
     drawn = [frozenset(rng.choice(40, 5, replace=False).tolist()) for _ in range(300)]
@@ -46,7 +46,7 @@ def test_of_many_sets_it_finds_less_than_random_ones_have(kind: Kind, threshold:
 
 
 def test_with_more_missing_less_is_seen() -> None:
-    code = Code(vandermonde(12, "pairs", 11), 2)
+    code = MatrixCode(vandermonde(12, "pairs", 11), 2)
     seen = [least_sight(code, lost).visible for lost in range(6)]
     assert seen == sorted(seen, reverse=True)
     assert seen[5] < seen[0] / 100

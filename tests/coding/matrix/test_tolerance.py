@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from generators import parity_check
 from numpy.typing import NDArray
 
-from edgepeer.coding.matrix.decode import Code, decode, discrepancy
-from edgepeer.coding.matrix.mds import mds_code, parity_check
+from edgepeer.coding.matrix.decode import MatrixCode, decode, discrepancy
+from edgepeer.coding.matrix.mds import mds_code
 from edgepeer.coding.matrix.tolerance import column_bound, relative_noise
 from edgepeer.errors import ConfigError
 
@@ -17,7 +18,7 @@ FLOATS = (np.float32, np.float64)
 Floats = type[np.floating[Any]]
 
 
-def blocks(rng: np.random.Generator, code: Code, height: int, length: int, dtype: Floats) -> NDArray[Any]:
+def blocks(rng: np.random.Generator, code: MatrixCode, height: int, length: int, dtype: Floats) -> NDArray[Any]:
     """Random weights in coded block rows, shape (nodes, height, length)."""
     weights = rng.standard_normal((code.symbols, height, length)).astype(dtype)
     return np.tensordot(code.generator.astype(dtype), weights, 1)

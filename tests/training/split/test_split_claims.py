@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from undivided import batches_for, distance, undivided
 
-from edgepeer.coding.matrix.decode import Code, Undecodable, decode
+from edgepeer.coding.matrix.decode import MatrixCode, Undecodable, decode
 from edgepeer.training.split.codenet import CodeNet
-from edgepeer.training.split.faults import Fault, Injector, SoftErrors
-from edgepeer.training.split.fleet import Fleet
+from edgepeer.training.split.faults import ErrorInjector, PlannedError, SoftErrors
+from edgepeer.training.split.fleet import LocalFleet
 from edgepeer.training.split.named import parse_split
 from edgepeer.training.split.network import Network
 from edgepeer.training.split.phases import Mend, Scrub
@@ -27,7 +27,7 @@ def test_the_code_survives_1000_updates_in_float64() -> None:
     """What parity nodes store is off by at most 2e-14 of the largest weight from what they should store. (2000 updates
     in float32 are in test_split_exactness.)"""
     net = Network(sizes=(6, 5), output="linear", learning_rate=0.1, dtype=DOUBLE)
-    fleet = Fleet(net, split := parse_split("codenet:m=2,n=2,t=1", DOUBLE), batches_for(net), iterations=1000)
+    fleet = LocalFleet(net, split := parse_split("codenet:m=2,n=2,t=1", DOUBLE), batches_for(net), iterations=1000)
     fleet.train()
     whole = fleet.weights(0)
     for node, cell in fleet.cells.items():
@@ -42,15 +42,17 @@ def test_unrelated_errors_in_one_line_less_than_the_parity_lines() -> None:
     right = undivided(NET, BATCHES, 2)
     for wrong in (3, 4):
         for chosen in combinations(nodes, wrong):
-            injector = Injector(faults=[Fault(1, node, "product", "forward 0", "garbage") for node in chosen])
-            report = (fleet := Fleet(NET, split, BATCHES, iterations=2, injector=injector)).train()
+            injector = ErrorInjector(
+                faults=[PlannedError(1, node, "product", "forward 0", "garbage") for node in chosen]
+            )
+            report = (fleet := LocalFleet(NET, split, BATCHES, iterations=2, injector=injector)).train()
             assert (report.lines, report.restored) == ((3, 0) if wrong == 3 else (0, 1))
             assert distance(fleet, right) < 1e-12
 
 
 def test_five_copies_of_each_block() -> None:
     """As many nodes as Generalized PolyDot has in its Figure 8, 180 for 36 blocks: 2 wrong ones, or 3 unrelated."""
-    code, rng = Code(np.ones((5, 1))), np.random.default_rng(0)
+    code, rng = MatrixCode(np.ones((5, 1))), np.random.default_rng(0)
     for wrong in (2, 3, 4):
         for nodes in combinations(range(5), wrong):
             rows = np.tile(rng.standard_normal(8), (5, 1))
@@ -68,7 +70,7 @@ def test_five_copies_of_each_block() -> None:
 def sent_bytes(network: Network, split: Split) -> int:
     """Of the vectors that one node sends in an iteration without errors: as much goes each way over each link."""
     sample = np.ones((1, network.sizes[0])), np.zeros((1, network.sizes[-1]))
-    fleet, sent = Fleet(network, split, lambda iteration: sample, iterations=1), 0
+    fleet, sent = LocalFleet(network, split, lambda iteration: sample, iterations=1), 0
     fleet.round()  # who is there
     for _ in network.steps():
         sent += fleet.programs[0].contribute().nbytes
@@ -114,7 +116,7 @@ def test_high_bits_that_flip_where_inputs_are_zero() -> None:
     inputs = rng.random((1000, 1, 30)) * (rng.random((1000, 1, 30)) < 0.2)
     labels = rng.integers(8, size=(1000, 1))
     split = parse_split("codenet:m=2,n=2", SINGLE)
-    fleet = Fleet(net, split, lambda at: (inputs[at], labels[at]), iterations=1000, scrub_every=11)
+    fleet = LocalFleet(net, split, lambda at: (inputs[at], labels[at]), iterations=1000, scrub_every=11)
     fleet.round()
 
     def step() -> None:
@@ -155,10 +157,10 @@ def test_with_scrubs_no_run_of_twenty_hangs() -> None:
     batches = batches_for(net, 1)
     right, restored = undivided(net, batches, 30), 0
     for seed in range(20):
-        injector = Injector(SoftErrors(5e-3), seed=seed)
+        injector = ErrorInjector(SoftErrors(5e-3), seed=seed)
         split = parse_split("codenet:m=2,n=2", DOUBLE)
         options = {"checkpoint_every": 10, "scrub_every": 5, "patience": 20}
-        fleet = Fleet(net, split, batches, iterations=30, injector=injector, **options)
+        fleet = LocalFleet(net, split, batches, iterations=30, injector=injector, **options)
         restored += fleet.train().restored
         assert distance(fleet, right) < 1e-10
     assert restored > 0

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from undivided import batches_for, distance, undivided
 
-from edgepeer.training.split.faults import Injector, SoftErrors
-from edgepeer.training.split.fleet import Fleet
+from edgepeer.training.split.faults import ErrorInjector, SoftErrors
+from edgepeer.training.split.fleet import LocalFleet
 from edgepeer.training.split.named import parse_split
 from edgepeer.training.split.network import Network
 from edgepeer.training.split.strategy import parts_of
@@ -41,7 +41,7 @@ def test_clean_training_is_undivided_training(name: str, dtype: np.dtype, tolera
     """20 iterations, sizes that aren't multiples of m and n. Real PolyDot in float32: 1e-4."""
     net = network(dtype, l2=0.01)
     batches = batches_for(net)
-    fleet = Fleet(net, parse_split(name, dtype), batches, iterations=20)
+    fleet = LocalFleet(net, parse_split(name, dtype), batches, iterations=20)
     report = fleet.train()
     limit = 1e-4 if dtype == SINGLE and "polydot" in name else tolerance
     assert distance(fleet, undivided(net, batches, 20)) < limit
@@ -59,8 +59,8 @@ def test_corrected_training_is_undivided_training(
 ) -> None:
     net = network(dtype)
     batches = batches_for(net)
-    injector = Injector(SoftErrors(5e-3, kind=kind), seed=2)  # type: ignore[arg-type]
-    fleet = Fleet(net, parse_split(name, dtype), batches, iterations=20, injector=injector, checkpoint_every=5)
+    injector = ErrorInjector(SoftErrors(5e-3, kind=kind), seed=2)  # type: ignore[arg-type]
+    fleet = LocalFleet(net, parse_split(name, dtype), batches, iterations=20, injector=injector, checkpoint_every=5)
     report = fleet.train()
     assert len(injector.record) >= 4
     assert not [each for each in injector.record if each.fate == "unseen"]
@@ -73,7 +73,7 @@ def test_l2_is_what_it_says() -> None:
     net = Network(sizes=(3, 2), activation="linear", output="linear", dtype=DOUBLE, l2=0.5, learning_rate=0.2)
     start = undivided(net, batches_for(net), 0)[0]
     zeros = np.zeros((2, 3)), np.zeros((2, 2))
-    fleet = Fleet(net, parse_split("codenet:m=1,n=1", DOUBLE), lambda iteration: zeros, iterations=3)
+    fleet = LocalFleet(net, parse_split("codenet:m=1,n=1", DOUBLE), lambda iteration: zeros, iterations=3)
     fleet.train()
     assert np.allclose(fleet.weights(0), start * 0.9**3, rtol=1e-13, atol=0)
 
@@ -81,7 +81,7 @@ def test_l2_is_what_it_says() -> None:
 def test_parity_after_2000_iterations_of_float32() -> None:
     """What parity nodes have and what they should have differ by at most 1e-5 of the largest weight."""
     net = Network(sizes=(5, 6, 4), activation="tanh", learning_rate=0.1, dtype=SINGLE)
-    fleet = Fleet(net, split := parse_split("codenet:m=2,n=1,t=1", SINGLE), batches_for(net), iterations=2000)
+    fleet = LocalFleet(net, split := parse_split("codenet:m=2,n=1,t=1", SINGLE), batches_for(net), iterations=2000)
     fleet.train()
     for layer in range(2):
         whole = fleet.weights(layer)
@@ -111,7 +111,7 @@ def test_no_node_has_a_whole_matrix(name: str) -> None:
     can reach, none is as large as a matrix, at any time of two iterations."""
     net = Network(sizes=(40, 60, 40), dtype=DOUBLE)
     split = parse_split(name, DOUBLE)
-    fleet = Fleet(net, split, batches_for(net, 1), iterations=2, checkpoint_every=1)
+    fleet = LocalFleet(net, split, batches_for(net, 1), iterations=2, checkpoint_every=1)
     largest = 0
     while not fleet.programs[0].done:
         fleet.round()
@@ -155,7 +155,7 @@ def test_who_decodes_makes_no_difference() -> None:
     net = network(SINGLE)
     batches = batches_for(net)
     split = parse_split("codenet:m=3,n=2", SINGLE)
-    one, other = (Fleet(net, split, batches, iterations=5, each_reads=each) for each in (True, False))
+    one, other = (LocalFleet(net, split, batches, iterations=5, each_reads=each) for each in (True, False))
     one.train()
     other.train()
     for node in range(split.nodes):
@@ -165,7 +165,7 @@ def test_who_decodes_makes_no_difference() -> None:
 
 def test_all_cells_agree_on_what_was_decoded() -> None:
     net = network(SINGLE)
-    fleet = Fleet(net, parse_split("polydot:m=2,n=2,nodes=12", SINGLE), batches_for(net), iterations=3)
+    fleet = LocalFleet(net, parse_split("polydot:m=2,n=2,nodes=12", SINGLE), batches_for(net), iterations=3)
     fleet.train()
     assert len({program.digest() for program in fleet.programs}) == 1
     assert len({program.loss for program in fleet.programs}) == 1
@@ -176,9 +176,9 @@ def test_pairs_on_the_unit_circle() -> None:
     net = network(SINGLE)
     split = parse_split("polydot:m=3,n=3,nodes=16", SINGLE)
     assert split.block_dtype == np.complex64
-    injector = Injector(SoftErrors(1e-3), seed=3)
+    injector = ErrorInjector(SoftErrors(1e-3), seed=3)
     batches = batches_for(net)
-    fleet = Fleet(net, split, batches, iterations=10, injector=injector)
+    fleet = LocalFleet(net, split, batches, iterations=10, injector=injector)
     fleet.train()
     assert [each.fate for each in injector.record].count("found") == len(injector.record) > 0
     assert distance(fleet, undivided(net, batches, 10)) < 1e-5

@@ -15,7 +15,7 @@ from edgepeer.training.job import new_job
 from edgepeer.training.saved import load_npz, save_model
 from edgepeer.training.split.dense import dense_network
 from edgepeer.training.split.export import WHOLE, pack_whole, parameters_vector, read_whole
-from edgepeer.training.split.fleet import Fleet
+from edgepeer.training.split.fleet import LocalFleet
 from edgepeer.training.split.named import parse_split
 from edgepeer.training.split.network import Network
 from edgepeer.training.state import pack_state, parameter_digest, read_about
@@ -67,7 +67,7 @@ def test_built_in_models_in_both_formats(keras: Any, loss: Any, model: str, tmp_
     job = new_job(model=model, split="codenet:m=2,n=2", learning_rate=0.05)
     network = dense_network(job, form)
     split = parse_split("codenet:m=2,n=2", network.dtype)
-    fleet = Fleet(network, split, batches_for(network), iterations=5)
+    fleet = LocalFleet(network, split, batches_for(network), iterations=5)
     fleet.train()
     weights = [fleet.weights(layer) for layer in range(network.layers)]
     state, digest = pack_whole(network, weights, form), parameter_digest(parameters_vector(network, weights))

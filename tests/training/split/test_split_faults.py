@@ -13,10 +13,10 @@ from undivided import batches_for, distance, undivided
 from edgepeer.errors import Undecodable, WireError
 from edgepeer.training.split.cell import Cell
 from edgepeer.training.split.codenet import CodeNet
-from edgepeer.training.split.faults import Fault, Injector, Kind, Place, SoftErrors
-from edgepeer.training.split.fleet import Fleet
+from edgepeer.training.split.faults import ErrorInjector, Kind, Place, PlannedError, SoftErrors
+from edgepeer.training.split.fleet import LocalFleet
 from edgepeer.training.split.named import parse_split
-from edgepeer.training.split.network import Network, Step
+from edgepeer.training.split.network import Network, ProductStep
 from edgepeer.training.split.phases import Mend, Over, Phase, Scrub, Work
 
 DOUBLE = np.dtype(np.float64)
@@ -36,9 +36,9 @@ def chances() -> list[tuple[Place, str]]:
     ]
 
 
-def run(name: str, faults: list[Fault], seed: int = 0) -> tuple[Fleet, Injector]:
-    injector = Injector(faults=faults, seed=seed)
-    fleet = Fleet(NET, parse_split(name, DOUBLE), BATCHES, iterations=3, injector=injector)
+def run(name: str, faults: list[PlannedError], seed: int = 0) -> tuple[LocalFleet, ErrorInjector]:
+    injector = ErrorInjector(faults=faults, seed=seed)
+    fleet = LocalFleet(NET, parse_split(name, DOUBLE), BATCHES, iterations=3, injector=injector)
     fleet.train()
     return fleet, injector
 
@@ -56,7 +56,7 @@ def test_a_single_fault_anywhere_is_corrected(name: str, nodes: int, faults: int
     done = 0
     for place, step in chances():
         for node in range(nodes):
-            fleet, injector = run(name, [Fault(1, node, place, step, KINDS[done % 3])], seed=done)
+            fleet, injector = run(name, [PlannedError(1, node, place, step, KINDS[done % 3])], seed=done)
             assert distance(fleet, RIGHT) < 1e-12, (place, step, node)
             assert fleet.counts.restored == 0, (place, step, node)
             done += len(injector.record)
@@ -68,7 +68,7 @@ def test_without_redundancy_for_it_a_single_fault_is_restored(name: str) -> None
     """Two copies, and PolyDot with one node to spare: wrong products are seen, and not located."""
     for node in range(4):
         for place, step in (("product", "forward 0"), ("product", "backward 1"), ("stored", "update 1")):
-            fleet, injector = run(name, [Fault(1, node, place, step, "garbage")])  # type: ignore[arg-type]
+            fleet, injector = run(name, [PlannedError(1, node, place, step, "garbage")])  # type: ignore[arg-type]
             assert distance(fleet, RIGHT) < 1e-12
             assert fleet.counts.restored + fleet.counts.lines >= 1
             assert injector.record[0].fate != "unseen"
@@ -77,7 +77,7 @@ def test_without_redundancy_for_it_a_single_fault_is_restored(name: str) -> None
 @pytest.mark.parametrize("name", ["abft:m=2,n=2", "replicate:m=2,n=1,copies=2"])
 def test_an_error_of_the_last_update_is_restored_before_the_end(name: str) -> None:
     """The scrub that finds it is the last thing to be done."""
-    fleet, injector = run(name, [Fault(2, 1, "stored", "update 1", "garbage")])
+    fleet, injector = run(name, [PlannedError(2, 1, "stored", "update 1", "garbage")])
     assert fleet.counts.restored == 1
     assert injector.record[0].fate != "unseen"
     assert distance(fleet, RIGHT) < 1e-12
@@ -86,39 +86,39 @@ def test_an_error_of_the_last_update_is_restored_before_the_end(name: str) -> No
 def test_checksums_correct_what_the_node_computes_and_see_what_it_stores() -> None:
     for node in range(4):
         for kind in KINDS:
-            fleet, _ = run("abft:m=2,n=2", [Fault(1, node, "product", "forward 1", kind)])
+            fleet, _ = run("abft:m=2,n=2", [PlannedError(1, node, "product", "forward 1", kind)])
             assert (fleet.recomputed, fleet.counts.restored) == (1, 0)
             assert distance(fleet, RIGHT) < 1e-12
-            fleet, _ = run("abft:m=2,n=2", [Fault(1, node, "stored", "update 1", kind)])
+            fleet, _ = run("abft:m=2,n=2", [PlannedError(1, node, "stored", "update 1", kind)])
             assert (fleet.recomputed, fleet.counts.restored) == (0, 1)
             assert distance(fleet, RIGHT) < 1e-12
 
 
 def test_without_protection_it_is_wrong_in_silence() -> None:
-    fleet, injector = run("none:m=2,n=2", [Fault(1, 0, "stored", kind="garbage")])
+    fleet, injector = run("none:m=2,n=2", [PlannedError(1, 0, "stored", kind="garbage")])
     assert distance(fleet, RIGHT) > 0.1
     assert injector.record[0].fate == "unseen"
     assert fleet.counts.restored == 0
 
 
-def lines(split: CodeNet, step: Step, count: int) -> list[tuple[int, ...]]:
+def lines(split: CodeNet, step: ProductStep, count: int) -> list[tuple[int, ...]]:
     """A node of each of so many lines, for all sets of them."""
     first = [split.members(line, step.direction)[0] for line in range(split.lines(step.direction))]
     return list(combinations(first, count))
 
 
 @pytest.mark.parametrize("t", [1, 2])
-@pytest.mark.parametrize("step", [Step(0, "forward"), Step(1, "backward")])
-def test_t_wrong_lines_are_corrected_and_more_are_declared(t: int, step: Step) -> None:
+@pytest.mark.parametrize("step", [ProductStep(0, "forward"), ProductStep(1, "backward")])
+def test_t_wrong_lines_are_corrected_and_more_are_declared(t: int, step: ProductStep) -> None:
     """All sets of t + 1 of m + 2t lines, in products; and 20 of t."""
     name = f"codenet:m=2,n=2,t={t}"
     split = CodeNet(2, 2, t, DOUBLE)
     for nodes in lines(split, step, t)[:20]:
-        fleet, _ = run(name, [Fault(1, node, "product", str(step)) for node in nodes])
+        fleet, _ = run(name, [PlannedError(1, node, "product", str(step)) for node in nodes])
         assert (fleet.counts.lines, fleet.counts.restored) == (t, 0)
         assert distance(fleet, RIGHT) < 1e-12
     for nodes in lines(split, step, t + 1)[:20]:
-        fleet, injector = run(name, [Fault(1, node, "product", str(step)) for node in nodes])
+        fleet, injector = run(name, [PlannedError(1, node, "product", str(step)) for node in nodes])
         assert (fleet.counts.lines, fleet.counts.restored) == (0, 1)
         assert {each.fate for each in injector.record} == {"restored"}
         assert distance(fleet, RIGHT) < 1e-12
@@ -127,7 +127,7 @@ def test_t_wrong_lines_are_corrected_and_more_are_declared(t: int, step: Step) -
 def test_wrong_nodes_of_one_line_count_once() -> None:
     split = CodeNet(2, 2, 1, DOUBLE)
     for line in range(4):
-        faults = [Fault(1, node, "product", "forward 0") for node in split.members(line, "forward")]
+        faults = [PlannedError(1, node, "product", "forward 0") for node in split.members(line, "forward")]
         fleet, _ = run("codenet:m=2,n=2,t=1", faults)
         assert (fleet.counts.lines, fleet.counts.regenerated, fleet.counts.restored) == (1, 0, 0)
         assert distance(fleet, RIGHT) < 1e-12
@@ -142,7 +142,7 @@ def at_work(*peers: int) -> Callable[[int, Phase], tuple[int, ...]]:
 def test_a_missing_node_costs_no_restore(name: str) -> None:
     split = parse_split(name, DOUBLE)
     for node in range(split.nodes):
-        fleet = Fleet(NET, split, BATCHES, iterations=3, absent=at_work(node))
+        fleet = LocalFleet(NET, split, BATCHES, iterations=3, absent=at_work(node))
         counts = fleet.train()
         assert (counts.restored, counts.lines, counts.erased) == (0, 0, 12)
         assert distance(fleet, RIGHT) < 1e-12
@@ -152,14 +152,14 @@ def test_missing_and_wrong_nodes_share_the_redundancy() -> None:
     """2k + e <= 2t. With t=1 two missing lines are made up for, one missing and one wrong are declared."""
     places = CodeNet(2, 2, 1, DOUBLE).places
     absent = [node for node, place in enumerate(places) if place in ((0, 0), (2, 1))]
-    fleet = Fleet(NET, parse_split("codenet:m=2,n=2,t=1", DOUBLE), BATCHES, iterations=3, absent=at_work(*absent))
+    fleet = LocalFleet(NET, parse_split("codenet:m=2,n=2,t=1", DOUBLE), BATCHES, iterations=3, absent=at_work(*absent))
     assert fleet.train().restored == 0
     assert distance(fleet, RIGHT) < 1e-12
     for t, restored in ((1, 1), (2, 0)):
         split = CodeNet(2, 2, t, DOUBLE)
         missing, wrong = (split.places.index(place) for place in ((1, 0), (3, 1)))
-        injector = Injector(faults=[Fault(1, wrong, "product", "forward 0")])
-        fleet = Fleet(NET, split, BATCHES, iterations=3, injector=injector, absent=at_work(missing))
+        injector = ErrorInjector(faults=[PlannedError(1, wrong, "product", "forward 0")])
+        fleet = LocalFleet(NET, split, BATCHES, iterations=3, injector=injector, absent=at_work(missing))
         assert fleet.train().restored == restored
         assert distance(fleet, RIGHT) < 1e-12
 
@@ -169,7 +169,7 @@ def test_missing_and_wrong_nodes_share_the_redundancy() -> None:
 def test_a_new_machine_in_each_nodes_place(name: str, momentum: float) -> None:
     """It has nothing but what all have in common. Its blocks come from the others, right to 1e-13 of the largest."""
     network = replace(NET, momentum=momentum)
-    fleet = Fleet(network, split := parse_split(name, DOUBLE), BATCHES, iterations=2 * split.nodes)
+    fleet = LocalFleet(network, split := parse_split(name, DOUBLE), BATCHES, iterations=2 * split.nodes)
     for node in range(split.nodes):
         fleet.train(2 * node + 1)
         fleet.replace(node)
@@ -188,7 +188,7 @@ def test_a_new_machine_in_each_nodes_place(name: str, momentum: float) -> None:
 def test_a_spare_takes_over_from_who_is_gone() -> None:
     split = parse_split("codenet:m=2,n=2", DOUBLE)
     gone: list[int] = []
-    fleet = Fleet(NET, split, BATCHES, iterations=9, spares=1, absent=lambda iteration, phase: gone)
+    fleet = LocalFleet(NET, split, BATCHES, iterations=9, spares=1, absent=lambda iteration, phase: gone)
     fleet.train(2)
     assert fleet.programs[12].node is None
     assert fleet.programs[12].held_bytes == 0
@@ -205,8 +205,10 @@ def test_errors_of_who_has_lost_its_node_are_gone_with_its_blocks() -> None:
     """A spare takes over in the iteration in which the error was made, before anybody has seen it."""
     gone: list[int] = []
     split = parse_split("codenet:m=1,n=1,t=1", DOUBLE)
-    injector = Injector(faults=[Fault(3, 2, "stored", kind="garbage")])
-    fleet = Fleet(NET, split, BATCHES, iterations=6, spares=1, injector=injector, absent=lambda iteration, phase: gone)
+    injector = ErrorInjector(faults=[PlannedError(3, 2, "stored", kind="garbage")])
+    fleet = LocalFleet(
+        NET, split, BATCHES, iterations=6, spares=1, injector=injector, absent=lambda iteration, phase: gone
+    )
     while fleet.programs[0].iteration < 4:
         gone[:] = [2] if (fleet.programs[0].iteration, str(fleet.programs[0].phase)) == (3, "backward 0") else []
         fleet.round()
@@ -228,7 +230,7 @@ def test_a_helper_that_drops_out_is_done_without() -> None:
             tries.append(phase)
         return (helper,) if isinstance(phase, Mend) and not phase.without else ()
 
-    fleet = Fleet(NET, split, BATCHES, iterations=3, absent=absent)
+    fleet = LocalFleet(NET, split, BATCHES, iterations=3, absent=absent)
     fleet.train(1)
     fleet.replace(0)
     fleet.train()
@@ -245,7 +247,7 @@ def test_regeneration_needs_enough_others() -> None:
 def test_more_new_machines_than_the_code_makes_up_for_begin_again() -> None:
     """All are there, nobody has what was learnt by the lost ones: from the beginning, whose weights follow from the
     seed."""
-    fleet = Fleet(NET, CodeNet(2, 2, 1, DOUBLE), BATCHES, iterations=3, checkpoint_every=1)
+    fleet = LocalFleet(NET, CodeNet(2, 2, 1, DOUBLE), BATCHES, iterations=3, checkpoint_every=1)
     fleet.train(2)
     for peer in range(1, 10):
         fleet.replace(peer)
@@ -258,7 +260,7 @@ def test_more_new_machines_than_the_code_makes_up_for_begin_again() -> None:
 def test_who_is_missing_is_waited_for() -> None:
     """More are gone than the code makes up for: the run stands, and says why, until they are there again."""
     gone: list[int] = []
-    fleet = Fleet(NET, CodeNet(2, 2, 1, DOUBLE), BATCHES, iterations=3, absent=lambda iteration, phase: gone)
+    fleet = LocalFleet(NET, CodeNet(2, 2, 1, DOUBLE), BATCHES, iterations=3, absent=lambda iteration, phase: gone)
     fleet.train(2)
     gone += [0, 4, 8]
     for _ in range(50):
@@ -276,7 +278,7 @@ def test_latent_wrong_weights_are_found_by_a_scrub(name: str) -> None:
     """The first input is always 0, so its weights change no forward product. At each node: named, and put right."""
     split = parse_split(name, DOUBLE)
     for node in range(split.nodes):
-        fleet = Fleet(NET, split, BATCHES, iterations=3, scrub_every=2)
+        fleet = LocalFleet(NET, split, BATCHES, iterations=3, scrub_every=2)
         fleet.train(1)
         fleet.cells[node].blocks[0][0, 0] += 0.1
         while not isinstance(fleet.programs[0].phase, Scrub):
@@ -289,7 +291,7 @@ def test_latent_wrong_weights_are_found_by_a_scrub(name: str) -> None:
 
 def test_a_latent_error_is_not_seen_by_training_and_not_exported() -> None:
     """Parity rows have a part in forward products only: with a zero input nothing shows. The scrub at the end does."""
-    fleet = Fleet(NET, split := CodeNet(2, 2, 1, DOUBLE), BATCHES, iterations=3)
+    fleet = LocalFleet(NET, split := CodeNet(2, 2, 1, DOUBLE), BATCHES, iterations=3)
     fleet.round()
     fleet.cells[split.places.index((2, 0))].blocks[0][0, 0] += 1
     fleet.train(3)
@@ -299,14 +301,14 @@ def test_a_latent_error_is_not_seen_by_training_and_not_exported() -> None:
     assert distance(fleet, RIGHT) < 1e-12
 
 
-def spoil(fleet: Fleet, split: CodeNet, *places: tuple[int, int]) -> None:
+def spoil(fleet: LocalFleet, split: CodeNet, *places: tuple[int, int]) -> None:
     for place in places:
         fleet.cells[split.places.index(place)].blocks[0][0, 0] += 1
 
 
 def test_scrubs_of_rows_and_columns_help_each_other() -> None:
     """Two wrong blocks in a column are beyond t=1 there, and each is alone in its row."""
-    fleet = Fleet(NET, split := CodeNet(2, 2, 1, DOUBLE), BATCHES, iterations=3)
+    fleet = LocalFleet(NET, split := CodeNet(2, 2, 1, DOUBLE), BATCHES, iterations=3)
     fleet.train(3)
     spoil(fleet, split, (0, 0), (1, 0))
     assert fleet.train().scrubbed == 2
@@ -316,7 +318,7 @@ def test_scrubs_of_rows_and_columns_help_each_other() -> None:
 
 def test_no_checkpoint_is_made_of_wrong_weights() -> None:
     """Two latent errors that nothing can correct: the scrub before the checkpoint sends all back, not into a loop."""
-    fleet = Fleet(NET, split := CodeNet(2, 2, 1, DOUBLE), BATCHES, iterations=3, checkpoint_every=2)
+    fleet = LocalFleet(NET, split := CodeNet(2, 2, 1, DOUBLE), BATCHES, iterations=3, checkpoint_every=2)
     fleet.train(2)
     spoil(fleet, split, (2, 0), (3, 0))
     counts = fleet.train()
@@ -325,8 +327,10 @@ def test_no_checkpoint_is_made_of_wrong_weights() -> None:
 
 
 def test_patience_ends() -> None:
-    injector = Injector(SoftErrors(1.0))
-    fleet = Fleet(NET, parse_split("codenet:m=2,n=2", DOUBLE), BATCHES, iterations=3, injector=injector, patience=3)
+    injector = ErrorInjector(SoftErrors(1.0))
+    fleet = LocalFleet(
+        NET, parse_split("codenet:m=2,n=2", DOUBLE), BATCHES, iterations=3, injector=injector, patience=3
+    )
     with pytest.raises(Undecodable, match="contradict"):
         fleet.train()
     assert fleet.counts.restored == 3
@@ -335,7 +339,7 @@ def test_patience_ends() -> None:
 def test_who_is_the_odd_one_out_does_its_step_again() -> None:
     """One decodes something else: its next vector says so, counts as lost, and nothing is regenerated."""
     for place in ("decoded", "activation", "verdict"):
-        fleet, injector = run("codenet:m=2,n=2", [Fault(1, 5, place, "forward 0")])  # type: ignore[arg-type]
+        fleet, injector = run("codenet:m=2,n=2", [PlannedError(1, 5, place, "forward 0")])  # type: ignore[arg-type]
         assert (fleet.counts.odd, fleet.counts.restored, fleet.counts.regenerated) == (1, 0, 0)
         assert injector.record[0].fate == "found"
         assert len({program.digest() for program in fleet.programs}) == 1
@@ -343,7 +347,7 @@ def test_who_is_the_odd_one_out_does_its_step_again() -> None:
 
 def test_who_can_not_mend_itself_is_given_what_all_have_in_common() -> None:
     """Not the step was wrong, but what it started from."""
-    fleet = Fleet(NET, parse_split("codenet:m=2,n=2", DOUBLE), BATCHES, iterations=4)
+    fleet = LocalFleet(NET, parse_split("codenet:m=2,n=2", DOUBLE), BATCHES, iterations=4)
     fleet.train(1)
     fleet.programs[5]._common.iteration += 1
     fleet.round()
@@ -359,8 +363,8 @@ def test_what_can_not_change_anything_is_harmless() -> None:
     batches, split = batches_for(network), parse_split("codenet:m=4,n=3", DOUBLE)
     right, harmless = undivided(network, batches, 3), 0
     for node in range(split.nodes):
-        injector = Injector(faults=[Fault(1, node, "encoding", "forward 0", "garbage")])
-        fleet = Fleet(network, split, batches, iterations=3, injector=injector)
+        injector = ErrorInjector(faults=[PlannedError(1, node, "encoding", "forward 0", "garbage")])
+        fleet = LocalFleet(network, split, batches, iterations=3, injector=injector)
         fleet.train()
         assert injector.struck.undetected == 0
         assert distance(fleet, right) < 1e-12
@@ -369,7 +373,7 @@ def test_what_can_not_change_anything_is_harmless() -> None:
 
 
 def test_two_halves_that_disagree_are_declared() -> None:
-    faults = [Fault(1, node, "decoded", "forward 0") for node in range(6)]
+    faults = [PlannedError(1, node, "decoded", "forward 0") for node in range(6)]
     fleet, _ = run("codenet:m=2,n=2", faults)
     assert fleet.counts.restored == 1
     assert distance(fleet, RIGHT) < 1e-12
@@ -381,23 +385,23 @@ def test_damage_on_the_way_is_an_erasure_of_its_lines(name: str) -> None:
     it is more than can be made up for."""
     split = parse_split(name, DOUBLE)
     for line in range(split.lines("forward")):
-        fleet = Fleet(NET, split, BATCHES, iterations=3, absent=(spoiler := _Spoiler(line)))
+        fleet = LocalFleet(NET, split, BATCHES, iterations=3, absent=(spoiler := _Spoiler(line)))
         spoiler.fleet = fleet
         counts = fleet.train()
         assert (counts.damaged, counts.lines, counts.regenerated, counts.restored) == (1, 0, 0, 0)
         assert distance(fleet, RIGHT) < 1e-12
-    fleet, injector = run(name, [Fault(1, 1, "sum", "forward 0", "garbage")])
+    fleet, injector = run(name, [PlannedError(1, 1, "sum", "forward 0", "garbage")])
     assert fleet.counts.restored == 1
     assert injector.record[0].fate == "restored"
 
 
 def test_not_a_number_on_the_way_is_found_between_iterations_too() -> None:
     """Checksums say nothing of NaN. In a scrub it looks like wrong weights, in a regeneration it is done again."""
-    fleet, injector = run("codenet:m=2,n=2", [Fault(3, 1, "sum", "scrub", "nan")])
+    fleet, injector = run("codenet:m=2,n=2", [PlannedError(3, 1, "sum", "scrub", "nan")])
     assert ([each.fate for each in injector.record], fleet.counts.restored) == (["found"], 0)
     assert distance(fleet, RIGHT) < 1e-12
-    injector = Injector(faults=[Fault(2, 1, "sum", "regeneration 0 of 0", "nan")])
-    fleet = Fleet(NET, CodeNet(2, 2, 1, DOUBLE), BATCHES, iterations=3, injector=injector)
+    injector = ErrorInjector(faults=[PlannedError(2, 1, "sum", "regeneration 0 of 0", "nan")])
+    fleet = LocalFleet(NET, CodeNet(2, 2, 1, DOUBLE), BATCHES, iterations=3, injector=injector)
     fleet.train(1)
     fleet.replace(0)
     fleet.train()
@@ -410,7 +414,7 @@ def test_what_is_spoiled_in_a_line_that_is_left_out_does_no_harm() -> None:
     split = CodeNet(2, 2, 1, DOUBLE)
     places = [split.line(node, "forward") for node in range(split.nodes)]
     for seed in range(8):  # one of the four lines, at random
-        faults = [Fault(1, 0, "decoded", "forward 0"), Fault(1, 5, "sum", "forward 1", "nan")]
+        faults = [PlannedError(1, 0, "decoded", "forward 0"), PlannedError(1, 5, "sum", "forward 1", "nan")]
         fleet, injector = run("codenet:m=2,n=2", faults, seed=seed)
         assert places[5] != places[0]
         assert {each.fate for each in injector.record} <= {"found", "restored"}
@@ -420,7 +424,7 @@ def test_what_is_spoiled_in_a_line_that_is_left_out_does_no_harm() -> None:
 def test_errors_in_what_is_given_up_are_gone() -> None:
     """A vector whose round had no sum; and all that a peer had before it took others' state."""
     network = replace(NET, l2=0.01)
-    fleet = Fleet(network, CodeNet(2, 2, 1, DOUBLE), BATCHES, iterations=3)
+    fleet = LocalFleet(network, CodeNet(2, 2, 1, DOUBLE), BATCHES, iterations=3)
     fleet.train(1)
     program, injector = fleet.programs[5], fleet.injector
     injector.soon("product", "garbage")
@@ -446,7 +450,7 @@ def test_a_wrong_product_in_a_line_that_is_damaged_too_does_no_harm() -> None:
     that is known."""
     unchecked = 0
     for seed in range(20):
-        faults = [Fault(1, 3, "product", "forward 0", "garbage"), Fault(1, 2, "sum", "forward 0")]
+        faults = [PlannedError(1, 3, "product", "forward 0", "garbage"), PlannedError(1, 2, "sum", "forward 0")]
         fleet, injector = run("replicate:m=2,n=1", faults, seed=seed)
         if injector.struck.undetected:
             assert fleet.counts.unchecked == 1
@@ -462,7 +466,7 @@ def test_a_step_that_uses_up_all_checks_is_counted() -> None:
         ("codenet:m=2,n=2", (0, 5), 12),
         ("none:m=2,n=2", (), 0),  # there never are any: only what is missing is counted
     ):
-        fleet = Fleet(NET, parse_split(name, DOUBLE), BATCHES, iterations=3, absent=at_work(*lost))
+        fleet = LocalFleet(NET, parse_split(name, DOUBLE), BATCHES, iterations=3, absent=at_work(*lost))
         fleet.train()
         assert fleet.counts.unchecked == unchecked
 
@@ -471,7 +475,8 @@ def test_who_was_not_looked_at_is_looked_at_before_a_checkpoint() -> None:
     """Its wrong verdict makes it the odd one out in the scrub, which so says nothing of its wrong weights."""
     for node in range(12):
         fleet, injector = run(
-            "codenet:m=2,n=2", [Fault(2, node, "verdict", "backward 0"), Fault(2, node, "stored", "update 1")]
+            "codenet:m=2,n=2",
+            [PlannedError(2, node, "verdict", "backward 0"), PlannedError(2, node, "stored", "update 1")],
         )
         assert [each.fate for each in injector.record] == ["found", "found"]
         assert (fleet.counts.odd, fleet.counts.scrubbed, fleet.counts.checkpoints) == (1, 1, 1)
@@ -483,13 +488,13 @@ def test_blocks_are_not_put_together_from_wrong_ones() -> None:
     """Node 1's velocity goes wrong, which no product reads, just when node 2's product was wrong, and node 0 does not
     help: copied from node 1, two would outvote the third."""
     network = replace(NET, momentum=0.9)
-    faults = [Fault(1, 2, "product", "backward 0"), Fault(1, 1, "stored", "update 0")]
-    fleet = Fleet(
+    faults = [PlannedError(1, 2, "product", "backward 0"), PlannedError(1, 1, "stored", "update 0")]
+    fleet = LocalFleet(
         network,
         parse_split("replicate:m=1,n=1", DOUBLE),
         BATCHES,
         iterations=3,
-        injector=Injector(faults=faults),
+        injector=ErrorInjector(faults=faults),
         absent=lambda iteration, phase: (0,) if isinstance(phase, Mend | Scrub) and iteration == 2 else (),
     )
     fleet.train()
@@ -502,7 +507,7 @@ class _Spoiler:
 
     def __init__(self, line: int) -> None:
         self.line, self.done = line, False
-        self.fleet: Fleet
+        self.fleet: LocalFleet
 
     def __call__(self, iteration: int, phase: Phase) -> tuple[int, ...]:
         if iteration == 1 and phase == Work(0, "forward") and not self.done:
@@ -541,9 +546,9 @@ def test_all_errors_at_once_by_chance() -> None:
     """Error Model 2: any place, any node, 12 nodes, about 40 errors in 60 iterations; the end is the right one."""
     everything = frozenset(("O1", "O2", "O3", "encoding", "decoded", "activation", "verdict", "sum"))
     for seed, kind in enumerate(KINDS):
-        injector = Injector(SoftErrors(2e-3, everything, kind), seed=seed)
+        injector = ErrorInjector(SoftErrors(2e-3, everything, kind), seed=seed)
         split = parse_split("codenet:m=2,n=2", DOUBLE)
-        fleet = Fleet(NET, split, BATCHES, iterations=60, injector=injector, checkpoint_every=5)
+        fleet = LocalFleet(NET, split, BATCHES, iterations=60, injector=injector, checkpoint_every=5)
         fleet.train()
         assert len(injector.record) > 20
         assert not [each for each in injector.record if each.fate == "unseen"]
@@ -552,9 +557,9 @@ def test_all_errors_at_once_by_chance() -> None:
 
 def test_flips_of_bits_are_corrected_or_harmless() -> None:
     """What isn't seen is below the tolerance of float64: weights end within 1e-10."""
-    injector = Injector(SoftErrors(5e-3, kind="flip"), seed=1)
+    injector = ErrorInjector(SoftErrors(5e-3, kind="flip"), seed=1)
     split = parse_split("codenet:m=2,n=2", DOUBLE)
-    fleet = Fleet(NET, split, BATCHES, iterations=60, injector=injector, checkpoint_every=5)
+    fleet = LocalFleet(NET, split, BATCHES, iterations=60, injector=injector, checkpoint_every=5)
     fleet.train()
     fates = [each.fate for each in injector.record]
     assert fates.count("found") > 10

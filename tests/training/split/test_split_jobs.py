@@ -327,7 +327,7 @@ WISHES: list[tuple[Callable[[], Job], str]] = [
     (lambda: job(batch_size=1_000_000), "take fewer samples"),
     (lambda: job(model_config=config(FLAT, {"units": 100_000}, {"units": 100_000}, OUT)), "take more blocks"),
     (lambda: job(l2=-1), "l2 = -1"),
-    (lambda: job(l2=float("inf")), "Expected a finite"),
+    (lambda: job(l2=float("inf")), "Expected float <= 1000"),
     (lambda: job(guarantee="none"), "guarantee"),
     (lambda: job(scrub_every=-1), "scrub_every = -1"),
 ]

@@ -15,8 +15,8 @@ from edgepeer.training.form import Form
 from edgepeer.training.job import new_job
 from edgepeer.training.schedules import parse_schedule
 from edgepeer.training.split.activations import ACTIVATIONS, parse_activation
-from edgepeer.training.split.faults import Injector, SoftErrors
-from edgepeer.training.split.fleet import Fleet
+from edgepeer.training.split.faults import ErrorInjector, SoftErrors
+from edgepeer.training.split.fleet import LocalFleet
 from edgepeer.training.split.named import parse_split
 from edgepeer.training.split.network import Network
 from edgepeer.training.split.polydot import PolyDotSplit
@@ -148,7 +148,7 @@ def test_divided_training_is_undivided_training(name: str, split: str, batch: in
     """10 iterations, float64: 1e-12; PolyDot 1e-10."""
     network = NETWORKS[name]
     batches = batches_for(network, batch)
-    fleet = Fleet(network, parse_split(split, DOUBLE), batches, iterations=10)
+    fleet = LocalFleet(network, parse_split(split, DOUBLE), batches, iterations=10)
     report = fleet.train()
     assert distance(fleet, undivided(network, batches, 10)) < (1e-10 if "polydot" in split else 1e-12)
     assert (report.lines, report.odd, report.restored, len(fleet.losses)) == (0, 0, 0, 10)
@@ -160,9 +160,9 @@ def test_with_soft_errors_as_well(name: str) -> None:
     network = NETWORKS[name]
     batches = batches_for(network, 3)
     everywhere = frozenset(("O1", "O2", "O3", "encoding", "decoded", "activation", "verdict"))
-    injector = Injector(SoftErrors(4e-3, everywhere), seed=4)
+    injector = ErrorInjector(SoftErrors(4e-3, everywhere), seed=4)
     split = parse_split("codenet:m=2,n=2", DOUBLE)
-    fleet = Fleet(network, split, batches, iterations=15, injector=injector, checkpoint_every=3)
+    fleet = LocalFleet(network, split, batches, iterations=15, injector=injector, checkpoint_every=3)
     report = fleet.train()
     assert len(injector.record) > 5
     assert report.restored + report.lines + report.odd > 3
@@ -176,7 +176,7 @@ def test_momentum_of_a_fleet(split: str, l2: float, nesterov: bool) -> None:
     """30 iterations, float64: 1e-12."""
     network = net(momentum=0.9, nesterov=nesterov, l2=l2)
     batches = batches_for(network, 3)
-    fleet = Fleet(network, parse_split(split, DOUBLE), batches, iterations=30)
+    fleet = LocalFleet(network, parse_split(split, DOUBLE), batches, iterations=30)
     fleet.train()
     assert distance(fleet, undivided(network, batches, 30)) < 1e-12
 
@@ -185,7 +185,7 @@ def test_momentum_of_a_fleet(split: str, l2: float, nesterov: bool) -> None:
 def test_training_that_diverges_is_told_from_errors(split: str) -> None:
     """All go back twice to where most numbers are beyond computing, and then on: the loss says what it is."""
     network = Network(sizes=(6, 5, 4), output="linear", learning_rate=1e6, dtype=DOUBLE)
-    fleet = Fleet(network, parse_split(split, DOUBLE), batches_for(network, 4), iterations=20, scrub_every=5)
+    fleet = LocalFleet(network, parse_split(split, DOUBLE), batches_for(network, 4), iterations=20, scrub_every=5)
     with np.errstate(all="ignore"):
         counts = fleet.train()
     assert counts.restored == 2

@@ -10,8 +10,8 @@ import pytest
 
 from edgepeer.errors import ConfigError, ModelError
 from edgepeer.training.split.cell import Cell
-from edgepeer.training.split.faults import Fault, Injector, SoftErrors, Where, parse_flip, parse_soft_errors
-from edgepeer.training.split.fleet import Fleet
+from edgepeer.training.split.faults import ErrorInjector, PlannedError, SoftErrors, Where, parse_flip, parse_soft_errors
+from edgepeer.training.split.fleet import LocalFleet
 from edgepeer.training.split.named import parse_split
 from edgepeer.training.split.network import Network
 from edgepeer.training.split.replicate import Replicate
@@ -86,10 +86,10 @@ WISHES: list[tuple[Callable[[], Any], str]] = [
     (lambda: SoftErrors(float("nan")), "between 0 and 1"),
     (lambda: SoftErrors(0.1, frozenset(("O4",))), "O1+O2+O3"),
     (lambda: SoftErrors(0.1, kind="gamma"), "sparse, garbage, flip, nan"),  # type: ignore[arg-type]
-    (lambda: Fault(0, 0, "cable"), "a place is"),  # type: ignore[arg-type]
+    (lambda: PlannedError(0, 0, "cable"), "a place is"),  # type: ignore[arg-type]
     (lambda: parse_soft_errors("p=often"), "from 0 to 1"),
     (lambda: parse_soft_errors("q=1"), "p, steps and kind"),
-    (lambda: Fleet(NET, parse_split("none:m=2,n=2", DOUBLE), NONE, iterations=1, scrub_every=-1), "0 or more"),
+    (lambda: LocalFleet(NET, parse_split("none:m=2,n=2", DOUBLE), NONE, iterations=1, scrub_every=-1), "0 or more"),
     (lambda: parse_flip("3"), "NODE@ITERATION"),
     (lambda: parse_flip("x@50"), "NODE@ITERATION"),
     (lambda: parse_flip("3@50:kind=gamma"), "a kind sparse, garbage"),
@@ -148,7 +148,7 @@ def test_what_kinds_of_errors_do(dtype: Any) -> None:
     for kind, least, most in (("sparse", 1, 3), ("garbage", 50, 50), ("flip", 1, 1), ("nan", 1, 1)):
         for seed in range(20):
             numbers = np.ones(50, dtype)
-            injector = Injector(SoftErrors(1.0, kind=kind), seed=seed)  # type: ignore[arg-type]
+            injector = ErrorInjector(SoftErrors(1.0, kind=kind), seed=seed)  # type: ignore[arg-type]
             injector.strike(Where(0, 0, "forward 0", "product"), numbers)
             changed = numbers.view(np.uint8).reshape(50, -1) != np.ones(50, dtype).view(np.uint8).reshape(50, -1)
             assert least <= np.count_nonzero(changed.any(axis=1)) <= most
@@ -158,7 +158,7 @@ def test_what_kinds_of_errors_do(dtype: Any) -> None:
 
 def test_errors_come_as_often_as_they_should() -> None:
     """10,000 chances at p = 0.1: 1000, within four standard deviations (30)."""
-    injector = Injector(SoftErrors(0.1, frozenset(("O1",))), seed=0)
+    injector = ErrorInjector(SoftErrors(0.1, frozenset(("O1",))), seed=0)
     for _ in range(10_000):
         injector.strike(Where(0, 0, "forward 0", "product"), np.ones(2))
         injector.strike(Where(0, 0, "backward 0", "product"), np.ones(2))

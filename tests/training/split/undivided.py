@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepeer.training.split.fleet import Fleet
+from edgepeer.training.split.fleet import LocalFleet
 from edgepeer.training.split.network import Network
 
 Array = NDArray[Any]
@@ -71,7 +71,7 @@ def undivided(network: Network, batches: Batches, iterations: int, weights: list
     return done[-1].weights if done else start(network)
 
 
-def distance(fleet: Fleet, weights: list[Array]) -> float:
+def distance(fleet: LocalFleet, weights: list[Array]) -> float:
     """The largest difference in any layer, as a part of the layer's largest weight. NaN is infinite."""
     parts = [np.abs(fleet.weights(k) - each).max() / np.abs(each).max() for k, each in enumerate(weights)]
     return float(np.nan_to_num(max(parts), nan=np.inf))

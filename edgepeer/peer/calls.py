@@ -12,25 +12,26 @@ from typing import Final
 
 import numpy as np
 
+from edgepeer.coding.scheme import CodingScheme
 from edgepeer.errors import BegunAnew, FellBehind, LeftFabric, NotReady, PeerError, RoundTimeout
 from edgepeer.ids import Generation, PeerId
 from edgepeer.peer.bell import Bell
-from edgepeer.peer.code_in_use import CodeInUse
-from edgepeer.peer.coded_work import CodedWork, Gradient, Pace
+from edgepeer.peer.coded_call import CodedCall, Gradient, Pace
 from edgepeer.peer.driver import Driver
 from edgepeer.peer.outcome import ABORTED, FloatArray, Outcome, Shapes, flatten
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
+from edgepeer.protocol.code import Coding
 from edgepeer.topology.view import View
 
-__all__ = ["ROUND_TIMEOUT_S", "Rounds"]
+__all__ = ["ROUND_TIMEOUT_S", "Calls"]
 
 ROUND_TIMEOUT_S: Final = 600.0
 _MOST_MISSED: Final = 8
 _VERDICT_S: Final = 5.0  # after a timeout: how long the root may take to say whether the round still counts
 
 
-class Rounds:
+class Calls:
     """One peer's calls, and what the machine says to them."""
 
     _driver: Driver
@@ -41,10 +42,10 @@ class Rounds:
         """The view that this peer works in."""
         self.closed = False
         """Whether the peer is about to leave."""
-        self.code: CodeInUse | None = None
+        self.scheme: CodingScheme | None = None
         """How rounds are coded, if they are."""
         self._waiting: asyncio.Future[fx.RoundCommitted] | None = None
-        self._work: CodedWork | None = None
+        self._coded: CodedCall | None = None
         self._missed: deque[fx.RoundCommitted] = deque()
         self._behind = 0
         """The last of the coded rounds whose outcomes are lost, since the program did not ask for them; 0: none."""
@@ -54,15 +55,15 @@ class Rounds:
         """Why such rounds count no more, until the program is told."""
 
     def run_on(self, driver: Driver) -> None:
-        """The peer has started."""
+        """The peer has started: calls go to this driver's machine."""
         self._driver = driver
 
-    def use(self, code: CodeInUse | None) -> None:
+    def use(self, scheme: CodingScheme | None) -> None:
         """Rounds are coded from the next view on, or no more."""
-        if code is None and self.code is None:
+        if scheme is None and self.scheme is None:
             return
-        self.code = code
-        self._driver.dispatch(ev.CodeWanted(code.for_protocol if code is not None else None))
+        self.scheme = scheme
+        self._driver.dispatch(ev.CodeWanted(_coding(scheme) if scheme is not None else None))
 
     # -- calls -------------------------------------------------------------------------------------------
 
@@ -78,8 +79,8 @@ class Rounds:
 
     async def allreduce_chunks(self, gradient: Gradient, timeout: float, pace: Pace | None) -> Outcome:
         """See `Peer.allreduce_chunks`."""
-        code = self.code
-        if code is None:
+        scheme = self.scheme
+        if scheme is None:
             raise PeerError("this peer's rounds are not coded: give it a code, as in Peer(code='cyclic:s=1')")
         self._tell_what_is_given_up()
         if self.view is None and not self._missed:
@@ -89,16 +90,16 @@ class Rounds:
             raise FellBehind(f"rounds up to {behind} were decided without this peer")
         began = time.monotonic()
         round_ = self._driver.node.allreduce.committed + 1
-        work = CodedWork(round_, code, gradient, self._driver.dispatch, pace, like=self._work)
+        call = CodedCall(round_, scheme, gradient, self._driver.dispatch, pace, like=self._coded)
         if self._missed:
-            committed, self._work = self._missed.popleft(), work
-            await work.learn(committed)
-            return work.outcome(committed, time.monotonic() - began)
+            committed, self._coded = self._missed.popleft(), call
+            await call.learn(committed)
+            return call.outcome(committed, time.monotonic() - began)
         async with self._call(timeout) as waiting:
-            self._work = work  # not before: one that was cancelled in mid-round has still to encode
+            self._coded = call  # not before: one that was cancelled in mid-round has still to encode
             if self.view is not None:
-                work.enter(self.view, self._me)
-            computing = asyncio.create_task(self._compute(work))
+                call.enter(self.view, self._me)
+            computing = asyncio.create_task(self._compute(call))
             try:
                 await asyncio.wait((waiting, computing), return_when=asyncio.FIRST_COMPLETED)
                 if not waiting.done():
@@ -108,14 +109,14 @@ class Rounds:
                 computing.cancel()
                 await asyncio.gather(computing, return_exceptions=True)
         seconds = time.monotonic() - began
-        await work.learn(committed)
-        return work.outcome(committed, seconds)
+        await call.learn(committed)
+        return call.outcome(committed, seconds)
 
-    async def _compute(self, work: CodedWork) -> None:
+    async def _compute(self, call: CodedCall) -> None:
         """Compute chunk after chunk; who owns which may change with the view."""
         while True:
             count = self._bell.count
-            if not await work.compute_next():
+            if not await call.compute_next():
                 await self._bell.wait(count)
 
     @property
@@ -173,16 +174,16 @@ class Rounds:
             waiting.set_exception(error)
 
     def installed(self, view: View | None) -> None:
-        """Another view, or none."""
+        """The peer works in another view, or in none: the round in progress goes on there, or waits."""
         if view is None or (self.view is not None and view.run != self.view.run):
             self._missed.clear()
-            self._work, self._behind = None, 0
+            self._coded, self._behind = None, 0
         if self.view is None and view is not None and self._done is not None:
             run, generation = self._done
             if run == view.run and generation != view.generation:  # it began while this peer was out of the view
                 self._give_up(f"generation {view.generation} has begun, and what was done in {generation} is given up")
         self.view = view
-        if view is not None and self._work is not None:  # also of a call that was cancelled: what it has still counts
+        if view is not None and self._coded is not None:  # also of a call that was cancelled: what it has still counts
             asyncio.get_running_loop().call_soon(self._enter, view)
 
     def removed(self, effect: fx.Removed) -> None:
@@ -195,15 +196,15 @@ class Rounds:
         self._done, self._given_up = None, why
 
     def _enter(self, view: View) -> None:
-        if self.view is view and self._work is not None:
-            self._work.enter(view, self._me)
+        if self.view is view and self._coded is not None:
+            self._coded.enter(view, self._me)
 
     def committed(self, effect: fx.RoundCommitted) -> None:
         if effect.mine:
             self._done = effect.run, effect.generation
         if effect.mine and self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(effect)
-        elif self.code is not None and not effect.mine and self.view is not None and self.view.slots:
+        elif self.scheme is not None and not effect.mine and self.view is not None and self.view.slots:
             self._missed.append(effect)
             if len(self._missed) > _MOST_MISSED:
                 self._missed.clear()
@@ -232,8 +233,13 @@ class Rounds:
 
     def encode_wanted(self, effect: fx.EncodeWanted) -> None:
         """Answered even if the call was cancelled: others count on what this peer said it has."""
-        if self._work is not None:
-            asyncio.get_running_loop().call_soon(self._work.encode, effect)
+        if self._coded is not None:
+            asyncio.get_running_loop().call_soon(self._coded.encode, effect)
+
+
+def _coding(scheme: CodingScheme) -> Coding:
+    """The scheme as the protocol, which knows of no codes, takes it."""
+    return Coding(name=scheme.name, build=scheme.build, enough=scheme.enough, deadline_s=scheme.deadline_s)
 
 
 def _outcome(effect: fx.RoundCommitted, began: float, shapes: Shapes) -> Outcome:

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepeer.coding.code import Code
+from edgepeer.coding.code import GradientCode
 from edgepeer.coding.encode import encode, expand
 
-__all__ = ["Work"]
+__all__ = ["ComputedChunks"]
 
 
-class Work:
+class ComputedChunks:
     """The chunks of one round at one peer. All vectors have one shape, (size,), a multiple of the code's blocks."""
 
     def __init__(self) -> None:
         self._vectors: dict[int, NDArray[Any]] = {}
-        self._code: Code | None = None
+        self._code: GradientCode | None = None
         self._slots: tuple[int, ...] = ()
 
-    def enter(self, code: Code | None, slots: tuple[int, ...]) -> None:
+    def enter(self, code: GradientCode | None, slots: tuple[int, ...]) -> None:
         """This peer computes for these slots (workers) of the code from now on."""
         if code is None or self._code is None or code.chunks != self._code.chunks:
             self._vectors.clear()  # a chunk is another part of the data
@@ -50,7 +50,7 @@ class Work:
         return self._order(slot)[done]
 
     def add(self, chunk: int, vector: NDArray[Any]) -> None:
-        """A chunk is computed."""
+        """Chunk `chunk` is computed: `vector`, shape (size,), is kept as it is until the round is over."""
         self._vectors[chunk] = vector
 
     def encode(self, done: tuple[int, ...], narrow: int | None) -> NDArray[Any]:
@@ -76,6 +76,6 @@ class Work:
             expand(self._of(code, slot, done), code.column(slot, done), out)
         return out
 
-    def _of(self, code: Code, slot: int, done: tuple[int, ...]) -> NDArray[Any]:
+    def _of(self, code: GradientCode, slot: int, done: tuple[int, ...]) -> NDArray[Any]:
         chunks = self._order(slot)[: done[slot]]
         return encode([self._vectors[chunk] for chunk in chunks], code.encoding(slot, done)[: done[slot]])

@@ -14,19 +14,19 @@ from typing import TypeAlias
 
 import numpy as np
 
-from edgepeer.coding.code import Code
+from edgepeer.coding.code import GradientCode
+from edgepeer.coding.computed import ComputedChunks
 from edgepeer.coding.encode import padded
-from edgepeer.coding.work import Work
+from edgepeer.coding.scheme import CodingScheme
 from edgepeer.errors import ConfigError, ContributionMismatch
 from edgepeer.ids import PeerId
-from edgepeer.peer.code_in_use import CodeInUse
 from edgepeer.peer.outcome import Arrays, Outcome, Shapes, flatten
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.events import FloatVector
 from edgepeer.topology.view import View
 
-__all__ = ["CodedWork", "Gradient", "Pace"]
+__all__ = ["CodedCall", "Gradient", "Pace"]
 
 Gradient: TypeAlias = Callable[[int, int], Awaitable[tuple[Arrays, float]]]
 """(chunk, how many there are) -> (its gradient, what that counts for). The same at every peer that is asked."""
@@ -34,8 +34,8 @@ Pace: TypeAlias = Callable[[int], float]
 """(chunk) -> how many seconds it takes at least, on a device that is emulated."""
 
 
-class CodedWork:
-    """What this peer has computed for the round.
+class CodedCall:
+    """One call of `allreduce_chunks`: what this peer computes for its round, and brings of it.
 
     The vector of a chunk is its gradient times its weight, zeros up to a multiple of the code's blocks, then the weight
     in each block. So the weight of a sum is what the sum itself holds. Where chunks are in it that were computed by
@@ -43,7 +43,7 @@ class CodedWork:
 
     Args:
         round_: the number of the round.
-        code: by which it is coded.
+        scheme: how it is coded.
         dispatch: hands an event to the machine.
         like: the round before, whose gradients probably had the same shape.
     """
@@ -51,23 +51,23 @@ class CodedWork:
     def __init__(
         self,
         round_: int,
-        code: CodeInUse,
+        scheme: CodingScheme,
         gradient: Gradient,
         dispatch: Callable[[ev.Event], None],
         pace: Pace | None = None,
         *,
-        like: CodedWork | None = None,
+        like: CodedCall | None = None,
     ) -> None:
         self._round = round_
-        self._used = code
+        self._scheme = scheme
         self._gradient = gradient
         self._dispatch = dispatch
         self._pace = pace
         self._view: View | None = None
-        self._code: Code | None = None
+        self._code: GradientCode | None = None
         self._encoded = False
         """Whether the root has closed the round in this view: what is computed later does not count."""
-        self._work = Work()
+        self._chunks = ComputedChunks()
         self._shapes: Shapes | None = None
         self._size = 0
         self._guess = like.shape_guess if like is not None else None
@@ -80,17 +80,17 @@ class CodedWork:
         self._code = None
         if view.slots:
             with contextlib.suppress(ConfigError):  # the machine finds the same, and gives the round up
-                self._code = self._used.build(len(view.slots), view.fanout)
-        self._work.enter(self._code, view.owned.get(me, ()))
+                self._code = self._scheme.build(len(view.slots), view.fanout)
+        self._chunks.enter(self._code, view.owned.get(me, ()))
         self._say()
 
     def _say(self) -> None:
         if self._view is not None:
-            self._dispatch(ev.ChunksDone(self._view.stamp, self._round, self._work.done()))
+            self._dispatch(ev.ChunksDone(self._view.stamp, self._round, self._chunks.done()))
 
     async def compute_next(self) -> bool:
         """Compute a chunk. False if there is nothing left to compute in this view, or no more use in it."""
-        code, chunk = self._code, self._work.next_chunk()
+        code, chunk = self._code, self._chunks.next_chunk()
         if code is None or chunk is None or self._encoded:
             return False
         began = time.monotonic()
@@ -99,7 +99,7 @@ class CodedWork:
         if self._pace is not None:
             await asyncio.sleep(max(0.0, began + self._pace(chunk) - time.monotonic()))
         if self._code is not None and self._code.chunks == code.chunks:  # else the data are cut otherwise meanwhile
-            self._work.add(chunk, vector)
+            self._chunks.add(chunk, vector)
             self._say()
         return True
 
@@ -121,7 +121,7 @@ class CodedWork:
         if self._view is None or (self._view.stamp, self._round) != (asked.epoch, asked.round):
             return  # it is asked again in the new view
         self._encoded = True
-        self._dispatch(ev.Encoded(asked.epoch, asked.round, self._work.encode(asked.done, asked.narrow)))
+        self._dispatch(ev.Encoded(asked.epoch, asked.round, self._chunks.encode(asked.done, asked.narrow)))
 
     @property
     def shape_guess(self) -> tuple[Shapes, int] | None:
@@ -131,7 +131,7 @@ class CodedWork:
     async def learn(self, effect: fx.RoundCommitted) -> None:
         """Know what the gradients look like. Where the first round did without this peer, or this one has another size
         than the last, that takes computing one."""
-        blocks, guess = self._used.blocks, self._guess
+        blocks, guess = self._scheme.blocks, self._guess
         if self._shapes is None and guess is not None and padded(guess[1], blocks) + blocks == effect.sum.size:
             self._shapes, self._size = guess
         if self._shapes is None:
@@ -148,7 +148,7 @@ class CodedWork:
             epoch=effect.epoch,
             contributors=effect.contributors,
             exact=effect.exact,
-            weight=float(effect.sum[-self._used.blocks :].mean()),
+            weight=float(effect.sum[-self._scheme.blocks :].mean()),
             seconds=seconds,
             digest=effect.digest.hex(),
             paths=effect.paths,

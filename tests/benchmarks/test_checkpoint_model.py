@@ -7,8 +7,7 @@ import math
 
 import numpy as np
 import pytest
-
-from edgepeer.coding.matrix.checkpointing import (
+from checkpoint_model import (
     Outcomes,
     codenet_outcomes,
     expected_period,
@@ -19,6 +18,7 @@ from edgepeer.coding.matrix.checkpointing import (
     step_time,
     young_interval,
 )
+
 from edgepeer.errors import ConfigError
 
 P = 3e-4

@@ -1,0 +1,6 @@
+"""The benchmarks' modules can be imported by tests."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
