@@ -17,7 +17,7 @@ CODE = ("--split", "codenet:m=2,n=2,t=1")
 async def run(home: Path, *arguments: object) -> tuple[Program, dict[str, Any]]:
     """An emulation that ends well, and its report."""
     async with edgepeer(*arguments, "--report", "out", home=home) as program:
-        assert await program.end(180) == 0, program.everything()
+        assert await program.end() == 0, program.everything()
     report: dict[str, Any] = json.loads((home / "out" / "report.json").read_text())
     assert len(set(report["parameter_digests"].values())) == 1
     return program, report
@@ -86,7 +86,7 @@ async def test_the_scenario(tmp_path: Path) -> None:
 async def test_without_protection_nobody_finds_anything_and_the_job_says_so(tmp_path: Path) -> None:
     arguments = (*JOB, "--split", "none:m=2,n=2", "--rounds", 12, "--network", "none", "--flip", "1@5:kind=garbage")
     async with edgepeer(*arguments, home=tmp_path) as program:
-        assert await program.end(120) == 1, program.everything()
+        assert await program.end() == 1, program.everything()
     (line,) = [line for line in program.err if line.startswith("edgepeer: ")]
     assert "nobody has found 1 soft errors (1 of p" in line
     assert "weights may be wrong" in line
@@ -96,7 +96,7 @@ async def test_without_protection_nobody_finds_anything_and_the_job_says_so(tmp_
 async def test_blocks_that_nobody_has_any_more_are_waited_for(tmp_path: Path) -> None:
     arguments = (*JOB, "--split", "none:m=2,n=2", "--rounds", 20, "--network", "none", "--kill", "2@5", "--timeout", 8)
     async with edgepeer(*arguments, home=tmp_path) as program:
-        assert await program.end(120) == 1, program.everything()
+        assert await program.end() == 1, program.everything()
     (line,) = [line for line in program.err if line.startswith("edgepeer: ")]
     assert "3 peers are there, and the blocks that they have don't make up for those of the others" in line
     assert any(line.startswith("waiting: 3 peers are there") for line in program.out)

@@ -13,7 +13,7 @@ from edgepeer.errors import JobError
 from edgepeer.peer import worker as module
 from edgepeer.peer.worker import Worker, still_at_work
 
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 
 
 def raiser(error: BaseException) -> Callable[[], NoReturn]:
