@@ -24,7 +24,7 @@ from edgepeer.peer.job_run import JobRun
 from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.round_log import RoundLog
-from edgepeer.peer.run import Device
+from edgepeer.peer.run import REGATHER_S, Device
 from edgepeer.peer.split_run import SplitRun, planned_errors
 from edgepeer.peer.watching import Watch
 from edgepeer.peer.worker import Worker
@@ -39,8 +39,15 @@ __all__ = ["run_agent"]
 _log = logging.getLogger(__name__)
 
 
-async def run_agent(settings: PeerSettings, *, stop: asyncio.Event, asked: asyncio.Event | None = None) -> None:
-    """Run one peer until `stop` is set, then leave. Whenever `asked` is set, it logs how it stands.
+async def run_agent(
+    settings: PeerSettings,
+    *,
+    stop: asyncio.Event,
+    asked: asyncio.Event | None = None,
+    regather_s: float = REGATHER_S,
+) -> None:
+    """Run one peer until `stop` is set, then leave. Whenever `asked` is set, it logs how it stands. `regather_s`: how
+    long it waits for all who have lost power with it.
 
     Raises:
         ConfigError: a setting can't be used on this device.
@@ -73,6 +80,7 @@ async def run_agent(settings: PeerSettings, *, stop: asyncio.Event, asked: async
                 round_log=round_log,
                 checkpoints=checkpoints,
                 metrics=metrics,
+                regather_s=regather_s,
             )
             agent = _Agent(device, unfinished, speed)
             async with peer:
