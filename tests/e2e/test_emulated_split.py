@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from real_programs import Program, edgepeer
 
 JOB = ("emulate", "--model", "mlp-plain", "--optimizer", "sgd", "--learning-rate", 0.3, "--batch-size", 32)
 CODE = ("--split", "codenet:m=2,n=2,t=1")
+ROUNDS = ("--rounds", 40, "--eval-every", 20, "--network", "none")
 
 
 async def run(home: Path, *arguments: object) -> tuple[Program, dict[str, Any]]:
@@ -23,14 +25,19 @@ async def run(home: Path, *arguments: object) -> tuple[Program, dict[str, Any]]:
     return program, report
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the job comes to if nothing goes wrong."""
+    _, report = await run(tmp_path_factory.mktemp("clean"), *JOB, *CODE, *ROUNDS)
+    return report
+
+
 @pytest.mark.slow
-async def test_errors_and_a_killed_peer_change_nothing(tmp_path: Path) -> None:
-    """The same job, clean and with wrong numbers and a crash, on twelve peers and one to spare."""
-    rounds = ("--rounds", 40, "--eval-every", 20, "--network", "none")
-    _, clean = await run(tmp_path, *JOB, *CODE, *rounds)
+async def test_errors_and_a_killed_peer_change_nothing(clean: dict[str, Any], tmp_path: Path) -> None:
+    """The same job with wrong numbers and a crash, on twelve peers and one to spare."""
     flips = ("3@5:kind=garbage,place=product", "7@9:kind=nan", "11@13:kind=garbage", "0@17:place=verdict", "6@38")
     faults = [part for flip in flips for part in ("--flip", flip)]
-    program, hurt = await run(tmp_path, *JOB, *CODE, *rounds, "--peers", 13, *faults, "--kill", "leaf@20")
+    program, hurt = await run(tmp_path, *JOB, *CODE, *ROUNDS, "--peers", 13, *faults, "--kill", "leaf@20")
 
     assert hurt["final"]["loss"] == pytest.approx(clean["final"]["loss"], rel=1e-3)
     assert hurt["final"]["accuracy"] == pytest.approx(clean["final"]["accuracy"], abs=0.005)
@@ -52,12 +59,10 @@ async def test_errors_and_a_killed_peer_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_who_is_too_slow_is_made_up_for(tmp_path: Path) -> None:
+async def test_who_is_too_slow_is_made_up_for(clean: dict[str, Any], tmp_path: Path) -> None:
     """With a deadline rounds don't wait for a straggler; its vectors are erasures, and nothing else changes."""
-    rounds = ("--rounds", 30, "--eval-every", 30, "--network", "none")
-    _, clean = await run(tmp_path, *JOB, *CODE, *rounds)
     slow = ("--wait", "deadline:0.3", "--slow", "leafx50@8..20")
-    _, hurt = await run(tmp_path, *JOB, *CODE, *rounds, *slow)
+    _, hurt = await run(tmp_path, *JOB, *CODE, *ROUNDS, *slow)
     assert hurt["final"]["loss"] == pytest.approx(clean["final"]["loss"], rel=1e-3)
     assert hurt["split"]["erased"] >= 1
     assert (hurt["split"]["corrected"], hurt["split"]["restores"]) == (0, 0)
