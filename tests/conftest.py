@@ -2,18 +2,27 @@
 
 Commands that run in the tests' own process set up logging: the next test finds it as it was. Many tests run side by
 side: NumPy's threads would only wait for each other. `--rewrite-transcripts` writes what tests compare with anew.
+
+Hundreds of processes are started, which would all compile edgepeer if the environment keeps Python from writing
+bytecode: tests write it all the same.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import sys
 from collections.abc import Iterator
 
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # before anything imports NumPy
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+gc.disable()  # thousands of tests are collected, and none of it is garbage
 
 settings.register_profile(
     "ci",
@@ -32,6 +41,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-transcripts", action="store_true", help="write the transcripts of tests/scenarios anew, for a review"
     )
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays: the garbage collector need not look through it again and again."""
+    gc.enable()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

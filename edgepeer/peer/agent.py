@@ -25,7 +25,7 @@ from edgepeer.peer.machines import FtTree, MachineFactory
 from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.round_log import RoundLog
-from edgepeer.peer.run import Device
+from edgepeer.peer.run import REGATHER_S, Device
 from edgepeer.peer.split_run import SplitRun, planned_errors
 from edgepeer.peer.watching import Watch
 from edgepeer.peer.worker import Worker
@@ -47,24 +47,27 @@ async def run_agent(
     machine: MachineFactory = _FT_TREE,
     stop: asyncio.Event,
     asked: asyncio.Event | None = None,
+    regather_s: float = REGATHER_S,
 ) -> None:
     """Run one peer until `stop` is set, then leave. Whenever `asked` is set, it logs how it stands.
 
     Args:
         machine: what rounds run by.
+        regather_s: how long it waits for all who have lost power with it.
 
     Raises:
         ConfigError: a setting can't be used on this device.
         FabricError: the broker can't be reached, or refuses us.
     """
-    await _Agent(settings, machine).live(stop, asked or asyncio.Event())
+    await _Agent(settings, machine, regather_s).live(stop, asked or asyncio.Event())
 
 
 class _Agent:
     """Starts and ends job runs as the fabric's job changes."""
 
-    def __init__(self, settings: PeerSettings, machine: MachineFactory) -> None:
+    def __init__(self, settings: PeerSettings, machine: MachineFactory, regather_s: float) -> None:
         self._settings = settings
+        self._regather_s = regather_s
         self._speed = parse_speed(settings.device_speed)
         planned_errors(settings)
         self._peer = Peer(
@@ -105,6 +108,7 @@ class _Agent:
                     round_log=round_log,
                     checkpoints=checkpoints,
                     metrics=metrics,
+                    regather_s=self._regather_s,
                 )
                 async with peer:
                     _log.info("peer %s listens on %s, fabric %s", peer.id, peer.address, settings.fabric)

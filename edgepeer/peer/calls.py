@@ -21,7 +21,6 @@ from edgepeer.peer.driver import Driver
 from edgepeer.peer.outcome import ABORTED, FloatArray, Outcome, Shapes, flatten
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
-from edgepeer.protocol.code import Coding
 from edgepeer.topology.view import View
 
 __all__ = ["ROUND_TIMEOUT_S", "Calls"]
@@ -63,7 +62,7 @@ class Calls:
         if scheme is None and self.scheme is None:
             return
         self.scheme = scheme
-        self._driver.dispatch(ev.CodeWanted(_coding(scheme) if scheme is not None else None))
+        self._driver.dispatch(ev.CodeWanted(scheme))
 
     # -- calls -------------------------------------------------------------------------------------------
 
@@ -235,11 +234,6 @@ class Calls:
         """Answered even if the call was cancelled: others count on what this peer said it has."""
         if self._coded is not None:
             asyncio.get_running_loop().call_soon(self._coded.encode, effect)
-
-
-def _coding(scheme: CodingScheme) -> Coding:
-    """The scheme as the protocol, which knows of no codes, takes it."""
-    return Coding(name=scheme.name, build=scheme.build, enough=scheme.enough, deadline_s=scheme.deadline_s)
 
 
 def _outcome(effect: fx.RoundCommitted, began: float, shapes: Shapes) -> Outcome:

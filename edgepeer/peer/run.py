@@ -50,6 +50,7 @@ class Device:
     round_log: RoundLog
     checkpoints: Checkpoints
     metrics: Metrics
+    regather_s: float = REGATHER_S
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +72,7 @@ class Run(ABC):
 
     def __init__(self, device: Device, job: Job, pacing: Pacing) -> None:
         self._peer = device.peer
+        self._regather_s = device.regather_s
         self._job = job
         self._settings = device.settings
         self._worker = device.worker
@@ -194,10 +196,12 @@ class Run(ABC):
         everybody = restored.peers
         _log.info("job %s: goes on after round %d, when its %d peers are there", job.id, restored.after, everybody)
         for peers in (everybody, everybody // 2 + 1):
+            if peers < everybody:
+                _log.info("job %s: %d of its %d peers are enough from now on", job.id, peers, everybody)
             self._peer.want_run(job.id, peers, have=restored.round, of=restored.of)
             self._peer.bell.ring()  # the run may have begun before: then this was what it waited for
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REGATHER_S):
+                async with asyncio.timeout(self._regather_s):
                     while self._peer.view is None or self._peer.view.run != job.id:
                         await self._peer.bell.wait(self._peer.bell.count)
                     return

@@ -25,7 +25,6 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 ENDING_S: Final = 5.0
-"""How long the call that runs may still take when the peer ends."""
 _MOST_WAITING: Final = 64
 _NAME: Final = "trainer"
 
@@ -33,9 +32,11 @@ _Call = tuple[Future[Any], Callable[[], Any]]
 
 
 class Worker(Executor):
-    """Does one call after the other in a thread of its own, while its context is open."""
+    """Does one call after the other in a thread of its own, while its context is open. `ending_s`: how long the call
+    that runs may still take at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, ending_s: float = ENDING_S) -> None:
+        self._ending_s = ending_s
         self._calls: queue.Queue[_Call | None] = queue.Queue(_MOST_WAITING)
         self._ended: Future[None] = Future()
         # Not ThreadPoolExecutor: it, and the interpreter behind it, wait for ever for a call that is stuck.
@@ -49,7 +50,7 @@ class Worker(Executor):
         with contextlib.suppress(queue.Full):
             self._calls.put_nowait(None)
         try:
-            async with asyncio.timeout(ENDING_S):
+            async with asyncio.timeout(self._ending_s):
                 await asyncio.wrap_future(self._ended)
         except TimeoutError:
             _log.warning("what the job computes does not come to an end: ending without it")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -58,14 +57,19 @@ class Code(Protocol):
         """With which weights a worker's vector enters each block of the sum, shape (blocks,)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Coding:
+class Coding(Protocol):
     """How a run's rounds are coded: the same at all peers."""
 
-    name: str
-    build: Callable[[int, int], Code]
-    """The code for (workers, fan-out of the tree)."""
-    enough: Callable[[float], bool]
-    """Whether the root may close a round with that expected squared error."""
-    deadline_s: float | None = None
-    """After how long it does in any case; None: never."""
+    @property
+    def name(self) -> str:
+        """By which peers find out whether it is."""
+
+    @property
+    def deadline_s(self) -> float | None:
+        """After how long the root closes a round in any case; None: never."""
+
+    def build(self, workers: int, fanout: int, /) -> Code:
+        """The code for so many workers, in a tree of that fan-out."""
+
+    def enough(self, error: float, /) -> bool:
+        """Whether the root may close a round with that expected squared error."""

@@ -1,12 +1,15 @@
 """Many peers in one process, over virtual time and simulated machines. Same seed, same trace.
 
 clock.py       virtual time: a queue of what happens when
+ways.py        how long what is sent takes, and what is kept from whom
 pipe.py        one direction of a TCP connection: what is sent arrives in order, or waits
+process.py     a peer's process, as connections, the broker and its application see it
 connection.py  both directions, and how a connection ends
 network.py     machines, cuts, dials
 lines.py       the connections of one peer
 broker.py      presences and the view; wills, outages, relay
 peer.py        a protocol.Node with simulated I/O and a simulated application
+task.py        what the applications of a fleet have to do
 coded_app.py   the application where rounds are coded; split_app.py where they train a divided network
 ledger.py      what must hold of every round
 world.py       puts them together; faults; the trace

@@ -10,17 +10,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import events as ev
 from edgepeer.simulation.connection import RECEIVE_BUFFER_BYTES
-from edgepeer.simulation.network import BROKER, Network
+from edgepeer.simulation.network import Network
 from edgepeer.simulation.pipe import Message, Pipe
+from edgepeer.simulation.process import Process
+from edgepeer.simulation.ways import BROKER
 from edgepeer.topology.view import Member, View
-
-if TYPE_CHECKING:
-    from edgepeer.simulation.peer import SimulatedPeer
 
 __all__ = ["GRACE_S", "Broker", "Client"]
 
@@ -39,8 +38,8 @@ class _Session:
         self.silent_since: float | None = None
         self.over = False
         self._buffered = 0
-        self.up = Pipe(network, client.owner.id, BROKER, lambda message: broker.take(self, message))
-        self.down = Pipe(network, BROKER, client.owner.id, self._take)
+        self.up = Pipe(network.ways, client.owner.id, BROKER, lambda message: broker.take(self, message))
+        self.down = Pipe(network.ways, BROKER, client.owner.id, self._take)
         network.attach(client.owner.id, self.up, self.down)
 
     def end(self) -> None:
@@ -82,7 +81,7 @@ class _Session:
 class Client:
     """What a peer wants of the broker."""
 
-    def __init__(self, owner: SimulatedPeer) -> None:
+    def __init__(self, owner: Process) -> None:
         self.owner = owner
         self.presence: Member | None = None
         self.view: View | None = None
@@ -94,7 +93,8 @@ class Broker:
 
     def __init__(self, network: Network, rng: random.Random) -> None:
         self._network = network
-        self._clock = network.clock
+        self._ways = network.ways
+        self._clock = network.ways.clock
         self._rng = rng
         self._presences: dict[PeerId, Member] = {}
         self._view: View | None = None
@@ -183,7 +183,7 @@ class Broker:
         def arrive() -> None:
             self._drop(session, will=will)
 
-        self._clock.after(self._network.delay(), arrive)
+        self._clock.after(self._ways.delay(), arrive)
 
     def _publish(self, client: Client, arrive: Callable[[], None], size: int = _DOCUMENT_BYTES) -> None:
         if client.session is not None:
@@ -202,15 +202,15 @@ class Broker:
     ) -> None:
         """One after the other: all that the broker sends leaves over one line."""
         to = list(sessions)
-        self._free_at = max(self._free_at, self._clock.now + self._network.jitter())
-        self._free_at += size / self._network.model.rate_bytes_per_s
+        self._free_at = max(self._free_at, self._clock.now + self._ways.jitter())
+        self._free_at += size / self._ways.model.rate_bytes_per_s
 
         def arrive() -> None:
             for session in to:
                 for event in events:
                     session.say(event, size)
 
-        self._clock.at(self._free_at + self._network.model.latency_s, arrive)
+        self._clock.at(self._free_at + self._ways.model.latency_s, arrive)
 
     def _drop(self, session: _Session, *, will: bool) -> None:
         """The broker gives a connection up."""
@@ -240,11 +240,10 @@ class Broker:
         for client in list(self._waiting.values()):
             self._reconnect(client)
 
-    def check(self, peer: SimulatedPeer) -> None:
-        """Whether the broker and this peer reach each other may have changed."""
-        client = peer.client
-        reachable = self._reachable(peer)
-        if reachable and self._waiting.get(peer.id) is client:
+    def check(self, client: Client) -> None:
+        """Whether the broker and this client reach each other may have changed."""
+        reachable = self._reachable(client.owner)
+        if reachable and self._waiting.get(client.owner.id) is client:
             self._reconnect(client)
         if (session := client.session) is None:
             return
@@ -259,8 +258,8 @@ class Broker:
             self._drop(session, will=True)
             self._lose(session)
 
-    def _reachable(self, peer: SimulatedPeer) -> bool:
-        cut = self._network.is_cut(peer.id, BROKER) or self._network.is_cut(BROKER, peer.id)
+    def _reachable(self, peer: Process) -> bool:
+        cut = self._ways.is_cut(peer.id, BROKER) or self._ways.is_cut(BROKER, peer.id)
         return peer.powered and not peer.frozen and not cut
 
     def _lose(self, session: _Session) -> None:

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from edgepeer.coding.computed import ComputedChunks
-from edgepeer.coding.encode import padded
 from edgepeer.errors import ConfigError
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
+from edgepeer.simulation.process import Process
+from edgepeer.simulation.task import Task, chunk_vector
 from edgepeer.topology.view import View
 
-if TYPE_CHECKING:
-    from edgepeer.simulation.peer import SimulatedPeer
-    from edgepeer.simulation.world import World
-
-__all__ = ["CodedApp", "chunk_vector"]
+__all__ = ["CodedApp"]
 
 
 class CodedApp:
     """What one life of a peer computes."""
 
-    def __init__(self, world: World, peer: SimulatedPeer) -> None:
-        self._world = world
+    def __init__(self, task: Task, peer: Process) -> None:
+        self._task = task
         self._peer = peer
         self._number = 0
         self._view: View | None = None
@@ -41,7 +35,7 @@ class CodedApp:
             self._turn += 1
         if view is not self._view:
             self._view = view
-            scheme = self._world.scheme
+            scheme = self._task.scheme
             code = None
             if view.slots and scheme is not None:
                 with contextlib.suppress(ConfigError):  # the machine finds the same, and gives the round up
@@ -65,12 +59,12 @@ class CodedApp:
             if turn != self._turn or not self._peer.alive:
                 return
             self._busy = False
-            workload = self._world.workload
+            workload = self._task.workload
             self._work.add(chunk, chunk_vector(chunk, self._number, workload.size, workload.dtype, self._blocks))
             self._say()
             self._compute()
 
-        self._peer.later(self._world.compute_s(), computed)
+        self._peer.later(self._task.compute_s(), computed)
 
     def encode(self, asked: fx.EncodeWanted) -> None:
         """The root has closed the round."""
@@ -81,12 +75,3 @@ class CodedApp:
             self._peer.receive(ev.Encoded(asked.epoch, asked.round, self._work.encode(asked.done, asked.narrow)))
 
         self._peer.later(0.0, answer)
-
-
-def chunk_vector(chunk: int, number: int, size: int, dtype: str, blocks: int) -> ev.FloatVector:
-    """A chunk's gradient in a round, zeros up to a multiple of `blocks`, then what it counts for in each block."""
-    vector = np.zeros(padded(size, blocks) + blocks, dtype)
-    seed = np.random.Generator(np.random.PCG64([chunk, number]))
-    vector[:size] = seed.standard_normal(size)
-    vector[-blocks:] = 1 + chunk % 3
-    return vector

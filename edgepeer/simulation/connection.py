@@ -11,18 +11,16 @@ is on a machine without power      | hears nothing at all
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from edgepeer.ids import PeerId
 from edgepeer.simulation.pipe import Message, Pipe
+from edgepeer.simulation.process import Process
+from edgepeer.simulation.ways import Ways
 from edgepeer.wire.codec import encode
 from edgepeer.wire.frames import Frame
 
-if TYPE_CHECKING:
-    from edgepeer.simulation.network import Network
-    from edgepeer.simulation.peer import SimulatedPeer
-
-__all__ = ["RECEIVE_BUFFER_BYTES", "Connection", "End"]
+__all__ = ["RECEIVE_BUFFER_BYTES", "Connection", "End", "Holder", "Owner"]
 
 RECEIVE_BUFFER_BYTES: Final = 256 << 10
 """What a kernel keeps for a process that does not read."""
@@ -32,6 +30,26 @@ HELLO_WITHIN_S: Final = 5.0
 _SMALL_FRAME_BYTES: Final = 40
 
 
+class Holder(Protocol):
+    """What a process keeps its connections in."""
+
+    def dial_failed(self, peer: PeerId, reason: str, refused: bool = False) -> None:
+        """A dial that this peer had begun came to nothing."""
+
+    def introduced(self, end: End, incarnation: int) -> None:
+        """Who is at the other end of a connection has said so."""
+
+    def ended(self, end: End, reason: str) -> None:
+        """A connection is gone, not by this peer's own will."""
+
+
+class Owner(Process, Protocol):
+    """A process that has connections."""
+
+    @property
+    def lines(self) -> Holder: ...
+
+
 class End:
     """One end of a connection."""
 
@@ -39,7 +57,7 @@ class End:
         "buffered", "connection", "dialled", "far", "gone", "met_at", "open", "other", "owner", "pipe", "reading",
     )  # fmt: skip
 
-    def __init__(self, connection: Connection, owner: SimulatedPeer, other: PeerId, *, dialled: bool) -> None:
+    def __init__(self, connection: Connection, owner: Owner, other: PeerId, *, dialled: bool) -> None:
         self.connection = connection
         self.owner = owner
         self.other = other
@@ -98,7 +116,7 @@ class End:
             self.open = False
             said = f"closed by the other end: {reason}"
             self.pipe.send(Message(_SMALL_FRAME_BYTES, partial(self.far.end, said)))
-            self.connection.network.clock.after(LINGER_S, self.abort)
+            self.connection.ways.clock.after(LINGER_S, self.abort)
 
     def abort(self) -> None:
         """Close at once; what has not arrived is lost."""
@@ -137,7 +155,6 @@ class End:
     ) -> None:
         """A frame has come."""
         if self.open and self.met_at is not None:
-            self.connection.network.frames += 1
             if not asked:
                 sink = self.owner.sink(self.other, frame, len(payload or b""))
             self.owner.receive_frame(self.other, frame, payload, sink, seconds)
@@ -145,13 +162,13 @@ class End:
     @property
     def receiving(self) -> bool:
         """Whether a frame is on its way in, and comes forward."""
-        sender, network = self.far.owner, self.connection.network
-        return self.reading is not None and sender.powered and not network.is_cut(sender.id, self.owner.id)
+        sender, ways = self.far.owner, self.connection.ways
+        return self.reading is not None and sender.powered and not ways.is_cut(sender.id, self.owner.id)
 
     def meet(self, incarnation: int) -> None:
         """The other end's Hello has come."""
         if self.open and self.owner.alive:
-            self.met_at = self.connection.network.clock.now
+            self.met_at = self.connection.ways.clock.now
             self.owner.lines.introduced(self, incarnation)
 
     def expect_hello(self) -> None:
@@ -162,7 +179,7 @@ class End:
                 self.close("no Hello")
                 self.owner.lines.ended(self, "no Hello")
 
-        self.connection.network.clock.after(HELLO_WITHIN_S, lambda: self.owner.soon(overdue))
+        self.connection.ways.clock.after(HELLO_WITHIN_S, lambda: self.owner.soon(overdue))
 
     def end(self, reason: str) -> None:
         """The other end has closed the connection, or it has broken."""
@@ -178,22 +195,21 @@ class End:
             half = len(payload) // 2
             if sink is not None:
                 sink[:half] = payload[:half]
-            self.connection.network.torn += 1
             self.reading = None
 
 
 class Connection:
     """Both ends, and the two ways between them."""
 
-    def __init__(self, network: Network, dialler: SimulatedPeer, dialled: SimulatedPeer) -> None:
-        self.network = network
+    def __init__(self, ways: Ways, dialler: Owner, dialled: Owner) -> None:
+        self.ways = ways
         self.ends = (
             End(self, dialler, dialled.id, dialled=True),
             End(self, dialled, dialler.id, dialled=False),
         )
         for end, far in (self.ends, self.ends[::-1]):
             end.far = far
-            end.pipe = Pipe(network, end.owner.id, end.other, far.take)
+            end.pipe = Pipe(ways, end.owner.id, end.other, far.take)
 
     def end_of(self, peer: PeerId) -> End:
         return self.ends[0] if self.ends[0].owner.id == peer else self.ends[1]
@@ -213,15 +229,15 @@ class Connection:
         """This end is gone without a word but a reset: what it has sent is dropped, and the reset may get lost."""
         far = end.far
         end.pipe.destroy()
-        network = self.network
+        ways = self.ways
 
         def arrive() -> None:
-            if not network.is_cut(end.owner.id, end.other) and far.owner.powered:
+            if not ways.is_cut(end.owner.id, end.other) and far.owner.powered:
                 far.pipe.destroy()
                 far.owner.soon(lambda: far.end("reset by peer"))
 
         if not far.gone:
-            network.clock.after(network.delay(), arrive)
+            ways.clock.after(ways.delay(), arrive)
 
     def answer_with_reset(self, end: End) -> None:
         """Something has come to an end that is gone."""

@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final, Protocol, TypeVar
 
-from edgepeer.simulation.network import BROKER
 from edgepeer.simulation.schedule import KINDS, Fault, Schedule, names
 from edgepeer.simulation.split_app import split_of
+from edgepeer.simulation.ways import BROKER
 
 __all__ = ["DRAWN", "LONG_S", "Picker", "Random", "draw_schedule", "draw_story"]
 

@@ -10,9 +10,9 @@ different portions, of which a round number says nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import xxhash
@@ -22,9 +22,7 @@ from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.machine import ProtocolName
-
-if TYPE_CHECKING:
-    from edgepeer.simulation.peer import SimulatedPeer
+from edgepeer.topology.view import View
 
 __all__ = ["END_BYTES", "NO_SUM", "Ledger", "end_of"]
 
@@ -66,7 +64,7 @@ class Ledger:
         self.checked = 0
         """How many ends of rounds were compared with a plain sum or with another peer's."""
 
-    def committed(self, peer: SimulatedPeer, outcome: fx.RoundCommitted) -> None:
+    def committed(self, peer: PeerId, outcome: fx.RoundCommitted) -> None:
         """A peer has committed a round."""
         self.checked += 1
         if self._protocol == "ps-async":
@@ -75,28 +73,27 @@ class Ledger:
         if self._is_new(peer, outcome.generation, outcome.round, (outcome.sum.tobytes(), outcome.contributors)):
             self._check_sum(outcome)
 
-    def aborted(self, peer: SimulatedPeer, outcome: fx.RoundAborted) -> None:
-        """A round is over without a sum at a peer: for everybody."""
+    def aborted(self, peer: PeerId, view: View | None, outcome: fx.RoundAborted) -> None:
+        """A round is over without a sum at a peer, which is in that view: for everybody."""
         self.checked += 1
-        view = peer.views[-1] if peer.views else None
         if self._protocol == "ft-tree" and view is not None:
             self._is_new(peer, view.generation, outcome.round, _DROPPED)
 
-    def adopted(self, peer: SimulatedPeer) -> None:
+    def adopted(self, peer: PeerId, ends: Mapping[int, bytes]) -> None:
         """A peer has taken over somebody's state, and with it how all rounds have ended."""
-        for number, end in peer.digests.items():
+        for number, end in ends.items():
             if end != NO_SUM and (number, end) not in self._known:
-                raise ProtocolBug(f"{peer.id} adopts a state with an end of round {number} that nobody has seen")
+                raise ProtocolBug(f"{peer} adopts a state with an end of round {number} that nobody has seen")
 
-    def _is_new(self, peer: SimulatedPeer, generation: Generation, number: int, end: _End) -> bool:
+    def _is_new(self, peer: PeerId, generation: Generation, number: int, end: _End) -> bool:
         """Whether nobody has seen the end of this round before. Raises ProtocolBug if somebody has seen another."""
-        first, before = self._ends.setdefault((generation, number), (peer.id, end))
+        first, before = self._ends.setdefault((generation, number), (peer, end))
         if before is end:
             return True
         if before != end:
             kind = "drops" if end is _DROPPED else "commits other bits or contributors for"
             was = "dropped" if before == _DROPPED else "committed"
-            raise ProtocolBug(f"{peer.id} {kind} round {number} of generation {generation}, which {first} has {was}")
+            raise ProtocolBug(f"{peer} {kind} round {number} of generation {generation}, which {first} has {was}")
         return False
 
     def _check_sum(self, outcome: fx.RoundCommitted) -> None:

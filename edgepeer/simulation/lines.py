@@ -6,16 +6,13 @@ each other at once; then the one that the smaller id opened stays.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import events as ev
+from edgepeer.simulation.connection import End, Owner
+from edgepeer.simulation.network import Network
 from edgepeer.wire.frames import Frame
-
-if TYPE_CHECKING:
-    from edgepeer.simulation.connection import End
-    from edgepeer.simulation.network import Network
-    from edgepeer.simulation.peer import SimulatedPeer
 
 __all__ = ["Lines"]
 
@@ -26,7 +23,7 @@ CROSSING_S: Final = 2.0
 class Lines:
     """Connections by peer."""
 
-    def __init__(self, network: Network, owner: SimulatedPeer) -> None:
+    def __init__(self, network: Network, owner: Owner) -> None:
         self._network = network
         self._owner = owner
         self._ends: dict[PeerId, End] = {}

@@ -8,22 +8,16 @@ business of connection.py and pipe.py.
 from __future__ import annotations
 
 import random
-from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from edgepeer.ids import PeerId
-from edgepeer.simulation.clock import Clock
-from edgepeer.simulation.connection import Connection
-from edgepeer.simulation.pipe import RTO_S, Pipe
+from edgepeer.simulation.connection import Connection, Owner
+from edgepeer.simulation.pipe import Pipe
+from edgepeer.simulation.ways import BROKER, Ways
 
-if TYPE_CHECKING:
-    from edgepeer.simulation.peer import SimulatedPeer
+__all__ = ["DIAL_TIMEOUT_S", "Network"]
 
-__all__ = ["BROKER", "DIAL_TIMEOUT_S", "LinkModel", "Network"]
-
-BROKER: Final = PeerId("broker")
-"""The broker's machine, where cuts name it."""
 DIAL_TIMEOUT_S: Final = 2.0
 SYN_AT_S: Final = (0.0, 1.0)
 """When a dial tries, from its beginning on: Linux' retransmissions of a SYN."""
@@ -31,68 +25,29 @@ BACKLOG: Final = 128
 """So many connections wait for a process that does not accept them."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LinkModel:
-    """How connections behave."""
-
-    latency_s: float = 1e-3
-    jitter_s: float = 0.0
-    """Each message takes up to this much longer; order is kept."""
-    rate_bytes_per_s: float = 1e9
-    loss: float = 0.0
-    """Probability that a message must be sent again, and so comes later."""
-
-
 class Network:
-    """Machines and the connections between them."""
+    """Machines and the connections between them. `peers`: the newest life of every peer that ever was."""
 
-    def __init__(self, clock: Clock, rng: random.Random, model: LinkModel) -> None:
-        self.clock = clock
+    def __init__(self, ways: Ways, rng: random.Random, peers: Mapping[PeerId, Owner]) -> None:
+        self.ways = ways
         self._rng = rng
-        self.model = model
-        self.peers: dict[PeerId, SimulatedPeer] = {}
-        """The newest life of every peer that ever was."""
-        self.alive: dict[PeerId, SimulatedPeer] = {}
-        self.cuts: Counter[tuple[PeerId, PeerId]] = Counter()
-        """How many faults keep what the first sends from the second."""
+        self._peers = peers
         self.off: set[PeerId] = set()
         """Machines without power."""
-        self.frames = 0
-        """Delivered."""
-        self.torn = 0
-        """Connections that broke with a frame under way."""
         self._connections: dict[PeerId, list[Connection]] = {}  # by each of both peers, in the order of their making
         self._control: dict[PeerId, list[Pipe]] = {}  # by client
-
-    # -- what the way does to a message -----------------------------------------------------------------------
-
-    def jitter(self) -> float:
-        """How much longer than the latency the next message takes."""
-        extra = self._rng.random() * self.model.jitter_s if self.model.jitter_s else 0.0
-        if self.model.loss:
-            pause = RTO_S
-            while self._rng.random() < self.model.loss and pause < 10:
-                extra += pause
-                pause *= 2
-        return extra
-
-    def delay(self) -> float:
-        return self.model.latency_s + self.jitter()
-
-    def is_cut(self, source: PeerId, target: PeerId) -> bool:
-        return (source, target) in self.cuts
 
     # -- faults --------------------------------------------------------------------------------------------------
 
     def cut(self, source: PeerId, target: PeerId) -> None:
         """Nothing gets from one to the other any more, though perhaps back."""
-        self.cuts[source, target] += 1
+        self.ways.cuts[source, target] += 1
 
     def heal(self, source: PeerId, target: PeerId) -> None:
         """One cut less; what waits is tried again, in both directions: acknowledgements were lost too."""
-        self.cuts[source, target] -= 1
-        if self.cuts[source, target] <= 0:
-            del self.cuts[source, target]
+        self.ways.cuts[source, target] -= 1
+        if self.ways.cuts[source, target] <= 0:
+            del self.ways.cuts[source, target]
             for pipe in self._pipes(source if target == BROKER else target):
                 if {pipe.source, pipe.target} == {source, target}:
                     pipe.try_again()
@@ -112,7 +67,7 @@ class Network:
                 for end in connection.ends:
                     end.owner.soon(lambda end=end: end.end("reset by peer"))  # type: ignore[misc]  # its default binds it
 
-    def died(self, peer: SimulatedPeer, *, silently: bool) -> None:
+    def died(self, peer: Owner, *, silently: bool) -> None:
         """A process is gone: its kernel says so to all whom it was connected to. `silently`: that is gone too."""
         for connection in self._of(peer.id):
             end = connection.end_of(peer.id)
@@ -128,36 +83,37 @@ class Network:
 
     # -- connections -------------------------------------------------------------------------------------------
 
-    def dial(self, source: SimulatedPeer, target: PeerId) -> None:
+    def dial(self, source: Owner, target: PeerId) -> None:
         """Try to connect: both ends introduce themselves, or the source hears that the dial failed."""
-        self._try(source, target, self.clock.now, 0)
+        self._try(source, target, self.ways.clock.now, 0)
 
-    def _try(self, source: SimulatedPeer, target: PeerId, began: float, attempt: int) -> None:
+    def _try(self, source: Owner, target: PeerId, began: float, attempt: int) -> None:
         def lost() -> None:
             if attempt + 1 < len(SYN_AT_S):
                 at = began + SYN_AT_S[attempt + 1]
-                self.clock.at(at, lambda: self._try(source, target, began, attempt + 1))
+                self.ways.clock.at(at, lambda: self._try(source, target, began, attempt + 1))
             else:
                 fail(began + DIAL_TIMEOUT_S, "no answer")
 
         def fail(at: float, reason: str, refused: bool = False) -> None:
-            self.clock.at(at, lambda: source.soon(lambda: source.lines.dial_failed(target, reason, refused)))
+            self.ways.clock.at(at, lambda: source.soon(lambda: source.lines.dial_failed(target, reason, refused)))
 
         def arrive() -> None:
-            peer = self.peers.get(target)
-            if self.is_cut(source.id, target) or self.is_cut(target, source.id) or (peer and not peer.powered):
+            peer = self._peers.get(target)
+            cut = self.ways.is_cut(source.id, target) or self.ways.is_cut(target, source.id)
+            if cut or (peer and not peer.powered):
                 lost()
             elif peer is None or not peer.alive:
-                fail(self.clock.now + self.delay(), "connection refused", True)
+                fail(self.ways.clock.now + self.ways.delay(), "connection refused", True)
             elif peer.frozen and self._unaccepted(peer) >= BACKLOG:
                 lost()
             else:
-                self.clock.after(self.delay(), lambda: connected(peer))
+                self.ways.clock.after(self.ways.delay(), lambda: connected(peer))
 
-        def connected(peer: SimulatedPeer) -> None:
+        def connected(peer: Owner) -> None:
             if not source.alive:
                 return
-            connection = Connection(self, source, peer)
+            connection = Connection(self.ways, source, peer)
             for end in connection.ends:
                 self._connections[end.owner.id] = [*self._of(end.owner.id), connection]
             if not peer.alive:
@@ -165,9 +121,9 @@ class Network:
             connection.greet()
 
         if source.alive:
-            self.clock.after(self.delay(), arrive)
+            self.ways.clock.after(self.ways.delay(), arrive)
 
-    def _unaccepted(self, peer: SimulatedPeer) -> int:
+    def _unaccepted(self, peer: Owner) -> int:
         ends = (connection.end_of(peer.id) for connection in self._of(peer.id))
         return sum(end.owner is peer and end.open and end.met_at is None for end in ends)
 

@@ -8,28 +8,29 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from edgepeer.baselines import MachineMaker
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
-from edgepeer.simulation.broker import Client
+from edgepeer.protocol.machine import Machine
+from edgepeer.simulation.broker import Broker, Client
+from edgepeer.simulation.clock import Clock
 from edgepeer.simulation.coded_app import CodedApp
-from edgepeer.simulation.ledger import END_BYTES, NO_SUM, end_of
+from edgepeer.simulation.ledger import END_BYTES, NO_SUM, Ledger, end_of
 from edgepeer.simulation.lines import Lines
+from edgepeer.simulation.network import Network
 from edgepeer.simulation.split_app import SplitApp
+from edgepeer.simulation.task import Task
 from edgepeer.topology.view import Member, View
 from edgepeer.wire.codec import encode, has_document
 from edgepeer.wire.frames import Frame
 
-if TYPE_CHECKING:
-    from edgepeer.simulation.world import World
-
-__all__ = ["SimulatedPeer", "vector_of"]
+__all__ = ["SimulatedPeer", "Surroundings"]
 
 _NO_STATE: Final = b"-"
 HANDLING_S: Final = 5e-5
@@ -38,25 +39,42 @@ _LEAVE_S: Final = 5.0
 """A peer waits for so long for the others to let it go (peer/api.py)."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """What a peer finds around it."""
+
+    clock: Clock
+    network: Network
+    broker: Broker
+    task: Task
+    ledger: Ledger
+    living: dict[PeerId, SimulatedPeer]
+    """Who is alive; a peer enters itself."""
+    machine: Callable[[Member], Machine]
+    """Makes the protocol's machine for a life that begins now."""
+    trace: Callable[[PeerId, fx.Effect], None]
+    """Is told of everything that a peer does."""
+    note: Callable[[PeerId, str], None]
+
+
 class SimulatedPeer:
-    """One life of a peer. Its application contributes `world.brought_by(peer, round)` after a compute time.
+    """One life of a peer. Its application contributes `task.brought_by(peer, round)` after a compute time.
 
     The application's state is the list of digests of the run's rounds; joiners receive it like a model's. As in a
     real application, the vector's memory is written anew for each round.
     """
 
-    def __init__(self, world: World, peer: PeerId, incarnation: int) -> None:
-        self._world = world
+    def __init__(self, around: Surroundings, peer: PeerId, incarnation: int) -> None:
+        self._around = around
+        self._task = around.task
         self.id = peer
         self.alive = False
         self.frozen = False
         """Whether its process is stopped; its kernel is not."""
         self.slowness = 1.0
-        make = MachineMaker(world.protocol, world.static_timeout_s)
-        me = Member(id=peer, incarnation=incarnation)
-        self.node = make(me, fanout=world.fanout, limits=world.limits, now=world.clock.now)
+        self.node = around.machine(Member(id=peer, incarnation=incarnation))
         self.client = Client(self)
-        self.lines = Lines(world.network, self)
+        self.lines = Lines(around.network, self)
         self.bytes_sent = 0
         self.digests: dict[int, bytes] = {}
         """By round, generation and digest: of all rounds of a run, else of those that this peer took part in."""
@@ -72,11 +90,11 @@ class SimulatedPeer:
         self.leaving = False
         self.paused = False
         """While set, the application contributes to nothing."""
-        self._app = CodedApp(world, self)
+        self._app = CodedApp(around.task, self)
         self.split: SplitApp | None = None
         """Its application, if that trains a part of a network."""
-        if world.split is not None:
-            self.split = world.split.app(self.id, incarnation, lambda text: world.trace(peer, fx.Note("info", text)))
+        if (split := around.task.split) is not None:
+            self.split = split.app(self.id, incarnation, lambda text: around.trace(peer, fx.Note("info", text)))
         self._computing = 0
         self._owed = 0  # rounds that were dropped before this peer had contributed to them
         self._memory: dict[tuple[int, str], ev.FloatVector] = {}
@@ -88,9 +106,9 @@ class SimulatedPeer:
             fx.Relay: self._do_relay,
             fx.Dial: lambda e: self.lines.dial(PeerId(e.member.id)),
             fx.CloseLink: lambda e: self.lines.hang_up(e.peer, e.reason, abrupt=e.abrupt),
-            fx.PublishView: lambda e: world.broker.publish_view(self.client, e.view),
-            fx.PublishPresence: lambda e: world.broker.present(self.client, self.node.me),
-            fx.ClearPresence: lambda e: world.broker.clear_presence(self.client, e.member),
+            fx.PublishView: lambda e: around.broker.publish_view(self.client, e.view),
+            fx.PublishPresence: lambda e: around.broker.present(self.client, self.node.me),
+            fx.ClearPresence: lambda e: around.broker.clear_presence(self.client, e.member),
             fx.ViewInstalled: self._do_view,
             fx.Removed: self._do_removed,
             fx.RoundCommitted: self._do_committed,
@@ -99,36 +117,50 @@ class SimulatedPeer:
             fx.ProvideState: self._do_provide,
             fx.StateReceived: self._do_state,
             fx.Behind: self._do_behind,
-            fx.Note: lambda e: world.note(self.id, f"{e.level}: {e.text}"),
+            fx.Note: lambda e: around.note(self.id, f"{e.level}: {e.text}"),
         }
 
     def start(self) -> None:
         self.alive = True
-        self._world.network.alive[self.id] = self
-        self._world.broker.connect(self.client)
-        self._world.broker.present(self.client, self.node.me)
-        if self._world.coding is not None:
-            self.receive(ev.CodeWanted(self._world.coding))
-        if self._world.run is not None:
-            self.receive(ev.RunWanted(*self._world.run))
+        self._around.living[self.id] = self
+        self._around.broker.connect(self.client)
+        self._around.broker.present(self.client, self.node.me)
+        if self._task.scheme is not None:
+            self.receive(ev.CodeWanted(self._task.scheme))
+        if self._task.run is not None:
+            self.receive(ev.RunWanted(*self._task.run))
         self._arm()
 
-    def stop(self) -> None:
+    def die(self, *, will: bool = True, silently: bool = False) -> None:
+        """The process is killed: its kernel closes its connections; the broker notices if `will`.
+
+        `silently`: its machine is gone. Nobody hears of that, and the broker only after a while.
+        """
+        self._stop()
+        network, broker = self._around.network, self._around.broker
+        network.died(self, silently=silently)
+        if silently:
+            network.off.add(self.id)
+            broker.check(self.client)
+        else:
+            broker.disconnect(self.client, will=will)
+
+    def _stop(self) -> None:
         """The process has ended."""
         self.alive = self.frozen = False
         self._inbox.clear()
-        if self._world.network.alive.get(self.id) is self:
-            del self._world.network.alive[self.id]
+        if self._around.living.get(self.id) is self:
+            del self._around.living[self.id]
 
     @property
     def done(self) -> int:
         """The last round that this peer will not take part in any more; without a run it may begin with a later one."""
-        return max(self.over, 0 if self._world.run_id else self.node.allreduce.committed)
+        return max(self.over, 0 if self._task.run_id else self.node.allreduce.committed)
 
     @property
     def finished(self) -> bool:
         """Whether there is nothing left for its application to contribute to."""
-        return self.split.program.done if self.split is not None else self.done >= self._world.rounds
+        return self.split.program.done if self.split is not None else self.done >= self._task.rounds
 
     @property
     def incarnation(self) -> int:
@@ -137,7 +169,7 @@ class SimulatedPeer:
     @property
     def powered(self) -> bool:
         """Whether its machine runs, and answers for a process that is no more."""
-        return self.id not in self._world.network.off
+        return self.id not in self._around.network.off
 
     # -- what a process does when it gets to it --------------------------------------------------------------
 
@@ -166,7 +198,7 @@ class SimulatedPeer:
     def _work(self) -> None:
         if self._inbox and not self._working and not self.frozen:
             self._working = True
-            self._world.clock.after(HANDLING_S * self.slowness if self.slowness > 1 else 0.0, self._work_off)
+            self._around.clock.after(HANDLING_S * self.slowness if self.slowness > 1 else 0.0, self._work_off)
 
     def _work_off(self) -> None:
         self._working = False
@@ -178,7 +210,7 @@ class SimulatedPeer:
 
     def receive(self, event: ev.Event) -> None:
         if self.alive:
-            self._do(self.node.handle(event, self._world.clock.now))
+            self._do(self.node.handle(event, self._around.clock.now))
 
     def sink(self, source: PeerId, frame: Frame, payload_bytes: int) -> memoryview | None:
         if not self.alive or has_document(frame):
@@ -206,7 +238,7 @@ class SimulatedPeer:
 
     def _do(self, effects: list[fx.Effect]) -> None:
         for effect in effects:
-            self._world.trace(self.id, effect)
+            self._around.trace(self.id, effect)
             self._handlers[type(effect)](effect)
         self._arm()
 
@@ -221,10 +253,10 @@ class SimulatedPeer:
                 self._timer = float("inf")
                 if self.alive:
                     for peer in self.lines.receiving():
-                        self.receive(ev.Heard(peer, self._world.clock.now))
-                    self._do(self.node.tick(self._world.clock.now))
+                        self.receive(ev.Heard(peer, self._around.clock.now))
+                    self._do(self.node.tick(self._around.clock.now))
 
-        self._world.clock.at(deadline, lambda: self.soon(fire))
+        self._around.clock.at(deadline, lambda: self.soon(fire))
 
     def _do_send(self, effect: fx.Send) -> None:
         self.bytes_sent += self.lines.send(effect.peer, effect.frame, effect.payload)
@@ -233,11 +265,11 @@ class SimulatedPeer:
         payload = bytes(effect.payload or b"")
         size = len(encode(effect.frame, len(payload))) + len(payload)
         self.bytes_sent += size
-        self._world.broker.carry(self.client, effect.peer, ev.Relayed(effect.frame, payload), size)
+        self._around.broker.carry(self.client, effect.peer, ev.Relayed(effect.frame, payload), size)
 
     def later(self, delay: float, do: Callable[[], None]) -> None:
         """What the application does after a while."""
-        self._world.clock.after(delay * self.slowness, lambda: self.soon(do))
+        self._around.clock.after(delay * self.slowness, lambda: self.soon(do))
 
     # -- the application -------------------------------------------------------------------------------------
 
@@ -245,7 +277,7 @@ class SimulatedPeer:
         """Leave gracefully: nothing more is contributed. If the others can't let it go in time, it goes anyway."""
         self.leaving = True
         self.receive(ev.LeaveWanted())
-        self.later(_LEAVE_S, lambda: self._world.kill(self) if self.alive else None)
+        self.later(_LEAVE_S, lambda: self.die() if self.alive else None)
 
     def pause(self) -> None:
         """Contribute to nothing until `resume`."""
@@ -277,14 +309,14 @@ class SimulatedPeer:
             self._forget()
         else:
             self.left = True
-            self._world.broker.disconnect(self.client)
+            self._around.broker.disconnect(self.client)
             self.lines.hang_up_all("left")
-            self.stop()
+            self._stop()
 
     def _next_round(self) -> None:
         """Compute for the next round, unless that is being done or there is nothing to do."""
         number = self._number
-        if self._world.coding is not None:
+        if self._task.scheme is not None:
             view = self.node.view
             if not self.finished and view is not None and self._in_step:
                 self._app.go_on(number, view)
@@ -305,11 +337,11 @@ class SimulatedPeer:
                 memory[:] = vector
                 self.receive(ev.Contribute(memory, weight))
 
-        self.later(self._world.compute_s() + (self.split.pause_s if self.split is not None else 0.0), computed)
+        self.later(self._task.compute_s() + (self.split.pause_s if self.split is not None else 0.0), computed)
 
     def _bring(self, number: int) -> tuple[ev.FloatVector, float]:
         return (
-            (self.split.contribute(number), 1.0) if self.split is not None else self._world.brought_by(self.id, number)
+            (self.split.contribute(number), 1.0) if self.split is not None else self._task.brought_by(self.id, number)
         )
 
     @property
@@ -319,7 +351,7 @@ class SimulatedPeer:
     @property
     def _in_step(self) -> bool:
         rounds, view = self.node.allreduce, self.node.view
-        ready = view is not None and view.run == self._world.run_id and rounds.committed >= 0
+        ready = view is not None and view.run == self._task.run_id and rounds.committed >= 0
         lost = self.split is not None and self.split.lost
         return self.alive and not self.leaving and not self.paused and ready and not lost
 
@@ -328,7 +360,7 @@ class SimulatedPeer:
         return self._in_step and not self.node.allreduce.contributed
 
     def _ended(self, number: int, end: bytes) -> None:
-        if self._world.run_id and number != self.over + 1:
+        if self._task.run_id and number != self.over + 1:
             raise ProtocolBug(f"{self.id}: round {number} ends after round {self.over}")
         if number <= self.over:
             raise ProtocolBug(f"{self.id}: round {number} ends again, after round {self.over}")
@@ -338,7 +370,7 @@ class SimulatedPeer:
     def _do_committed(self, effect: fx.RoundCommitted) -> None:
         self._ended(effect.round, end_of(effect.generation, effect.digest))
         self.outcomes.append(effect)
-        self._world.ledger.committed(self, effect)
+        self._around.ledger.committed(self.id, effect)
         if self.split is not None:
             self.split.settle(effect)
             if self.split.lost:
@@ -356,7 +388,7 @@ class SimulatedPeer:
         if effect.cause in ("mismatch", "timeout") and effect.round > self.over:
             self._ended(effect.round, NO_SUM)
             self.aborts.append(effect)
-            self._world.ledger.aborted(self, effect)
+            self._around.ledger.aborted(self.id, self.views[-1] if self.views else None, effect)
             self._owed += not effect.mine
         elif effect.mine and self._owed:
             self._owed -= 1
@@ -371,13 +403,13 @@ class SimulatedPeer:
     def _do_provide(self, effect: fx.ProvideState) -> None:
         def provide() -> None:
             if self.split is not None and self.split.lost:
-                self.later(self._world.compute_s(), provide)  # once there is something to give
+                self.later(self._task.compute_s(), provide)  # once there is something to give
                 return
             state = b"".join(self.digests.values()) + (self.split.program.state() if self.split is not None else b"")
             state = state or _NO_STATE
             self.receive(ev.StateReady(effect.peer, effect.run, self.over, state))
 
-        self.later(self._world.compute_s(), provide)
+        self.later(self._task.compute_s(), provide)
 
     def _do_state(self, effect: fx.StateReceived) -> None:
         def load() -> None:
@@ -391,14 +423,8 @@ class SimulatedPeer:
             if self.split is not None:
                 self.split.load(rest)
             self.over, self._owed = effect.round, 0
-            self._world.ledger.adopted(self)
+            self._around.ledger.adopted(self.id, self.digests)
             self.receive(ev.Adopted(effect.run, effect.round))
             self._next_round()
 
-        self.later(self._world.compute_s(), load)
-
-
-def vector_of(peer: str, number: int, size: int, dtype: str = "<f4") -> ev.FloatVector:
-    """A vector that depends on all its arguments and on nothing else."""
-    seed = np.frombuffer(f"{peer}/{number}".encode(), dtype=np.uint8).astype(np.uint32)
-    return np.random.Generator(np.random.PCG64(seed.tolist())).standard_normal(size).astype(dtype)
+        self.later(self._task.compute_s(), load)

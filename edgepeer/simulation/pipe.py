@@ -13,17 +13,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from edgepeer.ids import PeerId
+from edgepeer.simulation.ways import RTO_S, Ways
 
-if TYPE_CHECKING:
-    from edgepeer.simulation.network import Network
+__all__ = ["Message", "Pipe"]
 
-__all__ = ["RTO_S", "Message", "Pipe"]
-
-RTO_S: Final = 0.2
-"""First retransmission after this long, each later one after twice as long: Linux' smallest."""
 WINDOW_BYTES: Final = 64 << 10
 """How much may be under way without an acknowledgement."""
 
@@ -45,12 +41,12 @@ class Pipe:
     """From `source` to `target`; `take` says whether the target's kernel takes a message that has arrived."""
 
     __slots__ = (
-        "_flushing", "_lost_at", "_network", "_unheard_at", "_unheard_bytes", "_waiting", "broken", "free_at",
-        "source", "take", "target",
+        "_flushing", "_lost_at", "_unheard_at", "_unheard_bytes", "_waiting", "_ways", "broken", "free_at", "source",
+        "take", "target",
     )  # fmt: skip
 
-    def __init__(self, network: Network, source: PeerId, target: PeerId, take: Callable[[Message], bool]) -> None:
-        self._network = network
+    def __init__(self, ways: Ways, source: PeerId, target: PeerId, take: Callable[[Message], bool]) -> None:
+        self._ways = ways
         self.source = source
         self.target = target
         self.take = take
@@ -66,10 +62,10 @@ class Pipe:
 
     def send(self, message: Message) -> None:
         """Put a message on the way."""
-        network = self._network
-        clock, model = network.clock, network.model
+        ways = self._ways
+        clock, model = ways.clock, ways.model
         # Jitter must not reorder: a message leaves no earlier than the one before it.
-        start = max(self.free_at, clock.now + network.jitter())
+        start = max(self.free_at, clock.now + ways.jitter())
         message.seconds = message.size / model.rate_bytes_per_s
         self.free_at = start + message.seconds
         if message.begin is not None:
@@ -82,7 +78,7 @@ class Pipe:
         self._waiting.clear()
 
     def _begins(self, message: Message) -> None:
-        through = not (self.broken or self._waiting or self._network.is_cut(self.source, self.target))
+        through = not (self.broken or self._waiting or self._ways.is_cut(self.source, self.target))
         if message.begin is not None and through:
             message.begin()
 
@@ -95,11 +91,11 @@ class Pipe:
 
     def _passes(self, message: Message) -> bool:
         """Let a message through if it gets through."""
-        network, now = self._network, self._network.clock.now
-        if network.cuts:
-            if network.is_cut(self.source, self.target):
+        ways, now = self._ways, self._ways.clock.now
+        if ways.cuts:
+            if ways.is_cut(self.source, self.target):
                 return self._lose(now)
-            if network.is_cut(self.target, self.source):
+            if ways.is_cut(self.target, self.source):
                 if self._unheard_at is None:
                     self._unheard_at = now
                 self._unheard_bytes += message.size
@@ -120,10 +116,10 @@ class Pipe:
         """Something has changed: what waits is tried again when its retransmission is due."""
         if self._waiting:
             pause, at = RTO_S, self._lost_at + RTO_S
-            while at < self._network.clock.now:
+            while at < self._ways.clock.now:
                 pause *= 2
                 at += pause
-            self._network.clock.at(at, self.flush)
+            self._ways.clock.at(at, self.flush)
 
     def flush(self) -> None:
         """Try what waits now."""
@@ -139,4 +135,4 @@ class Pipe:
             self._waiting.popleft()
         if self._waiting:
             self._flushing = True
-            self._network.clock.after(self._waiting[0].size / self._network.model.rate_bytes_per_s, self._next)
+            self._ways.clock.after(self._waiting[0].size / self._ways.model.rate_bytes_per_s, self._next)

@@ -22,8 +22,8 @@ from dataclasses import MISSING, dataclass, fields, replace
 from typing import Final, Literal
 
 from edgepeer.errors import ConfigError
-from edgepeer.simulation.network import BROKER
 from edgepeer.simulation.split_app import split_of
+from edgepeer.simulation.ways import BROKER
 from edgepeer.training.split.faults import parse_flip, parse_soft_errors
 
 __all__ = ["KINDS", "Fault", "Kind", "Schedule", "names"]

@@ -25,11 +25,13 @@ from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.node import Node
 from edgepeer.simulation.account import Account
 from edgepeer.simulation.broker import GRACE_S
-from edgepeer.simulation.network import BROKER, DIAL_TIMEOUT_S, LinkModel
+from edgepeer.simulation.network import DIAL_TIMEOUT_S
 from edgepeer.simulation.peer import SimulatedPeer
 from edgepeer.simulation.schedule import Fault, Schedule, names
 from edgepeer.simulation.split_app import SplitApp, SplitWork
-from edgepeer.simulation.world import Everybody, Workload, World
+from edgepeer.simulation.task import Workload
+from edgepeer.simulation.ways import BROKER, LinkModel
+from edgepeer.simulation.world import Everybody, World
 from edgepeer.topology import tree
 from edgepeer.training.split.faults import parse_flip
 
@@ -94,8 +96,8 @@ class Story:
         self.ended_well = False
         """Whether everybody who lives was asked to finish, and did."""
         self._began = 0.0
-        self._all_in = Everybody(self.world.network.alive)
-        self._all_done = Everybody(self.world.network.alive)
+        self._all_in = Everybody(self.world.living)
+        self._all_done = Everybody(self.world.living)
         self._progress: dict[SimulatedPeer, tuple[int, float]] = {}  # last round over, and the calm spent since
         for name in names(schedule.peers):
             self.world.add(name)
@@ -122,7 +124,7 @@ class Story:
         hop = schedule.latency_s + schedule.jitter_s + transfer + (10.0 if schedule.loss else 0.0)
         height = tree.height(schedule.fanout, schedule.peers + sum(f.kind == "join" for f in schedule.faults))
         # A run's first state goes down the tree; every application on its way takes its time to take and to give it.
-        handed = 2 * (height + 1) * schedule.compute_s if self.world.run_id else 0.0
+        handed = 2 * (height + 1) * schedule.compute_s if self.world.task.run_id else 0.0
         chunks = 1 if schedule.code == "none" else 6  # of one peer, that of one that is gone included
         return 3.0 + 20 * chunks * schedule.compute_s + 4 * (height + 1) * hop + handed
 
@@ -145,7 +147,7 @@ class Story:
         """
         world, schedule = self.world, self.schedule
         world.clock.budget = STORM * schedule.peers * BEGIN_S
-        self._tell(f"{' '.join(world.network.peers)} start")
+        self._tell(f"{' '.join(world.peers)} start")
         if not world.run_until(self._together, BEGIN_S):
             raise ProtocolBug(f"the fleet did not come together: {self._where()}")
         self._began = world.clock.now
@@ -177,26 +179,26 @@ class Story:
         return world
 
     def _together(self) -> bool:
-        peers, run = self.schedule.peers, self.world.run_id
+        peers, run = self.schedule.peers, self.world.task.run_id
 
         def in_it(peer: SimulatedPeer) -> bool:
             return (view := peer.node.view) is not None and (view.size, view.run) == (peers, run)
 
-        return len(self.world.network.alive) == peers and self._all_in(in_it)
+        return len(self.world.living) == peers and self._all_in(in_it)
 
     def _over_and_done(self) -> bool:
         """Whether all who live have come to the last round, in one view; or all have left."""
-        return not self.world.network.alive or (self._all_over() and self.world.settled())
+        return not self.world.living or (self._all_over() and self.world.settled())
 
     def _all_over(self) -> bool:
-        return bool(self.world.network.alive) and self._all_done(lambda peer: peer.finished)
+        return bool(self.world.living) and self._all_done(lambda peer: peer.finished)
 
     def _apps(self) -> list[SplitApp]:
         return [peer.split for peer in self.world.alive if peer.split is not None]
 
     def _stands(self) -> bool:
         """Whether a split run waits for those who are gone for good, as all who live say together."""
-        alive = self.world.network.alive
+        alive = self.world.living
         if self._split is None or not 0 < len(alive) < self._split.split.nodes:
             return False
 
@@ -214,7 +216,7 @@ class Story:
         alive = {peer.id: peer for peer in self.world.alive if not peer.leaving}
         views = [view for peer in alive.values() if (view := peer.node.view) is not None]
         if not views:
-            return len(alive) >= (self.schedule.peers if self.world.run_id else 1)
+            return len(alive) >= (self.schedule.peers if self.world.task.run_id else 1)
         view = max(views, key=lambda each: each.place)
         lives = {p: peer for p, peer in alive.items() if p in view and peer.incarnation == view.member(p).incarnation}
         nodes = [peer.node for peer in lives.values() if isinstance(peer.node, Node)]
@@ -223,11 +225,11 @@ class Story:
         rest = [p for p in view.ids if p in lives or p in off]
         if not (view.may_go_on(lives, settled=settled) or not view.may_go_on(rest, settled=settled)):
             return False
-        return view.run == self.world.run_id or len(alive) >= self.schedule.peers
+        return view.run == self.world.task.run_id or len(alive) >= self.schedule.peers
 
     def _compare(self) -> None:
         histories = {tuple(sorted(peer.digests.items())) for peer in self.world.alive}
-        if self.world.run_id and len(histories) > 1:
+        if self.world.task.run_id and len(histories) > 1:
             raise ProtocolBug("living peers have different histories")
         views = [peer.node.view for peer in self.world.alive]
         if any(view != views[0] for view in views):
@@ -293,14 +295,14 @@ class Story:
 
     def _victim(self, fault: Fault) -> SimulatedPeer | None:
         """Whom it happens to, if it lives."""
-        return self.world.network.alive.get(PeerId(fault.who[0]))
+        return self.world.living.get(PeerId(fault.who[0]))
 
     def _ways(self, fault: Fault) -> list[tuple[PeerId, PeerId]]:
         """What a cut cuts."""
         world, who = self.world, [PeerId(name) for name in fault.who]
         if fault.kind == "oneway":
             return [(who[0], who[1])]
-        others = who[1:] if fault.kind == "cut" else [p for p in (*world.network.peers, BROKER) if p not in who]
+        others = who[1:] if fault.kind == "cut" else [p for p in (*world.peers, BROKER) if p not in who]
         inside = who[:1] if fault.kind == "cut" else who
         return [way for one in inside for other in others for way in ((one, other), (other, one))]
 
@@ -362,7 +364,7 @@ class Story:
         return True
 
     def _join(self, fault: Fault) -> bool:
-        if PeerId(fault.who[0]) in self.world.network.peers:
+        if PeerId(fault.who[0]) in self.world.peers:
             return False
         self.world.add(fault.who[0])
         return True

@@ -5,46 +5,24 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from itertools import chain
 
-import numpy as np
-
-from edgepeer.baselines import STATIC_TIMEOUT_S
-from edgepeer.coding.scheme import parse_scheme
-from edgepeer.errors import ConfigError
+from edgepeer.baselines import STATIC_TIMEOUT_S, MachineMaker
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
-from edgepeer.protocol.code import Coding
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.machine import ProtocolName
 from edgepeer.simulation.broker import Broker
 from edgepeer.simulation.clock import Clock
-from edgepeer.simulation.coded_app import chunk_vector
 from edgepeer.simulation.ledger import Ledger
-from edgepeer.simulation.network import BROKER, LinkModel, Network
-from edgepeer.simulation.peer import SimulatedPeer, vector_of
+from edgepeer.simulation.network import Network
+from edgepeer.simulation.peer import SimulatedPeer, Surroundings
 from edgepeer.simulation.split_app import SplitWork
+from edgepeer.simulation.task import Task, Workload
+from edgepeer.simulation.ways import BROKER, LinkModel, Ways
 
-__all__ = ["Everybody", "Workload", "World"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Workload:
-    """What the simulated application does."""
-
-    rounds: int = 10
-    size: int = 16
-    """Elements of each vector."""
-    dtype: str = "<f4"
-    compute_s: float = 0.01
-    """Mean compute time of a round, exponentially distributed."""
-    run: str | None = "run"
-    """With a run, joiners receive state; None: plain allreduce calls."""
-    wait_for: int = 1
-    """How many peers must be in before the run starts."""
-    weights: tuple[float, ...] = (0.5, 1.0, 2.0, 0.0)
-    """Of the contributions, in turn. What has the weight 0 is full of NaN."""
+__all__ = ["Everybody", "World"]
 
 
 class Everybody:
@@ -80,36 +58,30 @@ class World:
         wait: str = "exact",
         split: SplitWork | None = None,
     ) -> None:
-        self.protocol = protocol
-        self.static_timeout_s = static_timeout_s
-        self.workload = workload or Workload()
-        self.fanout = fanout
-        self.limits = limits or Limits()
+        rng = random.Random(seed)
+        make = MachineMaker(protocol, static_timeout_s)
         self.clock = Clock()
-        self.rng = random.Random(seed)
-        model = link or LinkModel()
-        self.network = Network(self.clock, self.rng, model)
-        self.broker = Broker(self.network, self.rng)
-        self.rounds = self.workload.rounds
-        self.run_id = self.workload.run or ""
-        self.run = (self.workload.run, self.workload.wait_for) if self.workload.run else None
+        self.peers: dict[PeerId, SimulatedPeer] = {}
+        """The newest life of every peer that ever was."""
+        self.living: dict[PeerId, SimulatedPeer] = {}
+        self.network = Network(Ways(self.clock, rng, link or LinkModel()), rng, self.peers)
+        self.broker = Broker(self.network, rng)
+        self.task = Task(workload or Workload(), rng, code=code, wait=wait, split=split)
+        brought = split.brought if split is not None else lambda peer, number: [self.task.contribution(peer, number)]
+        self.ledger = Ledger(brought, protocol, self.all_chunks if self.task.scheme else None)
         self.notes: list[str] = []
-        self.brought: dict[tuple[PeerId, int], tuple[FloatVector, float]] = {}
-        """What a peer contributes to a round instead of what it would."""
-        self.scheme = parse_scheme(code, wait)
-        """How rounds are coded, if they are: then Workload.compute_s is for a chunk."""
-        self.coding: Coding | None = None
-        """The same, for the machines."""
-        if (scheme := self.scheme) is not None:
-            self.coding = Coding(
-                name=scheme.name, build=scheme.build, enough=scheme.enough, deadline_s=scheme.deadline_s
-            )
-        self.split = split
-        """What is trained, if it is a network that is divided: then Workload.size says nothing, and its rounds are what
-        that asks for."""
-        brought = split.brought if split is not None else lambda peer, number: [self.contribution(peer, number)]
-        self.ledger = Ledger(brought, protocol, self.all_chunks if self.coding else None)
-        self._agreed = Everybody(self.network.alive)
+        self._around = Surroundings(
+            clock=self.clock,
+            network=self.network,
+            broker=self.broker,
+            task=self.task,
+            ledger=self.ledger,
+            living=self.living,
+            machine=lambda me: make(me, fanout=fanout, limits=limits, now=self.clock.now),
+            trace=self._trace,
+            note=self._note,
+        )
+        self._agreed = Everybody(self.living)
         self._digest = hashlib.blake2b(digest_size=16)
         self.on_effect: Callable[[float, PeerId, fx.Effect], None] | None = None
         """Told of everything that any peer does, and when."""
@@ -120,8 +92,8 @@ class World:
 
     def add(self, name: str, *, incarnation: int = 1, delay_s: float = 0.0) -> SimulatedPeer:
         """A peer that starts after `delay_s`."""
-        peer = SimulatedPeer(self, PeerId(name), incarnation)
-        self.network.peers[peer.id] = peer
+        peer = SimulatedPeer(self._around, PeerId(name), incarnation)
+        self.peers[peer.id] = peer
         self.clock.after(delay_s, peer.start)
         return peer
 
@@ -139,13 +111,7 @@ class World:
 
         `silently`: its machine does. Nobody hears of that, and the broker only after a while.
         """
-        peer.stop()
-        self.network.died(peer, silently=silently)
-        if silently:
-            self.network.off.add(peer.id)
-            self.broker.check(peer)
-        else:
-            self.broker.disconnect(peer.client, will=will)
+        peer.die(will=will, silently=silently)
 
     def cut(self, source: PeerId, target: PeerId) -> None:
         """Nothing gets from one to the other any more, though perhaps back. Either may be BROKER."""
@@ -160,24 +126,24 @@ class World:
     def freeze(self, peer: SimulatedPeer) -> None:
         """The peer's process is stopped, its kernel goes on."""
         peer.freeze()
-        self.broker.check(peer)
+        self.broker.check(peer.client)
 
     def thaw(self, peer: SimulatedPeer) -> None:
         """The peer's process goes on."""
         if peer.frozen:
             peer.thaw()
             self.network.resumed(peer.id)
-            self.broker.check(peer)
+            self.broker.check(peer.client)
 
     def _recheck(self, source: PeerId, target: PeerId) -> None:
         if BROKER in (source, target):
-            peer = self.network.alive.get(target if source == BROKER else source)
+            peer = self.living.get(target if source == BROKER else source)
             if peer is not None:
-                self.broker.check(peer)
+                self.broker.check(peer.client)
 
     @property
     def alive(self) -> list[SimulatedPeer]:
-        return list(self.network.alive.values())
+        return list(self.living.values())
 
     # -- time ----------------------------------------------------------------------------------------------
 
@@ -187,7 +153,7 @@ class World:
 
     def run_rounds(self, rounds: int | None = None, limit_s: float = 600.0) -> bool:
         """Let time pass until `rounds` rounds (default: all) are over at every living peer."""
-        alive, everybody = self.network.alive, Everybody(self.network.alive)
+        alive, everybody = self.living, Everybody(self.living)
 
         def over(peer: SimulatedPeer) -> bool:
             return peer.finished if rounds is None else peer.done >= rounds
@@ -196,7 +162,7 @@ class World:
 
     def settled(self) -> bool:
         """Whether all living peers work in one view that holds exactly them."""
-        alive = self.network.alive
+        alive = self.living
         view = next((peer.node.view for peer in alive.values()), None)
         if view is None or view.size != len(alive):
             return False
@@ -206,48 +172,13 @@ class World:
 
         return self._agreed(agrees)
 
-    # -- the application -----------------------------------------------------------------------------------
-
-    def weight(self, peer: PeerId, number: int) -> float:
-        return self.workload.weights[(sum(peer.encode()) + number) % len(self.workload.weights)]
-
-    def contribution(self, peer: PeerId, number: int) -> tuple[FloatVector, float]:
-        if (brought := self.brought.get((peer, number))) is not None:
-            return brought
-        return vector_of(peer, number, self.workload.size, self.workload.dtype), self.weight(peer, number)
-
-    def brought_by(self, peer: PeerId, number: int) -> tuple[FloatVector, float]:
-        """What the peer's application hands to the machine."""
-        vector, weight = self.contribution(peer, number)
-        return (np.full_like(vector, np.nan) if weight == 0 else vector), weight
-
     def all_chunks(self, outcome: fx.RoundCommitted) -> list[FloatVector]:
-        """Of a coded round: the plain sum over all chunks, for each number of slots that its view may have had.
-
-        An outcome names the generation in which it was decided; what is held from an earlier one is put forward again
-        as it is, so its view is any of that number whose members all contributors are.
-        """
-        assert self.scheme is not None
-        views = [v for p in self.network.peers.values() for v in p.views if v.epoch == outcome.epoch and v.slots]
-        load, sums = self.workload, []
-        for slots, fanout in sorted(
-            {(len(v.slots), v.fanout) for v in views if set(outcome.contributors) <= set(v.ids)}
-        ):
-            try:
-                code = self.scheme.build(slots, fanout)
-            except ConfigError:  # too small a view for this code: nothing can have been added up in it
-                continue
-            vectors = [chunk_vector(c, outcome.round, load.size, "<f8", code.blocks) for c in range(code.chunks)]
-            sums.append(np.asarray(np.sum(vectors, axis=0)))
-        return sums
-
-    def compute_s(self) -> float:
-        """How long an application is busy with something."""
-        return self.rng.expovariate(1 / self.workload.compute_s) if self.workload.compute_s > 0 else 0.0
+        """Of a coded round: the plain sum over all chunks, for each number of slots that its view may have had."""
+        return self.task.all_chunks(outcome, chain.from_iterable(peer.views for peer in self.peers.values()))
 
     # -- the trace -----------------------------------------------------------------------------------------
 
-    def trace(self, peer: PeerId, effect: fx.Effect) -> None:
+    def _trace(self, peer: PeerId, effect: fx.Effect) -> None:
         what = f"{type(effect.frame).__name__}>{effect.peer}" if isinstance(effect, fx.Send) else type(effect).__name__
         if self.on_effect is not None:
             self.on_effect(self.clock.now, peer, effect)
@@ -256,7 +187,7 @@ class World:
             told = f"to {effect.peer}: {effect.frame}" if isinstance(effect, fx.Send) else str(effect)
             self.log.append(f"{self.clock.now:.6f} {peer} {told}")
 
-    def note(self, peer: PeerId, text: str) -> None:
+    def _note(self, peer: PeerId, text: str) -> None:
         self.notes.append(f"{self.clock.now:.3f} {peer} {text}")
 
     @property

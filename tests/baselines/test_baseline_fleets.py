@@ -17,9 +17,10 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.node import Node
-from edgepeer.simulation.network import LinkModel
 from edgepeer.simulation.peer import SimulatedPeer
-from edgepeer.simulation.world import Workload, World
+from edgepeer.simulation.task import Workload
+from edgepeer.simulation.ways import LinkModel
+from edgepeer.simulation.world import World
 from edgepeer.topology.view import Member
 from edgepeer.wire.frames import Ping
 from edgepeer.wire.protocols import PROTOCOLS, ProtocolName
@@ -86,10 +87,10 @@ fleets = st.fixed_dictionaries(
 @example("ps-sync", "run", {"peers": 16, "size": 4999, "fanout": 1})
 def test_every_peer_commits_the_plain_sum(protocol: ProtocolName, run: str | None, drawn: dict[str, Any]) -> None:
     world = fleet(protocol, run=run, **drawn)
-    if world.run_id:
+    if world.task.run_id:
         assert world.run_rounds(limit_s=500)
         # Each end of a round was compared with the plain sum, or with a peer's that was.
-        assert world.ledger.checked == world.rounds * len(world.alive)
+        assert world.ledger.checked == world.task.rounds * len(world.alive)
     else:
         assert world.run_until(lambda: len(world.alive) > 0 and all(peer.views for peer in world.alive), 60)
         assert world.run_rounds(limit_s=500)
@@ -97,20 +98,20 @@ def test_every_peer_commits_the_plain_sum(protocol: ProtocolName, run: str | Non
         for outcome in peer.outcomes:
             assert outcome.exact
             assert outcome.contributors == peer.views[-1].ids
-            assert outcome.sum.dtype == np.dtype(world.workload.dtype)
+            assert outcome.sum.dtype == np.dtype(world.task.workload.dtype)
 
 
 @given(fleets)
 def test_ps_async_brings_every_contribution_to_every_peer_once(drawn: dict[str, Any]) -> None:
     """Each contribution has an element of its own, so the sums tell what is in them, and how often."""
     world = fleet("ps-async", **drawn | {"dtype": "<f8", "size": 1})
-    names, rounds = sorted(world.network.peers), world.rounds
+    names, rounds = sorted(world.peers), world.task.rounds
     size = len(names) * rounds
     for at, name in enumerate(names):
         for number in range(1, rounds + 1):
             vector = np.zeros(size)
             vector[at * rounds + number - 1] = 1.0
-            world.brought[name, number] = vector, 1.0
+            world.task.brought[name, number] = vector, 1.0
     assert world.run_rounds(limit_s=500)
     for at, peer in enumerate(sorted(world.alive, key=lambda peer: peer.id)):
         assert [outcome.round for outcome in peer.outcomes] == list(range(1, rounds + 1))
@@ -130,7 +131,7 @@ def test_ps_async_brings_every_contribution_to_every_peer_once(drawn: dict[str, 
 
 def test_ps_async_waits_for_nobody() -> None:
     world = fleet("ps-async", 5, rounds=20)
-    slow = world.network.peers[PeerId("p03")]
+    slow = world.peers[PeerId("p03")]
     assert world.run_until(lambda: slow.done >= 2)
     slow.pause()
     assert world.run_until(lambda: all(peer.done == 20 for peer in world.alive if peer is not slow), 60)
@@ -223,13 +224,7 @@ def test_the_static_tree_pays_a_timeout_up_and_one_down_over_connections_too(tim
 def test_baselines_send_no_heartbeats(protocol: ProtocolName) -> None:
     world = fleet(protocol, 5, rounds=2)
     sent: list[fx.Effect] = []
-    trace = world.trace
-
-    def spy(peer: PeerId, effect: fx.Effect) -> None:
-        sent.append(effect)
-        trace(peer, effect)
-
-    world.trace = spy  # type: ignore[method-assign]
+    world.on_effect = lambda now, peer, effect: sent.append(effect)
     assert world.run_rounds()
     before = len(sent)
     world.run_until(lambda: False, 120)
@@ -251,7 +246,7 @@ def test_link_states_say_what_a_neighbour_is() -> None:
     for protocol in BASELINES:
         world = fleet(protocol, 7)
         assert world.run_rounds()
-        states = world.network.peers[PeerId("p01")].node.link_states()
+        states = world.peers[PeerId("p01")].node.link_states()
         assert all(state.up and state.path == "direct" for state in states)
         roles[protocol] = " ".join(f"{state.peer[1:]}:{state.role}" for state in states)
     tree_links = "00:parent 03:child 04:child"

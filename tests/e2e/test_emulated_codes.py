@@ -23,7 +23,7 @@ NUMPY = ("emulate", "--trainer", "numpy", "--model", "mlp-plain", "--optimizer",
 async def run(home: Path, *arguments: object) -> tuple[Program, dict[str, Any]]:
     """An emulation that ends well, and its report."""
     async with edgepeer(*NUMPY, "--network", "none", *arguments, "--report", "out", home=home) as program:
-        assert await program.end(100) == 0, program.everything()
+        assert await program.end() == 0, program.everything()
     report: dict[str, Any] = json.loads((home / "out" / "report.json").read_text())
     assert len(set(report["parameter_digests"].values())) == 1
     return program, report
@@ -103,7 +103,7 @@ async def test_mnist_with_stragglers_and_two_cut_links_comes_to_what_a_clean_run
     for name, more in {"clean": ("--network", "none"), "faulty": (*coded, *cuts)}.items():
         where = ("--report", name, "--keep", f"{name}-peers")
         async with edgepeer(*NUMPY, *job, *more, *where, home=tmp_path) as program:
-            assert await program.end(200) == 0, program.everything()
+            assert await program.end() == 0, program.everything()
         if any("left out" in line for line in program.out):
             pytest.skip(next(line for line in program.out if "left out" in line))
         reports[name] = json.loads((tmp_path / name / "report.json").read_text())

@@ -8,29 +8,36 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from real_programs import Program, edgepeer
 
 JOB = ("emulate", "--model", "mlp-plain", "--optimizer", "sgd", "--learning-rate", 0.3, "--batch-size", 32)
 CODE = ("--split", "codenet:m=2,n=2,t=1")
+ROUNDS = ("--rounds", 40, "--eval-every", 20, "--network", "none")
 
 
 async def run(home: Path, *arguments: object) -> tuple[Program, dict[str, Any]]:
     """An emulation that ends well, and its report."""
     async with edgepeer(*arguments, "--report", "out", home=home) as program:
-        assert await program.end(180) == 0, program.everything()
+        assert await program.end() == 0, program.everything()
     report: dict[str, Any] = json.loads((home / "out" / "report.json").read_text())
     assert len(set(report["parameter_digests"].values())) == 1
     return program, report
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the job comes to if nothing goes wrong."""
+    _, report = await run(tmp_path_factory.mktemp("clean"), *JOB, *CODE, *ROUNDS)
+    return report
+
+
 @pytest.mark.slow
-async def test_errors_and_a_killed_peer_change_nothing(tmp_path: Path) -> None:
-    """The same job, clean and with wrong numbers and a crash, on twelve peers and one to spare."""
-    rounds = ("--rounds", 40, "--eval-every", 20, "--network", "none")
-    _, clean = await run(tmp_path, *JOB, *CODE, *rounds)
+async def test_errors_and_a_killed_peer_change_nothing(clean: dict[str, Any], tmp_path: Path) -> None:
+    """The same job with wrong numbers and a crash, on twelve peers and one to spare."""
     flips = ("3@5:kind=garbage,place=product", "7@9:kind=nan", "11@13:kind=garbage", "0@17:place=verdict", "6@38")
     faults = [part for flip in flips for part in ("--flip", flip)]
-    program, hurt = await run(tmp_path, *JOB, *CODE, *rounds, "--peers", 13, *faults, "--kill", "leaf@20")
+    program, hurt = await run(tmp_path, *JOB, *CODE, *ROUNDS, "--peers", 13, *faults, "--kill", "leaf@20")
 
     assert hurt["final"]["loss"] == pytest.approx(clean["final"]["loss"], rel=1e-3)
     assert hurt["final"]["accuracy"] == pytest.approx(clean["final"]["accuracy"], abs=0.005)
@@ -52,12 +59,10 @@ async def test_errors_and_a_killed_peer_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_who_is_too_slow_is_made_up_for(tmp_path: Path) -> None:
+async def test_who_is_too_slow_is_made_up_for(clean: dict[str, Any], tmp_path: Path) -> None:
     """With a deadline rounds don't wait for a straggler; its vectors are erasures, and nothing else changes."""
-    rounds = ("--rounds", 30, "--eval-every", 30, "--network", "none")
-    _, clean = await run(tmp_path, *JOB, *CODE, *rounds)
     slow = ("--wait", "deadline:0.3", "--slow", "leafx50@8..20")
-    _, hurt = await run(tmp_path, *JOB, *CODE, *rounds, *slow)
+    _, hurt = await run(tmp_path, *JOB, *CODE, *ROUNDS, *slow)
     assert hurt["final"]["loss"] == pytest.approx(clean["final"]["loss"], rel=1e-3)
     assert hurt["split"]["erased"] >= 1
     assert (hurt["split"]["corrected"], hurt["split"]["restores"]) == (0, 0)
@@ -86,7 +91,7 @@ async def test_the_scenario(tmp_path: Path) -> None:
 async def test_without_protection_nobody_finds_anything_and_the_job_says_so(tmp_path: Path) -> None:
     arguments = (*JOB, "--split", "none:m=2,n=2", "--rounds", 12, "--network", "none", "--flip", "1@5:kind=garbage")
     async with edgepeer(*arguments, home=tmp_path) as program:
-        assert await program.end(120) == 1, program.everything()
+        assert await program.end() == 1, program.everything()
     (line,) = [line for line in program.err if line.startswith("edgepeer: ")]
     assert "nobody has found 1 soft errors (1 of p" in line
     assert "weights may be wrong" in line
@@ -96,7 +101,7 @@ async def test_without_protection_nobody_finds_anything_and_the_job_says_so(tmp_
 async def test_blocks_that_nobody_has_any_more_are_waited_for(tmp_path: Path) -> None:
     arguments = (*JOB, "--split", "none:m=2,n=2", "--rounds", 20, "--network", "none", "--kill", "2@5", "--timeout", 8)
     async with edgepeer(*arguments, home=tmp_path) as program:
-        assert await program.end(120) == 1, program.everything()
+        assert await program.end() == 1, program.everything()
     (line,) = [line for line in program.err if line.startswith("edgepeer: ")]
     assert "3 peers are there, and the blocks that they have don't make up for those of the others" in line
     assert any(line.startswith("waiting: 3 peers are there") for line in program.out)

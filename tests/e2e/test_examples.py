@@ -62,7 +62,6 @@ def test_two_terminals_print_the_same_mean() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_three_peers_train_a_keras_model_to_the_same_bits() -> None:
     for needed in ("amqtt", "keras", "tensorflow", "sklearn"):
         if find_spec(needed) is None:
@@ -94,7 +93,6 @@ def test_a_coded_star_is_exact_or_says_that_it_is_not(wait: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(("split", "peers", "right"), [("codenet:m=2,n=2,t=1", 12, True), ("none:m=2,n=2", 4, False)])
 def test_a_divided_network_is_right_although_peers_err_if_it_is_coded(split: str, peers: int, right: bool) -> None:
     pytest.importorskip("amqtt", reason="the embedded broker needs amqtt")

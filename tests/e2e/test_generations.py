@@ -34,7 +34,7 @@ async def kill(field: Field, names: Iterable[str]) -> None:
     for name in gone:
         field.peers[name].signal(signal.SIGKILL)
     for name in gone:
-        assert await field.peers[name].end(10) == -signal.SIGKILL
+        assert await field.peers[name].end() == -signal.SIGKILL
 
 
 def generations(report: dict[str, Any]) -> dict[str, list[int]]:

@@ -44,7 +44,6 @@ def last(field: Field) -> RoundRecord:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_a_peer_is_killed_and_comes_again_and_the_model_is_that_of_undivided_training(tmp_path: Path) -> None:
     """One is to spare: it gets the dead one's blocks, and who comes again is to spare then."""
     rounds = 120
@@ -77,7 +76,6 @@ async def test_a_peer_is_killed_and_comes_again_and_the_model_is_that_of_undivid
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_without_a_spare_who_comes_again_gets_its_blocks_and_errors_are_corrected(tmp_path: Path) -> None:
     rounds = 150
     flips = '[peer]\nflip = ["2@20:kind=garbage,place=product", "9@100:kind=sparse"]\n'
@@ -109,7 +107,6 @@ async def test_without_a_spare_who_comes_again_gets_its_blocks_and_errors_are_co
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_a_fleet_that_starts_again_goes_on_from_its_parts(tmp_path: Path) -> None:
     """All are killed. Each has kept its own blocks alone, one device has lost even those; the model comes out of the
     directories, too."""

@@ -148,7 +148,7 @@ async def test_told_to_stop_it_ends_well(verb: str, tmp_path: Path) -> None:
             assert field.broker is not None
             program = field.broker
         program.signal(15)
-        assert await program.end(10) == 0, program.everything()
+        assert await program.end() == 0, program.everything()
         assert "Traceback" not in program.everything()
         if verb == "peer":
             await field.watch.until(lambda: not field.watch.picture.peers)

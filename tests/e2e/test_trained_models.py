@@ -41,7 +41,6 @@ def report_of(home: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(("trainer", "code"), [("numpy", "none"), ("numpy", "cyclic:s=1"), ("keras", "none")])
 async def test_a_fleet_learns_numbers_and_the_model_can_be_had(trainer: str, code: str, tmp_path: Path) -> None:
     x, y = write_line(tmp_path / "line.npz")
@@ -49,7 +48,7 @@ async def test_a_fleet_learns_numbers_and_the_model_can_be_had(trainer: str, cod
     how = ("--optimizer", "sgd:momentum=0.9", "--learning-rate", 0.05, "--schedule", "cosine", "--loss", "huber")
     fleet = ("emulate", "--peers", 3, "--network", "none", *job, *how)
     async with edgepeer(*fleet, "--save", "model.npz", "--report", "out", home=tmp_path) as run:
-        assert await run.end(200) == 0, run.everything()
+        assert await run.end() == 0, run.everything()
     text = "\n".join(run.out)
     assert "test mae" in text
     assert "test accuracy" not in text
@@ -82,7 +81,6 @@ async def test_a_training_that_diverges_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("code", ["none", "cyclic:s=1"])
 async def test_a_real_fleet_hands_its_model_over(code: str, tmp_path: Path) -> None:
     """To who trains; and to who has a checkpoint of it."""
@@ -98,7 +96,7 @@ async def test_a_real_fleet_hands_its_model_over(code: str, tmp_path: Path) -> N
         assert await export.end() == 0, export.everything()
         assert export.out[0].startswith("wrote same.npz: mlp of job ")
         export = await field.run("export", "b/checkpoints", "same.keras")
-        assert await export.end(120) == 0, export.everything()
+        assert await export.end() == 0, export.everything()
     one, other = load_npz(tmp_path / "model.npz"), load_npz(tmp_path / "same.npz")
     for layer, same in zip(one.layers, other.layers, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(layer, same, strict=True))
@@ -122,7 +120,6 @@ async def test_an_export_that_can_not_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_a_model_of_a_job_ends_no_peer_and_keeps_none(tmp_path: Path) -> None:
     (tmp_path / "mymodels.py").write_text(MODELS)
     async with Field(tmp_path) as field:
@@ -133,7 +130,7 @@ async def test_a_model_of_a_job_ends_no_peer_and_keeps_none(tmp_path: Path) -> N
             ("keras.models:clone_model", "this device lets jobs name functions of mymodels; to allow keras, start"),
         ):
             training = await field.train(peers=1, rounds=5, trainer="keras", model=model)
-            assert await training.end(120) == 1, training.everything()
+            assert await training.end() == 1, training.everything()
             assert said in training.err[-1]
         peer = field.peers["a"]
         assert peer.process.returncode is None

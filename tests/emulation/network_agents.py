@@ -15,7 +15,7 @@ from edgepeer.processes import dies_with_parent
 
 __all__ = ["DEADLINE_S", "Agent", "agents"]
 
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 _AGENT = r"""
 import json, selectors, socket, sys, threading, time
 

@@ -13,7 +13,7 @@ from edgepeer.topology.view import Member, View
 
 __all__ = ["DEADLINE_S", "NAMES", "Crew", "Memory", "crew", "scene_of", "until"]
 
-DEADLINE_S = 20.0
+DEADLINE_S = 90.0
 NAMES = ("p00", "p01", "p02", "p03")
 _BUSY = "print('up', flush=True)\nwhile True: pass"
 _IDLE = "import signal\nprint('up', flush=True)\nwhile True: signal.pause()"

@@ -15,7 +15,7 @@ from edgepeer.fabric.mosquitto import Mosquitto
 
 __all__ = ["DEADLINE_S", "Broker", "Gate", "Guest", "Invite", "StartBroker", "presence"]
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 Broker = EmbeddedBroker | Mosquitto
 StartBroker = Callable[..., Awaitable[Broker]]

@@ -25,7 +25,7 @@ from edgepeer.sockets import is_loopback
 
 async def test_a_broker_ends_with_clients_still_connected(broker: Broker, invite: Invite) -> None:
     guests = [await invite(broker.address, f"p{number}", present=True) for number in range(5)]
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(DEADLINE_S):
         await broker.stop()
     for guest in guests:
         await guest.until(lambda seen: any(isinstance(event, Disconnected) for event in seen))
@@ -46,7 +46,7 @@ async def test_the_embedded_broker_leaves_no_task_behind() -> None:
         async with aiomqtt.Client(broker.address.host, broker.address.port) as client:
             await client.subscribe("#")
             await client.publish("x", b"y", qos=1, retain=True)
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(DEADLINE_S):
                 await broker.stop()
             with pytest.raises(aiomqtt.MqttError):
                 await anext(client.messages)
@@ -64,7 +64,7 @@ async def test_the_embedded_broker_stops_although_a_client_does_not_read() -> No
         async with aiomqtt.Client(*place) as client:
             for _ in range(10):
                 await client.publish("big", bytes(1 << 20), qos=1)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(DEADLINE_S):
             await broker.stop()
         writer.transport.abort()
 
@@ -189,7 +189,9 @@ async def main():
         os.kill(os.getpid(), 9)
 asyncio.run(main())
 """
-    parent = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    parent = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
     pid = int(parent.stdout)
     try:
         child = psutil.Process(pid)
@@ -201,7 +203,7 @@ asyncio.run(main())
 
 def test_amqtt_comes_only_with_a_broker() -> None:
     program = "import sys, edgepeer.fabric.broker, edgepeer.fabric.client; sys.exit('amqtt' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=DEADLINE_S, check=False).returncode == 0
 
 
 def test_the_embedded_broker_warns_of_nothing() -> None:
@@ -213,7 +215,9 @@ async def main():
         pass
 asyncio.run(main())
 """
-    ran = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, timeout=30, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, timeout=DEADLINE_S, check=False
+    )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
 
 

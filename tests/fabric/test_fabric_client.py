@@ -258,7 +258,7 @@ async def test_close_ends_in_time_without_a_broker(broker: Broker, invite: Invit
     peer = await invite(broker.address, "a", present=True)
     await broker.stop()
     await peer.until(lambda seen: peer.count(Disconnected) == 1)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(DEADLINE_S):
         await peer.client.close(timeout=0.1)
         assert peer.task is not None
         await peer.task

@@ -27,7 +27,7 @@ from edgepeer.following.picture import Picture
 from edgepeer.training.job import new_job
 
 DEADLINE_S = 60.0
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["rabbitmq", "aedes"])

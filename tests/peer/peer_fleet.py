@@ -35,7 +35,7 @@ __all__ = [
     "view_of",
 ]
 
-DEADLINE_S = 20.0
+DEADLINE_S = 90.0
 QUICK = Limits(settle_s=0.05, join_batch_s=0.02)
 """Like the defaults, for fleets that need not wait for anybody on a slow network."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xxhash
-from peer_fleet import all_reduce, fleet
+from peer_fleet import DEADLINE_S, all_reduce, fleet
 
 from edgepeer import Peer
 from edgepeer.errors import PeerError
@@ -73,7 +73,7 @@ async def test_shapes_and_types_come_back_as_they_went_in(broker: EmbeddedBroker
         for kind in KINDS:
             values = [_values(kind, rank) for rank in range(4)]
             before = [[np.array(array) for array in _as_list(value)] for value in values]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(DEADLINE_S):
                 outcomes = await asyncio.gather(
                     *(
                         peer.allreduce(value, weight=weight)
@@ -134,7 +134,7 @@ async def test_own_array_may_be_reused_as_soon_as_the_call_returns(broker: Embed
                 sums.append(outcome.sum)
             return [float(total.min()) for total in sums if total.min() == total.max()]
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_S):
             results = await asyncio.gather(*map(work, range(7)))
     assert all(result == [21.0 + 7 * number for number in range(20)] for result in results)
 
@@ -142,7 +142,7 @@ async def test_own_array_may_be_reused_as_soon_as_the_call_returns(broker: Embed
 async def test_weights_of_nothing(broker: EmbeddedBroker) -> None:
     async with fleet(broker, "a", "b") as peers:
         values = [np.array([np.nan, np.inf], np.float32), np.array([1.0, 2.0], np.float32)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             outcomes = await asyncio.gather(peers[0].allreduce(values[0], weight=0), peers[1].allreduce(values[1]))
         for outcome in outcomes:
             np.testing.assert_array_equal(outcome.mean, [1, 2])

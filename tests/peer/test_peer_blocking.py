@@ -44,7 +44,7 @@ def test_what_goes_wrong_is_raised_where_it_was_called(broker_elsewhere: Embedde
     began = time.monotonic()
     with pytest.raises(FabricError, match="connection refused"):
         edgepeer.connect("mqtt://127.0.0.1:1")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     with edgepeer.connect(url, "lab", peer_id="a") as a:
         a.ready()
         with pytest.raises(NotReady, match="1 of 2 peers"):

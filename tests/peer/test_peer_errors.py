@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from peer_fleet import all_reduce, fleet, peer_at
+from peer_fleet import DEADLINE_S, all_reduce, fleet, peer_at
 
 from edgepeer import Peer
 from edgepeer.errors import (
@@ -82,14 +82,14 @@ async def test_nobody_at_the_brokers_address() -> None:
     error, seconds = await refusal_of(Peer("mqtt://127.0.0.1:1"))
     assert isinstance(error, FabricError)
     assert str(error).startswith("broker mqtt://127.0.0.1:1: connection refused")
-    assert seconds < 10
+    assert seconds < 30
 
 
 async def test_somebody_else_at_the_brokers_address(taken: str) -> None:
     error, seconds = await refusal_of(Peer(f"mqtt://{taken}"))
     assert isinstance(error, FabricError)
     assert "timed out" in str(error)
-    assert seconds < 10
+    assert seconds < 30
 
 
 async def test_wrong_credentials() -> None:
@@ -100,7 +100,7 @@ async def test_wrong_credentials() -> None:
             assert isinstance(error, FabricError)
             assert "wrong user name or password" in str(error)
             assert "wrong@" not in str(error)
-            assert seconds < 10
+            assert seconds < 30
         async with Peer(address.url()) as peer:
             await peer.ready()
 
@@ -128,7 +128,7 @@ async def test_allreduce_after_leaving(broker: EmbeddedBroker) -> None:
 async def test_a_round_that_someone_stays_away_from(broker: EmbeddedBroker) -> None:
     async with fleet(broker, "a", "b", "c", "d", "e") as peers:
         await all_reduce(peers, [np.ones(4)] * 5)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             errors = await asyncio.gather(
                 *(peer.allreduce(np.ones(4), timeout=0.3) for peer in peers[:4]), return_exceptions=True
             )
@@ -159,7 +159,7 @@ async def test_vectors_that_do_not_fit_together(odd: int, broker: EmbeddedBroker
     async with fleet(broker, "a", "b", "c", "d") as peers:
         values = [np.ones(1000, np.float32)] * 4
         values[odd] = np.ones(999, np.float32)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             errors = await asyncio.gather(
                 *(peer.allreduce(value) for peer, value in zip(peers, values, strict=True)), return_exceptions=True
             )
@@ -173,7 +173,7 @@ async def test_dtypes_that_do_not_fit_together(broker: EmbeddedBroker) -> None:
     async with fleet(broker, "a", "b") as peers:
         for sizes in ((4, 4), (4, 2)):  # of 4 and 2 elements, the bytes would fit
             values = [np.ones(sizes[0], np.float32), np.ones(sizes[1], np.float64)]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(DEADLINE_S):
                 errors = await asyncio.gather(
                     *(peer.allreduce(value) for peer, value in zip(peers, values, strict=True)),
                     return_exceptions=True,
@@ -230,7 +230,7 @@ async def test_a_bug_in_the_machine_surfaces(
             await (peer.allreduce(np.ones(3)) if working else asyncio.Event().wait())
 
     with pytest.raises(ProtocolBug) as caught:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             await live()
     assert caught.value is bug
 

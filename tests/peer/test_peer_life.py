@@ -122,7 +122,7 @@ async def test_root_inner_node_and_leaf_leave_in_mid_round(leaver: str, broker: 
             calls = [asyncio.create_task(peer.allreduce(np.ones(10))) for peer in stayers]
             await asyncio.sleep(0)
             # It leaves in the middle of a round to which it has not contributed.
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             outcomes = await asyncio.gather(*calls)
     for outcome in outcomes:
         assert set(outcome.contributors) == set(names) - {leaver}

@@ -19,9 +19,9 @@ from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.documents import PeerReport
 from edgepeer.fabric.events import FabricEvent, JobSeen, ReportSeen, ViewSeen
-from edgepeer.peer import run
 from edgepeer.peer.agent import run_agent
 from edgepeer.peer.checkpoints import Checkpoints
+from edgepeer.peer.run import REGATHER_S
 from edgepeer.settings import PeerSettings
 from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
 from edgepeer.training.job import Job, new_job
@@ -34,7 +34,9 @@ NAMES = ("p0", "p1", "p2")
 
 
 @contextlib.asynccontextmanager
-async def devices(broker: EmbeddedBroker, home: Path, names: Sequence[str] = NAMES) -> AsyncIterator[None]:
+async def devices(
+    broker: EmbeddedBroker, home: Path, names: Sequence[str] = NAMES, *, regather_s: float = REGATHER_S
+) -> AsyncIterator[None]:
     """Agents with state directories under `home`; they leave when the context ends."""
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
@@ -47,7 +49,7 @@ async def devices(broker: EmbeddedBroker, home: Path, names: Sequence[str] = NAM
                 checkpoint_every=10,
                 checkpoint_keep=1000,
             )
-            tasks.create_task(run_agent(settings, stop=stop))
+            tasks.create_task(run_agent(settings, stop=stop, regather_s=regather_s))
         try:
             yield
         finally:
@@ -61,6 +63,8 @@ class Watcher:
         self.job: Job | None = None
         self.jobs_seen = 0
         self.run = ""
+        self.sizes: list[int] = []
+        """How many were in the views in which the run went on."""
         self.reports: dict[str, PeerReport] = {}
         self._news = asyncio.Event()
 
@@ -81,6 +85,8 @@ class Watcher:
                 self.reports[report.peer] = report
             case ViewSeen(view):
                 self.run = view.run
+                if view.run:
+                    self.sizes.append(view.size)
             case JobSeen(payload):
                 self.jobs_seen += payload is not None
                 self.job = None if payload is None else unpack(payload, Job)
@@ -104,6 +110,25 @@ class Watcher:
             while self.job != job:
                 self._news.clear()
                 await self._news.wait()
+
+
+@contextlib.asynccontextmanager
+async def said(text: str) -> AsyncIterator[asyncio.Event]:
+    """Is set when somebody logs a line with this text."""
+    heard = asyncio.Event()
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if text in record.getMessage():
+                heard.set()
+
+    ear, log = Ear(), logging.getLogger("edgepeer")
+    log.addHandler(ear)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            yield heard
+    finally:
+        log.removeHandler(ear)
 
 
 def rounds_kept(home: Path, name: str) -> list[int]:
@@ -222,13 +247,14 @@ async def test_a_peer_that_reads_its_checkpoint_slowly_is_waited_for(
         assert {report.digest for report in reports.values()} == {digest}
 
 
-async def test_a_majority_goes_on_without_the_others(
-    tmp_path: Path, uninterrupted: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_majority_goes_on_without_the_others(tmp_path: Path, uninterrupted: tuple[Path, str]) -> None:
     home, _ = uninterrupted
     then = power_failed(home, tmp_path / "then", p0=30, p1=30, p2=30)
-    monkeypatch.setattr(run, "REGATHER_S", 0.5)
-    async with EmbeddedBroker() as fresh, Watcher.at(fresh) as watcher, devices(fresh, then, ("p0", "p2")):
+    async with (
+        EmbeddedBroker() as fresh,
+        Watcher.at(fresh) as watcher,
+        devices(fresh, then, ("p0", "p2"), regather_s=0.5),
+    ):
         reports = await watcher.until_done("p0", "p2")
         assert reports["p0"].digest == reports["p2"].digest != ""
         async with devices(fresh, then, ("p1",)):  # comes when all is over, and gets what the others have
@@ -237,18 +263,27 @@ async def test_a_majority_goes_on_without_the_others(
 
 
 async def test_a_minority_waits(
-    tmp_path: Path, uninterrupted: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, uninterrupted: tuple[Path, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     home, _ = uninterrupted
     then = power_failed(home, tmp_path / "then", p0=30, p1=30, p2=30)
-    monkeypatch.setattr(run, "REGATHER_S", 0.2)
-    async with EmbeddedBroker() as fresh, Watcher.at(fresh) as watcher, devices(fresh, then, ("p1",)):
+    caplog.set_level(logging.INFO)
+    async with (
+        EmbeddedBroker() as fresh,
+        Watcher.at(fresh) as watcher,
+        said("2 of its 3 peers are enough from now on") as enough,
+        devices(fresh, then, ("p1",), regather_s=0.2),
+    ):
         await watcher.until(JOB)
-        async with devices(fresh, then, ("p0", "p2")):
+        await enough.wait()
+        # What one of three could do alone it would do now, before others are even started.
+        assert watcher.run == ""
+        async with devices(fresh, then, ("p0", "p2"), regather_s=0.2):
             reports = await watcher.until_done(*NAMES)
             # Whoever of them came first, two were enough: the bits may be others, but they are the same.
             assert len({report.digest for report in reports.values()}) == 1
     assert all(reports[name].state == "done" for name in NAMES)
+    assert watcher.sizes[0] >= 2
 
 
 async def test_a_job_that_is_over_is_not_taken_up_again(

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from peer_fleet import DEADLINE_S
 
 from edgepeer.errors import FellBehind, PeerError
 from edgepeer.peer.api import Peer
@@ -62,7 +63,7 @@ async def test_a_round_that_a_neighbours_state_has_already_is_not_taken_again(wo
 
     busy = threading.Event()
     worker.submit(busy.wait)
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(run.serve())
         peer.keeper.state_came("job", 3, memoryview(bytes([6])))
         await asyncio.sleep(0)
@@ -95,7 +96,7 @@ async def test_the_peer_knows_of_a_state_as_soon_as_a_round_may_begin_on_it(work
     peer, loaded = Neighbourhood(), threading.Event()
     run = RunState(peer, "job", worker, pack=bytes, load=lambda state: loaded.set())  # type: ignore[arg-type]
     run.open()
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(run.serve())
         peer.keeper.state_came("job", 3, memoryview(b""))
         while not peer.adopted:  # every turn of the loop is looked at
@@ -118,7 +119,7 @@ async def test_who_asks_again_while_its_state_is_packed_is_given_it_again(worker
     run = RunState(peer, "job", worker, pack=pack, load=lambda state: None)  # type: ignore[arg-type]
     run.open()
     run.applied = 5
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(run.serve())
         peer.keeper.state_wanted("b", "job", 4)
         while not packing.is_set():  # noqa: ASYNC110  # set by a thread

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from peer_fleet import QUICK, until
+from peer_fleet import DEADLINE_S, QUICK, until
 
 from edgepeer import Peer, SplitOutcome, connect, train_split
 from edgepeer.errors import ConfigError, JobError
@@ -85,7 +85,7 @@ class Fleet:
         self.tell(number, loss)
 
     async def until(self, iteration: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_S):
             while self.reached < iteration:
                 self._news.clear()
                 await self._news.wait()
@@ -99,7 +99,7 @@ class Fleet:
             await task
 
     async def outcomes(self) -> list[SplitOutcome]:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(DEADLINE_S):
             return list(await asyncio.gather(*self._tasks.values()))
 
 
@@ -126,7 +126,7 @@ async def test_a_second_run_of_the_same_peers_has_a_name_of_its_own(broker_elsew
 
         async def all_train(name: str) -> list[SplitOutcome]:
             runs = (train_split(each, NETWORK, "none:m=2,n=1", BATCHES, iterations=5, name=name) for each in made)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(DEADLINE_S):
                 return list(await asyncio.gather(*runs))
 
         first, second = await all_train("first"), await all_train("second")
@@ -256,7 +256,7 @@ async def test_peers_with_other_numbers_are_of_another_run(broker_elsewhere: Emb
             await until(other, lambda: other.view is not None and other.view.size == 2)
             assert not task.done()
             same = train_split(other, NETWORK, "none:m=1,n=1", BATCHES, iterations=2, peers=2)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(DEADLINE_S):
                 outcomes = await asyncio.gather(task, same)
     assert {outcome.node for outcome in outcomes} == {0, None}
     assert [outcome.held_bytes > 0 for outcome in outcomes].count(True) == 1

@@ -14,11 +14,11 @@ from edgepeer.errors import ProtocolBug
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.simulation.ledger import NO_SUM, Ledger, end_of
-from edgepeer.simulation.network import LinkModel
-from edgepeer.simulation.peer import SimulatedPeer
 from edgepeer.simulation.schedule import Schedule
 from edgepeer.simulation.story import SMALL_SEGMENTS, Story
-from edgepeer.simulation.world import Workload, World
+from edgepeer.simulation.task import Workload
+from edgepeer.simulation.ways import LinkModel
+from edgepeer.simulation.world import World
 from edgepeer.wire.frames import Reduce, Result
 
 calm = st.builds(
@@ -55,7 +55,7 @@ def test_every_peer_commits_the_plain_sum(schedule: Schedule) -> None:
 @examples(40)
 def test_weights_count_and_a_weight_of_zero_hides_even_nan(schedule: Schedule, weights: list[float]) -> None:
     story = Story(schedule)
-    story.world.workload = dataclasses.replace(story.world.workload, weights=tuple(weights))
+    story.world.task.workload = dataclasses.replace(story.world.task.workload, weights=tuple(weights))
     world = story.tell()
     assert all(np.isfinite(outcome.sum).all() for peer in world.alive for outcome in peer.outcomes)
 
@@ -70,14 +70,12 @@ def test_vectors_are_really_cut_in_segments_in_both_directions() -> None:
     for number in range(7):
         world.add(f"p{number}")
     offsets: dict[type, set[tuple[int, int]]] = {Reduce: set(), Result: set()}
-    sent = world.trace
 
-    def spy(peer: str, effect: fx.Effect) -> None:
+    def look(now: float, peer: PeerId, effect: fx.Effect) -> None:
         if isinstance(effect, fx.Send) and isinstance(effect.frame, Reduce | Result):
             offsets[type(effect.frame)].add((effect.frame.round, effect.frame.offset))
-        sent(peer, effect)  # type: ignore[arg-type]
 
-    world.trace = spy  # type: ignore[method-assign, assignment]
+    world.on_effect = look
     assert world.run_rounds()
     for kind in (Reduce, Result):
         for number in (1, 4):  # before the rate is known, and after
@@ -122,7 +120,7 @@ def small_world(run: str | None = "run") -> World:
 
 def tampering(world: World, victim: str, change: dict[str, object]) -> None:
     """From now on `victim` believes to have committed something else."""
-    peer = world.network.peers[victim]  # type: ignore[index]
+    peer = world.peers[victim]  # type: ignore[index]
     real = peer._handlers[fx.RoundCommitted]
 
     def commit(effect: fx.RoundCommitted) -> None:
@@ -160,61 +158,56 @@ def ledger() -> Ledger:
     return Ledger(lambda peer, number: [(np.full(4, 1.0 if peer == "a" else 2.0, "<f4"), 1.0)])
 
 
-def who(world: World, name: str) -> SimulatedPeer:
-    return world.network.peers[PeerId(name)]
+P0, P1, P2 = PeerId("p0"), PeerId("p1"), PeerId("p2")
 
 
 def test_a_round_ends_in_one_way_in_each_generation() -> None:
     """Another generation may end the same round otherwise: what was done in the earlier one is given up there."""
-    world, book = small_world(), ledger()
-    book.committed(who(world, "p0"), LEDGER_ROUND)
-    book.committed(who(world, "p1"), LEDGER_ROUND)
+    book = ledger()
+    book.committed(P0, LEDGER_ROUND)
+    book.committed(P1, LEDGER_ROUND)
     other = dataclasses.replace(LEDGER_ROUND, sum=np.full(4, 1.0, "<f4"), weight=1.0, contributors=(PeerId("a"),))
     with pytest.raises(ProtocolBug, match="p2 commits other bits or contributors for round 1 of generation 1-00000000"):
-        book.committed(who(world, "p2"), other)
-    book.committed(who(world, "p2"), dataclasses.replace(other, generation=Generation(2)))
+        book.committed(P2, other)
+    book.committed(P2, dataclasses.replace(other, generation=Generation(2)))
     with pytest.raises(ProtocolBug, match="of generation 2-00000000, which p2 has committed"):
-        book.committed(who(world, "p0"), dataclasses.replace(LEDGER_ROUND, generation=Generation(2)))
+        book.committed(P0, dataclasses.replace(LEDGER_ROUND, generation=Generation(2)))
     assert book.checked == 5
 
 
 def test_a_sum_against_an_abort_is_noticed_whoever_comes_first() -> None:
     world = small_world()
     assert world.run_until(lambda: len(world.alive) == 3 and all(peer.views for peer in world.alive), 10)
-    generation = who(world, "p0").views[-1].generation
-    committed = dataclasses.replace(LEDGER_ROUND, generation=generation)
+    view = world.peers[P0].views[-1]
+    committed = dataclasses.replace(LEDGER_ROUND, generation=view.generation)
     aborted = fx.RoundAborted("", 1, "timeout", "too late", mine=True)
     book = ledger()
-    book.aborted(who(world, "p0"), aborted)
+    book.aborted(P0, view, aborted)
     with pytest.raises(ProtocolBug, match="which p0 has dropped"):
-        book.committed(who(world, "p1"), committed)
+        book.committed(P1, committed)
     book = ledger()
-    book.committed(who(world, "p1"), committed)
+    book.committed(P1, committed)
     with pytest.raises(ProtocolBug, match=r"p0 drops round 1 of generation .* which p1 has committed"):
-        book.aborted(who(world, "p0"), aborted)
+        book.aborted(P0, view, aborted)
 
 
 def test_who_counts_twice_is_noticed() -> None:
-    world = small_world()
     twice = dataclasses.replace(LEDGER_ROUND, contributors=(PeerId("a"), PeerId("a")))
     with pytest.raises(ProtocolBug, match="counts somebody twice"):
-        ledger().committed(who(world, "p0"), twice)
+        ledger().committed(P0, twice)
 
 
 def test_a_state_is_of_rounds_that_somebody_has_seen_the_end_of_in_that_generation() -> None:
-    world, book = small_world(), ledger()
-    book.committed(who(world, "p0"), LEDGER_ROUND)
-    adopter = who(world, "p1")
-    adopter.digests = {1: end_of(Generation(), LEDGER_ROUND.digest), 2: NO_SUM}
-    book.adopted(adopter)
-    adopter.digests = {1: end_of(Generation(2), LEDGER_ROUND.digest)}
+    book = ledger()
+    book.committed(P0, LEDGER_ROUND)
+    book.adopted(P1, {1: end_of(Generation(), LEDGER_ROUND.digest), 2: NO_SUM})
     with pytest.raises(ProtocolBug, match="p1 adopts a state with an end of round 1 that nobody has seen"):
-        book.adopted(adopter)
+        book.adopted(P1, {1: end_of(Generation(2), LEDGER_ROUND.digest)})
 
 
 def test_the_checker_notices_a_buffer_that_is_written_too_early() -> None:
     world = small_world()
-    peer = world.network.peers["p2"]  # type: ignore[index]
+    peer = world.peers["p2"]  # type: ignore[index]
     real = peer._handlers[fx.Send]
 
     def send(effect: fx.Send) -> None:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from edgepeer.errors import ProtocolBug
 from edgepeer.simulation.drawing import DRAWN, Random, draw_schedule
-from edgepeer.simulation.network import BROKER
 from edgepeer.simulation.schedule import KINDS, Fault, Schedule
 from edgepeer.simulation.story import Story
+from edgepeer.simulation.ways import BROKER
 
 MIXES: Final[dict[str, dict[str, Any]]] = {
     "whatever": {},
@@ -105,11 +105,11 @@ def broken_by_hand(schedule: Schedule, at: float, do: str) -> str:
     """What is said where p2 is treated so for good, and the schedule does not know."""
     story = Story(schedule)
     world = story.world
-    p2 = world.network.peers["p2"]  # type: ignore[index]
+    p2 = world.peers["p2"]  # type: ignore[index]
     hand = {
         "pause": p2.pause,
         "freeze": lambda: world.freeze(p2),
-        "deafen": lambda: [world.cut(each, p2.id) for each in (*world.network.peers, BROKER)],
+        "deafen": lambda: [world.cut(each, p2.id) for each in (*world.peers, BROKER)],
         "forge": lambda: p2.digests.update({1: bytes(16)}),
     }
     world.clock.after(at, hand[do])

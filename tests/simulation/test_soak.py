@@ -11,11 +11,11 @@ import pytest
 from edgepeer.errors import ProtocolBug
 from edgepeer.simulation import soak as module
 from edgepeer.simulation.drawing import SOFT_ERRORS, Random, draw_schedule, draw_story
-from edgepeer.simulation.network import BROKER
 from edgepeer.simulation.schedule import KINDS, Fault, Schedule, names
 from edgepeer.simulation.shrinking import shrink
 from edgepeer.simulation.soak import Looked, Tally, broken, drawn_from, look, smallest, soak
 from edgepeer.simulation.story import Story
+from edgepeer.simulation.ways import BROKER
 from edgepeer.simulation.world import World
 
 

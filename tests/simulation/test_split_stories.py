@@ -122,8 +122,8 @@ def test_what_is_wrong_in_the_end_is_noticed(do: Callable[[SplitApp], None], sai
 
 def test_a_sum_of_another_life_is_a_sum_and_no_other_is() -> None:
     story = told(replace(SMALL, peers=6, rounds=8, compute_s=0.2, faults=(Fault(1.0, "kill", ("p2",), 1.3),)))
-    assert story.world.split is not None
-    lives = story.world.split.lives[PeerId("p2")]
+    assert story.world.task.split is not None
+    lives = story.world.task.split.lives[PeerId("p2")]
     assert len(lives) == 2
     app = lives[1]
     number = max(app.brought)
@@ -131,4 +131,4 @@ def test_a_sum_of_another_life_is_a_sum_and_no_other_is() -> None:
     outcome = next(each for each in story.world.alive[0].outcomes if each.round == number)
     story.world.ledger._ends.clear()
     with pytest.raises(ProtocolBug, match=f"round {number} is not the sum over"):
-        story.world.ledger.committed(story.world.alive[0], outcome)
+        story.world.ledger.committed(story.world.alive[0].id, outcome)

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from edgepeer.protocol.limits import Limits
-from edgepeer.simulation.network import LinkModel
 from edgepeer.simulation.peer import SimulatedPeer
 from edgepeer.simulation.story import SMALL_SEGMENTS
-from edgepeer.simulation.world import Workload, World
+from edgepeer.simulation.task import Workload
+from edgepeer.simulation.ways import LinkModel
+from edgepeer.simulation.world import World
 
 
 def fleet(
@@ -27,7 +28,7 @@ def fleet(
 
 
 def peer(world: World, name: str) -> SimulatedPeer:
-    return world.network.peers[name]  # type: ignore[index]
+    return world.peers[name]  # type: ignore[index]
 
 
 def at_round(world: World, number: int) -> None:
@@ -75,7 +76,7 @@ def out_for(world: World, name: str) -> float:
     world.kill(peer(world, name))
     world.restart(peer(world, name), delay_s=1.0)
     began = world.clock.now
-    assert world.run_until(lambda: name in world.network.alive and world.settled(), 120)
+    assert world.run_until(lambda: name in world.living and world.settled(), 120)
     return world.clock.now - began
 
 
@@ -129,7 +130,7 @@ def test_everybody_leaves_at_once() -> None:
     for each in world.alive:
         each.leave()
     assert world.run_until(lambda: not world.alive, 5.0)
-    assert all(each.left for each in world.network.peers.values())
+    assert all(each.left for each in world.peers.values())
 
 
 def test_everybody_leaves_after_the_last_round_with_the_same_result() -> None:
@@ -145,7 +146,7 @@ def test_everybody_leaves_after_the_last_round_with_the_same_result() -> None:
         return len(leaving) == 7 and not world.alive
 
     assert world.run_until(done, 60)
-    assert {each.digests[5] for each in world.network.peers.values()} == {peer(world, "p0").digests[5]}
+    assert {each.digests[5] for each in world.peers.values()} == {peer(world, "p0").digests[5]}
 
 
 def test_a_broker_outage_costs_a_running_job_nothing() -> None:
@@ -221,7 +222,7 @@ def test_when_all_who_had_the_state_have_died_the_run_begins_again_in_a_new_gene
 @pytest.mark.parametrize("vector", [np.zeros(199, "<f4"), np.zeros(200, "<f8"), np.zeros(0, "<f4")])
 def test_vectors_that_do_not_fit_end_the_round_for_everybody(run: str | None, odd: str, vector: np.ndarray) -> None:
     world = fleet(7, rounds=4, run=run)
-    world.brought[odd, 2] = vector, 1.0  # type: ignore[index]
+    world.task.brought[odd, 2] = vector, 1.0  # type: ignore[index]
     assert world.run_rounds(limit_s=30)
     for each in world.alive:
         assert [outcome.round for outcome in each.outcomes] == [1, 3, 4]

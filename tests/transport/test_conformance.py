@@ -19,7 +19,7 @@ from edgepeer.wire.codec import unwrap, wrap
 from edgepeer.wire.documents import pack
 from edgepeer.wire.frames import Bye, Frame, Ping, Reduce, State, Suspect, Via, ViewFrame
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 @dataclass

@@ -23,6 +23,8 @@ from edgepeer.transport.window import ReceiveWindows
 from edgepeer.wire.codec import FRAME_VERSION, PRELUDE, encode, wrap
 from edgepeer.wire.frames import Frame, Have, Hello, Ping, Reduce, State, Via, ViewFrame
 
+PATIENCE_S = 60.0
+
 
 class Ear:
     """Writes down what arrives, payloads included."""
@@ -223,7 +225,7 @@ async def test_a_bad_frame_costs_the_connection_and_nothing_else(what: str, capl
     with caplog.at_level(logging.WARNING):
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(encode(Ping(waiting=False)) + bad + b"more" * 1000)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             with_bye = await reader.read(1 << 16)
             await ears[1].gone.wait()
         writer.close()
@@ -332,7 +334,7 @@ async def test_dialling_somebody_who_does_not_answer_times_out() -> None:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)
 

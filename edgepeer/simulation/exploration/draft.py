@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from edgepeer.protocol.succession import CURRENT
 from edgepeer.simulation.exploration.checks import Violation, check_sent, ended, look_at
 from edgepeer.simulation.exploration.life import Op, Step
 from edgepeer.simulation.exploration.state import FAULTS, Action, State, is_cut
+from edgepeer.simulation.exploration.tables import Tables
 from edgepeer.topology.view import Member
-
-if TYPE_CHECKING:
-    from edgepeer.simulation.exploration.fleet import Fleet
 
 __all__ = ["Draft"]
 
@@ -23,10 +21,10 @@ _LIFE: Final = 1 << 16
 class Draft:
     """A state on its way to the next."""
 
-    def __init__(self, fleet: Fleet, state: State) -> None:
-        self.fleet = fleet
-        self.n = fleet.n
-        self.frames = fleet.frames
+    def __init__(self, tables: Tables, state: State) -> None:
+        self.tables = tables
+        self.n = tables.n
+        self.frames = tables.frames
         self._was = state
         self.lives, self.born = list(state.lives), list(state.born)
         self.open, self.dials = list(state.open), list(state.dials)
@@ -64,7 +62,7 @@ class Draft:
         if kind in FAULTS:
             self.faults += 1
         elif kind != "wait" and kind not in ("heal", "restart"):
-            number = self.fleet.sources.index(action)
+            number = self.tables.sources.index(action)
             if self.held >> number & 1:
                 self.held = 0
         if kind in _LASTING:
@@ -75,12 +73,12 @@ class Draft:
     # -- a peer handles something ----------------------------------------------------------------------------------
 
     def _event(self, peer: int, event: Op) -> None:
-        self._step(peer, self.fleet.lives[peer].step(self.lives[peer], event))
+        self._step(peer, self.tables.lives[peer].step(self.lives[peer], event))
 
     def _step(self, peer: int, step: Step) -> None:
         if step.broken:
-            raise Violation(f"{self.fleet.names[peer]}: {step.broken}")
-        states = self.fleet.lives[peer].facts
+            raise Violation(f"{self.tables.names[peer]}: {step.broken}")
+        states = self.tables.lives[peer].facts
         before = states[self.lives[peer]] if self.lives[peer] >= 0 else None
         after = states[step.after]
         self.lives[peer] = step.after
@@ -89,15 +87,15 @@ class Draft:
                 check_sent(self.frames, op[2], after)
             self._op(peer, op)
         if step.ends or step.views or (before is not None and before.stands != after.stands):
-            facts = [of.facts[at] if at >= 0 else None for of, at in zip(self.fleet.lives, self.lives, strict=True)]
+            facts = [of.facts[at] if at >= 0 else None for of, at in zip(self.tables.lives, self.lives, strict=True)]
             self.history = look_at(self.history, peer, before, step, facts)
 
     # -- numbers ---------------------------------------------------------------------------------------------------
 
     def renew(self) -> None:
         """Of what is counted without end begin again, if nothing of it is under way: so states come back."""
-        facts = [of.facts[at] if at >= 0 else None for of, at in zip(self.fleet.lives, self.lives, strict=True)]
-        names = self.fleet.names
+        facts = [of.facts[at] if at >= 0 else None for of, at in zip(self.tables.lives, self.lives, strict=True)]
+        names = self.tables.names
         counting = [a for a, each in enumerate(facts) if each is not None and (each.asked != CURRENT or each.tunnels)]
         heard = {peer for each in facts if each is not None for peer in each.heard}
         if not counting and not heard:
@@ -138,7 +136,7 @@ class Draft:
             both = self.sessions >> peer & self.sessions >> other & 1
             number = self.frames.number(("relayed", *self.frames[op[2]]))
             repeated = self.frames.is_call(op[2]) and number in self.words[other]
-            if both and not repeated and not self.fleet.cut(self._now(), peer, self.n):
+            if both and not repeated and not self.tables.cut(self._now(), peer, self.n):
                 self.words[other] += (number,)
         elif kind == "clear":
             self._clear(peer, op[1])
@@ -169,8 +167,8 @@ class Draft:
         if self.frames.is_ping(number):
             if channel and channel[-1] == number:
                 return
-            state = self.done()
-            if not channel and there and not self.fleet.idle(state, other) and not self.fleet.matters(state, peer, op):
+            state, tables = self.done(), self.tables
+            if not channel and there and not tables.idle(state, other) and not tables.matters(state, peer, op):
                 return
         self.channels[at] = (*channel, number)
 
@@ -183,24 +181,24 @@ class Draft:
         if abrupt:
             self.channels[at] = self._there(other, peer, at)
         else:
-            self.channels[at] += (self.fleet.closed,)
+            self.channels[at] += (self.tables.closed,)
 
     def _there(self, other: int, peer: int, at: int) -> tuple[int, ...]:
         """What is left in a channel whose sender is gone without a word: that it is."""
-        return (self.fleet.reset,) if self.open[other] >> peer & 1 else ()
+        return (self.tables.reset,) if self.open[other] >> peer & 1 else ()
 
     def _hears_down(self, peer: int, other: int) -> None:
         if self.open[peer] >> other & 1:
             self.open[peer] &= ~(1 << other)
             self.channels[peer * self.n + other] = ()
             if self.lives[peer] >= 0:
-                self._event(peer, ("down", self.fleet.names[other]))
+                self._event(peer, ("down", self.tables.names[other]))
 
     def _bring(self, a: int, b: int) -> None:
         at = a * self.n + b
         number, *rest = self.channels[at]
         self.channels[at] = tuple(rest)
-        thing, name = self.frames[number], self.fleet.names[a]
+        thing, name = self.frames[number], self.tables.names[a]
         if thing[0] in ("down", "reset"):
             self._hears_down(b, a)
         elif thing[0] == "up":
@@ -212,10 +210,10 @@ class Draft:
         self.dials[peer] &= ~(1 << other)
         self._hears_down(peer, other)
         self.open[peer] |= 1 << other
-        self._event(peer, ("up", self.fleet.names[other], incarnation))
+        self._event(peer, ("up", self.tables.names[other], incarnation))
 
     def _connect(self, a: int, b: int) -> None:
-        facts = self.fleet.facts
+        facts = self.tables.facts
         state = self.done()
         mine, theirs = facts(state, a), facts(state, b)
         assert mine is not None
@@ -234,9 +232,9 @@ class Draft:
         if not self.open[a] >> b & 1:
             self.channels[b * self.n + a] = ()
             if self.open[b] >> a & 1:
-                self.channels[a * self.n + b] = (self.fleet.reset,)
+                self.channels[a * self.n + b] = (self.tables.reset,)
         refused = self.lives[b] < 0 and not self.off >> b & 1 and not is_cut(self.active, a, b)
-        self._event(a, ("failed", self.fleet.names[b], refused))
+        self._event(a, ("failed", self.tables.names[b], refused))
 
     # -- the broker ------------------------------------------------------------------------------------------------
 
@@ -260,7 +258,7 @@ class Draft:
         if self.presences[other] != number or not self.sessions >> peer & 1 or is_cut(self.active, peer, self.n):
             return
         self.presences[other] = -1
-        self._tell(self.frames.number(("gone", self.fleet.names[other])))
+        self._tell(self.frames.number(("gone", self.tables.names[other])))
         if self.lives[other] >= 0:
             self.unsaid |= 1 << other
             self._publish(other, "present")
@@ -278,7 +276,7 @@ class Draft:
     def _enter(self, peer: int) -> None:
         self.sessions |= 1 << peer
         retained = [number for number in (*self.presences, self.view) if number >= 0]
-        self.words[peer] = (*retained, self.fleet.synced)
+        self.words[peer] = (*retained, self.tables.synced)
         self._publish(peer, "present", "view")
 
     def _will(self, peer: int) -> None:
@@ -286,7 +284,7 @@ class Draft:
         self.words[peer] = ()
         if self.presences[peer] >= 0:
             self.presences[peer] = -1
-            self._tell(self.frames.number(("gone", self.fleet.names[peer])))
+            self._tell(self.frames.number(("gone", self.tables.names[peer])))
 
     # -- applications and time ---------------------------------------------------------------------------------------
 
@@ -294,8 +292,8 @@ class Draft:
         self._event(peer, ("contribute",))
 
     def _wait(self) -> None:
-        awake = [peer for peer in range(self.n) if not self.fleet.idle(self._was, peer)]
-        *quiet, last = self.fleet.waits(self._was) or ((),)
+        awake = [peer for peer in range(self.n) if not self.tables.idle(self._was, peer)]
+        *quiet, last = self.tables.waits(self._was) or ((),)
         for steps in quiet:
             for peer, step in zip(awake, steps, strict=True):
                 self.lives[peer] = step.after
@@ -307,13 +305,13 @@ class Draft:
     def start(self, peer: int) -> None:
         """A life begins."""
         self.born[peer] += _LIFE
-        lives = self.fleet.lives[peer]
+        lives = self.tables.lives[peer]
         self.lives[peer] = lives.begin(self.born[peer])
         self.says[peer] = self.frames.number(("seen", lives.facts[self.lives[peer]].me)), -1
         self._enter(peer)
 
     def _die(self, peer: int) -> None:
-        self.history = ended(self.history, self.fleet.lives[peer].facts[self.lives[peer]])
+        self.history = ended(self.history, self.tables.lives[peer].facts[self.lives[peer]])
         self.lives[peer] = -1
         self.open[peer] = self.dials[peer] = 0
         self.words[peer] = ()
@@ -326,7 +324,7 @@ class Draft:
         for other in range(self.n):
             at = peer * self.n + other
             if self.open[other] >> peer & 1 or self.channels[at]:
-                self.channels[at] += (self.fleet.closed,)
+                self.channels[at] += (self.tables.closed,)
 
     def _power(self, peer: int) -> None:
         self._die(peer)
@@ -340,7 +338,7 @@ class Draft:
             self._will(peer)
         for other in range(self.n):
             if self.open[other] >> peer & 1:
-                self.channels[peer * self.n + other] += (self.fleet.reset,)
+                self.channels[peer * self.n + other] += (self.tables.reset,)
         self.start(peer)
 
     def _reset(self, a: int, b: int) -> None:

@@ -20,51 +20,23 @@ may happen at a time is:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from hashlib import blake2b
-from typing import Final
 
-from edgepeer.ids import PeerId
 from edgepeer.simulation.exploration.checks import NOTHING_YET, Violation
 from edgepeer.simulation.exploration.draft import Draft
-from edgepeer.simulation.exploration.life import Facts, Frames, Lives, Op, Step
-from edgepeer.simulation.exploration.state import FAULTS, Action, Setting, State, is_cut
+from edgepeer.simulation.exploration.state import FAULTS, Action, Setting, State
+from edgepeer.simulation.exploration.tables import Tables
 from edgepeer.wire.frames import Result
 
 __all__ = ["Fleet"]
 
-_PATIENCE_BEATS: Final = 80
-"""If nobody does anything for so long, nobody will."""
 
-
-class Fleet:
-    """The rules. One of these holds the tables of all peers' lives, and so serves for a whole exploration."""
+class Fleet(Tables):
+    """The rules. One of these serves for a whole exploration."""
 
     def __init__(self, setting: Setting) -> None:
-        self.setting = setting
-        self.n = setting.peers
-        self.names = [PeerId(f"p{at}") for at in range(self.n)]
-        self.frames = Frames()
-        self.lives = [
-            Lives(name, self.frames, run=setting.run, wait_for=self.n, fanout=setting.fanout) for name in self.names
-        ]
-        self._up: dict[tuple[int, int], int] = {}
-        self.closed = self.frames.number(("down",))
-        self.reset = self.frames.number(("reset",))
-        self.synced = self.frames.number(("synced",))
-        peers, pairs = range(self.n), [(a, b) for a in range(self.n) for b in range(self.n) if a != b]
-        self.sources: list[Action] = [
-            *(("enter", a) for a in peers),
-            *(("will", a) for a in peers),
-            *(("word", a) for a in peers),
-            *(("bring", a, b) for a, b in pairs),
-            *(("connect", a, b) for a, b in pairs),
-            *(("fail", a, b) for a, b in pairs),
-            *(("contribute", a) for a in peers),
-        ]
-        """Everything that happens of itself, in the usual order."""
+        super().__init__(setting)
         self._faults = [fault for fault in self._all_faults() if fault[0] in setting.kinds]
-        self.waits = lru_cache(maxsize=1 << 16)(self._waits)
 
     # -- the beginning -----------------------------------------------------------------------------------------
 
@@ -116,10 +88,6 @@ class Fleet:
 
     # -- what there is to know -----------------------------------------------------------------------------------
 
-    def facts(self, state: State, peer: int) -> Facts | None:
-        """Of a peer that lives."""
-        return self.lives[peer].facts[state.lives[peer]] if state.lives[peer] >= 0 else None
-
     def fingerprint(self, state: State) -> bytes:
         """The same for equal states in all processes, and different for others."""
         prints, lives = self.frames.fingerprints, self.lives
@@ -130,14 +98,6 @@ class Fleet:
         rest = state.born, state.open, state.dials, state.unsaid, state.sessions, state.active, *state[12:16]
         parts += [repr(rest).encode(), state.history.fingerprint]
         return blake2b(b"".join(parts), digest_size=12).digest()
-
-    def cut(self, state: State, a: int, b: int) -> bool:
-        """Whether nothing gets from a to b. The broker's number is `n`."""
-        return bool(state.active) and is_cut(state.active, a, b)
-
-    def idle(self, state: State, peer: int) -> bool:
-        """Whether a peer handles nothing: it is dead or frozen."""
-        return state.lives[peer] < 0 or ("freeze", peer) in state.active
 
     # -- what can happen -----------------------------------------------------------------------------------------
 
@@ -234,58 +194,6 @@ class Fleet:
                     yield from ((kind, a, b) for b in range(self.n) if b != a)
                 else:
                     yield kind, a
-
-    # -- time ----------------------------------------------------------------------------------------------------
-
-    def around(self, state: State, peer: int) -> tuple[PeerId, ...]:
-        """The connected peers of whom signs of life come."""
-        return tuple(
-            self.names[other]
-            for other in range(self.n)
-            if state.open[peer] >> other & 1
-            and state.open[other] >> peer & 1
-            and not self.idle(state, other)
-            and not self.cut(state, other, peer)
-        )
-
-    def _waits(self, state: State) -> tuple[tuple[Step, ...], ...] | None:
-        """What all do until one of them does something because time passes: their steps, beat by beat. None: nobody
-        ever does anything."""
-        numbers = list(state.lives)
-        awake = [(peer, ("beat", self.around(state, peer))) for peer in range(self.n) if not self.idle(state, peer)]
-        passed = []
-        for _ in range(_PATIENCE_BEATS):
-            steps = tuple(self.lives[peer].step(numbers[peer], event) for peer, event in awake)
-            passed.append(steps)
-            for (peer, _), step in zip(awake, steps, strict=True):
-                if step.broken or step.ends or step.views or any(self._is_news(state, peer, op) for op in step.ops):
-                    return tuple(passed)
-                known = self.lives[peer].facts
-                if known[numbers[peer]].stands != known[step.after].stands:
-                    return tuple(passed)
-            before = list(numbers)
-            for (peer, _), step in zip(awake, steps, strict=True):
-                numbers[peer] = step.after
-            if numbers == before:
-                break
-        return None
-
-    def _is_news(self, state: State, peer: int, op: Op) -> bool:
-        is_ping = op[0] == "send" and self.frames.is_ping(op[2])
-        return not is_ping or self.matters(state, peer, op)
-
-    def matters(self, state: State, peer: int, ping: Op) -> bool:
-        """Whether a Ping would change anything where it goes. Most say what the one before has said."""
-        other = int(ping[1][1:])
-        if not (state.open[peer] >> other & 1 and state.open[other] >> peer & 1) or self.idle(state, other):
-            return False
-        if self.cut(state, peer, other):
-            return False
-        channel = state.channels[peer * self.n + other]
-        if channel:
-            return bool(channel[-1] != ping[2])
-        step = self.lives[other].step(state.lives[other], ("frame", self.names[peer], ping[2]))
-        return step.after != state.lives[other] or bool(step.ops)
 
     # -- what happens --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,116 @@
+"""What the applications of a simulated fleet have to do: rounds, what each brings to them, how long it takes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgepeer.coding.encode import padded
+from edgepeer.coding.scheme import parse_scheme
+from edgepeer.errors import ConfigError
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol.events import FloatVector
+from edgepeer.simulation.split_app import SplitWork
+from edgepeer.topology.view import View
+
+__all__ = ["Task", "Workload", "chunk_vector", "vector_of"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """What the simulated application does."""
+
+    rounds: int = 10
+    size: int = 16
+    """Elements of each vector."""
+    dtype: str = "<f4"
+    compute_s: float = 0.01
+    """Mean compute time of a round, exponentially distributed."""
+    run: str | None = "run"
+    """With a run, joiners receive state; None: plain allreduce calls."""
+    wait_for: int = 1
+    """How many peers must be in before the run starts."""
+    weights: tuple[float, ...] = (0.5, 1.0, 2.0, 0.0)
+    """Of the contributions, in turn. What has the weight 0 is full of NaN."""
+
+
+class Task:
+    """The same for all peers of a fleet."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        rng: random.Random,
+        *,
+        code: str = "none",
+        wait: str = "exact",
+        split: SplitWork | None,
+    ) -> None:
+        self.workload = workload
+        self._rng = rng
+        self.rounds = workload.rounds
+        self.run_id = workload.run or ""
+        self.run = (workload.run, workload.wait_for) if workload.run else None
+        self.brought: dict[tuple[PeerId, int], tuple[FloatVector, float]] = {}
+        """What a peer contributes to a round instead of what it would."""
+        self.scheme = parse_scheme(code, wait)
+        """How rounds are coded, if they are: then Workload.compute_s is for a chunk."""
+        self.split = split
+        """What is trained, if it is a network that is divided: then Workload.size says nothing, and its rounds are what
+        that asks for."""
+
+    def compute_s(self) -> float:
+        """How long an application is busy with something."""
+        return self._rng.expovariate(1 / self.workload.compute_s) if self.workload.compute_s > 0 else 0.0
+
+    def weight(self, peer: PeerId, number: int) -> float:
+        return self.workload.weights[(sum(peer.encode()) + number) % len(self.workload.weights)]
+
+    def contribution(self, peer: PeerId, number: int) -> tuple[FloatVector, float]:
+        if (brought := self.brought.get((peer, number))) is not None:
+            return brought
+        return vector_of(peer, number, self.workload.size, self.workload.dtype), self.weight(peer, number)
+
+    def brought_by(self, peer: PeerId, number: int) -> tuple[FloatVector, float]:
+        """What the peer's application hands to the machine."""
+        vector, weight = self.contribution(peer, number)
+        return (np.full_like(vector, np.nan) if weight == 0 else vector), weight
+
+    def all_chunks(self, outcome: fx.RoundCommitted, views: Iterable[View]) -> list[FloatVector]:
+        """Of a coded round: the plain sum over all chunks, for each number of slots that its view may have had.
+
+        An outcome names the generation in which it was decided; what is held from an earlier one is put forward again
+        as it is, so its view is any of that number whose members all contributors are.
+        """
+        assert self.scheme is not None
+        possible = [view for view in views if view.epoch == outcome.epoch and view.slots]
+        load, sums = self.workload, []
+        for slots, fanout in sorted(
+            {(len(v.slots), v.fanout) for v in possible if set(outcome.contributors) <= set(v.ids)}
+        ):
+            try:
+                code = self.scheme.build(slots, fanout)
+            except ConfigError:  # too small a view for this code: nothing can have been added up in it
+                continue
+            vectors = [chunk_vector(c, outcome.round, load.size, "<f8", code.blocks) for c in range(code.chunks)]
+            sums.append(np.asarray(np.sum(vectors, axis=0)))
+        return sums
+
+
+def vector_of(peer: str, number: int, size: int, dtype: str = "<f4") -> FloatVector:
+    """A vector that depends on all its arguments and on nothing else."""
+    seed = np.frombuffer(f"{peer}/{number}".encode(), dtype=np.uint8).astype(np.uint32)
+    return np.random.Generator(np.random.PCG64(seed.tolist())).standard_normal(size).astype(dtype)
+
+
+def chunk_vector(chunk: int, number: int, size: int, dtype: str, blocks: int) -> FloatVector:
+    """A chunk's gradient in a round, zeros up to a multiple of `blocks`, then what it counts for in each block."""
+    vector = np.zeros(padded(size, blocks) + blocks, dtype)
+    seed = np.random.Generator(np.random.PCG64([chunk, number]))
+    vector[:size] = seed.standard_normal(size)
+    vector[-blocks:] = 1 + chunk % 3
+    return vector
