@@ -91,11 +91,11 @@ def test_all_is_complete() -> None:
     assert not missing, f"imported by others, but not in __all__: {', '.join(missing)}"
 
 
-MAPPED = ["emulation", "emulation.faults", "emulation.network", "fabric", "following", "peer", "transport"]
+MAPPED = ["emulation", "emulation.faults", "emulation.network", "fabric", "following", "peer", "protocol", "transport"]
 
 
 @pytest.mark.parametrize("package", MAPPED)
 def test_the_map_of_a_package_names_all_its_modules(package: str) -> None:
     directory = ROOT.joinpath(*package.split("."))
-    named = re.findall(r"^(\w+\.py) ", importlib.import_module(f"edgepeer.{package}").__doc__ or "", re.MULTILINE)
+    named = re.findall(r"^ *(\w+\.py) ", importlib.import_module(f"edgepeer.{package}").__doc__ or "", re.MULTILINE)
     assert sorted(named) == sorted(path.name for path in directory.glob("*.py") if path.name != "__init__.py")

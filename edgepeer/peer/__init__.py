@@ -9,15 +9,12 @@ translation.py  what MQTT says, in the protocol's words
 tasks.py        a TaskGroup that raises plain exceptions
 reach.py        who can connect, and what to warn of
 watching.py     what changes around a peer, told as it happens
-outcome.py      what an allreduce gives back; flattening and restoring what goes in
-calls.py        the rounds that a program takes part in, one call each
-coded_call.py   a coded one
-control.py      what the machine says over MQTT, and what it hears
 machines.py     what rounds run by
 keeper.py       who keeps the state of a run
+outcome.py      what an allreduce gives back; flattening and restoring what goes in
+calls.py        the rounds that a program takes part in, one call each
+coded_call.py   one of them, where they are coded
 api.py          Peer, the public face
-rounds.py       the rounds of an application, each a call that waits for its outcome
-coded_work.py   one of them, where they are coded
 blocking.py     Peer for code without an event loop
 agent.py        a device that runs jobs
 job_board.py    which job counts, when brokers come and go
@@ -31,13 +28,8 @@ job_run.py      a data-parallel job
 split_run.py    a split job
 split_rounds.py the rounds of a split program
 split_training.py  edgepeer.train_split
-job_board.py    which job counts
-worker.py       the thread that computes
-computing.py    what a device computes for a job
-pacing.py       how slow it is to be, to emulate slower ones
-checkpoints.py  what stays of a run on this device
-round_log.py    the rounds of this device, in a file
 reporting.py    round records on their way to whoever follows a job
-watching.py     views and links as they change, told as it happens
-metrics.py, page_server.py: numbers for Prometheus
+round_log.py    the same in a file of the device's own
+metrics.py      what a device counts and measures
+page_server.py  where that can be fetched
 """
