@@ -25,7 +25,8 @@ class Receiver(Protocol):
     """Who hears of what arrives. Called on the loop's thread; must not block."""
 
     def sink(self, frame: Frame, payload_bytes: int) -> memoryview | None:
-        """Where the payload that follows belongs: memory of exactly that size, or None to throw it away."""
+        """Where the payload that follows belongs: memory of exactly that size, or None to throw it away. Of frames
+        that never have one this is not asked."""
 
     def admits(self, frame: Frame, payload_bytes: int) -> bool:
         """Whether a document of that size may be held until it is complete; who says no has closed the channel."""

@@ -18,7 +18,7 @@ from edgepeer.processes import os_reason
 from edgepeer.transport.base import Accept, Receiver, Traffic
 from edgepeer.transport.options import format_address, parse_address, share_loopback, tune
 from edgepeer.transport.window import ReceiveWindows
-from edgepeer.wire.codec import PRELUDE, decode_header, decode_prelude, encode, has_document
+from edgepeer.wire.codec import PRELUDE, decode_header, decode_prelude, encode, has_document, is_bare
 from edgepeer.wire.frames import Bye, Frame
 
 __all__ = ["TcpTransport"]
@@ -124,6 +124,9 @@ class _TcpChannel(asyncio.BufferedProtocol):
                 break
             self._at = start + header_bytes
             frame = decode_header(kind, self._scratch[start : self._at], payload_bytes)
+            if is_bare(kind):
+                self._received(frame)
+                continue
             self._begin(frame, payload_bytes)
             if self._frame is not None:
                 self._at = self._filled = 0
@@ -160,15 +163,16 @@ class _TcpChannel(asyncio.BufferedProtocol):
         target, self._target, self._frame = self._target, None, None
         if self._receiver is None or self._closing:
             return
+        document = target if has_document(frame) else None
+        seconds = time.monotonic() - self._since
+        self._receiver.received(frame, document, self._payload_bytes, target is not None, seconds)
+
+    def _received(self, frame: Frame) -> None:
+        """A frame without a payload: most are."""
+        assert self._receiver is not None
         if type(frame) is Bye:
             self._reason = self._reason or f"closed by the other end: {frame.reason}"
-        self._receiver.received(
-            frame,
-            target if has_document(frame) else None,
-            self._payload_bytes,
-            target is not None,
-            time.monotonic() - self._since,
-        )
+        self._receiver.received(frame, None, 0, True, 0.0)
 
     def progressed(self) -> float | None:
         progress, self._progress = self._progress, None

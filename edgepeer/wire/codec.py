@@ -52,6 +52,7 @@ __all__ = [
     "decode_prelude",
     "encode",
     "has_document",
+    "is_bare",
     "unwrap",
     "wrap",
 ]
@@ -148,6 +149,11 @@ def unwrap(via: Via, payload_bytes: int) -> Frame:
     if payload_bytes and kind not in _WITH_VECTOR and kind not in _DOCUMENTS:
         raise WireError(f"{kind.__name__} frame in a Via has {payload_bytes} payload bytes")
     return decode_header(kind, via.header, payload_bytes)
+
+
+def is_bare(kind: type[Frame]) -> bool:
+    """Whether such a frame has no payload, ever."""
+    return not _LIMITS[kind]
 
 
 def has_document(frame: Frame) -> bool:

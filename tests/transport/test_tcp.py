@@ -44,7 +44,7 @@ class Ear:
     def received(
         self, frame: Frame, payload: memoryview | None, payload_bytes: int, stored: bool, seconds: float
     ) -> None:
-        data = payload if payload is not None else self.room if stored else None
+        data = payload if payload is not None else self.room if stored and payload_bytes else b"" if stored else None
         self.heard.append((frame, bytes(data) if data is not None else None))
 
     def closed(self, reason: str) -> None:
