@@ -85,11 +85,12 @@ class _TcpChannel(asyncio.BufferedProtocol):
         self._traffic.bytes_received += nbytes
         if self._frame is not None:
             self._missing -= nbytes
-            self._progress = time.monotonic()
             if self._network is not None:
                 self._windows.received(self._network, nbytes)
             if self._missing == 0:
                 self._complete(self._frame)
+            else:
+                self._progress = time.monotonic()
             return
         self._filled += nbytes
         try:
@@ -161,6 +162,7 @@ class _TcpChannel(asyncio.BufferedProtocol):
 
     def _complete(self, frame: Frame) -> None:
         target, self._target, self._frame = self._target, None, None
+        self._progress = None  # the frame itself is heard of
         if self._receiver is None or self._closing:
             return
         document = target if has_document(frame) else None
