@@ -100,6 +100,12 @@ class Round:
             return None
         return Held(self.held, self.commit, self.decided_in)
 
+    def held_elsewhere(self, view: View | None) -> bool:
+        """Whether what is held is from another view, or nothing in the place of a sum."""
+        if self.held is None or self.commit is None or self.decided_in is None:
+            return False
+        return self.decided_in is not view or self.commit.dropped is not None
+
     @property
     def brought(self) -> Held | None:
         """What was held in an earlier view here or below, and takes the place of a sum; the newest of several.

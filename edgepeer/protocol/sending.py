@@ -67,7 +67,7 @@ class Sending:
 
         What is put forward again, from another view, goes whole; so does nothing, in the place of a sum.
         """
-        if (held := rd.holds) is not None and (held.view is not self._place.view or held.commit.dropped is not None):
+        if rd.held_elsewhere(self._place.view) and (held := rd.holds) is not None:
             for child in rd.streams:
                 news = child != rd.result_from and rd.sent_down.get(child) != held.total.size
                 if news and self._place.level(child):

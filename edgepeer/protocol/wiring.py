@@ -94,7 +94,7 @@ class Wiring:
 
     def sink(self, peer: PeerId, frame: fr.Frame, payload_bytes: int) -> memoryview | None:
         """Where the payload of a frame that is about to arrive belongs; None to throw it away."""
-        if isinstance(frame, fr.Reduce | fr.Result):
+        if isinstance(frame, (fr.Reduce, fr.Result)):
             return self.allreduce.sink(peer, frame, payload_bytes)
         if isinstance(frame, fr.State):
             return self.neighbours.sink(peer, frame, payload_bytes)
