@@ -51,7 +51,8 @@ class Channel(Protocol):
         """Queue a frame; its payload must not change until it is out. Nothing happens on a closed channel."""
 
     def progressed(self) -> float | None:
-        """When a part of a frame has last come, by time.monotonic(); None if not since this was last asked."""
+        """When a part of a frame that is still under way has last come, by time.monotonic(); None if not since this was
+        last asked."""
 
     def close(self, reason: str) -> None:
         """Send what is queued and a Bye, then close. Nothing more is received."""
