@@ -29,6 +29,9 @@ from edgepeer.wire.documents import pack, unpack
 
 __all__ = ["ASKED_BEFORE_ANEW", "Node"]
 
+_OF_ROUNDS: Final = frozenset({fr.Reduce, fr.Result, fr.Have, fr.Decide, fr.Progress, fr.Release})
+"""Frames that give no reason for another view, as long as they end no round."""
+
 EXCUSED_S: Final = 0.02
 """A tick that comes later than this finds the peer's own machine busy."""
 SUSPECT_AGAIN_S: Final = 0.5
@@ -130,8 +133,9 @@ class Node(Wiring):
         self._look_awake()
         if self.allreduce.committed > before:
             self.vitals.round_ended(now)
-        if self.membership.coordinator:
-            self._coordinate(boundary=self.allreduce.committed != before)
+        boundary = self.allreduce.committed != before
+        if self.membership.coordinator and (boundary or not _is_of_a_round(event)):
+            self._coordinate(boundary=boundary)
         return self._drain()
 
     def tick(self, now: float) -> list[fx.Effect]:
@@ -733,3 +737,7 @@ def _packed(view: View) -> bytes:
 def _unpacked(payload: bytes) -> View:
     """The same view comes from many."""
     return unpack(payload, View)
+
+
+def _is_of_a_round(event: ev.Event) -> bool:
+    return type(event) is ev.FrameReceived and type(event.frame) in _OF_ROUNDS
