@@ -20,7 +20,7 @@ from shaped import link_name, shaped_network
 
 from edgepeer.errors import EdgepeerError
 
-_COMPARATORS = ("gloo", "mpi", "bare")
+_COMPARATORS = ("gloo", "mpi", "bare", "tree")
 _COLUMNS = {
     "peers": "peers",
     "system": "system",
@@ -28,6 +28,7 @@ _COLUMNS = {
     "p95_ms": "p95 ms",
     "ratio": "edgepeer / system",
     "cpu_ms": "CPU ms of all",
+    "cpu_ratio": "CPU ratio",
     "idle": "CPU when idle",
 }
 
@@ -85,6 +86,7 @@ def measure(
         total = time.monotonic() - began
         idle = {s: fleets[s].cpu_seconds() - before[s] - busy[s] for s in systems}
     medians = {system: statistics.median(seconds[system]) for system in systems}
+    cpu = {system: busy[system] / blocks / (rounds + WARM_UP) for system in systems}
     return [
         {
             "system": system,
@@ -95,7 +97,8 @@ def measure(
             "p95_s": float(np.percentile(seconds[system], 95)),
             "rounds": len(seconds[system]),
             "edgepeer_ratio": medians["edgepeer"] / medians[system],
-            "cpu_s": busy[system] / blocks / (rounds + WARM_UP),
+            "cpu_s": cpu[system],
+            "edgepeer_cpu_ratio": cpu["edgepeer"] / cpu[system],
             "idle_cpu_fraction": max(0.0, idle[system] / (total - turns[system])) if len(systems) > 1 else None,
         }
         for system in systems
@@ -109,6 +112,7 @@ def _line(row: dict[str, Any]) -> dict[str, Any]:
         "median_ms": f"{row['median_s'] * 1e3:.2f}",
         "p95_ms": f"{row['p95_s'] * 1e3:.2f}",
         "cpu_ms": f"{row['cpu_s'] * 1e3:.1f}",
+        "cpu_ratio": f"{row['edgepeer_cpu_ratio']:.2f}",
         "ratio": f"{row['edgepeer_ratio']:.2f}",
         "idle": None if idle is None else f"{idle:.1%}",
     }
@@ -117,7 +121,7 @@ def _line(row: dict[str, Any]) -> dict[str, Any]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", type=counts, default=[3, 7, 15, 31], help="default: 3,7,15,31")
-    parser.add_argument("--against", type=_systems, default=["gloo", "mpi"], help="of gloo,mpi,bare; default: gloo,mpi")
+    parser.add_argument("--against", type=_systems, default=["gloo", "mpi"], help="of gloo,mpi,bare,tree")
     parser.add_argument("--elements", type=positive, default=407_050, help="float32 per vector; default: 407050")
     parser.add_argument("--rounds", type=positive, default=20, help="timed allreduces per block; default: 20")
     parser.add_argument("--blocks", type=positive, default=5, help="turns of each system; default: 5")

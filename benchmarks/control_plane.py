@@ -1,5 +1,6 @@
 """Time how long peers take to form their tree: from the start of the last process until every peer is in one and
-the same view of all. All are started at once, which on few cores is the hardest case: their imports compete."""
+the same view of all. All are started at once, which on few cores is the hardest case: their imports compete. And then,
+what such a fleet costs while it has nothing to do."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker import running_broker
-from common import SINGLE_THREADED, counts, positive, show, warn_if_busy, write_json
+from common import SINGLE_THREADED, counts, cpu_seconds, positive, show, warn_if_busy, write_json
 
 if TYPE_CHECKING:
     from edgepeer import View
@@ -24,13 +25,17 @@ _COLUMNS = {
     "formed": "tree after s",
     "imported": "of which imports",
     "views": "views on the way",
+    "rest": "CPU at rest",
 }
+_SETTLED_S = 3.0
+"""After the last view there are no joiners to be called, no retained messages to come."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", type=counts, default=[7, 15, 31, 63], help="default: 7,15,31,63")
     parser.add_argument("--repeat", type=positive, default=3, help="fleets of each size; the median counts; default: 3")
+    parser.add_argument("--rest", type=positive, default=10, help="seconds of nothing to do; default: 10")
     parser.add_argument("--deadline", type=positive, default=60, help="seconds to give up after; default: 60")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there")
     parser.add_argument("--peer", metavar="BROKER", help=argparse.SUPPRESS)
@@ -43,7 +48,7 @@ def main() -> int:
     warn_if_busy()
     rows = []
     for peers in arguments.peers:
-        fleets = [asyncio.run(form(peers, arguments.deadline)) for _ in range(arguments.repeat)]
+        fleets = [asyncio.run(form(peers, arguments.deadline, arguments.rest)) for _ in range(arguments.repeat)]
         rows.append(sorted(fleets, key=lambda row: row["form_s"])[len(fleets) // 2])
     show("forming the tree, after the last peer's start", _COLUMNS, [_line(row) for row in rows])
     if arguments.json:
@@ -51,18 +56,23 @@ def main() -> int:
     return 0
 
 
-async def form(peers: int, deadline: int) -> dict[str, Any]:
-    """Start a fleet with a broker of its own; one row."""
+async def form(peers: int, deadline: int, rest: int) -> dict[str, Any]:
+    """Start a fleet with a broker of its own, and let it rest; one row."""
     with running_broker() as broker:
         fleet = _Fleet(peers)
         try:
-            async with asyncio.timeout(deadline), asyncio.TaskGroup() as readers:
+            async with asyncio.timeout(deadline) as deadline_at, asyncio.TaskGroup() as readers:
                 for number in range(peers):
                     started = time.monotonic()
                     process = await fleet.start(broker)
                     readers.create_task(fleet.follow(number, process))
                 await fleet.agreed.wait()
                 formed = time.monotonic()
+                deadline_at.reschedule(None)
+                await asyncio.sleep(_SETTLED_S)
+                used = -fleet.cpu_seconds()
+                await asyncio.sleep(rest)
+                used += fleet.cpu_seconds()
                 fleet.end()
         except TimeoutError:
             raise SystemExit(f"{peers} peers: no common view within {deadline} s; {fleet}") from None
@@ -74,6 +84,7 @@ async def form(peers: int, deadline: int) -> dict[str, Any]:
         "form_s": formed - started,
         "import_s": max(fleet.imported) - started,
         "views": fleet.views[0][0],
+        "rest_cpu_fraction": used / rest,
     }
 
 
@@ -108,6 +119,10 @@ class _Fleet:
         if not self.agreed.is_set():
             raise SystemExit("a peer has ended; its error stands above")
 
+    def cpu_seconds(self) -> float:
+        """Processor time that the peers have used since their start."""
+        return sum(cpu_seconds(process.pid) for process in self._processes)
+
     def end(self) -> None:
         """Close the peers' input: they leave."""
         for process in self._processes:
@@ -139,7 +154,8 @@ async def _tell(views: AsyncIterator[View]) -> None:
 
 
 def _line(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {"formed": f"{row['form_s']:.2f}", "imported": f"{row['import_s']:.2f}"}
+    rest = f"{row['rest_cpu_fraction']:.1%}"
+    return row | {"formed": f"{row['form_s']:.2f}", "imported": f"{row['import_s']:.2f}", "rest": rest}
 
 
 if __name__ == "__main__":

@@ -14,12 +14,15 @@ import os
 import sys
 import time
 from contextlib import AsyncExitStack
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import uvloop
 from bare_tree import BareTree
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from edgepeer.protocol.machine import ProtocolName
 
 Vector = NDArray[np.float32]
 
@@ -121,6 +124,8 @@ class Mpi:
 class Edgepeer:
     """The public interface, with nothing switched off."""
 
+    protocol: ProtocolName = "ft-tree"
+
     def __init__(self, rank: int, peers: int, elements: int, options: dict[str, Any]) -> None:
         self.rank = rank
         self._peers = peers
@@ -134,7 +139,10 @@ class Edgepeer:
         import edgepeer
 
         peer = edgepeer.Peer(
-            broker=self._options["broker"], fabric=self._options["fabric"], listen=f"{self._options['address']}:0"
+            broker=self._options["broker"],
+            fabric=f"{self._options['fabric']}-{self.protocol}",
+            listen=f"{self._options['address']}:0",
+            protocol=self.protocol,
         )
         self._peer = await self._stack.enter_async_context(peer)
         await self._peer.ready(peers=self._peers)
@@ -153,7 +161,13 @@ class Edgepeer:
         await self._stack.aclose()
 
 
-SYSTEMS: dict[str, Any] = {"bare": Bare, "edgepeer": Edgepeer, "gloo": Gloo, "mpi": Mpi}
+class Tree(Edgepeer):
+    """The same without any tolerance."""
+
+    protocol: ProtocolName = "tree"
+
+
+SYSTEMS: dict[str, Any] = {"bare": Bare, "edgepeer": Edgepeer, "gloo": Gloo, "mpi": Mpi, "tree": Tree}
 
 
 class Input:

@@ -108,7 +108,7 @@ class Shell:
 
     def sink(self, peer: PeerId, frame: fr.Frame, payload_bytes: int) -> memoryview | None:
         """Where the payload of a frame that is about to arrive belongs; None to throw it away."""
-        if not isinstance(frame, fr.Reduce | fr.Result) or self.view is None or frame.epoch != self.view.stamp:
+        if not isinstance(frame, (fr.Reduce, fr.Result)) or self.view is None or frame.epoch != self.view.stamp:
             return None
         return self.allreduce.sink(peer, frame, payload_bytes)
 

@@ -6,8 +6,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -27,6 +26,7 @@ __all__ = ["ROUND_TIMEOUT_S", "Calls"]
 
 ROUND_TIMEOUT_S: Final = 600.0
 _MOST_MISSED: Final = 8
+_HEAVIEST: Final = {np.dtype(kind): float(np.finfo(kind).max) for kind in ("<f4", "<f8")}
 _VERDICT_S: Final = 5.0  # after a timeout: how long the root may take to say whether the round still counts
 
 
@@ -69,10 +69,10 @@ class Calls:
     async def allreduce(self, value: FloatArray | Sequence[FloatArray], weight: float, timeout: float) -> Outcome:
         """See `Peer.allreduce`."""
         vector, shapes = flatten(value)
-        if not 0 <= weight <= float(np.finfo(vector.dtype).max):
+        if not 0 <= weight <= _HEAVIEST[vector.dtype]:
             raise ValueError(f"weight = {weight}: must be finite and not negative, as a {vector.dtype}")
         began = time.monotonic()
-        async with self._call(timeout) as waiting:
+        with self._call(timeout) as waiting:
             self._driver.dispatch(ev.Contribute(vector, float(weight)))
             return _outcome(await waiting, began, shapes)
 
@@ -94,7 +94,7 @@ class Calls:
             committed, self._coded = self._missed.popleft(), call
             await call.learn(committed)
             return call.outcome(committed, time.monotonic() - began)
-        async with self._call(timeout) as waiting:
+        with self._call(timeout) as waiting:
             self._coded = call  # not before: one that was cancelled in mid-round has still to encode
             if self.view is not None:
                 call.enter(self.view, self._me)
@@ -122,9 +122,8 @@ class Calls:
     def _me(self) -> PeerId:
         return PeerId(self._driver.node.me.id)
 
-    @asynccontextmanager
-    async def _call(self, timeout: float) -> AsyncIterator[asyncio.Future[fx.RoundCommitted]]:
-        """The future of this peer's next round."""
+    def _call(self, timeout: float) -> _Call:
+        """The future of this peer's next round, for as long as the program waits for it."""
         if not 0 < timeout < math.inf:
             raise ValueError(f"timeout = {timeout}: must be a positive number of seconds")
         if self._waiting is not None or (self.view is not None and self._driver.node.allreduce.contributed):
@@ -139,16 +138,16 @@ class Calls:
         loop = asyncio.get_running_loop()
         waiting = self._waiting = loop.create_future()
         round_ = self._driver.node.allreduce.committed + 1
-        timer = loop.call_later(timeout, self._time_out, timeout, round_)
-        try:
-            yield waiting
-        finally:
-            self._waiting = None
-            if self._driver.node.allreduce.contributed:
-                # Cancelled in mid-round. The round goes on, and ends in time, but the array is the caller's again.
-                self._driver.dispatch(ev.Abandoned())
-            else:
-                timer.cancel()
+        return _Call(waiting, loop.call_later(timeout, self._time_out, timeout, round_), self._called)
+
+    def _called(self, timer: asyncio.TimerHandle) -> None:
+        """The call has returned, or was cancelled."""
+        self._waiting = None
+        if self._driver.node.allreduce.contributed:
+            # Cancelled in mid-round. The round goes on, and ends in time, but the array is the caller's again.
+            self._driver.dispatch(ev.Abandoned())
+        else:
+            timer.cancel()
 
     def _tell_what_is_given_up(self) -> None:
         if self._given_up:
@@ -234,6 +233,28 @@ class Calls:
         """Answered even if the call was cancelled: others count on what this peer said it has."""
         if self._coded is not None:
             asyncio.get_running_loop().call_soon(self._coded.encode, effect)
+
+
+class _Call:
+    """A program waits for its round; a context manager, made once a round, so no generator."""
+
+    __slots__ = ("_called", "_timer", "_waiting")
+
+    def __init__(
+        self,
+        waiting: asyncio.Future[fx.RoundCommitted],
+        timer: asyncio.TimerHandle,
+        called: Callable[[asyncio.TimerHandle], None],
+    ) -> None:
+        self._waiting = waiting
+        self._timer = timer
+        self._called = called
+
+    def __enter__(self) -> asyncio.Future[fx.RoundCommitted]:
+        return self._waiting
+
+    def __exit__(self, *error: object) -> None:
+        self._called(self._timer)
 
 
 def _outcome(effect: fx.RoundCommitted, began: float, shapes: Shapes) -> Outcome:

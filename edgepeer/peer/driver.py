@@ -89,7 +89,7 @@ class Driver:
         return self.switchboard
 
     def start(self) -> None:
-        self._arm()
+        self._arm(self.node.next_deadline())
 
     def stop(self) -> None:
         """Handle nothing any more."""
@@ -120,13 +120,13 @@ class Driver:
                 lines.send(effect.peer, effect.frame, effect.payload)
             else:
                 self._effects[type(effect)](effect)
-        if self.node.next_deadline() < self._timer_at:
-            self._arm()
+        if (due := self.node.next_deadline()) < self._timer_at:
+            self._arm(due)
 
-    def _arm(self) -> None:
+    def _arm(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_at = self.node.next_deadline()
+        self._timer_at = due
         self._timer = self._loop.call_later(max(0.0, self._timer_at - time.monotonic()), self._tick)
 
     def _tick(self) -> None:
@@ -134,13 +134,12 @@ class Driver:
             return
         # uvloop rounds timers to milliseconds, sometimes down: the machine is told the time it asked for.
         now = max(time.monotonic(), self._timer_at)
-        self._timer_at = float("inf")
+        self._timer, self._timer_at = None, float("-inf")  # armed again once, when all is done
         try:
             for peer, at in self._lines.receiving():
                 self._do(self.node.handle(ev.Heard(peer, at), now))
             self._do(self.node.tick(now))
-            if self._timer_at == float("inf"):
-                self._arm()
+            self._arm(self.node.next_deadline())
         except Exception as error:
             self._fail(error)
 

@@ -106,7 +106,8 @@ class Session:
     def received(
         self, frame: Frame, payload: memoryview | None, payload_bytes: int, stored: bool, seconds: float
     ) -> None:
-        self._owner.give_back(self)
+        if self.borrowed:
+            self._owner.give_back(self)
         if self.peer is not None:
             self._lines.received(self.peer, frame, payload, payload_bytes, stored, seconds)
         elif isinstance(frame, Hello):

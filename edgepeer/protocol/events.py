@@ -1,4 +1,5 @@
-"""What can happen to a peer. Frozen, and free of I/O objects; a payload is memory that the machine may read."""
+"""What can happen to a peer. Frozen, and free of I/O objects; a payload is memory that the machine may read. What comes
+with every frame is a struct: these are made faster than dataclasses."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
 from numpy.typing import NDArray
 
 from edgepeer.ids import Generation, PeerId
@@ -24,8 +26,7 @@ FloatVector: TypeAlias = NDArray[Any]
 """A one-dimensional, contiguous, little-endian float32 or float64 array."""
 
 
-@dataclass(frozen=True, slots=True)
-class FrameReceived:
+class FrameReceived(msgspec.Struct, frozen=True):
     """A frame has arrived completely; its payload lies where `Node.sink` said, or in `payload` if a document."""
 
     peer: PeerId
@@ -65,8 +66,7 @@ class DialFailed:
     """Whether there is a machine that says that nobody listens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(msgspec.Struct, frozen=True):
     """A part of a frame that is under way from `peer` has arrived."""
 
     peer: PeerId

@@ -36,6 +36,9 @@ __all__ = ["Link", "LinkState", "Links", "Role", "Tunnel"]
 Role = Literal["parent", "child", "backup", "other"]
 _ALARM_S: Final = 0.2
 _SOON_S: Final = 0.005
+_EARLIER: Final = 0.5
+"""By which part of a beat a Ping may go out early, with one that is due: soon all links beat at once, and the machine
+is woken up once for all of them."""
 _BEATS: Final = 4
 """However much else is sent, there is a Ping in so many beats: it alone says the pace, and measures a round trip."""
 
@@ -355,12 +358,11 @@ class Links:
                 link.down_since = min(link.down_since + seconds, now)
 
     def tick(self, now: float, every_s: dict[Role, float], ping: Callable[[Link, float], Ping]) -> list[PeerId]:
-        """Ping, dial and close what is due. Returns the links that were closed for silence.
-
-        Pings that are due in a moment go now, too: the machine need not be woken up again for them.
-        """
+        """Ping, dial and close what is due. Returns the links that were closed for silence."""
         silent = []
-        soon = now + _SOON_S
+        pings = (self._ping_at(link, every_s) for link in self._links.values() if link.up and link.member is not None)
+        due = min(pings, default=float("inf")) <= now + _SOON_S
+        soon = now + (_EARLIER * every_s["parent"] if due else _SOON_S)
         for peer, link in self._links.items():
             if link.up:
                 quiet = now - link.heard

@@ -29,6 +29,9 @@ from edgepeer.wire.codec import has_document, unwrap
 
 __all__ = ["Node"]
 
+_OF_ROUNDS: Final = frozenset({fr.Reduce, fr.Result, fr.Have, fr.Decide})
+"""Frames that give no reason for another view, as long as they end no round."""
+
 EXCUSED_S: Final = 0.02
 """A tick that comes later than this finds the peer's own machine busy."""
 RELAY_BYTES_PER_S: Final = 10e6
@@ -173,13 +176,14 @@ class Node:
         self._look_awake()
         if rounds.committed > before:
             parts.vitals.round_ended(now)
-        if parts.membership.coordinator:
-            self.views.coordinate(boundary=rounds.committed != before)
+        boundary = rounds.committed != before
+        if parts.membership.coordinator and (boundary or not _is_of_a_round(event)):
+            self.views.coordinate(boundary=boundary)
         return parts.wiring.drain()
 
     def sink(self, peer: PeerId, frame: fr.Frame, payload_bytes: int) -> memoryview | None:
         """Where the payload of a frame that is about to arrive belongs; None to throw it away."""
-        if isinstance(frame, fr.Reduce | fr.Result):
+        if isinstance(frame, (fr.Reduce, fr.Result)):
             return self.parts.allreduce.sink(peer, frame, payload_bytes)
         if isinstance(frame, fr.State):
             return self.parts.neighbours.sink(peer, frame, payload_bytes)
@@ -312,3 +316,7 @@ class Node:
 
 def _ignore(peer: PeerId, frame: fr.Frame, event: ev.FrameReceived) -> None:
     """Nothing that concerns a peer of this protocol."""
+
+
+def _is_of_a_round(event: ev.Event) -> bool:
+    return type(event) is ev.FrameReceived and type(event.frame) in _OF_ROUNDS

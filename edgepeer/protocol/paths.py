@@ -137,10 +137,10 @@ class Paths:
 
     def tick(self, now: float) -> None:
         """Knock where no connection has come up, and again where nobody has answered."""
-        in_time = self._in_time()
         for peer, absent in self._links.all():
-            failed = absent.failed or now - absent.down_since >= in_time
-            if absent.main and not absent.up and failed and peer not in self._attempts:
+            if absent.up or not absent.main or peer in self._attempts:
+                continue
+            if absent.failed or now - absent.down_since >= self._in_time():
                 self.seek(peer, now)
         for peer, attempt in list(self._attempts.items()):
             link = self._links.get(peer)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import xxhash
 
@@ -25,19 +26,16 @@ NOTHING: Final = np.empty(0, dtype="<f4")
 """What there is of a round that ends without a sum."""
 
 
-class Shape:
-    """Length and element type of a round's vectors."""
+class Shape(msgspec.Struct, frozen=True):
+    """Length and element type of a round's vectors. Made and compared several times a frame: hence a struct."""
 
-    __slots__ = ("dtype", "total")
-
-    def __init__(self, total: int, dtype: Dtype) -> None:
-        self.total = total
-        """Elements."""
-        self.dtype: Dtype = dtype
+    total: int
+    """Elements."""
+    dtype: Dtype
 
     @classmethod
     def of(cls, vector: FloatVector) -> Shape:
-        return cls(vector.size, "<f4" if vector.dtype.itemsize == 4 else "<f8")
+        return cls(vector.size, "<f4" if vector.itemsize == 4 else "<f8")
 
     @property
     def itemsize(self) -> int:
@@ -46,12 +44,6 @@ class Shape:
     @property
     def bytes(self) -> int:
         return self.total * self.itemsize
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shape) and (self.total, self.dtype) == (other.total, other.dtype)
-
-    def __hash__(self) -> int:
-        return hash((self.total, self.dtype))
 
     def __str__(self) -> str:
         return f"{self.total} x {'float32' if self.dtype == '<f4' else 'float64'}"

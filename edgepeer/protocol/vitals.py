@@ -110,8 +110,15 @@ class Vitals:
     def tick(self, now: float) -> list[PeerId]:
         """Ping and dial whoever is due. Returns the links that have been silent for too long."""
         self._notice(now)
-        reaches = self._reaches()  # the same in all Pings of one moment, as is what `_notice` has noticed
-        return self._links.tick(now, self._every(now), lambda link, every_s: self._ping(link, every_s, now, reaches))
+        reaches: bytes | None = None
+
+        def ping(link: Link, every_s: float) -> Ping:
+            nonlocal reaches
+            if reaches is None:  # the same in all Pings of one moment, as is what `_notice` has noticed
+                reaches = self._reaches()
+            return self._ping(link, every_s, now, reaches)
+
+        return self._links.tick(now, self._every(now), ping)
 
     def next_due(self, now: float) -> float:
         """When to look again: at the next Ping or the next silence, but at least as often as Pings are sent."""

@@ -198,6 +198,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def names(self, contributors: int) -> tuple[PeerId, ...]:
         """The peers of a contributor bit set, in position order."""
+        if contributors == self.everyone:
+            return self.ids
         return tuple(peer for position, peer in enumerate(self.ids) if contributors >> position & 1)
 
     @cached_property

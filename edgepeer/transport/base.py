@@ -25,7 +25,8 @@ class Receiver(Protocol):
     """Who hears of what arrives. Called on the loop's thread; must not block."""
 
     def sink(self, frame: Frame, payload_bytes: int) -> memoryview | None:
-        """Where the payload that follows belongs: memory of exactly that size, or None to throw it away."""
+        """Where the payload that follows belongs: memory of exactly that size, or None to throw it away. Of frames
+        that never have one this is not asked."""
 
     def admits(self, frame: Frame, payload_bytes: int) -> bool:
         """Whether a document of that size may be held until it is complete; who says no has closed the channel."""
@@ -50,7 +51,8 @@ class Channel(Protocol):
         """Queue a frame; its payload must not change until it is out. Nothing happens on a closed channel."""
 
     def progressed(self) -> float | None:
-        """When a part of a frame has last come, by time.monotonic(); None if not since this was last asked."""
+        """When a part of a frame that is still under way has last come, by time.monotonic(); None if not since this was
+        last asked."""
 
     def close(self, reason: str) -> None:
         """Send what is queued and a Bye, then close. Nothing more is received."""

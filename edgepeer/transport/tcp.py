@@ -18,7 +18,7 @@ from edgepeer.processes import os_reason
 from edgepeer.transport.base import Accept, Receiver, Traffic
 from edgepeer.transport.options import format_address, parse_address, share_loopback, tune
 from edgepeer.transport.window import ReceiveWindows
-from edgepeer.wire.codec import PRELUDE, decode_header, decode_prelude, encode, has_document
+from edgepeer.wire.codec import PRELUDE, decode_header, decode_prelude, encode, has_document, is_bare
 from edgepeer.wire.frames import Bye, Frame
 
 __all__ = ["TcpTransport"]
@@ -85,11 +85,12 @@ class _TcpChannel(asyncio.BufferedProtocol):
         self._traffic.bytes_received += nbytes
         if self._frame is not None:
             self._missing -= nbytes
-            self._progress = time.monotonic()
             if self._network is not None:
                 self._windows.received(self._network, nbytes)
             if self._missing == 0:
                 self._complete(self._frame)
+            else:
+                self._progress = time.monotonic()
             return
         self._filled += nbytes
         try:
@@ -124,6 +125,9 @@ class _TcpChannel(asyncio.BufferedProtocol):
                 break
             self._at = start + header_bytes
             frame = decode_header(kind, self._scratch[start : self._at], payload_bytes)
+            if is_bare(kind):
+                self._received(frame)
+                continue
             self._begin(frame, payload_bytes)
             if self._frame is not None:
                 self._at = self._filled = 0
@@ -158,17 +162,19 @@ class _TcpChannel(asyncio.BufferedProtocol):
 
     def _complete(self, frame: Frame) -> None:
         target, self._target, self._frame = self._target, None, None
+        self._progress = None  # the frame itself is heard of
         if self._receiver is None or self._closing:
             return
+        document = target if has_document(frame) else None
+        seconds = time.monotonic() - self._since
+        self._receiver.received(frame, document, self._payload_bytes, target is not None, seconds)
+
+    def _received(self, frame: Frame) -> None:
+        """A frame without a payload: most are."""
+        assert self._receiver is not None
         if type(frame) is Bye:
             self._reason = self._reason or f"closed by the other end: {frame.reason}"
-        self._receiver.received(
-            frame,
-            target if has_document(frame) else None,
-            self._payload_bytes,
-            target is not None,
-            time.monotonic() - self._since,
-        )
+        self._receiver.received(frame, None, 0, True, 0.0)
 
     def progressed(self) -> float | None:
         progress, self._progress = self._progress, None

@@ -12,7 +12,6 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-import msgpack
 import msgspec
 
 from edgepeer.errors import VersionError, WireError
@@ -53,6 +52,7 @@ __all__ = [
     "decode_prelude",
     "encode",
     "has_document",
+    "is_bare",
     "unwrap",
     "wrap",
 ]
@@ -74,13 +74,21 @@ _WITH_VECTOR: Final = frozenset({Reduce, Result, State})
 _WITH_DOCUMENT: Final = frozenset({ViewFrame, Propose, Vote, Via})
 _DOCUMENTS: Final = _WITH_DOCUMENT - {Via}
 _NEVER_WRAPPED: Final = frozenset({Hello, Via, Bye})
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODERS: Final[dict[type[Frame], msgspec.msgpack.Decoder[Frame]]] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in _KINDS
+}
+_LIMITS: Final = {
+    kind: MAX_PAYLOAD_BYTES if kind in _WITH_VECTOR else MAX_DOCUMENT_BYTES if kind in _WITH_DOCUMENT else 0
+    for kind in _KINDS
+}
+"""Of the payload of each kind."""
 
 
 def encode(frame: Frame, payload_bytes: int = 0) -> bytes:
     """Prelude and header of a frame whose payload of that many bytes follows."""
-    kind = type(frame)
-    header: bytes = msgpack.packb(msgspec.to_builtins(frame, builtin_types=(bytes,)))
-    return PRELUDE.pack(MAGIC, FRAME_VERSION, _CODES[kind], len(header), payload_bytes) + header
+    header = _ENCODER.encode(frame)
+    return PRELUDE.pack(MAGIC, FRAME_VERSION, _CODES[type(frame)], len(header), payload_bytes) + header
 
 
 def decode_prelude(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[type[Frame], int, int]:
@@ -98,9 +106,8 @@ def decode_prelude(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[t
     if not 1 <= code <= len(_KINDS):
         raise WireError(f"unknown frame kind {code}")
     kind = _KINDS[code - 1]
-    limit = MAX_PAYLOAD_BYTES if kind in _WITH_VECTOR else MAX_DOCUMENT_BYTES if kind in _WITH_DOCUMENT else 0
-    if payload_bytes > limit:
-        raise WireError(f"{kind.__name__} frame announces {payload_bytes} payload bytes, limit {limit}")
+    if payload_bytes > _LIMITS[kind]:
+        raise WireError(f"{kind.__name__} frame announces {payload_bytes} payload bytes, limit {_LIMITS[kind]}")
     return kind, header_bytes, payload_bytes
 
 
@@ -111,11 +118,10 @@ def decode_header(kind: type[Frame], header: bytes | bytearray | memoryview, pay
         WireError: not msgpack, or fields of the wrong number, type or size.
     """
     try:
-        frame: Frame = msgspec.convert(msgpack.unpackb(header), kind)
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        # msgspec.ValidationError is a ValueError
+        frame = _DECODERS[kind].decode(header)
+    except (ValueError, RecursionError) as error:  # msgspec.DecodeError is a ValueError
         raise WireError(f"{kind.__name__} header: {error or type(error).__name__}") from error
-    if isinstance(frame, Reduce | Result):
+    if isinstance(frame, (Reduce, Result)):
         items, odd = divmod(payload_bytes, 4 if frame.dtype == "<f4" else 8)
         if odd or frame.offset + items > frame.total:
             raise WireError(f"{kind.__name__} of {payload_bytes} bytes at element {frame.offset} of {frame.total}")
@@ -128,7 +134,7 @@ def decode_header(kind: type[Frame], header: bytes | bytearray | memoryview, pay
 
 def wrap(frame: Frame) -> tuple[int, bytes]:
     """Kind and header of a frame, for a Via."""
-    return _CODES[type(frame)], msgpack.packb(msgspec.to_builtins(frame, builtin_types=(bytes,)))
+    return _CODES[type(frame)], _ENCODER.encode(frame)
 
 
 def unwrap(via: Via, payload_bytes: int) -> Frame:
@@ -143,6 +149,11 @@ def unwrap(via: Via, payload_bytes: int) -> Frame:
     if payload_bytes and kind not in _WITH_VECTOR and kind not in _DOCUMENTS:
         raise WireError(f"{kind.__name__} frame in a Via has {payload_bytes} payload bytes")
     return decode_header(kind, via.header, payload_bytes)
+
+
+def is_bare(kind: type[Frame]) -> bool:
+    """Whether such a frame has no payload, ever."""
+    return not _LIMITS[kind]
 
 
 def has_document(frame: Frame) -> bool:
