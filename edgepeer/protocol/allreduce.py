@@ -265,7 +265,7 @@ class Allreduce:
 
     def _drop_round(self, cause: Literal["left", "anew", "run"], reason: str) -> None:
         if self._round.brings.waits:
-            self._emit(fx.RoundAborted(self.run, self.committed + 1, cause, reason, mine=True))
+            self._emit(fx.RoundAborted(self.run, self.place.committed + 1, cause, reason, mine=True))
         self._round.drop()
         self._round = Round(NOWHERE, self._rates, coded=False)
         self._closing.begin()
@@ -410,7 +410,7 @@ class Allreduce:
     def did(self, epoch: int, round_: int, done: Mapping[int, int], now: float) -> None:
         """The owner takes part in a round, and has computed so many chunks for each of its slots."""
         rd, view, closing = self._round, self.place.view, self._closing
-        if view is None or (view.stamp, self.committed + 1) != (epoch, round_):
+        if view is None or (view.stamp, self.place.committed + 1) != (epoch, round_):
             return
         if not rd.brings.waits:
             if self._owed():
@@ -425,7 +425,7 @@ class Allreduce:
     def encoded(self, epoch: int, round_: int, vector: FloatVector) -> None:
         """What the owner was asked to encode. It must not change until the round is over."""
         rd, view, closing = self._round, self.place.view, self._closing
-        if view is None or (view.stamp, self.committed + 1) != (epoch, round_):
+        if view is None or (view.stamp, self.place.committed + 1) != (epoch, round_):
             return
         if rd.closed is None or rd.brings.vector is not None:
             return
@@ -469,7 +469,7 @@ class Allreduce:
         rd.close(closed, closing.columns(rd.lane.streams))
         if not closed.anew and here.has(closed.expected):
             narrow = closing.narrow(self.place.me)
-            self._emit(fx.EncodeWanted(here.epoch, self.committed + 1, closed.done, narrow))
+            self._emit(fx.EncodeWanted(here.epoch, self.place.committed + 1, closed.done, narrow))
         self.go_on()
 
     # -- frames ------------------------------------------------------------------------------------------------
@@ -653,7 +653,7 @@ class Allreduce:
         self._send_down(here)
 
     def _refuse(self, source: PeerId, wrong: str) -> None:
-        self._around.fail_link(source, f"result of round {self.committed + 1} {wrong}")
+        self._around.fail_link(source, f"result of round {self.place.committed + 1} {wrong}")
 
     def _is_decided(self, here: InView) -> bool:
         """Whether the round that is held counts. Says to the parent that it is held here when its turn has come."""
@@ -666,13 +666,13 @@ class Allreduce:
         if (enough or rd.closed is not None) and self.place.level(here.parent):
             holding = holding_below(here, rd) if rd.closed is not None else 0
             if rd.say_have(holding):
-                have = Have(epoch=here.epoch, round=self.committed + 1, holding=pack_set(holding))
+                have = Have(epoch=here.epoch, round=self.place.committed + 1, holding=pack_set(holding))
                 self._emit(fx.Send(here.parent, have))
         return False
 
     def _commit(self, here: InView) -> None:
         """The total that is held counts."""
-        rd, number, source, now = self._round, self.committed + 1, self._round.lane.result_from, self.place.now
+        rd, number, source, now = self._round, self.place.committed + 1, self._round.lane.result_from, self.place.now
         counts = rd.decide()
         commit = counts.commit
         if source is not None:
@@ -710,7 +710,7 @@ class Allreduce:
         rd = self._round
         if here.parent is not None:
             if self.place.level(here.parent) and rd.say_abort():
-                number = self.committed + 1
+                number = self.place.committed + 1
                 frame = Abort(epoch=here.epoch, round=number, cause=cause, reason=reason, over=False)
                 self._emit(fx.Send(here.parent, frame))
         elif rd.held is None and (not rd.may_be_decided or self._closing.free):
@@ -738,7 +738,7 @@ class Allreduce:
     # -- what goes out -----------------------------------------------------------------------------------------
 
     def _address(self, here: InView) -> Address:
-        return Address(here.epoch, self.committed + 1)
+        return Address(here.epoch, self.place.committed + 1)
 
     def _send_up(self, here: InView) -> None:
         """To the parent what is added up of the sum."""
@@ -760,8 +760,9 @@ class Allreduce:
         What is put forward again, from another view, goes whole; so does nothing, in the place of a sum.
         """
         rd, lane = self._round, self._round.lane
-        held = rd.holds
-        if held is not None and (held.view is not here.view or held.commit.dropped is not None):
+        if not lane.streams:
+            return
+        if rd.held_elsewhere(here.view) and (held := rd.holds) is not None:
             for child in lane.streams:
                 news = child != lane.result_from and lane.sent_down.get(child) != held.total.size
                 if news and self.place.level(child):

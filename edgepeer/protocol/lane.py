@@ -13,9 +13,9 @@ Nothing here knows of rounds, views or commits but what a frame has to say of th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from edgepeer.errors import ProtocolBug
@@ -30,8 +30,7 @@ from edgepeer.wire.frames import Commit, Reduce, Result, pack_set
 __all__ = ["Address", "Lane", "whole"]
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(msgspec.Struct, frozen=True):
     """What frames of a round are named by."""
 
     epoch: int
@@ -103,8 +102,7 @@ class Lane:
     def expect(self, positions: int, columns: Mapping[PeerId, FloatVector]) -> None:
         """Only these contribute. `columns`: of children whose vectors are to expand, with which weights."""
         for child, stream in self.streams.items():
-            stream.expected = stream.allowed & positions
-            stream.column = columns.get(child)
+            stream.expect(stream.allowed & positions, columns.get(child))
 
     def stored(self, peer: PeerId, frame: Reduce, contributors: int, payload_bytes: int, seconds: float) -> None:
         """A segment of a child's partial sum lies in its stream."""

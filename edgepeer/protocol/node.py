@@ -62,6 +62,7 @@ class Node:
         now: float,
     ) -> None:
         parts = self.parts = Parts(me, fanout, quorum, limits or Limits(), known, now)
+        self._place = parts.place
         self.id = parts.id
         views = self.views = Views(parts)
         attendance = self.attendance = Attendance(parts, views)
@@ -169,14 +170,14 @@ class Node:
 
     def handle(self, event: ev.Event, now: float) -> list[fx.Effect]:
         """What to do about `event`, which happened at `now`."""
-        parts, rounds = self.parts, self.parts.allreduce
+        parts, place = self.parts, self._place
         self._pass_time(now)
-        before = rounds.committed
+        before = place.committed
         self._on_event[type(event)](event)
         self._look_awake()
-        if rounds.committed > before:
+        if place.committed > before:
             parts.vitals.round_ended(now)
-        boundary = rounds.committed != before
+        boundary = place.committed != before
         if parts.membership.coordinator and (boundary or not _is_of_a_round(event)):
             self.views.coordinate(boundary=boundary)
         return parts.wiring.drain()
@@ -213,24 +214,24 @@ class Node:
 
     def next_deadline(self) -> float:
         """When to call `tick`, at the latest."""
-        parts = self.parts
+        parts, now = self.parts, self._place.now
         due = min(self._tick_at, parts.rolls.next_at)
-        deadlines = (
-            parts.outside.next_deadline(),
-            parts.waking.next_deadline(),
-            parts.membership.next_deadline(),
+        # Asked for after every event, and most of the time there is none of these.
+        for other in (
+            parts.outside.next_deadline() if self.view is None else None,
+            parts.waking.next_deadline() if self._place.waking else None,
+            parts.membership.next_deadline() if parts.membership.coordinator else None,
             parts.paths.next_deadline(),
             parts.allreduce.next_deadline(),
-        )
-        for other in deadlines:
-            if other is not None and parts.now < other < due:  # what has passed without effect waits for the next tick
+        ):
+            if other is not None and now < other < due:  # what has passed without effect waits for the next tick
                 due = other
         return due
 
     def _pass_time(self, now: float) -> float:
         """It is now so late. Returns by how much this peer is later than it wanted to be."""
         parts = self.parts
-        parts.place.pass_time(now)
+        self._place.pass_time(now)
         late = now - self._tick_at
         if late >= parts.limits.silence_s and parts.waking.over:
             parts.waking.begin(late, now)
@@ -238,7 +239,7 @@ class Node:
         return late
 
     def _look_awake(self) -> None:
-        if self.parts.waking.look(self.parts.now):
+        if self._place.waking and self.parts.waking.look(self._place.now):
             self.parts.allreduce.go_on()
 
     def _check_links(self) -> None:
@@ -268,7 +269,7 @@ class Node:
         link = self.parts.links.get(event.peer)
         if link is None or not link.direct:
             return
-        link.hear(self.parts.now)
+        link.hear(self._place.now)
         self._on_frame[type(event.frame)](event.peer, event.frame, event)
 
     def _on_via(self, hop: PeerId | None, via: fr.Via, payload: memoryview | bytes, seconds: float) -> None:

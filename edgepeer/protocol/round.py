@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 import msgspec
@@ -39,7 +39,7 @@ from edgepeer.wire.frames import Cause, Commit, pack_set
 __all__ = ["MOVES", "Contribution", "Round", "Stage"]
 
 
-class Stage(Enum):
+class Stage(StrEnum):
     """How far a round has come at one peer."""
 
     OPEN = "open"
@@ -221,10 +221,11 @@ class Round:
 
         Not before all below have said what they bring: one of them may have something newer, and only that can count.
         """
-        held = [stream.held for stream in self.lane.streams.values() if stream.held is not None]
-        if self.prior is not None:
-            held.append(self.prior)
-        if not held or not all(stream.begun for stream in self.lane.awaited):
+        found = (self.prior, *[stream.held for stream in self.lane.streams.values()])
+        if not any(found):
+            return None
+        held = [each for each in found if each is not None]
+        if not all(stream.begun for stream in self.lane.awaited):
             return None
         return max(held, key=lambda held: (held.commit.generation, held.commit.held_in))
 
@@ -255,6 +256,12 @@ class Round:
         if self.held is None or self.commit is None or self.decided_in is None:
             return None
         return Held(self.held, self.commit, self.decided_in)
+
+    def held_elsewhere(self, view: View) -> bool:
+        """Whether what is held is from another view, or nothing in the place of a sum."""
+        if self.held is None or self.commit is None:
+            return False
+        return self.decided_in is not view or self.commit.dropped is not None
 
     def final(self) -> None:
         """The root has said that what has come counts. Of what is to come it says nothing: frames keep their order."""

@@ -93,7 +93,18 @@ class Held:
 class Upstream(Prefix):
     """A child's partial aggregate, and what it stands for."""
 
-    __slots__ = ("added", "allowed", "column", "contributors", "expected", "held", "held_total", "rate", "weight")
+    __slots__ = (
+        "added",
+        "allowed",
+        "blocks",
+        "column",
+        "contributors",
+        "expected",
+        "held",
+        "held_total",
+        "rate",
+        "weight",
+    )
 
     def __init__(self, allowed: int, rate: RateEstimate) -> None:
         super().__init__()
@@ -103,6 +114,8 @@ class Upstream(Prefix):
         """Those of them whose contributions the round waits for."""
         self.column: FloatVector | None = None
         """Of a vector that is shorter than the sum: with which weights it enters each block of it, shape (blocks,)."""
+        self.blocks = 1
+        """How many elements of the sum each of its elements enters."""
         self.contributors = 0
         self.weight = 0.0
         self.added = -1
@@ -114,14 +127,14 @@ class Upstream(Prefix):
         """The same, once all of it is here."""
 
     @property
-    def blocks(self) -> int:
-        """How many elements of the sum each of its elements enters."""
-        return 1 if self.column is None else self.column.size
-
-    @property
     def begun(self) -> bool:
         """Whether all peers below have said what they bring: a partial aggregate begins when all of its parts have."""
         return self.received >= 0 or self.held is not None
+
+    def expect(self, positions: int, column: FloatVector | None) -> None:
+        """Only these contribute, with a vector that is to be expanded, if there is a column."""
+        self.expected, self.column = positions, column
+        self.blocks = 1 if column is None else column.size
 
     def take_held(self, held: Held) -> None:
         """All of it is here, and what its commit says."""

@@ -15,7 +15,7 @@ OWNERS = {
     "allreduce": {"here", "run", "committed", "restored", "loading", "proven"},  # where a peer stands: place.py
     "waking": {"waking"},
     "closing": {"spoke"},  # what it has promised in a view: inview.py
-    "lane": {"weight", "expected", "column", "added"},  # of its streams: streams.py
+    "lane": {"weight", "added"},  # of its streams: streams.py
     "paths": {"sent", "received"},  # of the tunnels that links run over: links.py
 }
 """Modules that write what others only read, and what that is."""
