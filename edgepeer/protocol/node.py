@@ -23,6 +23,7 @@ from edgepeer.protocol.machine import Rounds
 from edgepeer.protocol.parts import Parts
 from edgepeer.protocol.rollcall import Word
 from edgepeer.protocol.views import Views, earlier
+from edgepeer.protocol.vitals import COARSEST_S
 from edgepeer.topology.view import Member, View
 from edgepeer.wire import frames as fr
 from edgepeer.wire.codec import has_document, unwrap
@@ -178,6 +179,8 @@ class Node:
         if place.committed > before:
             parts.vitals.round_ended(now)
         boundary = place.committed != before
+        if not _is_usual(event):
+            self._tick_at = min(self._tick_at, now + COARSEST_S)
         if parts.membership.coordinator and (boundary or not _is_of_a_round(event)):
             self.views.coordinate(boundary=boundary)
         return parts.wiring.drain()
@@ -230,13 +233,13 @@ class Node:
 
     def _pass_time(self, now: float) -> float:
         """It is now so late. Returns by how much this peer is later than it wanted to be."""
-        parts = self.parts
+        parts, stopped = self.parts, now - self._place.now
         self._place.pass_time(now)
-        late = now - self._tick_at
-        if late >= parts.limits.silence_s and parts.waking.over:
-            parts.waking.begin(late, now)
+        # Whoever runs has ticked meanwhile.
+        if stopped >= parts.limits.silence_s and parts.waking.over:
+            parts.waking.begin(stopped, now)
             self.attendance.write_to_myself()
-        return late
+        return now - self._tick_at
 
     def _look_awake(self) -> None:
         if self._place.waking and self.parts.waking.look(self._place.now):
@@ -321,3 +324,10 @@ def _ignore(peer: PeerId, frame: fr.Frame, event: ev.FrameReceived) -> None:
 
 def _is_of_a_round(event: ev.Event) -> bool:
     return type(event) is ev.FrameReceived and type(event.frame) in _OF_ROUNDS
+
+
+def _is_usual(event: ev.Event) -> bool:
+    """Whether it is no reason to look again soon."""
+    return type(event) is ev.Heard or (
+        type(event) is ev.FrameReceived and (type(event.frame) is fr.Ping or type(event.frame) in _OF_ROUNDS)
+    )

@@ -35,8 +35,10 @@ _BACKUP_SLOWER: Final = 4
 _REACHED_OUT: Final = 4
 """To how many more members at a time to connect where the tree has fallen apart."""
 _FINEST_S: Final = 0.005
-_COARSEST_S: Final = 0.25
-"""How late redials, losses and takeovers may be noticed while nothing else happens."""
+COARSEST_S: Final = 0.25
+"""How late redials, losses and takeovers may be noticed ..."""
+_AT_REST_S: Final = 1.0
+"""... and how seldom to look where there is nothing of the kind: all are connected, and agree on where they stand."""
 _SAY_AFTER_S: Final = 1.0
 _SAY_AGAIN_S: Final = 10.0
 _NEWS: Final = False, -1, False, 0
@@ -123,7 +125,19 @@ class Vitals:
     def next_due(self, now: float) -> float:
         """When to look again: at the next Ping or the next silence, but at least as often as Pings are sent."""
         every = self._every(now)
-        return max(min(self._links.next_due(every), now + min(every["parent"], _COARSEST_S)), now + _FINEST_S)
+        coarsest = _AT_REST_S if self._at_rest() else COARSEST_S
+        return max(min(self._links.next_due(every), now + min(every["parent"], coarsest)), now + _FINEST_S)
+
+    def _at_rest(self) -> bool:
+        """Whether nothing is to be done but to show and to see that everybody lives."""
+        membership, succession, here = self._membership, self._succession, self._allreduce.place.here
+        if here is None or not membership.settled or membership.leaving or membership.waits or not self._allreduce.idle:
+            return False
+        if succession.frozen or succession.asked or succession.highest or self._told[0]:
+            return False
+        committed = self._allreduce.committed
+        level = all(here.at.get(peer) == committed for peer in here.neighbours)
+        return level and all(link.direct for _, link in self._links.all() if link.member is not None)
 
     def _every(self, now: float) -> dict[Role, float]:
         main = self.every_s(now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from edgepeer.errors import ConfigError
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
-from edgepeer.protocol.code import Coding
 from edgepeer.protocol.limits import Limits
 from edgepeer.topology.view import View
 from edgepeer.wire import codec
@@ -411,11 +411,26 @@ def test_chunks_where_rounds_are_not_coded() -> None:
     assert b.did({1: 1}) == ["a <- abort 1: mismatch"]
 
 
-def refuses(text: str) -> Coding:
+@dataclass
+class Odd:
+    """A scheme whose code is none."""
+
+    made: Callable[[int, int], Any]
+    name: str = "odd"
+    deadline_s: float | None = None
+
+    def build(self, workers: int, fanout: int, /) -> Any:
+        return self.made(workers, fanout)
+
+    def enough(self, error: float, /) -> bool:
+        return False
+
+
+def refuses(text: str) -> Odd:
     def build(workers: int, fanout: int) -> Any:
         raise ConfigError(text)
 
-    return Coding(name="none such", build=build, enough=lambda error: False)
+    return Odd(build)
 
 
 def test_a_code_that_can_not_be_had_ends_the_round() -> None:
@@ -436,8 +451,7 @@ def test_a_code_too_large_for_frames_can_not_be_had(chunks: int, load: int) -> N
             self.chunks, self.loads, self.workers, self.blocks = chunks, (load,) * 5, 5, 1
 
     a = Machine("a")
-    build: Callable[[int, int], Any] = lambda workers, fanout: Large()  # noqa: E731
-    a.hear(ev.CodeWanted(Coding(name="large", build=build, enough=lambda error: False)))
+    a.hear(ev.CodeWanted(Odd(lambda workers, fanout: Large())))
     a.join(FIVE, up="bc")
     assert a.did({0: 1})[0] == "b <- drop 1: mismatch complete"
 
