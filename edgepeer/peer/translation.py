@@ -33,8 +33,6 @@ def as_protocol(event: seen.FabricEvent) -> ev.Event | None:
             return ev.ViewSeen(view)
         case seen.Synced():
             return ev.ControlSynced()
-        case seen.Disconnected():
-            return ev.ControlLost()
         case seen.RelaySeen(payload):
             return _relayed(payload)
     return None

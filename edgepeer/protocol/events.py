@@ -16,7 +16,7 @@ from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Frame, Via
 
 __all__ = [
-    "Abandoned", "Adopted", "ChunksDone", "CodeWanted", "Contribute", "ControlLost", "ControlSynced", "DialFailed",
+    "Abandoned", "Adopted", "ChunksDone", "CodeWanted", "Contribute", "ControlSynced", "DialFailed",
     "Encoded", "Event", "FloatVector", "FrameReceived", "Heard", "JoinWanted", "LeaveWanted", "LinkDown", "LinkUp",
     "PresenceGone", "PresenceSeen", "Relayed", "RunWanted", "StateLost",
     "StateReady", "TimedOut", "ViewSeen",
@@ -106,11 +106,6 @@ class ViewSeen:
 @dataclass(frozen=True, slots=True)
 class ControlSynced:
     """MQTT: connected, and everything retained has been seen."""
-
-
-@dataclass(frozen=True, slots=True)
-class ControlLost:
-    """MQTT: the broker is away; presences say nothing until it is back."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,6 +204,6 @@ class JoinWanted:
 
 Event: TypeAlias = (
     FrameReceived | Relayed | Heard | LinkUp | LinkDown | DialFailed | PresenceSeen | PresenceGone | ViewSeen
-    | ControlSynced | ControlLost | Contribute | CodeWanted | ChunksDone | Encoded | Abandoned | TimedOut | RunWanted
+    | ControlSynced | Contribute | CodeWanted | ChunksDone | Encoded | Abandoned | TimedOut | RunWanted
     | StateReady | StateLost | Adopted | LeaveWanted | JoinWanted
 )  # fmt: skip

@@ -82,7 +82,6 @@ class Node:
             ev.PresenceGone: lambda e: attendance.on_presence_gone(e.peer),
             ev.ViewSeen: lambda e: attendance.on_hint(e.view),
             ev.ControlSynced: lambda e: attendance.on_control_synced(),
-            ev.ControlLost: lambda e: None,
             # the owner
             ev.Contribute: self._on_contribute,
             ev.CodeWanted: self._on_code_wanted,

@@ -272,7 +272,6 @@ class Broker:
             client.session = None
             if client.owner.alive:  # otherwise a new life may wait by now
                 self._waiting[client.owner.id] = client
-                client.owner.receive(ev.ControlLost())
                 self._reconnect(client)
 
         client.owner.soon(hear)

@@ -392,7 +392,7 @@ happenings: st.SearchStrategy[ev.Event | float | int | bytes] = st.one_of(
     st.builds(lambda run, have: ev.RunWanted(run or None, 1, have), runs, st.sampled_from([0, 5])),
     st.builds(lambda run, number: ev.Adopted(run, number), runs, st.integers(1, 9)),
     st.builds(lambda peer, run: ev.StateReady(PeerId(peer), run, 1, b"state"), peers, runs),
-    st.sampled_from([ev.ControlSynced(), ev.ControlLost(), ev.Abandoned(), ev.TimedOut("late"), ev.JoinWanted()]),
+    st.sampled_from([ev.ControlSynced(), ev.Abandoned(), ev.TimedOut("late"), ev.JoinWanted()]),
     st.sampled_from([0.0, 0.01, 0.1, 0.3, 4.0]),  # time passes
     st.integers(0, 3),  # the owner contributes
     st.sampled_from([b"", b"1", b"22"]),  # the owner computes so many chunks
