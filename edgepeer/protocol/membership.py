@@ -199,12 +199,14 @@ class Membership:
 
     # -- the next view -----------------------------------------------------------------------------------------
 
-    def next_view(
+    def consider(
         self, *, first_round: int, boundary: bool, idle: bool, needed: bool, there: Container[PeerId], now: float
     ) -> View | None:
-        """The view that the coordinator should propose now, None when there is no need or it is not time.
+        """Coordinator: make up one's mind. Returns the view to propose now, None when there is no need or it is not time;
+        why it can't be had then stands in `waits`. Who is lost by it is kept out for a while.
 
-        `there`: whom it has heard of just now; what can't be decided by these is not proposed.
+        Args:
+            there: whom it has heard of just now; what can't be decided by these is not proposed.
         """
         view, self.waits = self.view, ""
         if view is None or (self.leaving and view.size == 1):

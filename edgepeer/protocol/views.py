@@ -89,7 +89,7 @@ class Views:
             return
         if lost:
             self._ask(lead=False)
-        wanted = self._membership.next_view(
+        wanted = self._membership.consider(
             first_round=self._first_round(),
             boundary=boundary,
             # A round of a run that the owner has given up may never end: others have given it up as well.
