@@ -202,8 +202,8 @@ class Membership:
     def consider(
         self, *, first_round: int, boundary: bool, idle: bool, needed: bool, there: Container[PeerId], now: float
     ) -> View | None:
-        """Coordinator: make up one's mind. Returns the view to propose now, None when there is no need or it is not time;
-        why it can't be had then stands in `waits`. Who is lost by it is kept out for a while.
+        """Coordinator: make up one's mind. Returns the view to propose now, None when there is no need or it is not
+        time; why it can't be had then stands in `waits`. Who is lost by it is kept out for a while.
 
         Args:
             there: whom it has heard of just now; what can't be decided by these is not proposed.
