@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from edgepeer.ids import PeerId
 from edgepeer.peer.control import ControlPlane
@@ -52,6 +52,10 @@ class Owner(Protocol):
     def behind(self, effect: fx.Behind) -> None: ...
 
 
+LATER_S: Final = 0.005
+"""A deadline that has moved on by this much is worth another timer: to be woken up for nothing costs more."""
+
+
 class Driver:
     """Runs one machine."""
 
@@ -63,6 +67,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self._ticking = False
         self._stopped = False
         self._part_wanted = owner.part_wanted
         self._effects: dict[type[Any], Callable[[Any], None]] = {
@@ -120,7 +125,8 @@ class Driver:
                 lines.send(effect.peer, effect.frame, effect.payload)
             else:
                 self._effects[type(effect)](effect)
-        if (due := self.node.next_deadline()) < self._timer_at:
+        due = self.node.next_deadline()
+        if not self._ticking and not 0 <= due - self._timer_at < LATER_S:
             self._arm(due)
 
     def _arm(self, due: float) -> None:
@@ -134,11 +140,12 @@ class Driver:
             return
         # uvloop rounds timers to milliseconds, sometimes down: the machine is told the time it asked for.
         now = max(time.monotonic(), self._timer_at)
-        self._timer, self._timer_at = None, float("-inf")  # armed again once, when all is done
+        self._timer, self._ticking = None, True  # armed again once, when all is done
         try:
             for peer, at in self._lines.receiving():
                 self._do(self.node.handle(ev.Heard(peer, at), now))
             self._do(self.node.tick(now))
+            self._ticking = False
             self._arm(self.node.next_deadline())
         except Exception as error:
             self._fail(error)

@@ -248,7 +248,7 @@ class Allreduce:
             place.restored = generation if mine else None
         elif before is None:
             place.committed = view.first_round - 1
-        may_be_decided |= before is None and view.first_round > 1
+        may_be_decided |= before is None and (view.epoch > 1 or view.first_round > 1)  # what was before, others know
         if not self._round.begun:
             self._origin = frozenset(view.ids)
         self._restart(now, may_be_decided=may_be_decided)
@@ -427,8 +427,8 @@ class Allreduce:
         rd, view, closing = self._round, self.place.view, self._closing
         if view is None or (view.stamp, self.place.committed + 1) != (epoch, round_):
             return
-        if rd.closed is None or rd.brings.vector is not None:
-            return
+        if rd.closed is None or closing.closed is None or rd.brings.vector is not None:
+            return  # or the code is another one by now
         narrow = closing.narrow(self.place.me)
         blocks = closing.code.blocks if narrow is not None and closing.code is not None else 1
         shape = Shape(vector.size * blocks, Shape.of(vector).dtype)
@@ -493,6 +493,7 @@ class Allreduce:
                 prefix = rd.lane.streams[peer].held_total if peer in rd.lane.streams else None
             else:
                 prefix = rd.lane.source(peer, anew=dropped and rd.held is None) if peer in here.at else None
+                prefix = prefix if rd.held is None else None  # what comes again may say that it counts, and no more
         return prefix.room(shape, frame.offset, payload_bytes // shape.itemsize) if prefix is not None else None
 
     def _due(self, stream: Upstream, frame: Reduce) -> bool:

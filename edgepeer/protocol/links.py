@@ -36,9 +36,6 @@ __all__ = ["Link", "LinkState", "Links", "Role", "Tunnel"]
 Role = Literal["parent", "child", "backup", "other"]
 _ALARM_S: Final = 0.2
 _SOON_S: Final = 0.005
-_EARLIER: Final = 0.5
-"""By which part of a beat a Ping may go out early, with one that is due: soon all links beat at once, and the machine
-is woken up once for all of them."""
 _BEATS: Final = 4
 """However much else is sent, there is a Ping in so many beats: it alone says the pace, and measures a round trip."""
 
@@ -358,11 +355,14 @@ class Links:
                 link.down_since = min(link.down_since + seconds, now)
 
     def tick(self, now: float, every_s: dict[Role, float], ping: Callable[[Link, float], Ping]) -> list[PeerId]:
-        """Ping, dial and close what is due. Returns the links that were closed for silence."""
+        """Ping, dial and close what is due. Returns the links that were closed for silence.
+
+        With a Ping that is due go those of which half the time has passed: soon all links beat at once, and the machine
+        is woken up once for all of them.
+        """
         silent = []
         pings = (self._ping_at(link, every_s) for link in self._links.values() if link.up and link.member is not None)
         due = min(pings, default=float("inf")) <= now + _SOON_S
-        soon = now + (_EARLIER * every_s["parent"] if due else _SOON_S)
         for peer, link in self._links.items():
             if link.up:
                 quiet = now - link.heard
@@ -372,7 +372,7 @@ class Links:
                         reason = f"nothing heard for {quiet:.3f} s, expected within {patience:.3f} s"
                         self._emit(fx.CloseLink(peer, reason, abrupt=True))
                     silent.append(peer)
-                elif link.member is not None and soon >= self._ping_at(link, every_s):
+                elif due and link.member is not None and self._ping_at(link, every_s) - now <= now - link.pinged:
                     self._emit(fx.Send(peer, ping(link, every_s[link.role])))
                     link.sent = now
             if not link.direct and link.member is not None and not link.dialing and now >= link.redial_at:

@@ -68,6 +68,7 @@ class Node:
         views = self.views = Views(parts)
         attendance = self.attendance = Attendance(parts, views)
         self._tick_at = now
+        self._looked_at, self._beat_s = now, 0.0
         rounds, neighbours = parts.allreduce, parts.neighbours
         self._on_event: dict[type[Any], Callable[[Any], None]] = {
             # links
@@ -175,9 +176,12 @@ class Node:
         before = place.committed
         self._on_event[type(event)](event)
         self._look_awake()
+        boundary = place.committed != before
         if place.committed > before:
             parts.vitals.round_ended(now)
-        boundary = place.committed != before
+            if self._tick_at > now:
+                # While rounds follow each other they show that this peer lives: it need not wake up to say so.
+                self._tick_at = max(self._tick_at, parts.vitals.next_due(now, self._looked_at))
         if not _is_usual(event):
             self._tick_at = min(self._tick_at, now + COARSEST_S)
         if parts.membership.coordinator and (boundary or not _is_of_a_round(event)):
@@ -203,7 +207,8 @@ class Node:
             if late > EXCUSED_S:
                 parts.links.excuse(late, now)  # this peer was not listening; what has come meanwhile is yet to be read
             self._check_links()
-            self._tick_at = parts.vitals.next_due(now)
+            self._tick_at = parts.vitals.next_due(now, now)
+            self._looked_at, self._beat_s = now, parts.vitals.every_s(now)
         parts.paths.tick(now)
         parts.allreduce.look_again()
         if parts.waking.over and (first := parts.outside.first_view(now)) is not None:
@@ -309,7 +314,8 @@ class Node:
     def _on_contribute(self, event: ev.Contribute) -> None:
         parts = self.parts
         parts.allreduce.contribute(event.vector, event.weight, parts.now)
-        self._tick_at = min(self._tick_at, parts.now + parts.vitals.every_s(parts.now))
+        if (every_s := parts.vitals.every_s(parts.now)) < self._beat_s:
+            self._tick_at = min(self._tick_at, parts.now + every_s)  # rounds have begun
 
     def _on_code_wanted(self, event: ev.CodeWanted) -> None:
         self.parts.membership.want_code(event.coding is not None)

@@ -36,9 +36,10 @@ _REACHED_OUT: Final = 4
 """To how many more members at a time to connect where the tree has fallen apart."""
 _FINEST_S: Final = 0.005
 COARSEST_S: Final = 0.25
-"""How late redials, losses and takeovers may be noticed ..."""
+"""How seldom to look where all are connected, and nobody waits for another view. Else it is as often as Pings go out,
+so that losses and takeovers are noticed in time ..."""
 _AT_REST_S: Final = 1.0
-"""... and how seldom to look where there is nothing of the kind: all are connected, and agree on where they stand."""
+"""... and this seldom where nothing is under way, and neighbours agree on where they stand."""
 _SAY_AFTER_S: Final = 1.0
 _SAY_AGAIN_S: Final = 10.0
 _NEWS: Final = False, -1, False, 0
@@ -122,22 +123,32 @@ class Vitals:
 
         return self._links.tick(now, self._every(now), ping)
 
-    def next_due(self, now: float) -> float:
-        """When to look again: at the next Ping or the next silence, but at least as often as Pings are sent."""
+    def next_due(self, now: float, looked_at: float) -> float:
+        """When to look again, having done so last at `looked_at`: at the next Ping or silence, or soon enough to see
+        whatever else may be."""
         every = self._every(now)
-        coarsest = _AT_REST_S if self._at_rest() else COARSEST_S
-        return max(min(self._links.next_due(every), now + min(every["parent"], coarsest)), now + _FINEST_S)
+        coarsest = COARSEST_S
+        if not self._is_calm():
+            coarsest = min(every["parent"], COARSEST_S)
+        elif self._is_at_rest():
+            coarsest = _AT_REST_S
+        return max(min(self._links.next_due(every), looked_at + coarsest), now + _FINEST_S)
 
-    def _at_rest(self) -> bool:
-        """Whether nothing is to be done but to show and to see that everybody lives."""
-        membership, succession, here = self._membership, self._succession, self._allreduce.place.here
-        if here is None or not membership.settled or membership.leaving or membership.waits or not self._allreduce.idle:
+    def _is_calm(self) -> bool:
+        """Whether all are connected, and nobody waits for another view."""
+        membership, succession = self._membership, self._succession
+        if not membership.settled or membership.leaving or membership.waits or self._told[0]:
             return False
-        if succession.frozen or succession.asked or succession.highest or self._told[0]:
+        if succession.frozen or succession.asked or succession.highest:
             return False
-        committed = self._allreduce.committed
-        level = all(here.at.get(peer) == committed for peer in here.neighbours)
-        return level and all(link.direct for _, link in self._links.all() if link.member is not None)
+        return all(link.direct for _, link in self._links.all() if link.member is not None)
+
+    def _is_at_rest(self) -> bool:
+        """Whether no round has begun either, and neighbours agree on where they stand."""
+        here, committed = self._allreduce.place.here, self._allreduce.committed
+        if here is None or not self._allreduce.idle:
+            return False
+        return all(here.at.get(peer) == committed for peer in here.neighbours)
 
     def _every(self, now: float) -> dict[Role, float]:
         main = self.every_s(now)

@@ -591,3 +591,29 @@ def test_a_peer_that_dies_at_any_moment_of_a_round(dead: str, moment: float) -> 
         sums[name] = float(effect.sum[0])
     assert set(living) <= set(sums)
     assert len({sums[name] for name in sums}) == 1  # also of what the dead one had committed before
+
+
+@pytest.mark.parametrize("decided_in", [1, 999])
+def test_a_result_from_below_changes_nothing_of_what_the_root_holds(decided_in: int) -> None:
+    """No peer sends such a thing; garbage may look like it."""
+    a = full("a")
+    a.contribute(1)
+    for child, who in (("b", "bde"), ("c", "c")):
+        a.reduce(child, vector(1), who)
+    assert a.node.diagnosis(a.now)["round"]["held"]
+    total, view_ = vector(9), a.node.view
+    assert view_ is not None
+    commit = fr.Commit(
+        decided_in=view_.stamp if decided_in == 1 else decided_in << 32,
+        held_in=view_.stamp,
+        contributors=b"\x01",
+        weight=1.0,
+        exact=True,
+        digest=digest_of(total),
+        final=True,
+    )
+    assert a.frame("b", fr.Result(epoch=1, round=1, offset=0, total=1, dtype="<f4", commit=commit), total) == []
+    a.have("b")
+    a.have("c")
+    (committed,) = [effect for effect in a.effects if isinstance(effect, fx.RoundCommitted)]
+    assert committed.digest == digest_of(committed.sum) != digest_of(total)

@@ -99,7 +99,7 @@ def test_where_traffic_never_rests_the_pace_is_said_all_the_same() -> None:
         said += (
             [(a.now, a.node.parts.links[B].promised)] if a.node.parts.links[B].pinged > 1.5 + (number - 1) / 100 else []
         )
-    assert [round(at, 2) for at, _ in said] == [1.54, 1.7, 1.86]
+    assert [round(at, 2) for at, _ in said] == [1.55, 1.71, 1.87]
     assert {every for _, every in said} == {0.04}
 
 
