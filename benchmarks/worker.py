@@ -137,12 +137,13 @@ class Edgepeer:
 
     async def start(self, addresses: list[Any]) -> None:
         import edgepeer
+        from edgepeer.baselines import MachineMaker
 
         peer = edgepeer.Peer(
             broker=self._options["broker"],
             fabric=f"{self._options['fabric']}-{self.protocol}",
             listen=f"{self._options['address']}:0",
-            protocol=self.protocol,
+            machine=MachineMaker(self.protocol),
         )
         self._peer = await self._stack.enter_async_context(peer)
         await self._peer.ready(peers=self._peers)
