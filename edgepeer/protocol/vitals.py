@@ -28,7 +28,7 @@ from edgepeer.protocol.timing import Pace
 from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Ping, pack_set
 
-__all__ = ["Vitals"]
+__all__ = ["COARSEST_S", "Vitals"]
 
 _BACKUP_SLOWER: Final = 4
 """Backup links get so many times fewer Pings."""
