@@ -94,7 +94,7 @@ async def connection(
         queue_type=Inbox,
         logger=_QUIET,
     )
-    client._client._create_socket_connection = lend  # type: ignore[method-assign]
+    client._client._create_socket_connection = lend  # type: ignore[method-assign]  # private: see above
     _watch_socket(client)
     try:
         try:

@@ -51,7 +51,7 @@ from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.past import Decided, Dropped, Past
 from edgepeer.protocol.place import UNKNOWN, Place
 from edgepeer.protocol.rates import Rates
-from edgepeer.protocol.round import Contribution, Round
+from edgepeer.protocol.round import Round
 from edgepeer.protocol.streams import Held, Prefix, Shape, Upstream, digest_of
 from edgepeer.topology import tree
 from edgepeer.topology.view import View
@@ -644,9 +644,7 @@ class Allreduce:
     def _hold(self, here: InView, total: FloatVector, source: PeerId | None) -> None:
         """The whole total is here: `source` has sent it; None: this peer, as the root, has reduced it."""
         rd = self._round
-        if rd.commit is None:
-            raise ProtocolBug("a result without a commit")
-        if source is not None and (wrong := what_is_wrong(total, rd.commit, rd.decided_in)):
+        if source is not None and rd.commit is not None and (wrong := what_is_wrong(total, rd.commit, rd.decided_in)):
             rd.refuse()
             self._refuse(source, wrong)
             return
@@ -698,7 +696,7 @@ class Allreduce:
                 chunks=unpack_set(commit.chunks),
                 error=commit.error,
                 paths=self._around.paths_in_use(),
-                phases=_phases(rd, rd.brings, now),
+                phases=rd.phases(now),
             )
         )
 
@@ -811,11 +809,3 @@ def what_is_wrong(total: FloatVector, commit: Commit, view: View | None) -> str:
     if commit.dropped is not None and total.size:
         return "is not empty, though the round is dropped"
     return "was decided in an unknown view" if view is None else ""
-
-
-def _phases(rd: Round, brings: Contribution, now: float) -> fx.Phases:
-    return fx.Phases(
-        waited_s=max(0.0, rd.reduced_at - brings.since) if brings.waits else 0.0,
-        broadcast_s=max(0.0, rd.held_at - max(rd.reduced_at, brings.since)),
-        decided_s=now - rd.held_at,
-    )

@@ -217,9 +217,9 @@ class Lane:
 
     def moved(self, old: FloatVector, new: FloatVector) -> bool:
         """This peer's vector lies elsewhere now. Returns whether its old memory may be on its way to the parent."""
-        if self.partial is not old:
-            return False
-        self.partial = new
+        if self.partial is None or (self.partial is not old and self.partial.base is not old):
+            return False  # it is a sum already, and has memory of its own
+        self.partial = self.part(new)
         return self.sent_up >= 0
 
     def reusable(self, total: FloatVector, own: FloatVector | None) -> FloatVector | None:

@@ -31,7 +31,9 @@ from edgepeer.wire.codec import has_document, unwrap
 __all__ = ["Node"]
 
 _OF_ROUNDS: Final = frozenset({fr.Reduce, fr.Result, fr.Have, fr.Decide})
-"""Frames that give no reason for another view, as long as they end no round."""
+"""Frames that give no reason for another view, as long as they end no round ..."""
+_USUAL: Final = _OF_ROUNDS | {fr.Ping, ev.Heard}
+"""... and what is no reason to look at the links again soon."""
 
 EXCUSED_S: Final = 0.02
 """A tick that comes later than this finds the peer's own machine busy."""
@@ -182,9 +184,10 @@ class Node:
             if self._tick_at > now:
                 # While rounds follow each other they show that this peer lives: it need not wake up to say so.
                 self._tick_at = max(self._tick_at, parts.vitals.next_due(now, self._looked_at))
-        if not _is_usual(event):
+        what = type(event.frame) if type(event) is ev.FrameReceived else type(event)
+        if what not in _USUAL:
             self._tick_at = min(self._tick_at, now + COARSEST_S)
-        if parts.membership.coordinator and (boundary or not _is_of_a_round(event)):
+        if parts.membership.coordinator and (boundary or what not in _OF_ROUNDS):
             self.views.coordinate(boundary=boundary)
         return parts.wiring.drain()
 
@@ -325,14 +328,3 @@ class Node:
 
 def _ignore(peer: PeerId, frame: fr.Frame, event: ev.FrameReceived) -> None:
     """Nothing that concerns a peer of this protocol."""
-
-
-def _is_of_a_round(event: ev.Event) -> bool:
-    return type(event) is ev.FrameReceived and type(event.frame) in _OF_ROUNDS
-
-
-def _is_usual(event: ev.Event) -> bool:
-    """Whether it is no reason to look again soon."""
-    return type(event) is ev.Heard or (
-        type(event) is ev.FrameReceived and (type(event.frame) is fr.Ping or type(event.frame) in _OF_ROUNDS)
-    )

@@ -28,6 +28,7 @@ from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol.closing import Closed
 from edgepeer.protocol.code import Recovery
+from edgepeer.protocol.effects import Phases
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.inview import NOWHERE, Edges, InView
 from edgepeer.protocol.lane import Lane
@@ -211,7 +212,7 @@ class Round:
             own = None
         elif own is None:
             return
-        lane.reduce(own, self.brings.weight, self.shape)
+        lane.reduce(own if own is None else lane.part(own), self.brings.weight, self.shape)
         if lane.complete and self.reduced_at <= self.brings.since:
             self.reduced_at = now
 
@@ -221,11 +222,9 @@ class Round:
 
         Not before all below have said what they bring: one of them may have something newer, and only that can count.
         """
-        found = (self.prior, *[stream.held for stream in self.lane.streams.values()])
-        if not any(found):
-            return None
+        found = (self.prior, *(stream.held for stream in self.lane.streams.values()))
         held = [each for each in found if each is not None]
-        if not all(stream.begun for stream in self.lane.awaited):
+        if not held or not all(stream.begun for stream in self.lane.awaited):
             return None
         return max(held, key=lambda held: (held.commit.generation, held.commit.held_in))
 
@@ -278,6 +277,15 @@ class Round:
         self._move("decide" if held.commit.dropped is None else "drop")
         self.commit = msgspec.structs.replace(held.commit, final=True)
         return Held(held.total, self.commit, held.view)
+
+    def phases(self, now: float) -> Phases:
+        """Where its time has gone, if it is decided at `now`."""
+        since = self.brings.since
+        return Phases(
+            waited_s=max(0.0, self.reduced_at - since) if self.brings.waits else 0.0,
+            broadcast_s=max(0.0, self.held_at - max(self.reduced_at, since)),
+            decided_s=now - self.held_at,
+        )
 
     def drop(self) -> None:
         """It is over without a sum, or without this peer."""

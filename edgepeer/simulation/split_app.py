@@ -187,7 +187,7 @@ class SplitWork:
                 if not (off := float(np.abs(whole - right).max())) <= TOLERANCE * float(np.abs(right).max()):
                     raise ProtocolBug(f"the weights of layer {layer} are off by {off:.1e} from undivided training's")
         except Undecodable:
-            if not any(app.put_away or (app.finished and app not in living) for app in self._apps):
+            if not any(app.put_away or (app.whole and app not in living) for app in self._apps):
                 raise ProtocolBug(f"nobody has died since, but there are only nodes {sorted(cells)}") from None
             return False
         return True
