@@ -21,6 +21,7 @@ from edgepeer.following.follow import run_job
 from edgepeer.following.observe import observe
 from edgepeer.following.picture import Picture
 from edgepeer.following.progress import JobProgress
+from edgepeer.following.result import JobResult
 from edgepeer.settings import EmulateSettings
 
 MODES: list[Mode] = ["namespaces", "loopback", "none"]
@@ -109,6 +110,12 @@ async def test_a_peer_is_frozen_killed_and_started_again_as_the_same_peer(monkey
     assert frozen.returncode == 0
 
 
+async def never() -> JobResult:
+    """A job without an end."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
 async def test_it_is_an_error_when_all_peers_end_by_themselves() -> None:
     settings = settings_for("none", peers=1)
     async with running(settings) as (fleet, _):
@@ -116,5 +123,5 @@ async def test_it_is_an_error_when_all_peers_end_by_themselves() -> None:
         fleet.process("p00").terminate()
         with pytest.raises(ExceptionGroup) as raised:
             # A job that never ends: that the fleet is gone must be noticed.
-            await fleet.watched(asyncio.Future(), progress)
+            await fleet.watched(never(), progress)
         assert raised.group_contains(JobError, match="all peers have ended; p00 ended with exit code")

@@ -204,11 +204,13 @@ async def test_no_peer_ever_has_a_whole_matrix(broker_elsewhere: EmbeddedBroker)
     batches = batches_for(network, batch=1, different=1)
     sizes = [rows * columns for rows, columns in map(network.shape, range(network.layers))]
     largest: list[int] = []
+    programs: dict[int, Program] = {}  # kept: who is done lets go of its own, while others still look
 
     def look(number: int, loss: float) -> None:
-        programs = [each for each in gc.get_objects() if isinstance(each, Program) and each.network is network]
+        found = (each for each in gc.get_objects() if isinstance(each, Program) and each.network is network)
+        programs.update((id(each), each) for each in found)
         assert len(programs) == NODES
-        largest.extend(max(array.size for array in reachable(program)) for program in programs)
+        largest.extend(max(array.size for array in reachable(program)) for program in programs.values())
 
     async def train(name: str) -> SplitOutcome:
         async with Peer(broker_elsewhere.address.url(), "lab", peer_id=name, limits=QUICK) as peer:
