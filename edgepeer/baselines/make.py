@@ -47,6 +47,7 @@ class MachineMaker:
         me: Member,
         *,
         fanout: int = 2,
+        lanes: int = 1,
         quorum: int = 0,
         limits: Limits | None = None,
         known: Generation | None = None,
@@ -57,13 +58,14 @@ class MachineMaker:
         Args:
             me: this peer as it introduces itself.
             fanout: the tree's fan-out, if this peer makes the first view.
+            lanes: of ft-tree, if this peer makes the first view, see `View.lanes`.
             quorum: of ft-tree, if this peer makes the first view, see `View.quorum`.
             limits: when to give up on what.
             known: of ft-tree, the newest generation that this peer was ever in.
             now: the current time; all later `now` come from the same clock and never go back.
         """
         if self.protocol == "ft-tree":
-            return Node(me, fanout=fanout, quorum=quorum, limits=limits, known=known, now=now)
+            return Node(me, fanout=fanout, lanes=lanes, quorum=quorum, limits=limits, known=known, now=now)
         limits = limits or Limits()
         if self.protocol == "ft-tree-static":
             rounds: Collective = StaticTree(PeerId(me.id), limits, self.static_timeout_s)

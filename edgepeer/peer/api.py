@@ -36,7 +36,7 @@ from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import LinkState
 from edgepeer.protocol.machine import ProtocolName
-from edgepeer.topology.view import MAX_FANOUT, MAX_MEMBERS, Member, View
+from edgepeer.topology.view import MAX_FANOUT, MAX_LANES, MAX_MEMBERS, Member, View
 from edgepeer.transport.base import Traffic
 from edgepeer.transport.options import advertised, parse_address
 from edgepeer.transport.tcp import TcpTransport
@@ -67,6 +67,7 @@ class Peer:
 
         The fleet, if this peer makes its first view:
         fanout: children per peer in the tree.
+        lanes: into how many ranges a vector is divided, each of which moves over a tree of its own.
         quorum: how many peers it takes to go on without the others, if that is more than a majority.
 
         Rounds, the same at all peers:
@@ -94,6 +95,7 @@ class Peer:
         listen: str = "127.0.0.1:0",
         advertise: Sequence[str] = (),
         fanout: int = 2,
+        lanes: int = 1,
         quorum: int = 0,
         code: str = "none",
         wait: str = "exact",
@@ -104,6 +106,8 @@ class Peer:
     ) -> None:
         if not 1 <= fanout <= MAX_FANOUT:
             raise ConfigError(f"fanout = {fanout}: must be from 1 to {MAX_FANOUT}")
+        if not 1 <= lanes <= MAX_LANES:
+            raise ConfigError(f"lanes = {lanes}: must be from 1 to {MAX_LANES}")
         if not 0 <= quorum <= MAX_MEMBERS:
             raise ConfigError(f"quorum = {quorum}: must be from 0, for a majority, to {MAX_MEMBERS}")
         self._broker = BrokerAddress.parse(broker)
@@ -114,7 +118,7 @@ class Peer:
         for address in advertise:
             parse_address(address)
         self._advertise = tuple(advertise)
-        self._first_view = fanout, quorum
+        self._first_view = fanout, lanes, quorum
         self._machine = machine
         self._limits = limits or Limits()
         self._aside = aside
@@ -149,9 +153,15 @@ class Peer:
         tasks = await self._stack.enter_async_context(task_group())
         # From here on, in reverse order of what must happen at the end.
         me = Member(id=self.id, incarnation=identity.incarnation)
-        fanout, quorum = self._first_view
+        fanout, lanes, quorum = self._first_view
         node = self._machine(
-            me, fanout=fanout, quorum=quorum, limits=self._limits, known=identity.known, now=time.monotonic()
+            me,
+            fanout=fanout,
+            lanes=lanes,
+            quorum=quorum,
+            limits=self._limits,
+            known=identity.known,
+            now=time.monotonic(),
         )
         self._driver = Driver(node, self)
         self._calls.run_on(self._driver)

@@ -21,13 +21,21 @@ class MachineFactory(Protocol):
         """By which all peers of a fabric must run: they say so in their Hello."""
 
     def __call__(
-        self, me: Member, *, fanout: int, quorum: int, limits: Limits, known: Generation | None, now: float
+        self,
+        me: Member,
+        *,
+        fanout: int,
+        lanes: int,
+        quorum: int,
+        limits: Limits,
+        known: Generation | None,
+        now: float,
     ) -> Machine:
         """The machine of a peer that has just started.
 
         Args:
             me: this peer as it introduces itself.
-            fanout, quorum: of the fleet's first view, if this peer makes it.
+            fanout, lanes, quorum: of the fleet's first view, if this peer makes it.
             limits: when to give up on what.
             known: the newest generation that this peer was ever in.
             now: in seconds; all later `now` come from the same clock and never go back.
@@ -42,6 +50,14 @@ class FtTree:
         return "ft-tree"
 
     def __call__(
-        self, me: Member, *, fanout: int, quorum: int, limits: Limits, known: Generation | None, now: float
+        self,
+        me: Member,
+        *,
+        fanout: int,
+        lanes: int,
+        quorum: int,
+        limits: Limits,
+        known: Generation | None,
+        now: float,
     ) -> Machine:
-        return Node(me, fanout=fanout, quorum=quorum, limits=limits, known=known, now=now)
+        return Node(me, fanout=fanout, lanes=lanes, quorum=quorum, limits=limits, known=known, now=now)

@@ -39,10 +39,11 @@ _FORGIVEN: Final = 10
 class Membership:
     """The membership of one peer."""
 
-    def __init__(self, me: Member, fanout: int, limits: Limits, rolls: RollCall, quorum: int = 0) -> None:
+    def __init__(self, me: Member, fanout: int, lanes: int, limits: Limits, rolls: RollCall, quorum: int = 0) -> None:
         self.me = me
         self.id = PeerId(me.id)
         self.fanout = fanout
+        self.lanes = lanes
         self.quorum = quorum
         self._limits = limits
         self._rolls = rolls

@@ -47,6 +47,7 @@ class Node:
     Args:
         me: this peer as it introduces itself.
         fanout: the tree's fan-out, if this peer makes the first view.
+        lanes: into how many ranges a vector is divided, each with a tree of its own, if this peer makes the first view.
         quorum: how many members must be together to go on, if more than a majority, and if this peer makes the first
             view; 0: the majority.
         limits: within which bounds to give up on what.
@@ -59,12 +60,13 @@ class Node:
         me: Member,
         *,
         fanout: int = 2,
+        lanes: int = 1,
         quorum: int = 0,
         limits: Limits | None = None,
         known: Generation | None = None,
         now: float,
     ) -> None:
-        parts = self.parts = Parts(me, fanout, quorum, limits or Limits(), known, now)
+        parts = self.parts = Parts(me, fanout, lanes, quorum, limits or Limits(), known, now)
         self._place = parts.place
         self.id = parts.id
         views = self.views = Views(parts)

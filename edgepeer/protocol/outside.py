@@ -142,6 +142,7 @@ class Outside:
             epoch=1,
             members=members,
             fanout=membership.fanout,
+            lanes=membership.lanes,
             run=run,
             quorum=membership.quorum,
             slots=tuple(member.id for member in members) if membership.coded else (),

@@ -26,7 +26,7 @@ class Parts:
     """What a peer is made of: see `Node` for the arguments."""
 
     def __init__(
-        self, me: Member, fanout: int, quorum: int, limits: Limits, known: Generation | None, now: float
+        self, me: Member, fanout: int, lanes: int, quorum: int, limits: Limits, known: Generation | None, now: float
     ) -> None:
         self.id = PeerId(me.id)
         self.limits = limits
@@ -35,7 +35,7 @@ class Parts:
         self.succession = Succession(self.id, emit)
         self.place = Place(self.id, self.succession, now)
         self.rolls = RollCall(emit, known, now)
-        self.membership = Membership(me, fanout, limits, self.rolls, quorum)
+        self.membership = Membership(me, fanout, lanes, limits, self.rolls, quorum)
         self.links = Links(limits, emit)
         self.wiring = Wiring(self.place, self.links, limits, effects)
         self.paths = self.wiring.paths

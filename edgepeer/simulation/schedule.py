@@ -24,6 +24,7 @@ from typing import Final, Literal
 from edgepeer.errors import ConfigError
 from edgepeer.simulation.split_app import split_of
 from edgepeer.simulation.ways import BROKER
+from edgepeer.topology.view import MAX_LANES
 from edgepeer.training.split.faults import parse_flip, parse_soft_errors
 
 __all__ = ["KINDS", "Fault", "Kind", "Schedule", "names"]
@@ -98,6 +99,7 @@ class Schedule:
     peers: int
     seed: int = 0
     fanout: int = 2
+    lanes: int = 1
     rounds: int = 12
     size: int = 16
     """Elements of each vector."""
@@ -170,7 +172,8 @@ class Schedule:
     def check(self) -> None:
         """Raise ValueError or ConfigError for what can't be simulated."""
         bounds = {
-            "peers": (1, MAX_PEERS), "fanout": (1, 64), "rounds": (0, 1_000_000), "size": (0, 10_000_000),
+            "peers": (1, MAX_PEERS), "fanout": (1, 64), "lanes": (1, MAX_LANES), "rounds": (0, 1_000_000),
+            "size": (0, 10_000_000),
             "compute_s": (0, 3600), "latency_s": (0, 60), "jitter_s": (0, 60), "rate_bytes_per_s": (1, 1e12),
             "loss": (0, 0.9), "seed": (0, 1 << 63),
         }  # fmt: skip

@@ -72,6 +72,7 @@ class Story:
         self.world = World(
             seed=schedule.seed,
             fanout=schedule.fanout,
+            lanes=schedule.lanes,
             workload=Workload(
                 rounds=schedule.rounds,
                 size=schedule.size,

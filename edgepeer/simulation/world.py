@@ -50,6 +50,7 @@ class World:
         seed: int,
         workload: Workload | None = None,
         fanout: int = 2,
+        lanes: int = 1,
         link: LinkModel | None = None,
         limits: Limits | None = None,
         protocol: ProtocolName = "ft-tree",
@@ -77,7 +78,7 @@ class World:
             task=self.task,
             ledger=self.ledger,
             living=self.living,
-            machine=lambda me: make(me, fanout=fanout, limits=limits, now=self.clock.now),
+            machine=lambda me: make(me, fanout=fanout, lanes=lanes, limits=limits, now=self.clock.now),
             trace=self._trace,
             note=self._note,
         )

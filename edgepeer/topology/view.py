@@ -21,6 +21,7 @@ __all__ = [
     "MAX_EPOCH",
     "MAX_FANOUT",
     "MAX_GUARDS",
+    "MAX_LANES",
     "MAX_MEMBERS",
     "Guard",
     "Life",
@@ -32,6 +33,7 @@ __all__ = [
 
 MAX_MEMBERS = 4096
 MAX_FANOUT = 64
+MAX_LANES = 16
 MAX_EPOCH = (1 << 31) - 1
 MAX_GUARDS = 64
 """How many views may follow one that is not settled, before the next has to wait."""
@@ -93,6 +95,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The views before, back to the last that was settled: until this one is, see `may_go_on`."""
     slots: Annotated[tuple[_Id, ...], msgspec.Meta(max_length=MAX_MEMBERS)] = ()
     """Where rounds are coded: who computes for which worker of the code; () where they are not."""
+    lanes: Annotated[int, msgspec.Meta(ge=1, le=MAX_LANES)] = 1
+    """Into how many ranges a vector is divided, at most, each of which moves over a tree of its own: see `trees`."""
 
     def __post_init__(self) -> None:
         if len(set(self.ids)) != len(self.members):
@@ -109,7 +113,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {peer: position for position, peer in enumerate(self.ids)}
 
     @cached_property
-    def _children(self) -> dict[PeerId, tuple[PeerId, ...]]:
+    def _children(self) -> dict[tuple[PeerId, int], tuple[PeerId, ...]]:
         return {}
 
     @property
@@ -135,25 +139,75 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def member(self, peer: PeerId) -> Member:
         return self.members[self._positions[peer]]
 
-    def parent(self, peer: PeerId) -> PeerId | None:
-        above = tree.parent(self._positions[peer], self.fanout)
-        return None if above is None else self.ids[above]
+    # -- trees ---------------------------------------------------------------------------------------------
 
-    def children(self, peer: PeerId) -> tuple[PeerId, ...]:
-        found = self._children.get(peer)
+    @property
+    def trees(self) -> int:
+        """How many trees there are: the one with the coordinator at its root, number 0, and the same turned by so many
+        positions that the roots are spread over the order. So who is inside of some is a leaf of others. One only where
+        rounds are coded."""
+        return 1 if self.slots else min(self.lanes, self.size)
+
+    def _turn(self, lane: int) -> int:
+        return lane * self.size // self.trees
+
+    def _in_tree(self, peer: PeerId, lane: int) -> int:
+        return (self._positions[peer] - self._turn(lane)) % self.size
+
+    def _at(self, place: int, lane: int) -> PeerId:
+        return self.ids[(place + self._turn(lane)) % self.size]
+
+    def parent(self, peer: PeerId, lane: int = 0) -> PeerId | None:
+        above = tree.parent(self._in_tree(peer, lane), self.fanout)
+        return None if above is None else self._at(above, lane)
+
+    def children(self, peer: PeerId, lane: int = 0) -> tuple[PeerId, ...]:
+        """In the order in which they are added up."""
+        found = self._children.get((peer, lane))
         if found is None:  # asked for with every heartbeat
-            below = tree.children(self._positions[peer], self.fanout, self.size)
-            found = self._children[peer] = tuple(self.ids[p] for p in below)
+            below = tree.children(self._in_tree(peer, lane), self.fanout, self.size)
+            found = self._children[peer, lane] = tuple(self._at(place, lane) for place in below)
         return found
 
+    def below(self, peer: PeerId, lane: int = 0) -> int:
+        """The positions at and below a member, as a bit set."""
+        places = tree.subtree(self._in_tree(peer, lane), self.fanout, self.size)
+        return sum(1 << self._positions[self._at(place, lane)] for place in places)
+
     def neighbours(self, peer: PeerId) -> tuple[PeerId, ...]:
-        """Parent (if any), then children."""
-        above = self.parent(peer)
-        return (*((above,) if above is not None else ()), *self.children(peer))
+        """Parent (if any), then children; then those of the other trees."""
+        found: dict[PeerId, None] = {}
+        for lane in range(self.trees):
+            above = self.parent(peer, lane)
+            found.update(dict.fromkeys((*((above,) if above is not None else ()), *self.children(peer, lane))))
+        return tuple(found)
 
     def backups(self, peer: PeerId) -> tuple[PeerId, ...]:
-        """Whom to have a backup link with."""
-        return tuple(self.ids[p] for p in tree.backups(self._positions[peer], self.fanout, self.size))
+        """Whom to have a backup link with: brothers, uncles, and whose uncle this one is, in any of the trees."""
+        found: dict[PeerId, None] = {}
+        for lane in range(self.trees):
+            places = tree.backups(self._in_tree(peer, lane), self.fanout, self.size)
+            found.update(dict.fromkeys(self._at(place, lane) for place in places))
+        for neighbour in self.neighbours(peer) if self.trees > 1 else ():
+            found.pop(neighbour, None)
+        return tuple(found)
+
+    @cached_property
+    def _shortest(self) -> dict[PeerId, tuple[PeerId | None, tuple[PeerId, ...]]]:
+        above: dict[PeerId, PeerId | None] = {self.coordinator: None}
+        below: dict[PeerId, list[PeerId]] = {self.coordinator: []}
+        for peer in (order := [self.coordinator]):
+            for other in self.neighbours(peer):
+                if other not in above:
+                    above[other], below[other] = peer, []
+                    below[peer].append(other)
+                    order.append(other)
+        return {peer: (above[peer], tuple(below[peer])) for peer in order}
+
+    def shortest(self, peer: PeerId) -> tuple[PeerId | None, tuple[PeerId, ...]]:
+        """The neighbours before and behind a member on the shortest ways from the coordinator over the links of all
+        trees. Of one tree alone: parent and children."""
+        return self._shortest[peer] if self.trees > 1 else (self.parent(peer), self.children(peer))
 
     def may_go_on(self, peers: Container[PeerId], *, settled: bool) -> bool:
         """Whether these members may decide what follows this view.
@@ -207,7 +261,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """What frames name the view by: the epoch, then a checksum of all else that tells it from others."""
         lives = ";".join(f"{member.id}/{member.incarnation}" for member in self.members)
         slots = f";{','.join(self.slots)}" if self.slots else ""
-        told = f"{self.generation};{lives};{self.run};{self.first_round}{slots}"
+        trees = f";{self.lanes} of {self.fanout}" if self.lanes > 1 else ""
+        told = f"{self.generation};{lives};{self.run};{self.first_round}{slots}{trees}"
         return self.epoch << 32 | zlib.crc32(told.encode())
 
     @property
@@ -230,6 +285,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         coded: bool = False,
         settled: bool = True,
         generation: Generation | None = None,
+        lanes: int | None = None,
     ) -> View:
         """The next epoch's view; or, with `generation`, the first of that.
 
@@ -237,6 +293,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         goes to the end. With `coordinator`, that peer swaps into position 0. `settled`: whether nothing of the views
         before this one can be lost any more. Of a run that is coded, and stays so whoever makes its views, each slot
         stays with its owner; only those of peers that are gone are handed on (`hand_on`).
+        `lanes`: as many as now, if not given.
         """
         gone = set(without)
         order = list(self.members)
@@ -264,6 +321,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             first_round=first_round,
             quorum=self.quorum,
             slots=hand_on(kept, ids) if coded or kept else (),
+            lanes=self.lanes if lanes is None else lanes,
         )
 
 

@@ -425,7 +425,7 @@ def test_in_a_round_they_wait_for_its_end(a: Machine) -> None:
 
 def test_a_view_has_no_more_members_than_it_may() -> None:
     rolls = RollCall([].append, None, 0.0)
-    membership = Membership(member("a"), 2, Limits(), rolls)
+    membership = Membership(member("a"), 2, 1, Limits(), rolls)
     membership.enter(view(1, "abc"), 0.0)
     for number in range(MAX_MEMBERS + 10):
         joiner = member(f"p{number}")

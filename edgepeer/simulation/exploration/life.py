@@ -187,17 +187,18 @@ def _timeless(frame: Frame) -> Frame:
     return msgspec.structs.replace(frame, stamp=0.0, lost=0.0) if isinstance(frame, Knock) else frame
 
 
-def contribution(peer: PeerId, number: int) -> ev.FloatVector:
-    """What a peer brings to a round. From a sum of these it can be read who is in it, and in which round."""
-    return np.array([number * 16.0 ** int(peer[1:])], dtype="<f8")
+def contribution(peer: PeerId, number: int, lanes: int) -> ev.FloatVector:
+    """What a peer brings to a round, an element for each lane. From a sum of these it can be read who is in it, and in
+    which round."""
+    return np.array([number * 16.0 ** int(peer[1:])] * lanes, dtype="<f8")
 
 
 class _Life:
     """The machine with its application: what `Canon` takes and puts back."""
 
-    def __init__(self, me: Member, run: str, wait_for: int, fanout: int) -> None:
-        self.node = Node(me, fanout=fanout, limits=LIMITS, now=NOW)
-        self.run, self.wait_for = run, wait_for
+    def __init__(self, me: Member, run: str, wait_for: int, fanout: int, lanes: int) -> None:
+        self.node = Node(me, fanout=fanout, lanes=lanes, limits=LIMITS, now=NOW)
+        self.run, self.wait_for, self.lanes = run, wait_for, lanes
         self.rounds: dict[int, bytes] = {}
         self.over = 0
         self.owed = 0
@@ -257,13 +258,13 @@ class Lives:
         frames: shared by all peers.
         run: what the application works on; "": plain allreduce calls.
         wait_for: with how many peers the run begins.
-        fanout: of the tree.
+        fanout, lanes: of the tree, and how many there are.
     """
 
-    def __init__(self, peer: PeerId, frames: Frames, *, run: str, wait_for: int, fanout: int) -> None:
+    def __init__(self, peer: PeerId, frames: Frames, *, run: str, wait_for: int, fanout: int, lanes: int) -> None:
         self._peer = peer
         self._frames = frames
-        self._life = _Life(Member(id=peer, incarnation=0), run, wait_for, fanout)
+        self._life = _Life(Member(id=peer, incarnation=0), run, wait_for, fanout, lanes)
         self._canon = Canon(self._life)
         self._blank = self._canon.take(NOW)
         self._numbers: dict[Value, int] = {}
@@ -442,7 +443,7 @@ class Table:
         self.views.append(effect.view)
 
     def _contribute(self) -> None:
-        self._handle(ev.Contribute(contribution(self._node.id, self._life.next_round), 1.0))
+        self._handle(ev.Contribute(contribution(self._node.id, self._life.next_round, self._life.lanes), 1.0))
 
     def _over(self, number: int, total: bytes) -> None:
         life = self._life
@@ -452,7 +453,7 @@ class Table:
 
     def _on_committed(self, effect: fx.RoundCommitted) -> None:
         total = effect.sum.tobytes()
-        plain = sum(contribution(peer, effect.round) for peer in effect.contributors)
+        plain = sum(contribution(peer, effect.round, self._life.lanes) for peer in effect.contributors)
         if len(set(effect.contributors)) != len(effect.contributors) or not np.array_equal(effect.sum, plain):
             raise ProtocolBug(f"round {effect.round} is not the sum over {', '.join(effect.contributors)}")
         self._over(effect.round, total)

@@ -28,6 +28,7 @@ class Setting:
     run: str = "run"
     """What the applications work on; "": plain allreduce calls."""
     fanout: int = 2
+    lanes: int = 1
 
 
 class State(NamedTuple):

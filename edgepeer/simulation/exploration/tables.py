@@ -25,7 +25,8 @@ class Tables:
         self.names = [PeerId(f"p{at}") for at in range(self.n)]
         self.frames = Frames()
         self.lives = [
-            Lives(name, self.frames, run=setting.run, wait_for=self.n, fanout=setting.fanout) for name in self.names
+            Lives(name, self.frames, run=setting.run, wait_for=self.n, fanout=setting.fanout, lanes=setting.lanes)
+            for name in self.names
         ]
         self.closed = self.frames.number(("down",))
         self.reset = self.frames.number(("reset",))
