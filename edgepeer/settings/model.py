@@ -32,6 +32,7 @@ from edgepeer.settings.types import Text as _Text
 from edgepeer.settings.types import says as _says
 from edgepeer.training import job
 from edgepeer.training.form import LossChoice
+from edgepeer.wire.precision import Precision
 from edgepeer.wire.protocols import STATIC_TIMEOUT_S, ProtocolName
 
 __all__ = [
@@ -241,6 +242,13 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
             metavar="POLICY",
         ),
     ] = _USUAL.wait
+    precision: Annotated[
+        Precision,
+        _says(
+            "Round gradients where they travel: bf16 to half the bytes, int8 to a quarter, for slow links. All peers "
+            "still have the same bits."
+        ),
+    ] = _USUAL.precision
     split: Annotated[
         job.NamedIfAny,
         _says(

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 from edgepeer.ids import Generation
+from edgepeer.wire.precision import Precision
 
 __all__ = [
     "PART",
@@ -57,7 +58,7 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, le=2**53)]
 PART: Final = "/"
 """No run has it in its name."""
 Dtype: TypeAlias = Literal["<f4", "<f8"]
-Cause: TypeAlias = Literal["mismatch", "timeout"]
+Cause: TypeAlias = Literal["mismatch", "timeout", "nonfinite"]
 MetaWhat: TypeAlias = Literal["reduce_sent", "reduce_received", "reduce_request", "bcast_sent", "bcast_received"]
 
 
@@ -150,6 +151,8 @@ class Reduce(_Header, frozen=True):
     """How fast the sender receives from the addressee (0: unknown): the addressee sizes its segments by it."""
     blocks: Annotated[int, msgspec.Meta(ge=1, le=255)] = 1
     """Of a coded round: the vector is so many times shorter than the sum, and the receiver expands it."""
+    precision: Precision = "float32"
+    """What the payload's elements are encoded in. `dtype` is of what they are decoded to."""
 
 
 class Commit(_Header, frozen=True):
@@ -163,7 +166,7 @@ class Commit(_Header, frozen=True):
     exact: bool
     """Whether nobody who was in the view when the round began is missing."""
     digest: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-    """xxh3_128 of the whole result's bytes."""
+    """xxh3_128 of the whole result's bytes, as they travel."""
     final: bool = True
     """Whether the round is decided. Else it is when a Decide follows."""
     held_in: _Stamp = 0
@@ -177,6 +180,8 @@ class Commit(_Header, frozen=True):
     """Of a coded round: expected squared error of the sum, in units of one chunk's squared gradient norm."""
     generation: Generation = Generation()
     """Of the view `held_in`: the generation that the round is of."""
+    precision: Precision = "float32"
+    """What all have rounded to. The sum is exactly that of what was encoded."""
 
 
 class Result(_Header, frozen=True):
@@ -196,6 +201,8 @@ class Result(_Header, frozen=True):
     """Whether it is held below, and goes up in the place of a partial aggregate."""
     rate_bytes_per_s: _Rate = 0.0
     """How fast the sender receives from the addressee (0: unknown): the addressee sizes its segments by it."""
+    precision: Precision = "float32"
+    """As in Reduce."""
 
 
 class Abort(_Header, frozen=True):
