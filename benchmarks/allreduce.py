@@ -1,6 +1,6 @@
 """Time an allreduce of one vector over TCP between processes: edgepeer against Gloo, OpenMPI and a bare tree without a
-protocol, interleaved in one run, so that the ratios mean something; over loopback, or over links of a given rate and
-delay, each process in a network namespace of its own."""
+protocol, and against itself in bf16 and int8, interleaved in one run, so that the ratios mean something; over loopback,
+or over links of a given rate and delay, each process in a network namespace of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shaped import link_name, shaped_network
 
 from edgepeer.errors import EdgepeerError
 
-_COMPARATORS = ("gloo", "mpi", "bare", "tree")
+_COMPARATORS = ("gloo", "mpi", "bare", "tree", "edgepeer-bf16", "edgepeer-int8")
 _COLUMNS = {
     "peers": "peers",
     "system": "system",
@@ -121,7 +121,7 @@ def _line(row: dict[str, Any]) -> dict[str, Any]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", type=counts, default=[3, 7, 15, 31], help="default: 3,7,15,31")
-    parser.add_argument("--against", type=_systems, default=["gloo", "mpi"], help="of gloo,mpi,bare,tree")
+    parser.add_argument("--against", type=_systems, default=["gloo", "mpi"], help=f"of {','.join(_COMPARATORS)}")
     parser.add_argument("--elements", type=positive, default=407_050, help="float32 per vector; default: 407050")
     parser.add_argument("--rounds", type=positive, default=20, help="timed allreduces per block; default: 20")
     parser.add_argument("--blocks", type=positive, default=5, help="turns of each system; default: 5")
