@@ -52,7 +52,7 @@ from edgepeer.protocol.past import Decided, Dropped, Past
 from edgepeer.protocol.place import UNKNOWN, Place
 from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.round import Round
-from edgepeer.protocol.streams import Held, Prefix, Shape, digest_of
+from edgepeer.protocol.streams import Held, Prefix, Shape
 from edgepeer.topology import tree
 from edgepeer.topology.view import View
 from edgepeer.wire.documents import pack
@@ -70,6 +70,7 @@ from edgepeer.wire.frames import (
     pack_set,
     unpack_set,
 )
+from edgepeer.wire.precision import Precision
 
 __all__ = ["Allreduce", "Around", "what_is_wrong"]
 
@@ -378,16 +379,16 @@ class Allreduce:
 
     # -- contributions -----------------------------------------------------------------------------------------
 
-    def contribute(self, vector: FloatVector, weight: float, now: float) -> None:
+    def contribute(self, vector: FloatVector, weight: float, precision: Precision, now: float) -> None:
         """This peer's vector for the next round."""
         rd, view = self._round, self.place.view
         if self._owed():
             return
-        rd.contribute(vector, weight, now)
+        rd.contribute(vector, weight, precision, now)
         if view is not None and view.slots:
             self._want_abort("mismatch", f"{self.place.me} brings a plain vector, but rounds are coded here")
-        elif self._takes(Shape.of(vector)):
-            rd.learn_shape(Shape.of(vector))
+        elif self._takes(shape := Shape.of(vector, precision)):
+            rd.learn_shape(shape)
             self.go_on()
 
     def _owed(self) -> bool:
@@ -490,7 +491,7 @@ class Allreduce:
 
     def sink(self, peer: PeerId, frame: Reduce | Result, payload_bytes: int) -> memoryview | None:
         """Where the payload of a frame that is about to arrive belongs; None if nowhere."""
-        of = shape = Shape(frame.total, frame.dtype)
+        of = shape = Shape.said(frame)
         prefix: Prefix | None = None
         if isinstance(frame, Reduce):
             lane = self._lane_up(peer, frame)
@@ -508,7 +509,7 @@ class Allreduce:
             elif rd.held is None and rd.shape is not None and (lane := rd.part(frame.lane, shape)) is not None:
                 own = peer == lane.edges.parent and not lane.verified
                 prefix, of = lane.source(peer, anew=False) if own else None, lane.shape_of(shape)
-        return prefix.room(of, frame.offset, payload_bytes // shape.itemsize) if prefix is not None else None
+        return prefix.room(of, frame.offset, shape.elements(payload_bytes)) if prefix is not None else None
 
     def _begun_by(self, peer: PeerId, frame: Reduce | Abort) -> Round | None:
         """The round that a frame from below is of: the one in progress, or the next, if that has begun there.
@@ -529,7 +530,7 @@ class Allreduce:
 
     def _lane_up(self, peer: PeerId, frame: Reduce) -> Lane | None:
         """What a child's segment moves in; None: it is of no round that is in progress, or does not fit into it."""
-        rd, wide = self._begun_by(peer, frame), Shape(frame.total * frame.blocks, frame.dtype)
+        rd, wide = self._begun_by(peer, frame), _wide(frame)
         if rd is None or not rd.is_child(peer, frame.lane) or self._undue(rd, peer, frame):
             return None
         return rd.part(frame.lane, wide) if not rd.misfit(wide, self._limits.max_vector_bytes) else None
@@ -543,7 +544,7 @@ class Allreduce:
 
     def on_reduce(self, peer: PeerId, frame: Reduce, payload_bytes: int, stored: bool, seconds: float) -> None:
         """A segment of a child's partial sum lies in its buffer (`stored`) or was of no use."""
-        rd, wide = self._begun_by(peer, frame), Shape(frame.total * frame.blocks, frame.dtype)
+        rd, wide = self._begun_by(peer, frame), _wide(frame)
         if rd is None or not rd.is_child(peer, frame.lane):
             return
         if undue := self._undue(rd, peer, frame):
@@ -562,7 +563,9 @@ class Allreduce:
             self._around.fail_link(peer, due)
         elif stored:
             rd.learn_shape(wide)
-            lane.stored(peer, frame, contributors, payload_bytes, seconds)
+            if wrong := lane.stored(peer, frame, contributors, payload_bytes, seconds):
+                self._around.fail_link(peer, f"Reduce at {frame.offset} {wrong}")
+                return
             self._rates.told(peer, frame.rate_bytes_per_s)
             self.go_on()
         elif frame.offset > max(stream.received, 0):
@@ -583,7 +586,9 @@ class Allreduce:
         if not stored:
             self._on_repeated(frame)
             return
-        lane.result.stored(frame.offset, payload_bytes // Shape(frame.total, frame.dtype).itemsize)
+        if wrong := lane.result.stored(frame.offset, Shape.said(frame).elements(payload_bytes)):
+            self._refuse(peer, f"{wrong}, in a segment at {frame.offset}")
+            return
         rate = self._rates.of(peer)
         rate.add(payload_bytes, seconds)
         self._rates.told(peer, frame.rate_bytes_per_s)
@@ -602,7 +607,7 @@ class Allreduce:
         decided_in = here.view if commit.decided_in == here.epoch and commit.dropped is None else None
         if part.result.buffer is None or not part.result.complete:
             return
-        if wrong := what_is_wrong(part.result.buffer, commit, decided_in):
+        if wrong := what_is_wrong(part.result, commit, decided_in):
             rd.refuse_part(part)
             self._refuse(source, wrong)
             return
@@ -613,15 +618,17 @@ class Allreduce:
 
     def _on_held(self, peer: PeerId, frame: Result, payload_bytes: int, stored: bool, told: View | None) -> None:
         """What is held below from an earlier view."""
-        stream, shape = self._round.lane.streams.get(peer), Shape(frame.total, frame.dtype)
+        stream = self._round.lane.streams.get(peer)
         if not stored or stream is None:
             return
-        stream.held_total.stored(frame.offset, payload_bytes // shape.itemsize)
+        if wrong := stream.held_total.stored(frame.offset, Shape.said(frame).elements(payload_bytes)):
+            self._refuse(peer, f"{wrong}, in a segment at {frame.offset}")
+            return
         total = stream.held_total.buffer
         if frame.commit is None or not stream.held_total.complete or total is None:
             return
         decided_in = told if told is not None and told.stamp == frame.commit.decided_in else None
-        if (wrong := what_is_wrong(total, frame.commit, decided_in)) or decided_in is None:
+        if (wrong := what_is_wrong(stream.held_total, frame.commit, decided_in)) or decided_in is None:
             stream.refuse_held()
             self._refuse(peer, wrong)
             return
@@ -682,6 +689,9 @@ class Allreduce:
             self._put_forward(here, brought)
         elif rd.held is None:
             rd.reduce(place.now)
+            if (wrong := rd.not_finite) and rd.want_abort("nonfinite", f"{place.me} {wrong}"):
+                self.go_on()
+                return
             rd.sum_up_parts(here.view, self._origin)
             self._send_up(here)
         self._send_down(here)
@@ -716,7 +726,8 @@ class Allreduce:
     def _hold(self, here: InView, total: FloatVector, source: PeerId | None) -> None:
         """The whole total is here: `source` has sent it; None: this peer, as the root, has reduced it."""
         rd = self._round
-        if source is not None and rd.commit is not None and (wrong := what_is_wrong(total, rd.commit, rd.decided_in)):
+        came = rd.lane.result
+        if source is not None and rd.commit is not None and (wrong := what_is_wrong(came, rd.commit, rd.decided_in)):
             rd.refuse()
             self._refuse(source, wrong)
             return
@@ -773,6 +784,7 @@ class Allreduce:
                 error=commit.error,
                 paths=self._around.paths_in_use(),
                 phases=rd.phases(now),
+                precision=commit.precision,
             )
         )
 
@@ -782,17 +794,19 @@ class Allreduce:
 
     def _pass_abort(self, here: InView, cause: Cause, reason: str) -> bool:
         """Do what can be done to end the round without a sum. True if it must not go on."""
-        rd = self._round
+        # Whoever finds that vectors do not fit, or can't be rounded, passes nothing on of some part: nobody will have a
+        # sum in this view.
+        rd, never = self._round, cause != "timeout"
         if here.parent is not None:
             if self.place.level(here.parent) and rd.say_abort():
                 number = self.place.committed + 1
                 frame = Abort(epoch=here.epoch, round=number, cause=cause, reason=reason, over=False)
                 self._emit(fx.Send(here.parent, frame))
-        elif rd.held is None and not rd.out and (not rd.may_be_decided or self._closing.free):
+        elif rd.held is None and (never or not rd.out) and (not rd.may_be_decided or self._closing.free):
             self._hold(here, rd.give_up(here.view, cause, reason), None)
         elif rd.held is not None or not here.view.slots:
             rd.bear()
-        return cause == "mismatch" and rd.held is None and not rd.anew
+        return never and rd.held is None and not rd.anew
 
     def _end(self, here: InView, ended: Decided | Dropped, source: PeerId | None) -> None:
         """The round is over, says `source`: tell the others, and go to the next."""
@@ -872,7 +886,9 @@ class Allreduce:
                     here.at[peer] = ended.round
                 elif isinstance(ended, Decided) and ended.view is here.view:
                     size, address = ended.total.size, self._address(here)
-                    for send in lane.rest(peer, ended.total, size, address, self._rates, ended.commit):
+                    for send in lane.rest(
+                        peer, ended.total, size, address, self._rates, ended.commit, ended.commit.precision
+                    ):
                         self._emit(send)
                     here.at[peer] = ended.round
                 else:
@@ -892,7 +908,9 @@ class Allreduce:
             for part in rd.parts.values():
                 if peer in part.streams and part.commit is not None:
                     source = part.part(ended.total)
-                    for send in part.rest(peer, source, source.size, address, self._rates, part.commit):
+                    for send in part.rest(
+                        peer, source, source.size, address, self._rates, part.commit, part.commit.precision
+                    ):
                         self._emit(send)
         elif peer in rd.lane.streams and rd.lane.sent_down.get(peer) != ended.total.size:
             self._hand_over(here, peer)
@@ -908,10 +926,17 @@ class Allreduce:
         )
 
 
-def what_is_wrong(total: FloatVector, commit: Commit, view: View | None) -> str:
+def _wide(frame: Reduce) -> Shape:
+    """The sum that a segment is for."""
+    return Shape(frame.total * frame.blocks, frame.dtype, frame.precision)
+
+
+def what_is_wrong(came: Prefix, commit: Commit, view: View | None) -> str:
     """Why a result that has come can't be what its commit says; empty if it can."""
-    if digest_of(total) != commit.digest:
+    if came.shape is None or came.shape.precision != commit.precision:
+        return f"is not in {commit.precision}, as its commit says"
+    if came.digest != commit.digest:
         return "does not have the root's digest"
-    if commit.dropped is not None and total.size:
+    if commit.dropped is not None and came.shape.total:
         return "is not empty, though the round is dropped"
     return "was decided in an unknown view" if view is None else ""

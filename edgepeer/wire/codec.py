@@ -124,7 +124,8 @@ def decode_header(kind: type[Frame], header: bytes | bytearray | memoryview, pay
         raise WireError(f"{kind.__name__} header: {error or type(error).__name__}") from error
     if isinstance(frame, (Reduce, Result)):
         end = _end(frame, payload_bytes)
-        if isinstance(frame, Result) and (frame.commit is not None) != (end == frame.total):
+        # Of a lane only the receiver knows where it ends.
+        if isinstance(frame, Result) and not frame.lane and (frame.commit is not None) != (end == frame.total):
             raise WireError("Result: the commit comes with the last segment, and only with that")
     elif isinstance(frame, State) and frame.offset + payload_bytes > frame.total:
         raise WireError(f"State of {payload_bytes} bytes at {frame.offset} of {frame.total}")
@@ -138,7 +139,8 @@ def _end(frame: Reduce | Result, payload_bytes: int) -> int:
         raise WireError(f"{type(frame).__name__}: {frame.dtype} in {precision}, which is for float32")
     items = elements_in(precision, payload_bytes, 4 if frame.dtype == "<f4" else 8)
     end = frame.offset + items
-    if items < 0 or end > frame.total or frame.offset % block or (end % block and end < frame.total):
+    ends = end % block == 0 or end == frame.total or (frame.lane and (frame.total - end) % block == 0)
+    if items < 0 or end > frame.total or frame.offset % block or not ends:
         place = f"at element {frame.offset} of {frame.total}"
         raise WireError(f"{type(frame).__name__} of {payload_bytes} bytes {place}, in {precision}")
     return end
