@@ -142,7 +142,8 @@ def _end(frame: Reduce | Result, payload_bytes: int) -> int:
     ends = end % block == 0 or end == frame.total or (frame.lane and (frame.total - end) % block == 0)
     if items < 0 or end > frame.total or frame.offset % block or not ends:
         place = f"at element {frame.offset} of {frame.total}"
-        raise WireError(f"{type(frame).__name__} of {payload_bytes} bytes {place}, in {precision}")
+        rounded = "" if precision == "float32" else f", in {precision}"
+        raise WireError(f"{type(frame).__name__} of {payload_bytes} bytes {place}{rounded}")
     return end
 
 
