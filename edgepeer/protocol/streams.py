@@ -67,6 +67,8 @@ class Prefix:
         """Where to put `count` elements that begin at `offset`; None when they are of no use here."""
         if offset > max(self.received, 0) or (self.received >= 0 and offset + count <= self.received):
             return None
+        if offset + count > shape.total:
+            return None
         if self.shape is None:
             self.shape = shape
         elif self.shape != shape:

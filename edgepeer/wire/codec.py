@@ -125,7 +125,8 @@ def decode_header(kind: type[Frame], header: bytes | bytearray | memoryview, pay
         items, odd = divmod(payload_bytes, 4 if frame.dtype == "<f4" else 8)
         if odd or frame.offset + items > frame.total:
             raise WireError(f"{kind.__name__} of {payload_bytes} bytes at element {frame.offset} of {frame.total}")
-        if isinstance(frame, Result) and (frame.commit is not None) != (frame.offset + items == frame.total):
+        last = frame.offset + items == frame.total  # of a lane, which ends elsewhere, the receiver knows
+        if isinstance(frame, Result) and not frame.lane and (frame.commit is not None) != last:
             raise WireError("Result: the commit comes with the last segment, and only with that")
     elif isinstance(frame, State) and frame.offset + payload_bytes > frame.total:
         raise WireError(f"State of {payload_bytes} bytes at {frame.offset} of {frame.total}")
