@@ -166,9 +166,12 @@ class SplitWork:
         living = list(apps)
         if len({app.program.state() for app in living}) > 1:
             raise ProtocolBug("living peers of a split run have not the same in common")
-        unseen = any(each.fate == "unseen" for app in self._apps for each in app.injector.record)
-        if unseen and any(app.program.counts.unchecked for app in self._apps):
+        if any(each.fate == "unchecked" for app in self._apps for each in app.injector.record):
             return False
+        if any(app.astray or (app.erred and app not in living) for app in self._apps) and any(
+            app.program.counts.unchecked for app in self._apps
+        ):
+            return False  # it can't say itself whether its last vector counted, and was looked at
         cells = {app.program.cell.node: app.program.cell for app in living if app.whole and app.program.cell}
         for store, right in enumerate(_undivided(self._seed, self.iterations)):
             bound = TOLERANCE * float(np.abs(right).max())
@@ -214,9 +217,16 @@ class SplitApp:
         """Whether it was there to the end of the run, with its part of the network."""
         self.put_away = False
         """Whether it had finished, and was begun anew, as one that was taken for lost: a program would have ended."""
+        self.astray = False
+        """Whether it had erred when it took others' state: what had become of that it has not heard."""
         self._make = make
         self._note = note
         self._told = 0
+
+    @property
+    def erred(self) -> bool:
+        """Whether it has made an error of which nobody knows."""
+        return any(each.fate == "unseen" for each in self.injector.record)
 
     @property
     def whole(self) -> bool:
@@ -260,6 +270,7 @@ class SplitApp:
 
     def load(self, state: bytes) -> None:
         """Go on from another's."""
+        self.astray |= self.erred
         self.program.load_state(state)
         self.lost = self.finished = False
 
