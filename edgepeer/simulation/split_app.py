@@ -158,7 +158,7 @@ class SplitWork:
     def check(self, apps: Iterable[SplitApp]) -> bool:
         """Look at those who live, when all are done. Returns whether they have all of the network: if somebody who
         had its part of it at the end has died since, or was begun anew, they need not; nor may anything be asked of
-        them if there was an error that nobody could see, because too many were missing.
+        them if an error was used when so much was missing that nobody could see it: then they have counted that.
 
         Raises:
             ProtocolBug: they don't agree, their weights are not those of undivided training, or an error was not seen.
@@ -166,12 +166,12 @@ class SplitWork:
         living = list(apps)
         if len({app.program.state() for app in living}) > 1:
             raise ProtocolBug("living peers of a split run have not the same in common")
-        if any(each.fate == "unchecked" for app in self._apps for each in app.injector.record):
-            return False
-        if any(app.astray or (app.erred and app not in living) for app in self._apps) and any(
-            app.program.counts.unchecked for app in self._apps
+        if any(app.program.counts.unchecked for app in living) and any(
+            # who has died or lost touch can't say itself whether its last vector counted, and was looked at
+            app.astray or "unchecked" in app.fates or ("unseen" in app.fates and app not in living)
+            for app in self._apps
         ):
-            return False  # it can't say itself whether its last vector counted, and was looked at
+            return False
         cells = {app.program.cell.node: app.program.cell for app in living if app.whole and app.program.cell}
         for store, right in enumerate(_undivided(self._seed, self.iterations)):
             bound = TOLERANCE * float(np.abs(right).max())
@@ -224,9 +224,9 @@ class SplitApp:
         self._told = 0
 
     @property
-    def erred(self) -> bool:
-        """Whether it has made an error of which nobody knows."""
-        return any(each.fate == "unseen" for each in self.injector.record)
+    def fates(self) -> set[str]:
+        """Of its errors."""
+        return {each.fate for each in self.injector.record}
 
     @property
     def whole(self) -> bool:
@@ -270,7 +270,7 @@ class SplitApp:
 
     def load(self, state: bytes) -> None:
         """Go on from another's."""
-        self.astray |= self.erred
+        self.astray |= "unseen" in self.fates
         self.program.load_state(state)
         self.lost = self.finished = False
 
@@ -293,7 +293,7 @@ class SplitApp:
 
     def _tell_counts(self, before: Counts) -> None:
         now = self.program.counts
-        for name in ("lines", "damaged", "odd", "scrubbed", "regenerated", "restored"):
+        for name in _TOLD:
             if getattr(now, name) > getattr(before, name):
                 self._note(_TOLD[name])
 
@@ -305,4 +305,5 @@ _TOLD: Final = {
     "scrubbed": "a scrub found wrong weights",
     "regenerated": "blocks were put together again",
     "restored": "all go back to the last checkpoint",
+    "unchecked": "nobody could check a step, for too much was missing",
 }

@@ -105,12 +105,17 @@ def make_unseen(app: SplitApp) -> None:
     app.injector.record.append(Injected(Where(1, 0, "forward 0", "product"), "nan", np.inf))
 
 
+def use_uncounted(app: SplitApp) -> None:
+    app.injector.record.append(Injected(Where(1, 0, "forward 0", "product"), "nan", np.inf, "unchecked"))
+
+
 @pytest.mark.parametrize(
     ("do", "said"),
     [
         (spoil_weights, "store 1 of node 2 is off by"),
         (spoil_counts, "living peers of a split run have not the same in common"),
         (make_unseen, "1 soft errors at p2 were not seen"),
+        (use_uncounted, "1 soft errors at p2 were not seen"),
     ],
 )
 def test_what_is_wrong_in_the_end_is_noticed(do: Callable[[SplitApp], None], said: str) -> None:

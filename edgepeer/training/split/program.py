@@ -707,10 +707,11 @@ class Program:
         return digest_of(small, f"{common.step}")
 
     def _strike(self, at: Phase | str) -> Strike:
-        """Where this peer may err: nowhere in evaluations, which leave nothing behind."""
-        if self.cell is None or isinstance(at, Look) or self.injector.idle:
+        """Where this peer may err: nowhere in evaluations, which leave nothing behind, nor in blocks that it lacks."""
+        cell = self.cell
+        if cell is None or isinstance(at, Look) or self.injector.idle or (cell.lacking and isinstance(at, str)):
             return _no_strike
-        iteration, node, step = self._common.iteration, self.cell.node, str(at)
+        iteration, node, step = self._common.iteration, cell.node, str(at)
         return lambda place, numbers, effect=None: self.injector.strike(
             Where(iteration, node, step, place), numbers, effect
         )
