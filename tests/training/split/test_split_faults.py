@@ -640,8 +640,8 @@ def test_an_error_that_nobody_saw_is_undone_by_going_back() -> None:
 
 @pytest.mark.parametrize("name", ["replicate:m=1,n=1", "codenet:m=1,n=1", "polydot:m=2,n=1", "codenet:m=2,n=1"])
 def test_wrong_weights_are_never_without_a_word(name: str) -> None:
-    """Whoever errs and is away, and whoever is new: where the weights come out wrong, an error is said to be undetected,
-    and that only where there was a round that nobody could check."""
+    """Whoever errs and is away, and whoever is new: where the weights come out wrong, an error is said to be
+    undetected, and that only where there was a round that nobody could check."""
     wrong = unchecked = 0
     for seed in range(30):
         rng = np.random.default_rng(seed)
