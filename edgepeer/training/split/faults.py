@@ -156,6 +156,11 @@ class Injected:
     it, or what it was in has been given up. unchecked: it was used when so much was missing that nobody could see it;
     what finds its node later finds no more what it has done, so only a restore undoes it."""
 
+    @property
+    def undetected(self) -> bool:
+        """Whether it matters, and nobody has seen what it has done."""
+        return self.fate in ("unseen", "unchecked") and self.size >= MATTERS
+
 
 class Struck(NamedTuple):
     """How many errors there were, and what became of them."""
@@ -198,9 +203,8 @@ class ErrorInjector:
     @property
     def struck(self) -> Struck:
         fates = Counter(each.fate for each in self.record)
-        left = fates["unseen"] + fates["unchecked"]
-        small = sum(each.fate in ("unseen", "unchecked") and each.size < MATTERS for each in self.record)
-        return Struck(len(self.record), fates["found"], fates["restored"], small, left - small)
+        left, undetected = fates["unseen"] + fates["unchecked"], sum(each.undetected for each in self.record)
+        return Struck(len(self.record), fates["found"], fates["restored"], left - undetected, undetected)
 
     def strike(
         self, where: Where, numbers: NDArray[Any], effect: Callable[[NDArray[Any]], float] | None = None
