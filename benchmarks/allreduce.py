@@ -21,7 +21,7 @@ from shaped import link_name, shaped_network
 
 from edgepeer.errors import EdgepeerError
 
-_COMPARATORS = ("gloo", "mpi", "bare", "tree")
+_COMPARATORS = ("gloo", "mpi", "bare", "lanes", "tree")
 _COLUMNS = {
     "peers": "peers",
     "system": "system",
@@ -47,7 +47,9 @@ def main() -> int:
     try:
         for peers in arguments.peers:
             print(f"{peers} peers: starting {', '.join(systems)} ...", file=sys.stderr)
-            rows += measure(systems, peers, arguments.elements, arguments.rounds, arguments.blocks, arguments.link)
+            rows += measure(
+                systems, peers, arguments.elements, arguments.rounds, arguments.blocks, arguments.link, arguments.lanes
+            )
     except (FleetError, EdgepeerError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -59,7 +61,7 @@ def main() -> int:
 
 
 def measure(
-    systems: list[str], peers: int, elements: int, rounds: int, blocks: int, links: Sequence[str] = ()
+    systems: list[str], peers: int, elements: int, rounds: int, blocks: int, links: Sequence[str] = (), lanes: int = 3
 ) -> list[dict[str, Any]]:
     """Run the systems in turns, `blocks` times `rounds` allreduces each; one row per system.
 
@@ -72,7 +74,7 @@ def measure(
         network = stack.enter_context(shaped_network(peers, links)) if links else None
         place = () if network is None else (network.broker_address(), network.broker_prefix())
         broker = stack.enter_context(running_broker(*place))
-        options = {"broker": broker, "fabric": "benchmark"}
+        options = {"broker": broker, "fabric": "benchmark", "lanes": lanes}
         fleets = {s: stack.enter_context(Fleet(s, peers, elements, options, network)) for s in systems}
         for fleet in fleets.values():
             fleet.measure(3)
@@ -122,7 +124,7 @@ def _line(row: dict[str, Any]) -> dict[str, Any]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", type=counts, default=[3, 7, 15, 31], help="default: 3,7,15,31")
-    parser.add_argument("--against", type=_systems, default=["gloo", "mpi"], help="of gloo,mpi,bare,tree")
+    parser.add_argument("--against", type=_systems, default=["gloo", "mpi"], help="of gloo,mpi,bare,lanes,tree")
     parser.add_argument("--elements", type=positive, default=407_050, help="float32 per vector; default: 407050")
     parser.add_argument("--rounds", type=positive, default=20, help="timed allreduces per block; default: 20")
     parser.add_argument("--blocks", type=positive, default=5, help="turns of each system; default: 5")
@@ -133,6 +135,7 @@ def _arguments() -> argparse.Namespace:
         default=[],
         help="such as 100mbit,5ms for each process; 3,7,11=10mbit,5ms, for those, may follow; default: loopback",
     )
+    parser.add_argument("--lanes", type=positive, default=3, help="trees of the system lanes; default: 3")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there")
     return parser.parse_args()
 

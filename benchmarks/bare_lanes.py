@@ -1,5 +1,5 @@
-"""Several trees at once, each for its part of the vector, in segments, without any protocol: no epochs, no contributors,
-no deadlines, no digest. The trees are those of a view's lanes: the same order of peers, turned.
+"""Several trees at once, each for its part of the vector, in segments, without any protocol: no epochs, no
+contributors, no deadlines, no digest. The trees are those of a view's lanes: the same order of peers, turned.
 
 It is what there is to be had of a network by such trees: whole segments are added as soon as all children's are there,
 and passed on; two neighbours share one connection, whatever it is for. It can hang, and mixes up rounds, if any dies.
@@ -43,14 +43,14 @@ class _Link(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP alone
         self._transport = transport
         self._socket = transport.get_extra_info("socket")
-        self._lanes.tune(self._socket)
+        self._measured = self._lanes.tune(self._socket)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._target[self._received :]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._received += nbytes
-        if not self._in_head and self._lanes.windows is not None:
+        if self._measured and not self._in_head:
             self._lanes.windows.received(self._socket, nbytes)
         if self._received < len(self._target):
             return
@@ -90,8 +90,7 @@ class BareLanes:
 
     Args:
         segment_bytes: what is added and passed on at once.
-        tune: called with each connection's socket.
-        windows: told of what arrives.
+        tune: called with each connection's socket; whether `windows` are to be told of what arrives.
     """
 
     def __init__(
@@ -103,8 +102,8 @@ class BareLanes:
         *,
         lanes: int,
         segment_bytes: int,
-        tune: Callable[[socket.socket], None],
-        windows: Windows | None = None,
+        tune: Callable[[socket.socket], bool],
+        windows: Windows,
     ) -> None:
         self._rank, self._peers, self._host = rank, peers, host
         self.tune, self.windows = tune, windows

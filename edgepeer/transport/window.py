@@ -4,9 +4,9 @@ Left alone, most kernels' TCP fills the queues on its way: often a tenth of a se
 acknowledgements and heartbeats that a peer sends up wait there behind the vectors that come down, so round trips take a
 multiple of what they should, and retransmission timers go off for nothing. A receiver can prevent that: it knows how
 fast all its neighbours together can send to it, and what the path holds at that rate. Of half as much again as that,
-each of n neighbours may have a part of 1/sqrt(n) under way. They send by turns more than all at once: with equal shares,
-1/n each, those who do send could not fill the line, and with no shares at all the queue is back. (So are the buffers
-of routers sized: Appenzeller, Keslassy, McKeown, "Sizing Router Buffers", 2004.)
+each of n neighbours may have a part of 1/sqrt(n) under way. They send by turns more than all at once: with parts of
+1/n those who do send could not fill the line, and with no parts at all the queue is back. (So are the buffers of
+routers sized: Appenzeller, Keslassy, McKeown, "Sizing Router Buffers", 2004.)
 """
 
 from __future__ import annotations
