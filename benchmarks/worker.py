@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import uvloop
+from bare_lanes import BareLanes
 from bare_tree import BareTree
 from numpy.typing import NDArray
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from edgepeer.protocol.machine import ProtocolName
 
 Vector = NDArray[np.float32]
+_SEGMENT_BYTES = 64 << 10
 
 
 class System(Protocol):
@@ -55,6 +57,33 @@ class Bare:
         self.address = self._tree.listen
         self.start = self._tree.connect
         self.stop = self._tree.close
+
+    def prepare(self, vector: Vector) -> None:
+        pass
+
+
+class Lanes:
+    """With the transport's own sockets and receive windows: what it leaves of the network's time is the protocol's."""
+
+    def __init__(self, rank: int, peers: int, elements: int, options: dict[str, Any]) -> None:
+        from edgepeer.transport.options import tune
+        from edgepeer.transport.window import ReceiveWindows
+
+        self.rank = rank
+        self._lanes = BareLanes(
+            rank,
+            peers,
+            elements,
+            options["address"],
+            lanes=min(options["lanes"], peers),
+            segment_bytes=_SEGMENT_BYTES,
+            tune=tune,
+            windows=ReceiveWindows(),
+        )
+        self.allreduce = self._lanes.allreduce
+        self.address = self._lanes.listen
+        self.start = self._lanes.connect
+        self.stop = self._lanes.close
 
     def prepare(self, vector: Vector) -> None:
         pass
@@ -168,7 +197,7 @@ class Tree(Edgepeer):
     protocol: ProtocolName = "tree"
 
 
-SYSTEMS: dict[str, Any] = {"bare": Bare, "edgepeer": Edgepeer, "gloo": Gloo, "mpi": Mpi, "tree": Tree}
+SYSTEMS: dict[str, Any] = {"bare": Bare, "edgepeer": Edgepeer, "gloo": Gloo, "lanes": Lanes, "mpi": Mpi, "tree": Tree}
 
 
 class Input:
