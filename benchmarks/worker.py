@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import uvloop
+from bare_lanes import BareLanes
 from bare_tree import BareTree
 from numpy.typing import NDArray
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from edgepeer.wire.precision import Precision
 
 Vector = NDArray[np.float32]
+_SEGMENT_BYTES = 64 << 10
 
 
 class System(Protocol):
@@ -56,6 +58,33 @@ class Bare:
         self.address = self._tree.listen
         self.start = self._tree.connect
         self.stop = self._tree.close
+
+    def prepare(self, vector: Vector) -> None:
+        pass
+
+
+class Lanes:
+    """With the transport's own sockets and receive windows: what it leaves of the network's time is the protocol's."""
+
+    def __init__(self, rank: int, peers: int, elements: int, options: dict[str, Any]) -> None:
+        from edgepeer.transport.options import tune
+        from edgepeer.transport.window import ReceiveWindows
+
+        self.rank = rank
+        self._lanes = BareLanes(
+            rank,
+            peers,
+            elements,
+            options["address"],
+            lanes=min(options["lanes"], peers),
+            segment_bytes=_SEGMENT_BYTES,
+            tune=tune,
+            windows=ReceiveWindows(),
+        )
+        self.allreduce = self._lanes.allreduce
+        self.address = self._lanes.listen
+        self.start = self._lanes.connect
+        self.stop = self._lanes.close
 
     def prepare(self, vector: Vector) -> None:
         pass
@@ -190,6 +219,7 @@ SYSTEMS: dict[str, Any] = {
     "edgepeer-bf16": EdgepeerBf16,
     "edgepeer-int8": EdgepeerInt8,
     "gloo": Gloo,
+    "lanes": Lanes,
     "mpi": Mpi,
     "tree": Tree,
 }

@@ -556,9 +556,11 @@ class Allreduce:
             if misfit and rd.want_abort("mismatch", f"{peer} brings {misfit} at {self.place.me}"):
                 self.go_on()
             return
-        stream = lane.streams[peer]
+        stream, size = lane.streams[peer], lane.shape_of(Shape(frame.total, frame.dtype)).total
         contributors = unpack_set(frame.contributors)
-        if contributors != stream.expected or not contributors:
+        if frame.offset + payload_bytes // wide.itemsize > size:
+            self._around.fail_link(peer, f"Reduce at {frame.offset} of lane {frame.lane}, which has {size} elements")
+        elif contributors != stream.expected or not contributors:
             due = f"Reduce for {contributors:#x}, due from its subtree is {stream.expected:#x}"
             self._around.fail_link(peer, due)
         elif stored:
@@ -592,6 +594,10 @@ class Allreduce:
         rate = self._rates.of(peer)
         rate.add(payload_bytes, seconds)
         self._rates.told(peer, frame.rate_bytes_per_s)
+        if frame.lane and (frame.commit is not None) != lane.result.complete:
+            rd.refuse_part(lane)
+            self._refuse(peer, f"has the commit of lane {frame.lane} elsewhere than at its end")
+            return
         if frame.commit is not None:
             rate.close_round()
             if frame.lane:
@@ -605,11 +611,9 @@ class Allreduce:
     def _on_part(self, here: InView, rd: Round, part: Lane, commit: Commit, source: PeerId) -> None:
         """All of the sum of a range has come, and what its root says of it."""
         decided_in = here.view if commit.decided_in == here.epoch and commit.dropped is None else None
-        if part.result.buffer is None or not part.result.complete:
-            return
-        if wrong := what_is_wrong(part.result, commit, decided_in):
+        if part.result.buffer is None or (wrong := what_is_wrong(part.result, commit, decided_in)):
             rd.refuse_part(part)
-            self._refuse(source, wrong)
+            self._refuse(source, wrong or "is not here")
             return
         part.announce(commit)
         part.verify()
