@@ -35,7 +35,7 @@ may have committed: see `Round.may_be_decided`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 from edgepeer.errors import ProtocolBug
@@ -569,7 +569,7 @@ class Allreduce:
                 self._around.fail_link(peer, f"Reduce at {frame.offset} {wrong}")
                 return
             self._rates.told(peer, frame.rate_bytes_per_s)
-            self.go_on()
+            self.go_on(lane if rd is self._round else None)
         elif frame.offset > max(stream.received, 0):
             self._around.fail_link(peer, f"Reduce at {frame.offset}, only {stream.received} elements came before")
 
@@ -605,7 +605,7 @@ class Allreduce:
             else:
                 known = (view for view in (told, here.view) if view and view.stamp == frame.commit.decided_in)
                 rd.announce(frame.commit, next(known, None))
-        self._send_down(here)
+        self._send_down(here, lane)
         self._try_commit(here)
 
     def _on_part(self, here: InView, rd: Round, part: Lane, commit: Commit, source: PeerId) -> None:
@@ -677,8 +677,8 @@ class Allreduce:
 
     # -- going on ----------------------------------------------------------------------------------------------
 
-    def go_on(self) -> None:
-        """Do all that can be done now."""
+    def go_on(self, only: Lane | None = None) -> None:
+        """Do all that can be done now. `only`: nothing is news but in this lane."""
         rd, place, here = self._round, self.place, self.place.here
         if here is None or place.committed == UNKNOWN:
             return
@@ -692,13 +692,14 @@ class Allreduce:
         if rd.held is None and (brought := rd.brought) is not None:
             self._put_forward(here, brought)
         elif rd.held is None:
-            rd.reduce(place.now)
+            lanes = (only,) if only is not None else tuple(rd.parts.values())
+            rd.reduce(place.now, lanes)
             if (wrong := rd.not_finite) and rd.want_abort("nonfinite", f"{place.me} {wrong}"):
                 self.go_on()
                 return
-            rd.sum_up_parts(here.view, self._origin)
-            self._send_up(here)
-        self._send_down(here)
+            rd.sum_up_parts(here.view, self._origin, lanes)
+            self._send_up(here, lanes)
+        self._send_down(here, only)
         self._try_commit(here)
 
     def _try_commit(self, here: InView) -> None:
@@ -834,10 +835,10 @@ class Allreduce:
     def _address(self, here: InView) -> Address:
         return Address(here.epoch, self.place.committed + 1)
 
-    def _send_up(self, here: InView) -> None:
-        """To the parent what is added up of the sum."""
+    def _send_up(self, here: InView, lanes: Iterable[Lane]) -> None:
+        """To the parents what is added up of the sum."""
         rd = self._round
-        for lane in rd.parts.values():
+        for lane in lanes:
             parent = lane.edges.parent
             if parent is not None and lane.reduced > lane.sent_up and self.place.level(parent):
                 if rd.shape is None:
@@ -850,7 +851,7 @@ class Allreduce:
         if here.parent is not None and self.place.level(here.parent) and self._round.pass_up():
             self._send_whole(here, here.parent, brought, up=True)
 
-    def _send_down(self, here: InView) -> None:
+    def _send_down(self, here: InView, only: Lane | None = None) -> None:
         """To every child what has come of the result so far. At the root, that is its own partial sum.
 
         What is put forward again, from another view, goes whole; so does nothing, in the place of a sum.
@@ -863,7 +864,7 @@ class Allreduce:
                     lane.told(child, held.total.size)
                     self._send_whole(here, child, held)
             return
-        for part in rd.parts.values():
+        for part in (only,) if only is not None and only.number else rd.parts.values():
             if part.streams:
                 # A commit of another view is for `Past` to hand on, with that view.
                 commit = part.commit if part.number else rd.commit if rd.decided_in is here.view else None

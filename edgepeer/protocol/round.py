@@ -23,7 +23,7 @@ Every move is a method, and nothing else assigns a field; one that the table doe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -274,8 +274,8 @@ class Round:
             return True
         return any(s.begun for part in self.parts.values() for s in part.streams.values())
 
-    def reduce(self, now: float) -> None:
-        """Add up what can be, if it is settled who contributes, and this peer has what it is to bring."""
+    def reduce(self, now: float, lanes: Iterable[Lane]) -> None:
+        """Add up what can be in these, if it is settled who contributes, and this peer has what it is to bring."""
         own = self.brings.vector
         if self.stage is not Stage.CLOSED:
             return
@@ -285,7 +285,7 @@ class Round:
             return
         if self.divided is not None and self.prior is not None:
             return  # who holds something from an earlier view adds nothing to any part
-        for lane in self.parts.values():
+        for lane in lanes:
             part = own if own is None else lane.part(own)
             lane.reduce(part, self.brings.weight, self.shape, self.brings.precision)
         if self.reduced_at <= self.brings.since and all(lane.complete for lane in self.parts.values()):
@@ -427,18 +427,18 @@ class Round:
             raise ProtocolBug("added up without a vector")
         return self.lane.partial
 
-    def sum_up_parts(self, view: View, origin: frozenset[PeerId]) -> None:
-        """Say what the sum is of all ranges that this peer is the root of, and has added up."""
-        for part in self.parts.values():
-            if part.edges.parent is None and part.commit is None and part.complete:
+    def sum_up_parts(self, view: View, origin: frozenset[PeerId], lanes: Iterable[Lane]) -> None:
+        """Say what the sum is of those of these ranges that this peer is the root of, and has added up."""
+        for part in lanes:
+            if part.number and part.edges.parent is None and part.commit is None and part.complete:
                 part.announce(self._commit_to(part, view, origin))
                 part.verify()
 
     def assemble(self, view: View) -> FloatVector | None:
         """The result, if all ranges of it are here, and the commit to it; None if they are not."""
-        sums = [part.sum for part in self.parts.values()]
-        if self.divided is None or any(part is None for part in sums):
+        if self.divided is None or not all(part.verified for part in self.parts.values()):
             return None
+        sums = [part.sum for part in self.parts.values()]
         first, total = self.parts[1].commit, self.total
         if first is None:
             raise ProtocolBug("the sum of a range without its commit")
