@@ -198,6 +198,11 @@ class Allreduce:
             late = sum(self._closing.missing(child) for child in here.children)
         return here.view.names(late) or ((here.parent,) if here.parent is not None else ())
 
+    def owes(self, peer: PeerId) -> bool:
+        """Whether a neighbour waits for something of the round from here."""
+        here = self.place.here
+        return here is not None and (peer in here.behind or peer == here.above or self._round.owes(peer))
+
     def have_of(self, peer: PeerId) -> tuple[int, ...]:
         """Of each lane, how many elements are here of what a neighbour sends in this round."""
         return self._round.have_of(peer)

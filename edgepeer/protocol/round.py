@@ -537,6 +537,15 @@ class Round:
             have[number] = max(prefix.received, 0) if prefix is not None else 0
         return tuple(have) if any(have) else ()
 
+    def owes(self, peer: PeerId) -> bool:
+        """Whether something of a vector is still to go to a neighbour."""
+        if not self.parts:
+            return True
+        return any(
+            not lane.all_sent if peer == lane.edges.parent else peer in lane.streams and not lane.all_told(peer)
+            for lane in self.parts.values()
+        )
+
     def let_go(self, peer: PeerId) -> bool:
         """Nothing more comes from a neighbour for now. Returns whether a result was to."""
         coming = [lane for lane in (self.lane, *self.parts.values()) if lane.let_go(peer)]
