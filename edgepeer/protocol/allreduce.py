@@ -769,6 +769,8 @@ class Allreduce:
     def _commit(self, here: InView) -> None:
         """The total that is held counts."""
         rd, number, source, now = self._round, self.place.committed + 1, self._round.lane.result_from, self.place.now
+        if len(here.trees) > 1 and (rd.commit is None or not rd.commit.final):
+            source = None  # who has sent the result need not know that it counts: it may be for this peer to say so
         counts = rd.decide()
         commit = counts.commit
         if source is not None:
