@@ -17,6 +17,7 @@ machine runs over TCP in a peer and over virtual time in the simulator.
     round.py        the stages and moves of a round: a table that is executed
     lane.py         a range of its vectors on its way up a tree, and their sum down
     streams.py      what has arrived of a vector
+    encoded.py      the bytes that it travels as, where it is rounded
     deciding.py     when a round counts: once a quorum's worth of peers holds its result
     past.py         rounds that are over, for neighbours that missed them
     rates.py        how fast the links are

@@ -12,6 +12,7 @@ peer.py        a protocol.Node with simulated I/O and a simulated application
 task.py        what the applications of a fleet have to do
 coded_app.py   the application where rounds are coded; split_app.py where they train a divided network
 ledger.py      what must hold of every round
+rounded.py     what a round in bf16 or int8 must come to, to the bit
 world.py       puts them together; faults; the trace
 schedule.py    a fleet and its faults as text
 story.py       lets a schedule happen, and checks that it is survived

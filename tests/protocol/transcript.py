@@ -19,6 +19,8 @@ from edgepeer.topology.view import MAX_MEMBERS, Member, View
 from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
 from edgepeer.wire.documents import pack, unpack
+from edgepeer.wire.encoding import codec_of
+from edgepeer.wire.precision import elements_in
 
 VIEWS: dict[int, View] = {}
 """The views that a test has made, by epoch: what it calls an epoch is a stamp on the wire."""
@@ -430,6 +432,16 @@ def describe_ballot(ballot: int) -> str:
     return f"{ballot // MAX_MEMBERS}{'abcdefghij'[ballot % MAX_MEMBERS]}" if ballot else "0"
 
 
+def describe_values(frame: fr.Reduce | fr.Result, payload: memoryview | bytes | None) -> str:
+    """What a segment holds, as it is decoded."""
+    data, encoded = payload or b"", codec_of(frame.precision)
+    if encoded is None:
+        return " ".join(f"{value:g}" for value in np.frombuffer(data, dtype=frame.dtype))
+    values = np.empty(elements_in(frame.precision, len(data)), dtype=np.float32)
+    wrong = encoded.decode(data, values)
+    return f"({frame.precision}) " + (wrong or " ".join(f"{value:g}" for value in values))
+
+
 def describe_frame(frame: fr.Frame, payload: memoryview | bytes | None) -> str:
     match frame:
         case fr.Sync(epoch, run, committed):
@@ -439,16 +451,14 @@ def describe_frame(frame: fr.Frame, payload: memoryview | bytes | None) -> str:
         case fr.Ping(waiting):
             return "ping waiting" if waiting else "ping"
         case fr.Reduce():
-            values = np.frombuffer(payload or b"", dtype=frame.dtype)
-            sums = " ".join(f"{value:g}" for value in values)
+            sums = describe_values(frame, payload)
             lane = f" lane {frame.lane}" if frame.lane else ""
             return f"reduce {frame.round}{lane} [{frame.offset}:] {sums} of {fr.unpack_set(frame.contributors):b}"
         case fr.Result():
             ending = "" if frame.commit is None else " committed" if frame.commit.final else " complete"
             if frame.commit is not None and frame.commit.dropped is not None:
                 return f"drop {frame.round}: {frame.commit.dropped}{ending}"
-            values = np.frombuffer(payload or b"", dtype=frame.dtype)
-            sums = " ".join(f"{value:g}" for value in values)
+            sums = describe_values(frame, payload)
             lane = f" lane {frame.lane}" if frame.lane else ""
             return f"result {frame.round}{lane} [{frame.offset}:] {sums}{ending}"
         case fr.Abort():
