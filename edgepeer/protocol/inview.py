@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgepeer.ids import PeerId
-from edgepeer.topology import tree
 from edgepeer.topology.view import View
 
 __all__ = ["NOWHERE", "Edges", "InView"]
@@ -37,12 +36,8 @@ class InView:
         self.children = view.children(me)
         self.neighbours = view.neighbours(me)
         """Parent (if any), then children."""
-        below = {child: tree.subtree(view.position(child), view.fanout, view.size) for child in self.children}
-        self.edges = Edges(
-            self.parent,
-            {child: sum(1 << position for position in positions) for child, positions in below.items()},
-            1 << view.position(me),
-        )
+        below = {child: view.below(child) for child in self.children}
+        self.edges = Edges(self.parent, below, 1 << view.position(me))
         self.must_hold = view.position(me) < view.holders
         """Whether this peer is among those that must hold a plain round's result before it counts ..."""
         self.awaited = frozenset(child for child in self.children if view.position(child) < view.holders)
