@@ -31,7 +31,7 @@ from typing import Final
 from edgepeer.protocol.segments import WHOLE_BELOW_S, segment_bytes
 from edgepeer.topology.tree import Trees
 
-__all__ = ["Machine", "Network", "Shape", "Wanted", "propose", "round_s"]
+__all__ = ["Choice", "Machine", "Network", "Shape", "propose", "round_s"]
 
 FRAME_S: Final = 1e-4
 BYTE_S: Final = 2e-10
@@ -108,7 +108,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Choice:
     """What may be chosen; the rest stays as it is."""
 
     fanout: bool
@@ -235,7 +235,7 @@ def propose(
     now: Shape,
     total_bytes: int,
     *,
-    wanted: Wanted,
+    choice: Choice,
     heads: Sequence[int] = (),
     work: int = WORK,
 ) -> Shape:
@@ -245,7 +245,7 @@ def propose(
         of: the network; its machines' rates are above 0.
         now: the shape of these members as it is.
         total_bytes: of the vector.
-        wanted: what may be chosen besides the order.
+        choice: what may be chosen besides the order.
         heads: who may stand at position 0; empty: only who does.
         work: links to be looked at; what is found first is improved as far as that goes.
 
@@ -254,7 +254,7 @@ def propose(
     """
     cost, heads = _Cost(of, total_bytes), heads or now.order[:1]
     found = {now: cost.score(now)}
-    for shape in _candidates(of, now, total_bytes, wanted, heads):
+    for shape in _candidates(of, now, total_bytes, choice, heads):
         if shape not in found:
             found[shape] = cost.score(shape)
         if cost.work > work // 2:
@@ -271,13 +271,13 @@ def propose(
     return best
 
 
-def _candidates(of: Network, now: Shape, total_bytes: int, wanted: Wanted, heads: Sequence[int]) -> Iterator[Shape]:
+def _candidates(of: Network, now: Shape, total_bytes: int, choice: Choice, heads: Sequence[int]) -> Iterator[Shape]:
     """Shapes to begin with."""
     size = len(now.order)
-    fanouts = [k for k in _FANOUTS if k < max(size, 3)] if wanted.fanout else [now.trees.fanout]
+    fanouts = [k for k in _FANOUTS if k < max(size, 3)] if choice.fanout else [now.trees.fanout]
     # No lane is so short that it would not be worth cutting.
     most = max(total_bytes / (of.typical[0] * WHOLE_BELOW_S), 1)
-    lanes = [count for count in _LANES if count <= min(most, size)] if wanted.lanes else [now.trees.lanes]
+    lanes = [count for count in _LANES if count <= min(most, size)] if choice.lanes else [now.trees.lanes]
     own = [total_bytes / min(m.send, m.receive) for m in of.machines]  # seconds, for a vector of one's own
     needs = [seconds + 2 * median(trips) for seconds, trips in zip(own, of.trips, strict=True)]
     behind = frozenset(i for i in now.order if not of.machines[i].dialable)
@@ -285,7 +285,7 @@ def _candidates(of: Network, now: Shape, total_bytes: int, wanted: Wanted, heads
     for count, head, fanout in product(lanes, heads, fanouts):
         for last in leaves[head]:
             rest = [i for i in now.order if i not in last]
-            if wanted.lanes and count > len(rest):
+            if choice.lanes and count > len(rest):
                 continue
             trees = Trees(size, fanout, count, len(last))
             for place in (_as_now, _by_site, _by_rate):

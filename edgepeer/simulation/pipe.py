@@ -63,14 +63,13 @@ class Pipe:
     def send(self, message: Message) -> None:
         """Put a message on the way."""
         ways = self._ways
-        clock, model = ways.clock, ways.model
+        clock = ways.clock
         # Jitter must not reorder: a message leaves no earlier than the one before it.
         start = max(self.free_at, clock.now + ways.jitter())
-        message.seconds = message.size / model.rate_bytes_per_s
-        self.free_at = start + message.seconds
+        self.free_at, first, last, message.seconds = ways.carry(self.source, self.target, start, message.size)
         if message.begin is not None:
-            clock.at(start + model.latency_s, partial(self._begins, message))
-        clock.at(self.free_at + model.latency_s, partial(self.arrives, message))
+            clock.at(first, partial(self._begins, message))
+        clock.at(last, partial(self.arrives, message))
 
     def destroy(self) -> None:
         """Nothing arrives any more."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from edgepeer.ids import PeerId
@@ -28,10 +29,20 @@ class LinkModel:
     rate_bytes_per_s: float = 1e9
     loss: float = 0.0
     """Probability that a message must be sent again, and so comes later."""
+    lines: Mapping[PeerId, float] = field(default_factory=dict)
+    """Machines with a line of their own, of so many bytes/s each way, which all their connections share."""
+    sites: Mapping[PeerId, int] = field(default_factory=dict)
+    """At which site machines are; 0 if not said."""
+    far_s: float = 0.0
+    """How much longer messages take from site to site ..."""
+    between_bytes_per_s: float = 1e9
+    """... over the one line, each way, that joins the two."""
+    hidden: frozenset[PeerId] = frozenset()
+    """Machines that can connect to others, but nobody to them."""
 
 
 class Ways:
-    """From each machine to each other, all alike but for cuts."""
+    """From each machine to each other, alike but for cuts, and what the model says of some."""
 
     def __init__(self, clock: Clock, rng: random.Random, model: LinkModel) -> None:
         self.clock = clock
@@ -39,6 +50,8 @@ class Ways:
         self.model = model
         self.cuts: Counter[tuple[PeerId, PeerId]] = Counter()
         """How many faults keep what the first sends from the second."""
+        self._free_at: dict[tuple[object, str], float] = {}
+        """When what was sent last over a shared line will have left it."""
 
     def jitter(self) -> float:
         """How much longer than the latency the next message takes."""
@@ -50,8 +63,38 @@ class Ways:
                 pause *= 2
         return extra
 
-    def delay(self) -> float:
-        return self.model.latency_s + self.jitter()
+    def delay(self, source: PeerId, target: PeerId) -> float:
+        return self.latency(source, target) + self.jitter()
+
+    def latency(self, source: PeerId, target: PeerId) -> float:
+        far = self.model.sites and self._site(source) != self._site(target)
+        return self.model.latency_s + (self.model.far_s if far else 0.0)
+
+    def _site(self, peer: PeerId) -> int:
+        return self.model.sites.get(peer, 0)
+
+    def carry(self, source: PeerId, target: PeerId, start: float, size: int) -> tuple[float, float, float, float]:
+        """Send so many bytes, from `start` on: when the last has left, when the first and the last are there, and how
+        long they take to come in."""
+        model = self.model
+        seconds = size / model.rate_bytes_per_s
+        left = start + seconds
+        latency = self.latency(source, target)
+        first, last = start, left
+        if model.lines or model.sites:
+            one, other = self._site(source), self._site(target)
+            shared: list[tuple[tuple[object, str], float | None]] = [
+                ((source, "up"), model.lines.get(source)),
+                ((one, f"to {other}"), model.between_bytes_per_s if one != other else None),
+                ((target, "down"), model.lines.get(target)),
+            ]
+            for line, rate in shared:
+                if rate is not None:
+                    first = max(first, self._free_at.get(line, 0.0))
+                    last = self._free_at[line] = max(last, first + size / rate)
+                    left = last if line[1] == "up" else left
+            seconds = last - first
+        return left, first + latency, last + latency, seconds
 
     def is_cut(self, source: PeerId, target: PeerId) -> bool:
         return (source, target) in self.cuts
