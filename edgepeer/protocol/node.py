@@ -51,8 +51,8 @@ class Node:
         me: this peer as it introduces itself.
         fanout: the tree's fan-out, if this peer makes the first view.
         lanes: into how many ranges a vector is divided, each with a tree of its own, if this peer makes the first view.
-        choice: what of that is to follow what is measured, with the order, whoever has made the view; None: nothing, and
-            nothing is told of what this peer measures.
+        choice: what of that is to follow what is measured, with the order, whoever has made the view; None: nothing,
+            and nothing is told of what this peer measures.
         quorum: how many members must be together to go on, if more than a majority, and if this peer makes the first
             view; 0: the majority.
         limits: within which bounds to give up on what.

@@ -7,9 +7,10 @@ The cost of a round, for a vector of V bytes in l lanes over machines i that sen
     processor | each frame costs both its ends FRAME_S, each byte BYTE_S. A machine has CORES
     way       | from the leaf that is the furthest to its root and down again, each link takes a round trip, and what a
               | segment waits for others at both ends: QUEUE segments, or the vector itself where it is not cut
+    agreement | from the holder that is the furthest to the coordinator and down again, each link takes a round trip
     one host  | what goes from member to member of one host is work of its processor, and nothing else
 
-    seconds   = the busiest of all lines and processors + the longest way
+    seconds   = the busiest of all lines and processors + the longest way + agreement
 
 Segments are as large as `segment_bytes` makes them. Of 407,050 float32 at 100 Mbit/s and 10 ms this says what was
 measured within 20 % (tests/protocol/test_shape.py), at 7 and 15 peers, with 1 to 7 lanes.
@@ -36,10 +37,11 @@ __all__ = ["Choice", "Machine", "Network", "Shape", "propose", "round_s"]
 FRAME_S: Final = 1e-4
 BYTE_S: Final = 2e-10
 CORES: Final = 2
-QUEUE: Final = 5.0
+QUEUE: Final = 3.5
 """Measured: at an inner peer a segment finds those of parent and children, up and down, before it."""
-RELAY_BYTES_PER_S: Final = 10e6
-RELAY_TRIP_S: Final = 0.05
+RELAY_BYTES_PER_S: Final = 1e6
+RELAY_TRIP_S: Final = 0.1
+"""What a way around costs where neither end can be dialled: more than it takes, as others need the broker, too."""
 SMALLEST_BYTES: Final = 16 << 10
 _FANOUTS: Final = (2, 3, 4, 6, 8, 12, 16)
 """Not 1: in a chain nobody has a brother, and so nobody a way around its parent."""
@@ -172,10 +174,11 @@ class _Cost:
         sending, receiving, frames = self._fill(count, hops)
         load, moved, told = [0] * size, [0] * size, [0.0] * size
         crossed: dict[tuple[int, int], int] = {}
-        relayed, longest, near = 0, 0.0, 0.0
+        relayed, longest, near, agreement = 0, 0.0, 0.0, 0.0
         self.work += count * size
-        for lane in links:
-            way = [0.0] * size
+        holders = (size + 1) // 2
+        for number, lane in enumerate(links):
+            way, only = [0.0] * size, [0.0] * size
             for position, above in lane:
                 i, j = order[position], order[above]
                 moved[i] += 1
@@ -193,6 +196,9 @@ class _Cost:
                     crossed[one.site, other.site] = crossed.get((one.site, other.site), 0) + 1
                     crossed[other.site, one.site] = crossed.get((other.site, one.site), 0) + 1
                 so_far = way[above] + trip
+                only[position] = only[above] + trip
+                if not number and position < holders:
+                    agreement = max(agreement, only[position])
                 if one.host != other.host:
                     load[i] += 1
                     load[j] += 1
@@ -210,7 +216,7 @@ class _Cost:
         for line, times in crossed.items():
             if line in self.of.lines:
                 busiest = max(busiest, times * part / self.of.lines[line])
-        return busiest + longest, near / count
+        return busiest + longest + agreement, near / count
 
     def score(self, shape: Shape) -> float:
         """What is to be as small as possible."""

@@ -4,7 +4,7 @@ the head                                    | so
 --------------------------------------------+----------------------------------------------------------------------
 has heard from more than half of its view,  | looks, once in LOOK_S at the end of a round: what would a round cost
 and rounds go on                            | over the best trees, and over these?
-has found the same LOOKS times, and better  | wants it, and proposes it when nothing else is pending (views.py)
+has found the like LOOKS times, and better  | wants it, and proposes it when nothing else is pending (views.py)
 by a fifth, of the round as it was measured |
 too                                         |
 works in a view of that form                | measures TRIED rounds
@@ -35,7 +35,7 @@ LOOKS: Final = 3
 GAIN: Final = 0.2
 LEAST_S: Final = 5e-3
 """What is gained by less is not worth another view."""
-TRIED: Final = 8
+TRIED: Final = 5
 BETTER: Final = 0.95
 REST_S: Final = 10.0
 REST_LIMIT_S: Final = 640.0
@@ -131,7 +131,7 @@ class Shaping:
         if self._tried is not None:
             return self._judged(view, least, now)
         form, gained = self._found(view, least)
-        same = form is not None and self._wish is not None and _key(form) == _key(self._wish)
+        same = form is not None and self._wish is not None and _kind(form) == _kind(self._wish)
         self._wish, self._same = form, self._same + 1 if same else 1
         if form is None or not gained or self._same < LOOKS or now < self._next_at:
             return None
@@ -205,6 +205,11 @@ def _form(view: View) -> Form:
 
 def _key(form: Form) -> _Key:
     return form.order, form.fanout, form.lanes, form.leaves
+
+
+def _kind(form: Form) -> tuple[int, int, frozenset[PeerId]]:
+    """A form without its order, of which many are as good as each other."""
+    return form.fanout, form.lanes, frozenset(form.order[len(form.order) - form.leaves :])
 
 
 def _words(form: Form) -> str:
