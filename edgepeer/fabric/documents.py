@@ -145,7 +145,7 @@ class LinkEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     peer: _Id
     """The other end."""
-    role: Literal["parent", "child", "backup"]
+    role: Literal["parent", "child", "lane", "backup"]
     """What the other end is to this peer."""
     up: bool
     path: _Path = ""

@@ -25,7 +25,7 @@ from edgepeer.version import VERSION
 
 __all__ = ["Metrics"]
 
-_ROLES: Final = ("parent", "child", "backup")
+_ROLES: Final = ("parent", "child", "lane", "backup")
 _PATHS: Final = ("direct", "via", "relay", "none")
 _SPLIT: Final = {
     "computed": ("split_iterations_computed", "Iterations of the split job, those that were done again included."),

@@ -35,7 +35,7 @@ may have committed: see `Round.may_be_decided`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 from edgepeer.errors import ProtocolBug
@@ -43,16 +43,16 @@ from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.closing import Closing
 from edgepeer.protocol.code import Coding
-from edgepeer.protocol.deciding import enough_hold, holding_below
+from edgepeer.protocol.deciding import enough_hold, holding_below, may_say_have
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.inview import NOWHERE, InView
-from edgepeer.protocol.lane import Address, whole
+from edgepeer.protocol.lane import Address, Lane, piece
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.past import Decided, Dropped, Past
 from edgepeer.protocol.place import UNKNOWN, Place
 from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.round import Round
-from edgepeer.protocol.streams import Held, Prefix, Shape, Upstream, digest_of
+from edgepeer.protocol.streams import Held, Prefix, Shape, digest_of
 from edgepeer.topology.view import View
 from edgepeer.wire.documents import pack
 from edgepeer.wire.frames import (
@@ -97,7 +97,9 @@ class Allreduce:
         self._rates = Rates(limits)
         self._past = Past(limits.kept_results, emit)
         self._closing = Closing(place, emit)
-        self._round = Round(NOWHERE, self._rates, coded=False)
+        self._round = Round((NOWHERE,), self._rates, coded=False)
+        self._early: Round | None = None
+        """What has come of the round after this one, from those where this one is over."""
         self._origin: frozenset[PeerId] = frozenset()  # who was in when the round began
         self._own_state: tuple[str, int, Generation | None] = "", 0, None
         """Of which run the owner has the state after which round, from a checkpoint of which generation."""
@@ -127,7 +129,8 @@ class Allreduce:
     @property
     def receiving(self) -> bool:
         """Whether a neighbour has begun to send the round's result."""
-        return self._round.lane.result_from is not None
+        rd = self._round
+        return any(lane.result_from is not None for lane in (rd.lane, *rd.parts.values()))
 
     @property
     def idle(self) -> bool:
@@ -172,32 +175,30 @@ class Allreduce:
         spoken = rd.brings.vector is not None or (
             closed is not None and here is not None and not here.has(closed.expected)
         )
-        return spoken and bool(rd.lane.late)
+        return spoken and bool(rd.late)
 
     def laggards(self, now: float) -> list[PeerId]:
         """Children that have kept the round waiting for longer than the limit."""
         rd, stall_s = self._round, self._limits.stall_s
         if self._closing.code is None:
-            return rd.lane.late if self.contributed and now - rd.brings.since > stall_s else []
+            return rd.late if self.contributed and now - rd.brings.since > stall_s else []
         if self._closing.closed is None:
             return self._closing.stalled(now, stall_s)
-        return rd.lane.late if now - self._closing.closed_at > stall_s else []
+        return rd.late if now - self._closing.closed_at > stall_s else []
 
     def missing(self) -> tuple[PeerId, ...]:
         """Whom the round waits for, as far as this peer can tell."""
         here = self.place.here
         if here is None or not self.contributed:
             return ()
-        late = self._round.lane.missing
+        late = self._round.missing
         if self._closing.code is not None and self._closing.closed is None:
             late = sum(self._closing.missing(child) for child in here.children)
         return here.view.names(late) or ((here.parent,) if here.parent is not None else ())
 
-    def have_of(self, peer: PeerId) -> int:
-        """How many elements are here of what a neighbour sends in this round: a child up, the parent down."""
-        lane = self._round.lane
-        prefix = lane.result if peer == lane.edges.parent else lane.streams.get(peer)
-        return max(prefix.received, 0) if prefix is not None else 0
+    def have_of(self, peer: PeerId) -> tuple[int, ...]:
+        """Of each lane, how many elements are here of what a neighbour sends in this round."""
+        return self._round.have_of(peer)
 
     def progress(self, now: float) -> dict[str, object]:
         """How far the round in progress is, for people to read."""
@@ -219,6 +220,18 @@ class Allreduce:
             "down": lane.result.received,
             "from": lane.result_from,
             "sent_down": dict(sorted(lane.sent_down.items())),
+            "parts": {
+                number: {
+                    "parent": part.edges.parent,
+                    "up": {peer: stream.received for peer, stream in part.streams.items()},
+                    "reduced": part.reduced,
+                    "sent_up": part.sent_up,
+                    "down": part.result.received,
+                    "verified": part.verified,
+                }
+                for number, part in rd.parts.items()
+                if number
+            },
             "held": rd.held is not None,
             "prior": rd.prior.commit.held_in if rd.prior is not None else None,
             "decided": rd.decided,
@@ -266,7 +279,7 @@ class Allreduce:
         if self._round.brings.waits:
             self._emit(fx.RoundAborted(self.run, self.place.committed + 1, cause, reason, mine=True))
         self._round.drop()
-        self._round = Round(NOWHERE, self._rates, coded=False)
+        self._round, self._early = Round((NOWHERE,), self._rates, coded=False), None
         self._closing.begin()
         self._past.clear()
         self.place.loading = False
@@ -276,6 +289,7 @@ class Allreduce:
         here = self.place.here
         plain = self._round.brings.waits and not self._round.brings.in_chunks
         self._round = self._round.again(here, self._rates, may_be_decided=may_be_decided, now=now)
+        self._early = None
         if here is not None and here.view.slots and plain:
             self._want_abort("mismatch", f"{self.place.me} brings a plain vector, but rounds are coded here")
 
@@ -286,22 +300,23 @@ class Allreduce:
 
     # -- neighbours, and the state of the run --------------------------------------------------------------------
 
-    def on_sync(self, peer: PeerId, committed: int, have: int = 0) -> None:
+    def on_sync(self, peer: PeerId, committed: int, have: Sequence[int] = ()) -> None:
         """A neighbour stands in this view and run, after round `committed`; all that it lacks is sent again.
 
-        `have`: what it has of this peer's part of the round that comes next there; of one view that is the same bits.
+        `have`: what it has of what this peer sends in the round that comes next there, of each lane; of one view that
+        is the same bits.
         """
         place, here = self.place, self.place.here
         if here is None:
             return
-        if here.at.get(peer) != committed:
-            has_some = bool(have) and committed == place.committed
-            self._round.lane.told(peer, have if has_some and peer in here.children else None)
-            if peer == here.parent:
-                self._round.forget_sent(have if has_some else -1)
+        # With several trees, what it has thrown away may be of a round that it was not in yet.
+        if here.at.get(peer) != committed or len(here.trees) > 1:
+            self._round.resume(peer, have if committed == place.committed else ())
+            if peer == here.above:
+                self._round.forget_have()
             here.at[peer] = committed
             if committed >= 0 and place.committed >= 0:
-                self._hand_over(here, peer, have if peer in here.children else 0)
+                self._hand_over(here, peer, have)
                 if committed > place.committed + 1 and not place.run:
                     self.fall_behind(committed - 1)
         if self._begin():
@@ -323,7 +338,7 @@ class Allreduce:
         if self.place.here is not None:
             self.place.here.at.pop(peer, None)
         self._past.forget(peer)
-        return self._round.lane.let_go(peer)
+        return self._round.let_go(peer)
 
     def own_state(self, run: str, committed: int, generation: Generation | None) -> None:
         """The owner has the state of a run after round `committed`, from an earlier life in that generation."""
@@ -383,15 +398,14 @@ class Allreduce:
 
     def _takes(self, shape: Shape) -> bool:
         """Whether the owner's vector is like the others'; else nothing can come of the round."""
-        of = self._round.shape
+        of = self._round.known_shape
         if of is not None and of != shape:
             self._want_abort("mismatch", f"{self.place.me} brings {shape}, a peer below it {of}")
         return of is None or of == shape
 
     def abandon(self) -> None:
         """The owner does not wait, and the contribution's memory is about to change: go on with a copy."""
-        parent = self._round.lane.edges.parent
-        if self._round.abandon() and parent is not None:
+        for parent in self._round.abandon():
             self._around.fail_link(parent, "a contribution was abandoned while it was being sent", abrupt=True)
 
     def time_out(self, reason: str) -> None:
@@ -475,51 +489,79 @@ class Allreduce:
 
     def sink(self, peer: PeerId, frame: Reduce | Result, payload_bytes: int) -> memoryview | None:
         """Where the payload of a frame that is about to arrive belongs; None if nowhere."""
-        rd, here, shape = self._round, self.place.at(frame), Shape(frame.total, frame.dtype)
-        if here is None:
-            return None
-        prefix: Prefix | None
+        of = shape = Shape(frame.total, frame.dtype)
+        prefix: Prefix | None = None
         if isinstance(frame, Reduce):
-            wide = Shape(frame.total * frame.blocks, frame.dtype)
-            stream = rd.lane.streams.get(peer)
-            fits = not rd.misfit(wide, self._limits.max_vector_bytes)
-            prefix = stream if fits and stream is not None and self._due(stream, frame) else None
-        else:
-            dropped = frame.commit is not None and frame.commit.dropped is not None
+            lane = self._lane_up(peer, frame)
+            if lane is not None:
+                prefix, of = lane.streams[peer], lane.shape_of(shape)
+        elif (here := self.place.at(frame)) is not None:
+            rd, dropped = self._round, frame.commit is not None and frame.commit.dropped is not None
             if rd.misfit(shape, self._limits.max_vector_bytes, any_shape=dropped or rd.anew):
                 return None
             if frame.up:
                 prefix = rd.lane.streams[peer].held_total if peer in rd.lane.streams else None
-            else:
+            elif not frame.lane:
                 prefix = rd.lane.source(peer, anew=dropped and rd.held is None) if peer in here.at else None
                 prefix = prefix if rd.held is None else None  # what comes again may say that it counts, and no more
-        return prefix.room(shape, frame.offset, payload_bytes // shape.itemsize) if prefix is not None else None
+            elif rd.held is None and rd.shape is not None and (lane := rd.part(frame.lane, shape)) is not None:
+                own = peer == lane.edges.parent and not lane.verified
+                prefix, of = lane.source(peer, anew=False) if own else None, lane.shape_of(shape)
+        return prefix.room(of, frame.offset, payload_bytes // shape.itemsize) if prefix is not None else None
 
-    def _due(self, stream: Upstream, frame: Reduce) -> bool:
-        """Whether such a thing can come: of a coded round not before it is closed."""
-        view, closed = self.place.view, self._round.closed
-        return frame.blocks == stream.blocks and (closed is not None or view is None or not view.slots)
+    def _begun_by(self, peer: PeerId, frame: Reduce | Abort) -> Round | None:
+        """The round that a frame from below is of: the one in progress, or the next, if that has begun there.
+
+        With several trees, Decide may come to a child in one of them before it comes here. It has contributed to the
+        next round then; nobody has to this one who has not seen the end of the one before.
+        """
+        if self.place.at(frame) is not None:
+            return self._round
+        here, committed = self.place.here, self.place.committed
+        if here is None or len(here.trees) == 1 or peer not in here.at or committed < 0:
+            return None
+        if (frame.epoch, frame.round) != (here.epoch, committed + 2):
+            return None
+        if self._early is None:
+            self._early = self._round.early(self._rates)
+        return self._early
+
+    def _lane_up(self, peer: PeerId, frame: Reduce) -> Lane | None:
+        """What a child's segment moves in; None: it is of no round that is in progress, or does not fit into it."""
+        rd, wide = self._begun_by(peer, frame), Shape(frame.total * frame.blocks, frame.dtype)
+        if rd is None or not rd.is_child(peer, frame.lane) or self._undue(rd, peer, frame):
+            return None
+        return rd.part(frame.lane, wide) if not rd.misfit(wide, self._limits.max_vector_bytes) else None
+
+    def _undue(self, rd: Round, peer: PeerId, frame: Reduce) -> str:
+        """Why such a thing can't come: of a coded round not before it is closed. Empty if it can."""
+        view, due = self.place.view, 1 if frame.lane else rd.lane.streams[peer].blocks
+        if frame.blocks == due and (rd.closed is not None or view is None or not view.slots):
+            return ""
+        return f"Reduce for {frame.blocks} blocks, {due} are due if the round is closed"
 
     def on_reduce(self, peer: PeerId, frame: Reduce, payload_bytes: int, stored: bool, seconds: float) -> None:
         """A segment of a child's partial sum lies in its buffer (`stored`) or was of no use."""
-        rd, stream = self._round, self._round.lane.streams.get(peer)
-        if stream is None or self.place.at(frame) is None:
+        rd, wide = self._begun_by(peer, frame), Shape(frame.total * frame.blocks, frame.dtype)
+        if rd is None or not rd.is_child(peer, frame.lane):
             return
-        if not self._due(stream, frame):
-            due = f"Reduce for {frame.blocks} blocks, {stream.blocks} are due if the round is closed"
-            self._around.fail_link(peer, due)
+        if undue := self._undue(rd, peer, frame):
+            self._around.fail_link(peer, undue)
             return
-        wide = Shape(frame.total * frame.blocks, frame.dtype)
-        if misfit := rd.misfit(wide, self._limits.max_vector_bytes):
-            self._want_abort("mismatch", f"{peer} brings {misfit} at {self.place.me}")
+        lane = self._lane_up(peer, frame)
+        if lane is None:
+            misfit = rd.misfit(wide, self._limits.max_vector_bytes)
+            if misfit and rd.want_abort("mismatch", f"{peer} brings {misfit} at {self.place.me}"):
+                self.go_on()
             return
+        stream = lane.streams[peer]
         contributors = unpack_set(frame.contributors)
         if contributors != stream.expected or not contributors:
             due = f"Reduce for {contributors:#x}, due from its subtree is {stream.expected:#x}"
             self._around.fail_link(peer, due)
         elif stored:
             rd.learn_shape(wide)
-            rd.lane.stored(peer, frame, contributors, payload_bytes, seconds)
+            lane.stored(peer, frame, contributors, payload_bytes, seconds)
             self._rates.told(peer, frame.rate_bytes_per_s)
             self.go_on()
         elif frame.offset > max(stream.received, 0):
@@ -527,14 +569,15 @@ class Allreduce:
 
     def on_result(self, peer: PeerId, frame: Result, payload_bytes: int, stored: bool, seconds: float) -> None:
         """A segment of a result lies in its buffer (`stored`) or was of no use."""
-        rd, lane = self._round, self._round.lane
+        rd = self._round
         told = self._past.told(peer) if frame.commit is not None else None
         if (here := self.place.at(frame)) is None:
             return
         if frame.up:
             self._on_held(peer, frame, payload_bytes, stored, told)
             return
-        if lane.result_from != peer:
+        lane = rd.lane if not frame.lane else rd.parts.get(frame.lane)
+        if lane is None or lane.result_from != peer:
             return
         if not stored:
             self._on_repeated(frame)
@@ -545,10 +588,27 @@ class Allreduce:
         self._rates.told(peer, frame.rate_bytes_per_s)
         if frame.commit is not None:
             rate.close_round()
-            known = (view for view in (told, here.view) if view and view.stamp == frame.commit.decided_in)
-            rd.announce(frame.commit, next(known, None))
+            if frame.lane:
+                self._on_part(here, rd, lane, frame.commit, peer)
+            else:
+                known = (view for view in (told, here.view) if view and view.stamp == frame.commit.decided_in)
+                rd.announce(frame.commit, next(known, None))
         self._send_down(here)
         self._try_commit(here)
+
+    def _on_part(self, here: InView, rd: Round, part: Lane, commit: Commit, source: PeerId) -> None:
+        """All of the sum of a range has come, and what its root says of it."""
+        decided_in = here.view if commit.decided_in == here.epoch and commit.dropped is None else None
+        if part.result.buffer is None or not part.result.complete:
+            return
+        if wrong := what_is_wrong(part.result.buffer, commit, decided_in):
+            rd.refuse_part(part)
+            self._refuse(source, wrong)
+            return
+        part.announce(commit)
+        part.verify()
+        if commit.final:
+            rd.final()
 
     def _on_held(self, peer: PeerId, frame: Result, payload_bytes: int, stored: bool, told: View | None) -> None:
         """What is held below from an earlier view."""
@@ -578,28 +638,30 @@ class Allreduce:
             self._try_commit(here)
 
     def on_have(self, peer: PeerId, frame: Have) -> None:
-        """A child holds the result."""
-        if (here := self.place.at(frame)) is not None and peer in self._round.lane.streams:
+        """A peer behind this one, on the shortest ways from the root, holds the result."""
+        if (here := self.place.at(frame)) is not None and peer in here.behind:
             self._round.on_have(peer, unpack_set(frame.holding))
+            if not self.place.frozen and self._round.held is None:
+                self._say_have(here)
             self._try_commit(here)
 
     def on_decide(self, peer: PeerId, frame: Decide) -> None:
-        """The parent has committed the round."""
-        if (here := self.place.at(frame)) is not None and peer == here.parent:
+        """A neighbour has committed the round."""
+        if (here := self.place.at(frame)) is not None and (peer == here.parent or peer in here.at):
             self._round.final()
             self._try_commit(here)
 
     def on_abort(self, peer: PeerId, frame: Abort) -> None:
         """From below: somebody can't complete the round. From above, or handed over: it is over."""
         here = self.place.at(frame)
-        if here is None or peer not in here.at:
-            return
-        if frame.over:
+        if frame.over and here is not None and peer in here.at:
             here.at[peer] = frame.round
             self._round.drop()
             self._end(here, Dropped(frame.round, frame.cause, frame.reason), peer)
-        elif peer in self._round.lane.streams:
-            self._want_abort(frame.cause, frame.reason)
+            self._look_at_early()
+        rd = self._begun_by(peer, frame) if not frame.over else None
+        if rd is not None and peer in rd.lane.streams and rd.want_abort(frame.cause, frame.reason):
+            self.go_on()
 
     # -- going on ----------------------------------------------------------------------------------------------
 
@@ -619,6 +681,7 @@ class Allreduce:
             self._put_forward(here, brought)
         elif rd.held is None:
             rd.reduce(place.now)
+            rd.sum_up_parts(here.view, self._origin)
             self._send_up(here)
         self._send_down(here)
         self._try_commit(here)
@@ -627,10 +690,13 @@ class Allreduce:
         """Hold the result, if all of it is here, and commit it, if it counts."""
         rd, frozen = self._round, self.place.frozen
         if rd.held is None:
+            final = rd.decided or (rd.commit is not None and rd.commit.final)
+            if frozen and not final:
+                return  # this peer is not to hold anything new
             if rd.lane.result.complete and rd.commit is not None and rd.lane.result.buffer is not None:
-                if frozen and not rd.commit.final:
-                    return  # this peer is not to hold anything new
                 self._hold(here, rd.lane.result.buffer, rd.lane.result_from)
+            elif (total := rd.assemble(here.view)) is not None:
+                self._hold(here, total, None)
             elif frozen:
                 return
             elif here.parent is None and (brought := rd.brought) is not None:
@@ -639,6 +705,12 @@ class Allreduce:
                 self._hold(here, rd.sum_up(here.view, self._origin), None)
         if rd.held is not None and (rd.decided if frozen else self._is_decided(here)):
             self._commit(here)
+            self._look_at_early()
+
+    def _look_at_early(self) -> None:
+        """A round has ended: what has been said of the next one by now is to be passed on."""
+        if self._round.abort_wanted is not None:
+            self.go_on()
 
     def _hold(self, here: InView, total: FloatVector, source: PeerId | None) -> None:
         """The whole total is here: `source` has sent it; None: this peer, as the root, has reduced it."""
@@ -658,15 +730,19 @@ class Allreduce:
         rd = self._round
         if rd.decided:
             return True
-        enough = enough_hold(here, rd)
         if here.parent is None:
-            return enough
-        if (enough or rd.closed is not None) and self.place.level(here.parent):
-            holding = holding_below(here, rd) if rd.closed is not None else 0
-            if rd.say_have(holding):
-                have = Have(epoch=here.epoch, round=self.place.committed + 1, holding=pack_set(holding))
-                self._emit(fx.Send(here.parent, have))
+            return enough_hold(here, rd)
+        self._say_have(here)
         return False
+
+    def _say_have(self, here: InView) -> None:
+        rd = self._round
+        if here.above is None or not may_say_have(here, rd) or not self.place.level(here.above):
+            return
+        holding = holding_below(here, rd) if rd.closed is not None else 0
+        if rd.say_have(holding):
+            have = Have(epoch=here.epoch, round=self.place.committed + 1, holding=pack_set(holding))
+            self._emit(fx.Send(here.above, have))
 
     def _commit(self, here: InView) -> None:
         """The total that is held counts."""
@@ -711,7 +787,7 @@ class Allreduce:
                 number = self.place.committed + 1
                 frame = Abort(epoch=here.epoch, round=number, cause=cause, reason=reason, over=False)
                 self._emit(fx.Send(here.parent, frame))
-        elif rd.held is None and (not rd.may_be_decided or self._closing.free):
+        elif rd.held is None and not rd.out and (not rd.may_be_decided or self._closing.free):
             self._hold(here, rd.give_up(here.view, cause, reason), None)
         elif rd.held is not None or not here.view.slots:
             rd.bear()
@@ -729,7 +805,8 @@ class Allreduce:
             if not waits and not self._past.owe(ended):
                 self._emit(fx.Behind(ended.round))
         total = ended.total if isinstance(ended, Decided) else None
-        self._round = rd.next(total, coded=bool(here.view.slots), rates=self._rates)
+        self._round = self._early or rd.next(total, coded=bool(here.view.slots), rates=self._rates)
+        self._early = None
         self._closing.begin(took_part=waits)
         self._origin = frozenset(here.view.ids)
 
@@ -741,11 +818,13 @@ class Allreduce:
     def _send_up(self, here: InView) -> None:
         """To the parent what is added up of the sum."""
         rd = self._round
-        if here.parent is not None and rd.lane.reduced > rd.lane.sent_up and self.place.level(here.parent):
-            if rd.shape is None:
-                raise ProtocolBug("reduced without a vector")
-            for send in rd.lane.up(self._address(here), self._rates, rd.shape):
-                self._emit(send)
+        for lane in rd.parts.values():
+            parent = lane.edges.parent
+            if parent is not None and lane.reduced > lane.sent_up and self.place.level(parent):
+                if rd.shape is None:
+                    raise ProtocolBug("reduced without a vector")
+                for send in lane.up(self._address(here), self._rates, lane.shape_of(rd.shape)):
+                    self._emit(send)
 
     def _put_forward(self, here: InView, brought: Held) -> None:
         """To the parent, in the place of a partial sum: what is held here or below from an earlier view."""
@@ -758,8 +837,6 @@ class Allreduce:
         What is put forward again, from another view, goes whole; so does nothing, in the place of a sum.
         """
         rd, lane = self._round, self._round.lane
-        if not lane.streams:
-            return
         if rd.held_elsewhere(here.view) and (held := rd.holds) is not None:
             for child in lane.streams:
                 news = child != lane.result_from and lane.sent_down.get(child) != held.total.size
@@ -767,22 +844,29 @@ class Allreduce:
                     lane.told(child, held.total.size)
                     self._send_whole(here, child, held)
             return
-        # A commit of another view is for `Past` to hand on, with that view.
-        commit = rd.commit if rd.decided_in is here.view else None
-        for send in lane.down(self._address(here), self._rates, commit, self.place.level):
-            self._emit(send)
+        for part in rd.parts.values():
+            if part.streams:
+                # A commit of another view is for `Past` to hand on, with that view.
+                commit = part.commit if part.number else rd.commit if rd.decided_in is here.view else None
+                for send in part.down(self._address(here), self._rates, commit, self.place.level):
+                    self._emit(send)
 
     def _send_whole(self, here: InView, peer: PeerId, held: Held, *, up: bool = False) -> None:
         if held.view is not here.view:
             self._emit(fx.Send(peer, ViewFrame(epoch=held.view.stamp), pack(held.view)))
-        self._emit(whole(peer, held, self._address(here), self._rates, up=up))
+        rate = self._rates.of(peer).bytes_per_s
+        self._emit(piece(peer, held.total, held.commit, self._address(here), rate, up=up))
 
     def _tell_end(self, here: InView, ended: Decided | Dropped, source: PeerId | None) -> None:
         """To all neighbours but the one it is from: the round in progress is over."""
         lane = self._round.lane
+        divided = len(here.trees) > 1
         for peer, at in here.at.items():
             if at == self.committed:
-                if isinstance(ended, Decided) and lane.sent_down.get(peer) == ended.total.size:
+                if divided and isinstance(ended, Decided):
+                    self._tell_neighbour(here, ended, peer)
+                    here.at[peer] = ended.round
+                elif isinstance(ended, Decided) and lane.sent_down.get(peer) == ended.total.size:
                     self._emit(fx.Send(peer, Decide(epoch=here.epoch, round=ended.round)))
                     here.at[peer] = ended.round
                 elif isinstance(ended, Decided) and ended.view is here.view:
@@ -795,10 +879,32 @@ class Allreduce:
             elif peer != source:  # it is ahead and has waited for us, or waits for the state
                 self._emit(fx.Send(peer, self.place.sync(ended.round, self._past.first(ended.round))))
 
-    def _hand_over(self, here: InView, peer: PeerId, have: int = 0) -> None:
+    def _tell_neighbour(self, here: InView, ended: Decided, peer: PeerId) -> None:
+        """Where there are several trees: the rest of what this peer is to send to a neighbour of the result; and that
+        it counts, if it is for this peer to say so. Each gets all parts from its parents, and one word."""
+        rd = self._round
+        if ended.view is here.view:
+            if rd.divided is None or any(part.commit is None for part in rd.parts.values()):
+                self._past.hand_over_parts(peer, ended, here, self._rates.of(peer).bytes_per_s, ())
+                return
+            address = self._address(here)
+            for part in rd.parts.values():
+                if peer in part.streams and part.commit is not None:
+                    source = part.part(ended.total)
+                    for send in part.rest(peer, source, source.size, address, self._rates, part.commit):
+                        self._emit(send)
+        elif peer in rd.lane.streams and rd.lane.sent_down.get(peer) != ended.total.size:
+            self._hand_over(here, peer)
+            return
+        if peer in here.behind:
+            self._emit(fx.Send(peer, Decide(epoch=here.epoch, round=ended.round)))
+
+    def _hand_over(self, here: InView, peer: PeerId, have: Sequence[int] = ()) -> None:
         """Give a neighbour that missed it the outcome of past rounds. `have`: what it has of the first one's result."""
-        rate = self._rates.of(peer).bytes_per_s
-        here.at[peer] = self._past.hand_over(peer, here.at[peer], here.view, rate, have)
+        rate, divided = self._rates.of(peer).bytes_per_s, len(here.trees) > 1
+        here.at[peer] = self._past.hand_over(
+            peer, here.at[peer], here, rate, have if divided or peer != here.parent else ()
+        )
 
 
 def what_is_wrong(total: FloatVector, commit: Commit, view: View | None) -> str:

@@ -30,7 +30,6 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol.code import Code, Coding, Recovery
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.place import Place
-from edgepeer.topology import tree
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Progress, Release, pack_set, unpack_set
 
@@ -183,7 +182,8 @@ class Closing:
     def _below(self, child: PeerId) -> list[int]:
         """Positions at and below a child."""
         view = self._place.view
-        return list(tree.subtree(view.position(child), view.fanout, view.size)) if view is not None else []
+        below = view.below(child) if view is not None else 0
+        return [position for position in range(below.bit_length()) if below >> position & 1]
 
     def _slots(self, peer: PeerId) -> tuple[int, ...]:
         return self._place.view.owned.get(peer, ()) if self._place.view is not None else ()

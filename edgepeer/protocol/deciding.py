@@ -2,13 +2,14 @@
 
 The root's sum counts for nobody, the root included, before the first `View.holders` members hold all of it. Any
 quorum that goes on without the others has one of these in it; so what one peer has committed can't be lost by the
-others. The holders are the top of the tree: their word is there while the leaves
-still receive.
+others. Have and Decide go by the shortest ways between root and peers, over the links of all trees (`View.shortest`).
+Of one tree that is the tree; the holders are its top: their word is there while the leaves still receive.
 
     a peer                                | does
     --------------------------------------+--------------------------------------------------------------
-    must hold, and all below it that must | says Have to its parent; the root: the round is decided
-    hears Decide from its parent          | commits, and passes it on
+    must hold, and all behind it that must| says Have to whoever is next on the way to the root; the root: the round is
+                                          | decided
+    hears Decide                          | commits what it holds, or comes to hold, and passes it on
     gets a result that is decided already | commits
     holds, and a new view comes           | does not contribute there, but sends up what it holds; of several the
                                           | newest goes on up
@@ -18,7 +19,8 @@ still receive.
 
 That is a consensus in the manner of Paxos or Viewstamped Replication, one for each round, with views for ballots: to
 contribute to a view is to promise that nothing older is held, and the root may propose a sum if all have promised. Of
-coded rounds, Progress is the promise (closing.py).
+coded rounds, Progress is the promise (closing.py). Where a view has several trees, the sum is proposed by their roots
+together: round.py says why that is one proposal.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ from __future__ import annotations
 from edgepeer.protocol.inview import InView
 from edgepeer.protocol.round import Round
 
-__all__ = ["enough_hold", "holding_below"]
+__all__ = ["enough_hold", "holding_below", "may_say_have"]
 
 
 def enough_hold(here: InView, rd: Round) -> bool:
-    """Whether so many hold the round at and below this peer as must, this peer included.
+    """At the root, which holds it: whether so many hold the round as must.
 
     Of a coded round that is closed, which is not to wait for certain peers, that is the root's to know: as many as
     `View.holders`, the root among them. Such a set has a member in every quorum: it meets all majorities, and a half
@@ -38,12 +40,21 @@ def enough_hold(here: InView, rd: Round) -> bool:
     """
     if rd.closed is not None:
         return holding_below(here, rd).bit_count() >= here.view.holders
-    return here.must_hold and here.awaited <= rd.haves.keys()
+    return here.awaited <= rd.haves.keys()
+
+
+def may_say_have(here: InView, rd: Round) -> bool:
+    """Whether this peer and all behind it that must hold the round do, if any must."""
+    if rd.closed is not None:
+        return rd.held is not None
+    if not here.awaited <= rd.haves.keys():
+        return False
+    return rd.held is not None if here.must_hold else bool(here.awaited)
 
 
 def holding_below(here: InView, rd: Round) -> int:
     """Of a coded round that is closed: who holds it at and below this peer, as a bit set of positions."""
-    holding = here.edges.bit
+    holding = here.trees[0].bit
     for below in rd.haves.values():
         holding |= below
     return holding

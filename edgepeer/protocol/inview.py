@@ -28,20 +28,31 @@ NOWHERE = Edges(None, {}, 0)
 class InView:
     """Where this peer stands in its view, and what it knows of the neighbours there."""
 
-    __slots__ = ("at", "awaited", "children", "edges", "must_hold", "neighbours", "parent", "spoke", "view")
+    __slots__ = (
+        "above", "at", "awaited", "behind", "children", "must_hold", "neighbours", "parent", "spoke", "trees", "view",
+    )  # fmt: skip
 
     def __init__(self, view: View, me: PeerId) -> None:
         self.view = view
         self.parent = view.parent(me)
         self.children = view.children(me)
         self.neighbours = view.neighbours(me)
-        """Parent (if any), then children."""
-        below = {child: view.below(child) for child in self.children}
-        self.edges = Edges(self.parent, below, 1 << view.position(me))
+        """Parent (if any), then children; then those of the other trees."""
+        self.trees = tuple(
+            Edges(
+                view.parent(me, lane),
+                {child: view.below(child, lane) for child in view.children(me, lane)},
+                1 << view.position(me),
+            )
+            for lane in range(view.trees)
+        )
+        """This peer's place in the trees that vectors move over. The coordinator is at the root of the first."""
+        self.above, self.behind = view.shortest(me)
+        """Whom this peer tells that a result is held, and who tell it: one tree for the decision, over all links."""
         self.must_hold = view.position(me) < view.holders
         """Whether this peer is among those that must hold a plain round's result before it counts ..."""
-        self.awaited = frozenset(child for child in self.children if view.position(child) < view.holders)
-        """... and which children are."""
+        self.awaited = frozenset(peer for peer in self.behind if view.held_behind(peer))
+        """... and behind whom any of these are."""
         self.at: dict[PeerId, int] = {}
         """Neighbours that work in the same run: the last round that is over there."""
         self.spoke = False
@@ -54,4 +65,4 @@ class InView:
 
     def has(self, positions: int) -> bool:
         """Whether this peer is in a bit set of positions."""
-        return bool(positions & self.edges.bit)
+        return bool(positions & self.trees[0].bit)

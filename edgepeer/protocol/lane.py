@@ -1,4 +1,4 @@
-"""How a range of a round's vectors moves over a tree, in one view: partial sums up, the result down.
+"""How a range of a round's vectors, or all of them, moves over a tree in one view: partial sums up, the result down.
 
     from a child, front to back  | lies in its stream; is added as far as it has come of all children before it, in
                                  | position order, so the bits do not depend on arrival
@@ -7,13 +7,16 @@
     hands the result over        | before there is one
     the root's own sum           | is the result
 
+Lane 0 is the whole vector, over the first tree. Where a view has several trees, the vector is divided into lanes 1, 2
+and so on, each over a tree of its own (`spans`), and nobody contributes to lane 0: by it goes what somebody has whole.
+
 Nothing here knows of rounds, views or commits but what a frame has to say of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -24,10 +27,21 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.inview import Edges
 from edgepeer.protocol.rates import Rates
-from edgepeer.protocol.streams import Held, Prefix, Shape, Upstream, as_bytes
+from edgepeer.protocol.streams import Prefix, Shape, Upstream, as_bytes
 from edgepeer.wire.frames import Commit, Reduce, Result, pack_set
 
-__all__ = ["Address", "Lane", "whole"]
+__all__ = ["Address", "Lane", "piece", "spans"]
+
+_ALIGNED: Final = 16
+"""Ranges of long vectors begin at multiples of this, which is a cache line of float32."""
+
+
+def spans(total: int, lanes: int) -> list[slice]:
+    """The ranges of a vector of `total` elements that move over so many trees, of about the same length; some are empty
+    if there are fewer elements than trees."""
+    step = _ALIGNED if total >= 4 * _ALIGNED * lanes else 1
+    cuts = [total * lane // lanes // step * step for lane in range(lanes)]
+    return [slice(start, end) for start, end in zip(cuts, [*cuts[1:], total], strict=True)]
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -43,14 +57,17 @@ class Lane:
     Args:
         edges: the tree that it moves over.
         rates: of the links with parent and children.
+        number: what frames call it.
         over: the range of the vector, in elements; None: the whole.
+        whole: of how many elements the vector is, if this is a range of it.
+        into: where the result is to lie.
         before: the lane of the round before in the same view, whose memory it takes over.
         spare: memory that nobody reads any more, for the sum.
     """
 
     __slots__ = (
-        "contributors", "edges", "over", "partial", "reduced", "result", "result_from", "sent_down", "sent_up", "spare",
-        "streams", "weight_sum",
+        "commit", "contributors", "edges", "into", "number", "over", "partial", "reduced", "result", "result_from",
+        "sent_down", "sent_up", "spare", "streams", "verified", "weight_sum", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -58,12 +75,18 @@ class Lane:
         edges: Edges,
         rates: Rates,
         *,
+        number: int = 0,
         over: slice | None = None,
+        whole: int = 0,
+        into: FloatVector | None = None,
         before: Lane | None = None,
         spare: FloatVector | None = None,
     ) -> None:
         self.edges = edges
+        self.number = number
         self.over = over
+        self.whole = whole
+        self.into = into
         self.spare = spare
         self.streams: dict[PeerId, Upstream] = {
             child: before.streams[child].emptied() if before is not None else Upstream(allowed, rates.of(child))
@@ -76,10 +99,14 @@ class Lane:
         self.contributors = 0
         self.weight_sum = 0.0
         self.sent_up = -1
-        self.result = Prefix()
+        self.result = Prefix(buffer=into)
         """The root's sum, as it comes down ..."""
         self.result_from: PeerId | None = None
         """... and from whom."""
+        self.commit: Commit | None = None
+        """Of a range: what its root says of the sum ..."""
+        self.verified = False
+        """... and whether all of the sum is here, and is what that says."""
         self.sent_down: dict[PeerId, int] = {}
 
     # -- what comes ----------------------------------------------------------------------------------------
@@ -126,8 +153,16 @@ class Lane:
         return self.result
 
     def forget_result(self) -> None:
-        """What has come of the result is not it, or another one comes."""
-        self.result = Prefix()
+        """What has come of the result is not it, or another one comes: elsewhere, as this may be on its way down."""
+        self.result, self.commit, self.verified = Prefix(), None, False
+
+    def announce(self, commit: Commit) -> None:
+        """What the root of the range says of its sum."""
+        self.commit = commit
+
+    def verify(self) -> None:
+        """All of the sum is here, and is what the commit says."""
+        self.verified = True
 
     def let_go(self, peer: PeerId) -> bool:
         """Nothing more comes from a neighbour for now. Returns whether the result was to."""
@@ -147,6 +182,22 @@ class Lane:
     def all_sent(self) -> bool:
         """Whether the whole partial sum is on its way up."""
         return self.partial is not None and self.sent_up == self.partial.size
+
+    @property
+    def out(self) -> bool:
+        """Whether all that this peer has to give for the sum is given, so that somebody may have all of it."""
+        return self.complete if self.edges.parent is None else self.all_sent
+
+    @property
+    def sum(self) -> FloatVector | None:
+        """The whole sum of the range; None while it is not here, or not known to be right."""
+        if not self.verified:
+            return None
+        return self.partial if self.edges.parent is None else self.result.buffer
+
+    def shape_of(self, shape: Shape) -> Shape:
+        """Of the lane's range of a vector of that shape."""
+        return shape if self.over is None else Shape(self.over.stop - self.over.start, shape.dtype)
 
     def part(self, vector: FloatVector) -> FloatVector:
         """The lane's range of a vector."""
@@ -203,6 +254,8 @@ class Lane:
         return True
 
     def _buffer(self, size: int, dtype: np.dtype[Any]) -> FloatVector:
+        if self.edges.parent is None and self.into is not None:
+            return self.into  # the root's sum is the result
         if self.spare is not None and self.spare.size == size and self.spare.dtype == dtype:
             return self.spare
         return np.empty(size, dtype)
@@ -217,7 +270,7 @@ class Lane:
 
     def moved(self, old: FloatVector, new: FloatVector) -> bool:
         """This peer's vector lies elsewhere now. Returns whether its old memory may be on its way to the parent."""
-        if self.partial is None or (self.partial is not old and self.partial.base is not old):
+        if self.partial is None or not np.may_share_memory(self.partial, old):
             return False  # it is a sum already, and has memory of its own
         self.partial = self.part(new)
         return self.sent_up >= 0
@@ -227,7 +280,14 @@ class Lane:
 
         The parent has added all that was sent from it, or there would be no total.
         """
-        return self.partial if self.partial is not total and self.partial is not own else None
+        taken = [vector for vector in (total, own) if vector is not None]
+        if (
+            self.partial is None
+            or not self.partial.size
+            or any(np.may_share_memory(self.partial, vector) for vector in taken)
+        ):
+            return None
+        return self.partial
 
     # -- what goes -----------------------------------------------------------------------------------------
 
@@ -249,12 +309,13 @@ class Lane:
                 epoch=address.epoch,
                 round=address.round,
                 offset=start,
-                total=mine.total,
+                total=mine.total if self.over is None else self.whole,
                 dtype=mine.dtype,
                 contributors=contributors,
                 weight=self.weight_sum,
                 rate_bytes_per_s=rate,
                 blocks=shape.total // mine.total if mine.total else 1,
+                lane=self.number,
             )
             self.sent_up = end
             yield fx.Send(parent, frame, as_bytes(partial[start:end]))
@@ -287,10 +348,11 @@ class Lane:
                 epoch=address.epoch,
                 round=address.round,
                 offset=start,
-                total=shape.total,
+                total=shape.total if self.over is None else self.whole,
                 dtype=shape.dtype,
                 commit=commit if last else None,
                 rate_bytes_per_s=rate,
+                lane=self.number,
             )
             self.sent_down[peer] = end
             yield fx.Send(peer, frame, as_bytes(source[start:end]))
@@ -303,20 +365,39 @@ class Lane:
             self.sent_down[peer] = sent
 
 
-def whole(peer: PeerId, held: Held, address: Address, rates: Rates, *, up: bool) -> fx.Send:
-    """A result that is put forward again, at once."""
-    shape = Shape.of(held.total)
+def piece(
+    peer: PeerId,
+    total: FloatVector,
+    commit: Commit,
+    address: Address,
+    rate_bytes_per_s: float,
+    *,
+    lane: int = 0,
+    over: slice | None = None,
+    start: int = 0,
+    up: bool = False,
+) -> fx.Send:
+    """Of a result that this peer has whole: all of it, or of one lane's range, from `start` on, at once.
+
+    Args:
+        commit: of what is sent.
+        over: the lane's range.
+        up: whether it goes up, in the place of a partial sum.
+    """
+    part = total if over is None else total[over]
+    shape = Shape.of(total)
     frame = Result(
         epoch=address.epoch,
         round=address.round,
-        offset=0,
+        offset=start,
         total=shape.total,
         dtype=shape.dtype,
-        commit=held.commit,
+        commit=commit,
         up=up,
-        rate_bytes_per_s=rates.of(peer).bytes_per_s,
+        rate_bytes_per_s=rate_bytes_per_s,
+        lane=lane,
     )
-    return fx.Send(peer, frame, as_bytes(held.total))
+    return fx.Send(peer, frame, as_bytes(part[start:]))
 
 
 def _add(stream: Upstream, start: int, end: int, out: FloatVector) -> None:

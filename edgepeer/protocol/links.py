@@ -8,7 +8,8 @@
                           |                 | back-off                |                    |
     down, not wanted      | -               | forgotten               | -                  | -
 
-A link to a *main* neighbour, parent or child, may also run over a tunnel while the connection is down (paths.py).
+A link to a *main* neighbour, parent or child in any tree (`lane`: in another than the first), may also run over a
+tunnel while the connection is down (paths.py).
 A link to a *backup*, brother or uncle, is a connection and nothing else. How long silence may last is measured for
 every path (timing.py).
 
@@ -33,7 +34,8 @@ from edgepeer.wire.frames import Ping, Sync
 
 __all__ = ["Link", "LinkState", "Links", "Role", "Tunnel"]
 
-Role = Literal["parent", "child", "backup", "other"]
+Role = Literal["parent", "child", "lane", "backup", "other"]
+_MAIN: Final = ("parent", "child", "lane")
 _ALARM_S: Final = 0.2
 _SOON_S: Final = 0.005
 _BEATS: Final = 4
@@ -149,7 +151,7 @@ class Link:
 
     @property
     def main(self) -> bool:
-        return self.role in ("parent", "child")
+        return self.role in _MAIN
 
     @property
     def path(self) -> str:
@@ -250,7 +252,7 @@ class Links:
     def want(self, wanted: Iterable[tuple[Member, Role]], now: float) -> None:
         """Be connected to these and no others: dial parents at once, others if they don't dial us.
 
-        Of two backups the smaller id dials at once.
+        Of two backups, or two that are neighbours in another tree than the first, the smaller id dials at once.
         """
         roles = {PeerId(member.id): (member, role) for member, role in wanted}
         for peer, link in self.all():
@@ -267,7 +269,7 @@ class Links:
                 link.redial_at = now if at_once else now + self._limits.dial_back_s
                 link.redial_s = self._limits.redial_min_s
             if role != link.role:
-                link.tunnel = link.tunnel if role in ("parent", "child") else None
+                link.tunnel = link.tunnel if role in _MAIN else None
             link.member, link.role = member, role
 
     def dial_at_once(self, peer: PeerId, now: float) -> None:

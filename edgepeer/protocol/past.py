@@ -12,17 +12,21 @@ so that the contributors keep their names.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector
-from edgepeer.protocol.streams import Shape, as_bytes
+from edgepeer.protocol.inview import InView
+from edgepeer.protocol.lane import Address, piece, spans
+from edgepeer.protocol.streams import digest_of
 from edgepeer.topology.view import View
 from edgepeer.wire.documents import pack
-from edgepeer.wire.frames import Abort, Cause, Commit, Decide, Result, ViewFrame
+from edgepeer.wire.frames import Abort, Cause, Commit, Decide, ViewFrame
 
 __all__ = ["Decided", "Dropped", "Past"]
 
@@ -87,12 +91,12 @@ class Past:
 
     # -- handing over --------------------------------------------------------------------------------------
 
-    def hand_over(self, peer: PeerId, at: int, view: View, rate_bytes_per_s: float, have: int = 0) -> int:
+    def hand_over(self, peer: PeerId, at: int, here: InView, rate_bytes_per_s: float, have: Sequence[int] = ()) -> int:
         """Tell a neighbour that stands after round `at` of what it missed. Returns where it will stand then.
 
-        `have`: how many elements it has of the next round's result, as this view's root has put it forward.
+        `have`: of each lane, how many elements it has of the next round's result, as it is put forward in this view.
         """
-        after = at
+        view, after = here.view, at
         for ended in self._kept:
             if ended.round != at + 1:
                 continue
@@ -101,26 +105,35 @@ class Past:
                 frame = Abort(epoch=view.stamp, round=ended.round, cause=ended.cause, reason=ended.reason, over=True)
                 self._emit(fx.Send(peer, frame))
                 continue
-            shape = Shape.of(ended.total)
-            start = 0
+            start, has_begun = 0, ended.view is view and ended.round == after + 1
+            if has_begun and len(here.trees) > 1:
+                self.hand_over_parts(peer, ended, here, rate_bytes_per_s, have)
+                continue
             if ended.view is not view:
                 self._emit(fx.Send(peer, ViewFrame(epoch=ended.view.stamp), pack(ended.view)))
-            elif ended.round == after + 1:
-                start = min(have, shape.total)
-            if start and start == shape.total:
+            elif has_begun and have:
+                start = min(have[0], ended.total.size)
+            if start and start == ended.total.size:
                 self._emit(fx.Send(peer, Decide(epoch=view.stamp, round=ended.round)))
                 continue
-            result = Result(
-                epoch=view.stamp,
-                round=ended.round,
-                offset=start,
-                total=shape.total,
-                dtype=shape.dtype,
-                commit=ended.commit,
-                rate_bytes_per_s=rate_bytes_per_s,
-            )
-            self._emit(fx.Send(peer, result, as_bytes(ended.total[start:])))
+            address = Address(view.stamp, ended.round)
+            self._emit(piece(peer, ended.total, ended.commit, address, rate_bytes_per_s, start=start))
         return at
+
+    def hand_over_parts(
+        self, peer: PeerId, ended: Decided, here: InView, rate_bytes_per_s: float, have: Sequence[int]
+    ) -> None:
+        """Of a round of this view, in which several trees have had the neighbour's contribution: what this peer is to
+        send to it of the result, and that it counts. The rest it gets from its other parents, or has."""
+        address = Address(here.epoch, ended.round)
+        spread = spans(ended.total.size, len(here.trees))
+        for number, (edges, over) in enumerate(zip(here.trees, spread, strict=True), start=1):
+            part, start = ended.total[over], have[number] if number < len(have) else 0
+            if peer not in edges.below or (number > 1 and not part.size) or (start and start >= part.size):
+                continue
+            commit = msgspec.structs.replace(ended.commit, digest=digest_of(part))
+            self._emit(piece(peer, ended.total, commit, address, rate_bytes_per_s, lane=number, over=over, start=start))
+        self._emit(fx.Send(peer, Decide(epoch=here.epoch, round=ended.round)))
 
     def learn(self, peer: PeerId, view: View) -> None:
         """A neighbour tells of an older view: the Result that follows was decided there."""

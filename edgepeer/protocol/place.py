@@ -62,9 +62,9 @@ class Place:
         hope = self.loading or (here is not None and any(here.at.get(child) != UNKNOWN for child in here.children))
         return HOPING if hope else UNKNOWN
 
-    def sync(self, standing: int, kept: int = 0, have: int = 0) -> Sync:
+    def sync(self, standing: int, kept: int = 0, have: tuple[int, ...] = ()) -> Sync:
         """What tells neighbours where this peer stands. `kept`: the first round whose end it can still tell. `have`:
-        how much is here of what that neighbour sends in the round in progress."""
+        of each lane, how much is here of what that neighbour sends in the round in progress."""
         view = self.view
         generation, epoch = (view.generation, view.stamp) if view is not None else (None, 0)
         return Sync(

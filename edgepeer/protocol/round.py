@@ -11,18 +11,25 @@
     drop        | open, closed, held  | dropped  | it is over without a sum
     cut         | open, closed, held  | cut      | another view: a new `Round` goes on with what this one has
 
-Vectors move in a `Lane`, from the moment that they come. Every move is a method, and nothing else assigns a field; one
-that the table does not have raises `ProtocolBug`.
+Vectors move in lanes, from the moment that they come. Where the view has one tree, that is lane 0, the whole vector.
+Where it has several, the vector is divided into `parts` as soon as its length is known, each with a root of its own
+that says what the sum of its range is; whoever has all of them has the result. All of these roots together are to the
+decision what one root is: of one view, and one round, there is one sum, since each part of it takes what everybody
+brings; and the coordinator, who alone may end the round otherwise, does so only while there is something left that it
+has not given.
+
+Every move is a method, and nothing else assigns a field; one that the table does not have raises `ProtocolBug`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
@@ -31,7 +38,7 @@ from edgepeer.protocol.code import Recovery
 from edgepeer.protocol.effects import Phases
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.inview import NOWHERE, Edges, InView
-from edgepeer.protocol.lane import Lane
+from edgepeer.protocol.lane import Lane, spans
 from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.streams import NOTHING, Held, Shape, digest_of
 from edgepeer.topology.view import View
@@ -85,27 +92,48 @@ class Round:
     """The round being worked on.
 
     Args:
-        edges: this peer's in the tree of the view.
+        trees: this peer's place in those of the view.
         coded: whether the root has to say who contributes.
+        before: the round before, in the same view, whose memory it takes over ...
+        total: ... and what came of that.
     """
 
     __slots__ = (
-        "abort_sent", "abort_wanted", "brings", "closed", "commit", "decided", "decided_in", "have_sent", "haves",
-        "held", "held_at", "lane", "may_be_decided", "passed_up", "prior", "reduced_at", "shape", "stage",
+        "_memory", "_rates", "abort_sent", "abort_wanted", "brings", "closed", "commit", "decided", "decided_in",
+        "divided", "have_sent", "haves", "held", "held_at", "lane", "may_be_decided", "parts", "passed_up", "prior",
+        "reduced_at", "shape", "stage", "total", "trees",
     )  # fmt: skip
 
     def __init__(
         self,
-        edges: Edges,
+        trees: Sequence[Edges],
         rates: Rates,
         *,
         coded: bool,
-        before: Lane | None = None,
-        spare: FloatVector | None = None,
+        before: Round | None = None,
+        total: FloatVector | None = None,
     ) -> None:
         self.stage = Stage.OPEN
         self.brings = Contribution()
-        self.lane = Lane(edges, rates, before=before, spare=spare)
+        self.trees = trees
+        self._rates = rates
+        self._memory: dict[int, tuple[Lane, FloatVector | None]] = {}
+        """Of the round before: its lanes, and partial sums that nobody reads any more."""
+        if before is not None:
+            own = before.brings.vector
+            self._memory = {
+                number: (lane, lane.reusable(total, own) if total is not None else None)
+                for number, lane in before.parts.items()
+            }
+        lane, spare = self._memory.pop(0, (None, None))
+        self.lane = Lane(trees[0], rates, before=lane, spare=spare)
+        """Of the whole vector."""
+        self.parts: dict[int, Lane] = {0: self.lane} if len(trees) == 1 else {}
+        """What contributions move in: of several trees those whose ranges are not empty, and the first."""
+        self.divided: Shape | None = None
+        """The vectors whose ranges they are; None where there is one tree, or before it is known ..."""
+        self.total: FloatVector | None = None
+        """... and where the results lie next to each other."""
         self.shape: Shape | None = None
         """Of the sum, once it is known."""
         self.closed: Closed | None = None
@@ -161,27 +189,65 @@ class Round:
         self._move("encode")
         self.brings.vector, self.brings.weight, self.shape = vector, 1.0, shape
 
-    def abandon(self) -> bool:
-        """The owner does not wait any more, and its vector is about to change: go on with a copy. Returns whether its
-        memory may be on its way to the parent."""
+    def abandon(self) -> list[PeerId]:
+        """The owner does not wait any more, and its vector is about to change: go on with a copy. Returns the parents
+        that its memory may be on its way to."""
         self.brings.abandoned = True
         own = self.brings.vector
         if own is None:
-            return False
-        self.brings.vector = own.copy()
-        return self.lane.moved(own, self.brings.vector)
+            return []
+        new = self.brings.vector = own.copy()
+        moved = [lane.edges.parent for lane in self.parts.values() if lane.moved(own, new)]
+        return list(dict.fromkeys(parent for parent in moved if parent is not None))
 
     def misfit(self, shape: Shape, limit_bytes: int, *, any_shape: bool = False) -> str:
         """Why a vector of that shape has no place in this round; empty if it has."""
         if shape.bytes > limit_bytes:
             return f"{shape}, more than the {limit_bytes} bytes allowed"
-        if any_shape or self.shape is None or self.shape == shape:
+        if any_shape or self.known_shape in (None, shape):
             return ""
-        return f"{shape} against {self.shape}"
+        return f"{shape} against {self.known_shape}"
+
+    @property
+    def known_shape(self) -> Shape | None:
+        """Of the sum, as far as anything has said it."""
+        return self.shape or self.divided
 
     def learn_shape(self, shape: Shape) -> None:
         """Vectors of this shape are added up."""
         self.shape = shape
+        self._divide(shape)
+
+    def _divide(self, shape: Shape) -> None:
+        """Have a lane for each range that is not empty."""
+        if len(self.trees) == 1 or self.divided == shape:
+            return
+        self.divided, self.total, self.parts = shape, np.empty(shape.total, dtype=shape.dtype), {}
+        for number, over in enumerate(spans(shape.total, len(self.trees)), start=1):
+            if number == 1 or over.start < over.stop:
+                before, spare = self._memory.get(number, (None, None))
+                self.parts[number] = Lane(
+                    self.trees[number - 1],
+                    self._rates,
+                    number=number,
+                    over=over,
+                    whole=shape.total,
+                    into=self.total[over],
+                    before=before,
+                    spare=spare,
+                )
+        self._memory = {}
+
+    def part(self, number: int, shape: Shape) -> Lane | None:
+        """The lane that frames call so, of a round of vectors of that shape, in which contributions move."""
+        if number and self.divided is None:
+            self._divide(shape)
+        return self.parts.get(number) if self.divided in (None, shape) else None
+
+    def is_child(self, peer: PeerId, lane: int) -> bool:
+        """Whether partial sums come from a neighbour in the lane that frames call so."""
+        at = max(lane - 1, 0)
+        return at < len(self.trees) and peer in self.trees[at].below
 
     # -- who contributes, and what comes of it -----------------------------------------------------------------
 
@@ -201,20 +267,46 @@ class Round:
     @property
     def begun(self) -> bool:
         """Whether anybody's contribution is here, or on its way."""
-        return self.brings.waits or self.prior is not None or any(s.begun for s in self.lane.streams.values())
+        if self.brings.waits or self.prior is not None or any(s.begun for s in self.lane.streams.values()):
+            return True
+        return any(s.begun for part in self.parts.values() for s in part.streams.values())
 
     def reduce(self, now: float) -> None:
         """Add up what can be, if it is settled who contributes, and this peer has what it is to bring."""
-        lane, own = self.lane, self.brings.vector
+        own = self.brings.vector
         if self.stage is not Stage.CLOSED:
             return
-        if self.closed is not None and not self.closed.expected & lane.edges.bit:
+        if self.closed is not None and not self.closed.expected & self.lane.edges.bit:
             own = None
         elif own is None:
             return
-        lane.reduce(own if own is None else lane.part(own), self.brings.weight, self.shape)
-        if lane.complete and self.reduced_at <= self.brings.since:
+        if self.divided is not None and self.prior is not None:
+            return  # who holds something from an earlier view adds nothing to any part
+        for lane in self.parts.values():
+            lane.reduce(own if own is None else lane.part(own), self.brings.weight, self.shape)
+        if self.reduced_at <= self.brings.since and all(lane.complete for lane in self.parts.values()):
             self.reduced_at = now
+
+    @property
+    def out(self) -> bool:
+        """Whether this peer has given all that it has to give to parts with other roots, so that somebody may have the
+        sum already."""
+        return self.divided is not None and all(part.out for part in self.parts.values())
+
+    @property
+    def late(self) -> list[PeerId]:
+        """The children, in any tree, whose partial sums are awaited and not complete."""
+        held = {child for child, stream in self.lane.streams.items() if stream.held is not None}
+        found = dict.fromkeys(child for lane in self.parts.values() for child in lane.late)
+        return [child for child in found if child not in held]
+
+    @property
+    def missing(self) -> int:
+        """Bit set of the positions below this peer, in any tree, that have not been heard of."""
+        missing = 0
+        for lane in self.parts.values():
+            missing |= lane.missing
+        return missing
 
     @property
     def brought(self) -> Held | None:
@@ -224,9 +316,16 @@ class Round:
         """
         found = (self.prior, *(stream.held for stream in self.lane.streams.values()))
         held = [each for each in found if each is not None]
-        if not held or not all(stream.begun for stream in self.lane.awaited):
+        if not held or not all(self._has_spoken(child) for child in self.lane.streams):
             return None
         return max(held, key=lambda held: (held.commit.generation, held.commit.held_in))
+
+    def _has_spoken(self, child: PeerId) -> bool:
+        """Whether all peers at and below a child of the first tree that are awaited have said what they bring."""
+        stream, part = self.lane.streams[child], self.parts.get(1)
+        if stream.begun or not stream.expected:
+            return True
+        return part is not None and part.streams[child].begun
 
     # -- how it ends -------------------------------------------------------------------------------------------
 
@@ -240,14 +339,16 @@ class Round:
             raise ProtocolBug("a result without a commit")
         self._move("hold")
         total.flags.writeable = False
-        self.held, self.held_at, self.decided = total, now, self.commit.final
+        self.held, self.held_at, self.decided = total, now, self.decided or self.commit.final
 
     def refuse(self) -> None:
         """What has come as a result is none."""
-        self.lane.forget_result()
-        if self.lane.result_from is not None:
-            self.lane.let_go(self.lane.result_from)
+        _refuse(self.lane)
         self.commit, self.decided_in = None, None
+
+    def refuse_part(self, part: Lane) -> None:
+        """What has come as the sum of a range is none."""
+        _refuse(part)
 
     @property
     def holds(self) -> Held | None:
@@ -263,8 +364,9 @@ class Round:
         return self.decided_in is not view or self.commit.dropped is not None
 
     def final(self) -> None:
-        """The root has said that what has come counts. Of what is to come it says nothing: frames keep their order."""
-        if self.held is not None:
+        """The root has said that it counts: what has come; and what is to come, where that comes by several trees: of a
+        view and round there is nothing else to be decided. With one tree, frames keep their order."""
+        if self.held is not None or len(self.trees) > 1:
             self.decided = True
         elif self.commit is not None and self.lane.result.complete:
             self.commit = msgspec.structs.replace(self.commit, final=True)  # it is here, though not to be held
@@ -304,11 +406,38 @@ class Round:
 
     def sum_up(self, view: View, origin: frozenset[PeerId]) -> FloatVector:
         """At the root: announce its commit to what has been added up. `origin`: who was in when the round began."""
-        lane, closed = self.lane, self.closed
+        commit = self._commit_to(self.lane, view, origin)
+        self.announce(commit, view)
+        if self.lane.partial is None:
+            raise ProtocolBug("added up without a vector")
+        return self.lane.partial
+
+    def sum_up_parts(self, view: View, origin: frozenset[PeerId]) -> None:
+        """Say what the sum is of all ranges that this peer is the root of, and has added up."""
+        for part in self.parts.values():
+            if part.edges.parent is None and part.commit is None and part.complete:
+                part.announce(self._commit_to(part, view, origin))
+                part.verify()
+
+    def assemble(self, view: View) -> FloatVector | None:
+        """The result, if all ranges of it are here, and the commit to it; None if they are not."""
+        sums = [part.sum for part in self.parts.values()]
+        if self.divided is None or any(part is None for part in sums):
+            return None
+        first, total = self.parts[1].commit, self.total
+        if first is None:
+            raise ProtocolBug("the sum of a range without its commit")
+        if total is None or not all(part is not None and np.may_share_memory(part, total) for part in sums):
+            total = np.concatenate([part for part in sums if part is not None])  # some has been refused, and came again
+        self.announce(msgspec.structs.replace(first, digest=digest_of(total)), view)
+        return total
+
+    def _commit_to(self, lane: Lane, view: View, origin: frozenset[PeerId]) -> Commit:
+        closed = self.closed
         if lane.partial is None or lane.contributors != (view.everyone if closed is None else closed.expected):
             raise ProtocolBug(f"the root has all children's data but only {lane.contributors:#x}")
         recovery = closed.recovery if closed is not None else None
-        commit = Commit(
+        return Commit(
             decided_in=view.stamp,
             held_in=view.stamp,
             generation=view.generation,
@@ -320,8 +449,6 @@ class Round:
             chunks=pack_set(_covered(recovery)) if recovery is not None else b"",
             error=recovery.error if recovery is not None else 0.0,
         )
-        self.announce(commit, view)
-        return lane.partial
 
     def put_forward(self, brought: Held, view: View) -> FloatVector:
         """At the root: announce again, in this view, what was held in an earlier one."""
@@ -351,7 +478,8 @@ class Round:
 
     def on_have(self, peer: PeerId, holding: int) -> None:
         """A child holds the result, and these at and below it."""
-        self.haves[peer] = holding & self.lane.streams[peer].allowed
+        stream = self.lane.streams.get(peer)
+        self.haves[peer] = holding & stream.allowed if stream is not None else 0
 
     def say_have(self, holding: int) -> bool:
         """The parent is to hear who holds it. Returns whether that is news."""
@@ -369,11 +497,34 @@ class Round:
         news, self.passed_up = not self.passed_up, True
         return news
 
-    def forget_sent(self, sent_up: int) -> None:
-        """The parent has to hear everything again, but for so many elements."""
-        self.lane.forget_sent(sent_up)
-        self.passed_up = self.abort_sent = False
+    def resume(self, peer: PeerId, have: Sequence[int]) -> None:
+        """A neighbour has of each lane, from 0, so many elements of what this peer sends: the rest is sent again, and
+        all that was said."""
+        for number, lane in {0: self.lane, **self.parts}.items():
+            there = have[number] if number < len(have) else 0
+            if peer in lane.streams:
+                lane.told(peer, there or None)
+            if peer == lane.edges.parent:
+                lane.forget_sent(there or -1)
+        if peer == self.lane.edges.parent:
+            self.passed_up = self.abort_sent = False
+
+    def forget_have(self) -> None:
+        """Who holds the result has to be said again."""
         self.have_sent = None
+
+    def have_of(self, peer: PeerId) -> tuple[int, ...]:
+        """Of each lane, from 0, how many elements are here of what a neighbour sends; () if none."""
+        have = [0] * (1 + max(self.parts, default=0))
+        for number, lane in {0: self.lane, **self.parts}.items():
+            prefix = lane.result if peer == lane.edges.parent else lane.streams.get(peer)
+            have[number] = max(prefix.received, 0) if prefix is not None else 0
+        return tuple(have) if any(have) else ()
+
+    def let_go(self, peer: PeerId) -> bool:
+        """Nothing more comes from a neighbour for now. Returns whether a result was to."""
+        coming = [lane for lane in (self.lane, *self.parts.values()) if lane.let_go(peer)]
+        return bool(coming)
 
     # -- other rounds ------------------------------------------------------------------------------------------
 
@@ -381,15 +532,15 @@ class Round:
         """The same round, in another view or from its beginning: what this peer brings and holds is kept."""
         coded = here is not None and bool(here.view.slots)
         prior = self.holds or self.prior
-        may_be_decided |= self.may_be_decided or self.lane.all_sent or prior is not None
+        may_be_decided |= self.may_be_decided or self.lane.all_sent or self.out or prior is not None
         self._move("cut")
-        following = Round(here.edges if here is not None else NOWHERE, rates, coded=coded)
+        following = Round(here.trees if here is not None else (NOWHERE,), rates, coded=coded)
         following.brings, following.prior, following.may_be_decided = self.brings, prior, may_be_decided
         following.abort_wanted = self.abort_wanted
         if self.brings.in_chunks or coded:
             self.brings.vector = None  # the owner will encode again, for this view
         elif self.brings.vector is not None:
-            following.shape = Shape.of(self.brings.vector)
+            following.learn_shape(Shape.of(self.brings.vector))
         self.brings.since = following.reduced_at = following.held_at = now
         return following
 
@@ -398,8 +549,17 @@ class Round:
 
         A child begins it after it has seen this one's result, so its memory is not read any more.
         """
-        spare = self.lane.reusable(total, self.brings.vector) if total is not None else None
-        return Round(self.lane.edges, rates, coded=coded, before=self.lane, spare=spare)
+        return Round(self.trees, rates, coded=coded, before=self, total=total)
+
+    def early(self, rates: Rates) -> Round:
+        """The same before this one has ended, for what comes from those where it has: in memory of its own."""
+        return Round(self.trees, rates, coded=False)
+
+
+def _refuse(lane: Lane) -> None:
+    lane.forget_result()
+    if lane.result_from is not None:
+        lane.let_go(lane.result_from)
 
 
 def _covered(recovery: Recovery) -> int:

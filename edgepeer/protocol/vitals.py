@@ -74,6 +74,7 @@ class Vitals:
         """Want the links of this view."""
         me, roles = self._me, dict[PeerId, Role]()
         roles.update(dict.fromkeys(view.backups(me), "backup"))
+        roles.update(dict.fromkeys(view.neighbours(me), "lane"))
         roles.update(dict.fromkeys(view.children(me), "child"))
         if (parent := view.parent(me)) is not None:
             roles[parent] = "parent"
@@ -82,7 +83,7 @@ class Vitals:
         wanted: list[tuple[Member, Role]] = [(view.member(peer), role) for peer, role in roles.items()]
         self._links.want(wanted, now)
         for peer, role in roles.items():
-            if role == "backup" and me < peer:
+            if role in ("backup", "lane") and me < peer:
                 self._links.dial_at_once(peer, now)
         self._told = _NEWS
 
@@ -153,7 +154,7 @@ class Vitals:
     def _every(self, now: float) -> dict[Role, float]:
         main = self.every_s(now)
         backup = min(_BACKUP_SLOWER * main, self._limits.heartbeat_s)
-        return {"parent": main, "child": main, "backup": backup, "other": self._limits.heartbeat_s}
+        return {"parent": main, "child": main, "lane": main, "backup": backup, "other": self._limits.heartbeat_s}
 
     def announce(self, now: float) -> None:
         """Something that the others must know at once has changed."""

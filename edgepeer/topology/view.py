@@ -222,6 +222,21 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                     order.append(other)
         return {peer: (above[peer], tuple(below[peer])) for peer in order}
 
+    @cached_property
+    def _holders_behind(self) -> frozenset[PeerId]:
+        """Who is a holder, or behind whom there is one."""
+        found = set(self.ids[: self.holders])
+        for holder in self.ids[: self.holders]:
+            above = self.shortest(holder)[0]
+            while above is not None and above not in found:
+                found.add(above)
+                above = self.shortest(above)[0]
+        return frozenset(found)
+
+    def held_behind(self, peer: PeerId) -> bool:
+        """Whether a member, or any that `shortest` has behind it, must hold a result before it counts."""
+        return peer in self._holders_behind if self.trees > 1 else self._positions[peer] < self.holders
+
     def shortest(self, peer: PeerId) -> tuple[PeerId | None, tuple[PeerId, ...]]:
         """The neighbours before and behind a member on the shortest ways from the coordinator over the links of all
         trees. Of one tree alone: parent and children."""

@@ -55,6 +55,7 @@ _Peer = Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
 _Set = Annotated[bytes, msgspec.Meta(max_length=512)]
 _Done = Annotated[bytes, msgspec.Meta(max_length=4096)]
 _Rate = Annotated[float, msgspec.Meta(ge=0)]
+_Lane = Annotated[int, msgspec.Meta(ge=0, le=16)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=2**53)]
 PART: Final = "/"
 """No run has it in its name."""
@@ -95,9 +96,9 @@ class Sync(_Header, frozen=True):
     kept: _Count = 0
     """The first round whose end the sender can still hand over, the next one if it can't even the last: it may have
     joined after that. 0: it does not say."""
-    have: _Count = 0
-    """Elements of what the addressee sends in the round after `committed`, in this view, that have come already: of
-    its partial aggregate to a parent, of the result to a child. The rest will do."""
+    have: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=17)] = ()
+    """Of each lane, from 0, the elements of what the addressee sends in the round after `committed`, in this view, that
+    have come already: of its partial aggregate to a parent, of the result to a child. The rest will do."""
 
 
 class ViewFrame(_Header, frozen=True):
@@ -152,6 +153,8 @@ class Reduce(_Header, frozen=True):
     """How fast the sender receives from the addressee (0: unknown): the addressee sizes its segments by it."""
     blocks: Annotated[int, msgspec.Meta(ge=1, le=255)] = 1
     """Of a coded round: the vector is so many times shorter than the sum, and the receiver expands it."""
+    lane: _Lane = 0
+    """Of which lane: then `offset` counts from the first element of its range."""
 
 
 class Commit(_Header, frozen=True):
@@ -198,6 +201,9 @@ class Result(_Header, frozen=True):
     """Whether it is held below, and goes up in the place of a partial aggregate."""
     rate_bytes_per_s: _Rate = 0.0
     """How fast the sender receives from the addressee (0: unknown): the addressee sizes its segments by it."""
+    lane: _Lane = 0
+    """Of which lane: then `offset` counts from the first element of its range, and `commit` is of that range alone; 0:
+    of the whole vector."""
 
 
 class Abort(_Header, frozen=True):
@@ -275,7 +281,8 @@ class Bye(_Header, frozen=True):
 
 
 class Have(_Header, frozen=True):
-    """To the parent: the sender, and whoever below it must, holds the whole result and its Commit."""
+    """To whoever is next on the shortest way to the root: the sender, and those behind it that must, hold the whole
+    result and its Commit."""
 
     epoch: _Stamp
     round: _Count
@@ -284,7 +291,7 @@ class Have(_Header, frozen=True):
 
 
 class Decide(_Header, frozen=True):
-    """From the parent: enough peers hold the round's result, so it counts."""
+    """From a neighbour that has committed it: enough peers hold the round's result, so it counts."""
 
     epoch: _Stamp
     round: _Count

@@ -47,7 +47,9 @@ class Striped:
                 self.rates[peer].keep(
                     {*around, *(p for k, lane in self.lanes.items() if k[1] == peer for p in neighbours(lane.edges))}, 4
                 )
-                self.lanes[number, peer] = Lane(edges, self.rates[peer], over=self.over[number])
+                self.lanes[number, peer] = Lane(
+                    edges, self.rates[peer], number=number + 1, over=self.over[number], whole=total
+                )
 
     def go_on(self, number: int, peer: int) -> None:
         lane, rates = self.lanes[number, peer], self.rates[peer]
@@ -63,7 +65,7 @@ class Striped:
         assert isinstance(frame, Reduce | Result)
         prefix = lane.streams[name(source)] if isinstance(frame, Reduce) else lane.source(name(source), anew=False)
         assert prefix is not None
-        room = prefix.room(Shape(frame.total, frame.dtype), frame.offset, len(payload) // 4)
+        room = prefix.room(lane.shape_of(Shape(frame.total, frame.dtype)), frame.offset, len(payload) // 4)
         assert room is not None
         room[:] = payload
         if isinstance(frame, Reduce):

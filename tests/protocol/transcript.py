@@ -223,7 +223,9 @@ class Machine:
 
     def sync(self, name: str, committed: int, have: int = 0) -> list[str]:
         world = self._world
-        return self.frame(name, fr.Sync(epoch=world.epoch, run=world.run, committed=committed, have=have))
+        return self.frame(
+            name, fr.Sync(epoch=world.epoch, run=world.run, committed=committed, have=(have,) if have else ())
+        )
 
     def reduce(
         self,

@@ -110,6 +110,9 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Round, "held_at"): _always(0.0),
     # memory whose content means nothing yet
     (Lane, "spare"): _always(None),
+    (Lane, "into"): _always(None),
+    (Round, "total"): _always(None),
+    (Round, "_memory"): _always({}),
     (Lane, "partial"): _unless(
         lambda lane: lane.reduced < 0 and all(s.added < 0 for s in lane.streams.values()), _as_it_is, None
     ),
