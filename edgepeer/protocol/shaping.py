@@ -60,6 +60,7 @@ class Shaping:
         self._choice = choice
         self.why = ""
         """What was found at the last look, for people to read; empty before that, and where nothing is chosen."""
+        self._said_s = 0.0
         self._findings = Findings()
         self._view: View | None = None
         self._began: float | None = None
@@ -85,8 +86,9 @@ class Shaping:
         self._view, self._began, self._wish, self._same, self._back = view, None, None, 0, None
         self._rounds.clear()
         self._look_at = now + LOOK_S
+        self.why, self._said_s = "", 0.0
         if view is None or view.coordinator != self._me:
-            self._findings, self._tried, self.why = Findings(), None, ""
+            self._findings, self._tried = Findings(), None
             return
         self._findings.enter(view)
         if before is None or set(before.ids) != set(view.ids):
@@ -172,15 +174,16 @@ class Shaping:
         line = f"{rate / 1e6:.3g} MB/s, {1e3 * trip:.3g} ms"
         gain = now_s - best_s
         if best == now or gain < max(GAIN * now_s, LEAST_S) or gain < GAIN * least:
-            self.why = (
-                f"{_words(_form(view))}: {line}: {_time(now_s)} a round, and nothing is found that is much faster"
-            )
+            self._say(f"{_words(_form(view))}: {line}: {_time(now_s)} a round", now_s)
             return None, False
         form = _named(view, best)
-        self.why = f"{_words(form)}: {line}: {_time(best_s)} a round against {_time(now_s)} by {_words(_form(view))}"
-        return Form(
-            order=form.order, fanout=form.fanout, lanes=form.lanes, leaves=form.leaves, why=self.why[:200]
-        ), True
+        why = f"{_words(form)}: {line}: {_time(best_s)} a round against {_time(now_s)} by {_words(_form(view))}"
+        return Form(order=form.order, fanout=form.fanout, lanes=form.lanes, leaves=form.leaves, why=why[:200]), True
+
+    def _say(self, what: str, seconds: float) -> None:
+        """Nothing better is found. It goes into this peer's report, and is not said anew for every small change."""
+        if not self._said_s * 3 / 4 <= seconds <= self._said_s * 4 / 3:
+            self.why, self._said_s = f"{what}, and nothing is found that is much faster", seconds
 
 
 def _better_heads(network: Network) -> list[int]:
