@@ -25,7 +25,7 @@ __all__ = ["Arrivals", "Measuring"]
 REPORT_S: Final = 1.0
 AGAIN_S: Final = 30.0
 """While rounds go on it is said again: it may have been lost on its way."""
-MOST_LINKS: Final = 256
+MOST_LINKS: Final = 128
 _CHANGED: Final = 4 / 3
 _FINEST_TRIP_S: Final = 5e-4
 """Round trips that differ by less are the same."""

@@ -255,7 +255,7 @@ class Measured(_Header, frozen=True):
     peer: _Peer
     rate_bytes_per_s: Annotated[float, msgspec.Meta(ge=0, le=1e13)]
     """How fast it has received from all its neighbours together, at best; 0: unknown."""
-    links: Annotated[tuple[OfLink, ...], msgspec.Meta(max_length=256)] = ()
+    links: Annotated[tuple[OfLink, ...], msgspec.Meta(max_length=128)] = ()
 
 
 class StateRequest(_Header, frozen=True):
