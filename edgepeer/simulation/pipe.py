@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from edgepeer.ids import PeerId
-from edgepeer.simulation.ways import RTO_S, Ways
+from edgepeer.simulation.ways import RTO_S, Line, Ways
 
 __all__ = ["Message", "Pipe"]
 
@@ -66,10 +66,34 @@ class Pipe:
         clock = ways.clock
         # Jitter must not reorder: a message leaves no earlier than the one before it.
         start = max(self.free_at, clock.now + ways.jitter())
-        self.free_at, first, last, message.seconds = ways.carry(self.source, self.target, start, message.size)
+        latency = ways.latency(self.source, self.target)
+        lines = ways.shared(self.source, self.target) if ways.model.lines or ways.model.sites else []
+        if lines:
+            message.seconds = message.size / min(line.rate_bytes_per_s for line in lines)
+            self.free_at = start
+            clock.at(start, partial(self._over, lines, latency, message))
+            return
+        message.seconds = message.size / ways.model.rate_bytes_per_s
+        self.free_at = start + message.seconds
         if message.begin is not None:
-            clock.at(first, partial(self._begins, message))
-        clock.at(last, partial(self.arrives, message))
+            clock.at(start + latency, partial(self._begins, message))
+        clock.at(self.free_at + latency, partial(self.arrives, message))
+
+    def _over(self, lines: list[Line], latency: float, message: Message) -> None:
+        """On over the first of these lines, and then over the others: as a whole, as over a switch."""
+        clock, first, rest = self._ways.clock, lines[0], lines[1:]
+
+        def begun() -> None:
+            if not rest and message.begin is not None:
+                clock.after(latency, partial(self._begins, message))
+
+        def done() -> None:
+            if rest:
+                self._over(rest, latency, message)
+            else:
+                clock.after(latency, partial(self.arrives, message))
+
+        first.put(self, message.size, begun, done)
 
     def destroy(self) -> None:
         """Nothing arrives any more."""

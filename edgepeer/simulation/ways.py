@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from edgepeer.ids import PeerId
 from edgepeer.simulation.clock import Clock
 
-__all__ = ["BROKER", "RTO_S", "LinkModel", "Ways"]
+__all__ = ["BROKER", "RTO_S", "Line", "LinkModel", "Ways"]
 
 BROKER: Final = PeerId("broker")
 """The broker's machine, where cuts name it."""
@@ -41,6 +41,39 @@ class LinkModel:
     """Machines that can connect to others, but nobody to them."""
 
 
+class Line:
+    """What several connections share: they take turns, a message each."""
+
+    def __init__(self, clock: Clock, rate_bytes_per_s: float) -> None:
+        self._clock = clock
+        self.rate_bytes_per_s = rate_bytes_per_s
+        self._waiting: dict[object, deque[tuple[int, Callable[[], None], Callable[[], None]]]] = {}
+        self._busy = False
+
+    def put(self, of: object, size: int, begun: Callable[[], None], done: Callable[[], None]) -> None:
+        """Carry so many bytes of a connection: told when it is their turn, and when the last has passed."""
+        self._waiting.setdefault(of, deque()).append((size, begun, done))
+        if not self._busy:
+            self._next()
+
+    def _next(self) -> None:
+        self._busy = bool(self._waiting)
+        if not self._busy:
+            return
+        of = next(iter(self._waiting))
+        queue = self._waiting.pop(of)
+        size, begun, done = queue.popleft()
+        if queue:
+            self._waiting[of] = queue  # behind the others
+        begun()
+
+        def passed() -> None:
+            done()
+            self._next()
+
+        self._clock.after(size / self.rate_bytes_per_s, passed)
+
+
 class Ways:
     """From each machine to each other, alike but for cuts, and what the model says of some."""
 
@@ -50,8 +83,7 @@ class Ways:
         self.model = model
         self.cuts: Counter[tuple[PeerId, PeerId]] = Counter()
         """How many faults keep what the first sends from the second."""
-        self._free_at: dict[tuple[object, str], float] = {}
-        """When what was sent last over a shared line will have left it."""
+        self._lines: dict[tuple[object, str], Line] = {}
 
     def jitter(self) -> float:
         """How much longer than the latency the next message takes."""
@@ -73,28 +105,22 @@ class Ways:
     def _site(self, peer: PeerId) -> int:
         return self.model.sites.get(peer, 0)
 
-    def carry(self, source: PeerId, target: PeerId, start: float, size: int) -> tuple[float, float, float, float]:
-        """Send so many bytes, from `start` on: when the last has left, when the first and the last are there, and how
-        long they take to come in."""
+    def shared(self, source: PeerId, target: PeerId) -> list[Line]:
+        """The lines with a rate of their own on the way, in order."""
         model = self.model
-        seconds = size / model.rate_bytes_per_s
-        left = start + seconds
-        latency = self.latency(source, target)
-        first, last = start, left
-        if model.lines or model.sites:
-            one, other = self._site(source), self._site(target)
-            shared: list[tuple[tuple[object, str], float | None]] = [
-                ((source, "up"), model.lines.get(source)),
-                ((one, f"to {other}"), model.between_bytes_per_s if one != other else None),
-                ((target, "down"), model.lines.get(target)),
-            ]
-            for line, rate in shared:
-                if rate is not None:
-                    first = max(first, self._free_at.get(line, 0.0))
-                    last = self._free_at[line] = max(last, first + size / rate)
-                    left = last if line[1] == "up" else left
-            seconds = last - first
-        return left, first + latency, last + latency, seconds
+        one, other = self._site(source), self._site(target)
+        wanted = [
+            ((source, "up"), model.lines.get(source)),
+            ((one, f"to {other}"), model.between_bytes_per_s if one != other else None),
+            ((target, "down"), model.lines.get(target)),
+        ]
+        return [self._line(key, rate) for key, rate in wanted if rate is not None]
+
+    def _line(self, key: tuple[object, str], rate: float) -> Line:
+        found = self._lines.get(key)
+        if found is None:
+            found = self._lines[key] = Line(self.clock, rate)
+        return found
 
     def is_cut(self, source: PeerId, target: PeerId) -> bool:
         return (source, target) in self.cuts
