@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from edgepeer.ids import PeerId
 from edgepeer.simulation.ways import RTO_S, Line, Ways
@@ -22,6 +22,8 @@ __all__ = ["Message", "Pipe"]
 
 WINDOW_BYTES: Final = 64 << 10
 """How much may be under way without an acknowledgement."""
+PIECE_BYTES: Final = 8 << 10
+"""Connections that share a line take turns in pieces of this size."""
 
 
 class Message:
@@ -35,6 +37,15 @@ class Message:
         self.begin = begin
         self.seconds = 0.0
         """How long its bytes take."""
+
+
+class _Piece(NamedTuple):
+    """A part of a message on its way over shared lines."""
+
+    of: Message
+    size: int
+    number: int
+    pieces: int
 
 
 class Pipe:
@@ -71,7 +82,10 @@ class Pipe:
         if lines:
             message.seconds = message.size / min(line.rate_bytes_per_s for line in lines)
             self.free_at = start
-            clock.at(start, partial(self._over, lines, latency, message))
+            pieces = -(-message.size // PIECE_BYTES)
+            for number in range(pieces):
+                piece = _Piece(message, min(PIECE_BYTES, message.size - number * PIECE_BYTES), number, pieces)
+                clock.at(start, partial(self._over, lines, latency, piece))
             return
         message.seconds = message.size / ways.model.rate_bytes_per_s
         self.free_at = start + message.seconds
@@ -79,26 +93,29 @@ class Pipe:
             clock.at(start + latency, partial(self._begins, message))
         clock.at(self.free_at + latency, partial(self.arrives, message))
 
-    def _over(self, lines: list[Line], latency: float, message: Message) -> None:
-        """On over the first of these lines, and then over the others: as a whole, as over a switch."""
-        clock, first, rest = self._ways.clock, lines[0], lines[1:]
-
-        def begun() -> None:
-            if not rest and message.begin is not None:
-                clock.after(latency, partial(self._begins, message))
+    def _over(self, lines: list[Line], latency: float, piece: _Piece) -> None:
+        """On over the first of these lines, and then over the others."""
+        clock, rest, message = self._ways.clock, lines[1:], piece.of
 
         def done() -> None:
             if rest:
-                self._over(rest, latency, message)
-            else:
+                self._over(rest, latency, piece)
+                return
+            if piece.number == 0 and message.begin is not None:
+                clock.after(latency, partial(self._begins, message))
+            if piece.number == piece.pieces - 1:
                 clock.after(latency, partial(self.arrives, message))
 
-        first.put(self, message.size, begun, done)
+        if not self.broken:
+            lines[0].put(self, piece.size, done)
 
     def destroy(self) -> None:
         """Nothing arrives any more."""
         self.broken = True
         self._waiting.clear()
+        if self._ways.model.lines or self._ways.model.sites:
+            for line in self._ways.shared(self.source, self.target):
+                line.drop(self)
 
     def _begins(self, message: Message) -> None:
         through = not (self.broken or self._waiting or self._ways.is_cut(self.source, self.target))

@@ -42,17 +42,21 @@ class LinkModel:
 
 
 class Line:
-    """What several connections share: they take turns, a message each."""
+    """What several connections share: they take turns."""
 
     def __init__(self, clock: Clock, rate_bytes_per_s: float) -> None:
         self._clock = clock
         self.rate_bytes_per_s = rate_bytes_per_s
-        self._waiting: dict[object, deque[tuple[int, Callable[[], None], Callable[[], None]]]] = {}
+        self._waiting: dict[object, deque[tuple[int, Callable[[], None]]]] = {}
         self._busy = False
 
-    def put(self, of: object, size: int, begun: Callable[[], None], done: Callable[[], None]) -> None:
-        """Carry so many bytes of a connection: told when it is their turn, and when the last has passed."""
-        self._waiting.setdefault(of, deque()).append((size, begun, done))
+    def drop(self, of: object) -> None:
+        """A connection is gone, with all of it that still waits."""
+        self._waiting.pop(of, None)
+
+    def put(self, of: object, size: int, done: Callable[[], None]) -> None:
+        """Carry so many bytes of a connection; told when the last has passed."""
+        self._waiting.setdefault(of, deque()).append((size, done))
         if not self._busy:
             self._next()
 
@@ -62,10 +66,9 @@ class Line:
             return
         of = next(iter(self._waiting))
         queue = self._waiting.pop(of)
-        size, begun, done = queue.popleft()
+        size, done = queue.popleft()
         if queue:
             self._waiting[of] = queue  # behind the others
-        begun()
 
         def passed() -> None:
             done()
