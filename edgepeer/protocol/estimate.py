@@ -41,6 +41,8 @@ _FAR_S: Final = 2e-3
 _LIKE: Final = 1.3
 MOST_SITES: Final = 16
 _UNKNOWN_TRIP_S: Final = 1e-3
+_UNKNOWN_BYTES_PER_S: Final = 12.5e6
+"""Where vectors are so small that nobody can tell, it hardly matters."""
 
 
 @dataclass(slots=True)
@@ -80,10 +82,10 @@ class Findings:
 
     def network(self, view: View) -> Network | None:
         """The network of these members; None while too little is known of it."""
-        together = sorted(r.rate_bytes_per_s for r in self.reports.values() if r.rate_bytes_per_s)
-        if 2 * len(together) <= view.size:
+        if 2 * len(self.reports) <= view.size:
             return None
-        usual = together[(3 * len(together)) // 4]
+        together = sorted(r.rate_bytes_per_s for r in self.reports.values() if r.rate_bytes_per_s)
+        usual = together[(3 * len(together)) // 4] if together else _UNKNOWN_BYTES_PER_S
         sites = sites_of(view.ids, self.trips)
         around = {peer: max(len(view.neighbours(peer)), 1) for peer in view.ids}
         lines, seen = _shares(view, self.reports, sites, around, usual)
