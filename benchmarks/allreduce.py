@@ -1,6 +1,6 @@
 """Time an allreduce of one vector over TCP between processes: edgepeer against Gloo, OpenMPI and a bare tree without a
-protocol, interleaved in one run, so that the ratios mean something; over loopback, or over links of a given rate and
-delay, each process in a network namespace of its own."""
+protocol, and against itself in bf16 and int8, interleaved in one run, so that the ratios mean something; over loopback,
+or over links of a given rate and delay, each process in a network namespace of its own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import argparse
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from shaped import link_name, shaped_network
 
 from edgepeer.errors import EdgepeerError
 
-_COMPARATORS = ("gloo", "mpi", "bare", "tree")
+_COMPARATORS = ("gloo", "mpi", "bare", "lanes", "tree", "edgepeer-bf16", "edgepeer-int8")
 _COLUMNS = {
     "peers": "peers",
     "system": "system",
@@ -38,7 +39,7 @@ def main() -> int:
     warn_if_busy()
     systems = ["edgepeer"]
     for system in arguments.against:
-        if lack := missing(system, apart=arguments.link is not None):
+        if lack := missing(system, apart=bool(arguments.link)):
             print(f"skipping {system}: {lack}", file=sys.stderr)
         else:
             systems.append(system)
@@ -46,11 +47,13 @@ def main() -> int:
     try:
         for peers in arguments.peers:
             print(f"{peers} peers: starting {', '.join(systems)} ...", file=sys.stderr)
-            rows += measure(systems, peers, arguments.elements, arguments.rounds, arguments.blocks, arguments.link)
+            rows += measure(
+                systems, peers, arguments.elements, arguments.rounds, arguments.blocks, arguments.link, arguments.lanes
+            )
     except (FleetError, EdgepeerError) as error:
         print(error, file=sys.stderr)
         return 1
-    place = "loopback" if arguments.link is None else f"links of {arguments.link} each"
+    place = f"links of {'; '.join(arguments.link)}" if arguments.link else "loopback"
     show(f"allreduce of {arguments.elements:,} float32 over TCP, {place}", _COLUMNS, [_line(row) for row in rows])
     if arguments.json:
         write_json(arguments.json, rows)
@@ -58,20 +61,20 @@ def main() -> int:
 
 
 def measure(
-    systems: list[str], peers: int, elements: int, rounds: int, blocks: int, link: str | None = None
+    systems: list[str], peers: int, elements: int, rounds: int, blocks: int, links: Sequence[str] = (), lanes: int = 3
 ) -> list[dict[str, Any]]:
     """Run the systems in turns, `blocks` times `rounds` allreduces each; one row per system.
 
-    With a link, rank i of every system is in the same namespace, so that all have the same links.
+    With links, rank i of every system is in the same namespace, so that all have the same links.
     """
     seconds: dict[str, list[float]] = {system: [] for system in systems}
     busy = dict.fromkeys(systems, 0.0)  # processor time in the system's own turns
     turns = dict.fromkeys(systems, 0.0)  # how long those took
     with ExitStack() as stack:
-        network = None if link is None else stack.enter_context(shaped_network(peers, link))
+        network = stack.enter_context(shaped_network(peers, links)) if links else None
         place = () if network is None else (network.broker_address(), network.broker_prefix())
         broker = stack.enter_context(running_broker(*place))
-        options = {"broker": broker, "fabric": "benchmark"}
+        options = {"broker": broker, "fabric": "benchmark", "lanes": lanes}
         fleets = {s: stack.enter_context(Fleet(s, peers, elements, options, network)) for s in systems}
         for fleet in fleets.values():
             fleet.measure(3)
@@ -91,7 +94,7 @@ def measure(
         {
             "system": system,
             "peers": peers,
-            "link": link,
+            "link": "; ".join(links) or None,
             "bytes": 4 * elements,
             "median_s": medians[system],
             "p95_s": float(np.percentile(seconds[system], 95)),
@@ -121,11 +124,18 @@ def _line(row: dict[str, Any]) -> dict[str, Any]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", type=counts, default=[3, 7, 15, 31], help="default: 3,7,15,31")
-    parser.add_argument("--against", type=_systems, default=["gloo", "mpi"], help="of gloo,mpi,bare,tree")
+    parser.add_argument("--against", type=_systems, default=["gloo", "mpi"], help=f"of {','.join(_COMPARATORS)}")
     parser.add_argument("--elements", type=positive, default=407_050, help="float32 per vector; default: 407050")
     parser.add_argument("--rounds", type=positive, default=20, help="timed allreduces per block; default: 20")
     parser.add_argument("--blocks", type=positive, default=5, help="turns of each system; default: 5")
-    parser.add_argument("--link", type=link_name, help="of each process, such as 100mbit,5ms; default: loopback")
+    parser.add_argument(
+        "--link",
+        type=link_name,
+        action="append",
+        default=[],
+        help="such as 100mbit,5ms for each process; 3,7,11=10mbit,5ms, for those, may follow; default: loopback",
+    )
+    parser.add_argument("--lanes", type=positive, default=3, help="trees of the system lanes; default: 3")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there")
     return parser.parse_args()
 

@@ -18,7 +18,7 @@ from arena import PAUSE_S, Arena, ArenaError
 from broker import running_broker
 from common import positive, show, warn_if_busy, write_json
 
-from edgepeer.emulation.network import EmulatedNetwork, open_network
+from edgepeer.emulation.network import EmulatedNetwork, LinkShape, open_network
 from edgepeer.errors import EdgepeerError
 from edgepeer.processes import dies_with_parent
 
@@ -34,7 +34,7 @@ async def _jitter(network: EmulatedNetwork, arguments: argparse.Namespace) -> As
     async def shake() -> None:
         while True:
             for name in _names(arguments):
-                await network.shape(name, rate_bits_per_s=None, delay_s=drawn.uniform(0, arguments.jitter))
+                await network.shape(name, LinkShape(delay_s=drawn.uniform(0, arguments.jitter)))
             await asyncio.sleep(_STEP_S)
 
     task = asyncio.create_task(shake())
@@ -46,7 +46,7 @@ async def _jitter(network: EmulatedNetwork, arguments: argparse.Namespace) -> As
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         for name in _names(arguments):
-            await network.shape(name, rate_bits_per_s=None, delay_s=0.0)
+            await network.shape(name, LinkShape())
 
 
 @contextmanager

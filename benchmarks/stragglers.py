@@ -121,7 +121,7 @@ def measure(peers: int, arguments: argparse.Namespace) -> list[Row]:
     systems = [system for system in systems if system.name in ("tree", "more", *arguments.systems)]
     rounds: dict[tuple[System, float], list[Round]] = {(s, q): [] for s in systems for q in (arguments.share, 0.0)}
     with ExitStack() as stack:
-        network = stack.enter_context(shaped_network(peers, arguments.link))
+        network = stack.enter_context(shaped_network(peers, [arguments.link]))
         broker = stack.enter_context(running_broker(network.broker_address(), network.broker_prefix()))
         slowest_s = 8 * arguments.slower * arguments.chunk_seconds  # codes at hand have a load of 8 chunks at most
         fleet = Fleet("stragglers", peers, arguments.elements, {"broker": broker}, network, _WORKER, 120 + slowest_s)

@@ -12,6 +12,7 @@
     │   ├── NotReady           the fabric did not reach the wanted size in time
     │   ├── RoundTimeout       an allreduce did not finish in time; names who was missing
     │   ├── ContributionMismatch  peers brought vectors of different size or dtype to one round
+    │   ├── NotFinite          an infinite number, or none at all, in a round that rounds to bf16 or int8
     │   ├── LeftFabric         the peer has left, or was removed from, the view
     │   └── FellBehind         rounds were committed without this peer; load the state and go on
     │       └── BegunAnew      a newer generation has begun: what was done in the one before is given up
@@ -36,6 +37,7 @@ __all__ = [
     "JobError",
     "LeftFabric",
     "ModelError",
+    "NotFinite",
     "NotReady",
     "OutOfStep",
     "PeerError",
@@ -94,6 +96,10 @@ class RoundTimeout(PeerError):
 
 class ContributionMismatch(PeerError):
     """Peers brought vectors of different size or dtype to the same round."""
+
+
+class NotFinite(PeerError):
+    """A vector or a partial sum of a round in bf16 or int8, which have no such number, is not finite; names where."""
 
 
 class LeftFabric(PeerError):

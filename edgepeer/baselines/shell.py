@@ -114,6 +114,8 @@ class Shell:
         """Where the payload of a frame that is about to arrive belongs; None to throw it away."""
         if not isinstance(frame, (fr.Reduce, fr.Result)) or self.view is None or frame.epoch != self.view.stamp:
             return None
+        if frame.precision != "float32":
+            return None  # costs the link
         return self.allreduce.sink(peer, frame, payload_bytes)
 
     def link_states(self) -> tuple[LinkState, ...]:
@@ -253,6 +255,8 @@ class Shell:
             return
         elif isinstance(frame, fr.Abort):
             self.allreduce.on_abort(frame)
+        elif isinstance(frame, (fr.Reduce, fr.Result)) and frame.precision != "float32":
+            self._fail_link(event.peer, f"{type(frame).__name__} in {frame.precision}: this protocol has float32 only")
         else:
             self.allreduce.on_frame(event.peer, frame, event)
 

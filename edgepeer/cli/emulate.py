@@ -69,6 +69,10 @@ VERB = Verb(
             "      --device-speed stragglers:0.1,8,0.25",
         ),
         ("master and workers, of whom any one may lag", "edgepeer emulate --topology star --code cyclic:s=1"),
+        (
+            "all peers behind slow lines, two of them behind slower ones, one only dials out",
+            "edgepeer emulate --link 100mbit,5ms --link 3,5=10mbit/50mbit,20ms,loss=1% --nat 4",
+        ),
         ("faults by name", "edgepeer emulate --scenario two-serial --report out"),
     ],
     run=run,

@@ -159,6 +159,7 @@ def explore(settings: ExploreSettings) -> int:
         faults=settings.faults,
         kinds=settings.kinds,
         rounds=settings.rounds,
+        lanes=settings.lanes,
         run="" if settings.plain else "run",
     )
     bounds = Bounds(depth=settings.depth, states=settings.states, any_order=settings.any_order)

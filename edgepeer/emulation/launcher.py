@@ -12,7 +12,7 @@ from edgepeer.emulation.faults.plan import plan_of, possible
 from edgepeer.emulation.faults.scene import BrokerControl, Scene
 from edgepeer.emulation.fleet import EmulatedFleet, peer_names
 from edgepeer.emulation.jobs import emulated_job
-from edgepeer.emulation.network import LinkShape, open_network
+from edgepeer.emulation.network import open_network, parse_links, parse_peers
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.mosquitto import Mosquitto
@@ -49,14 +49,17 @@ async def emulate(settings: EmulateSettings, on_update: Callable[[JobProgress], 
     """
     job = emulated_job(settings)
     faults = plan_of(settings)
-    link = None if settings.link is None else LinkShape.parse(settings.link)
     names = peer_names(job.wait_for)
+    links = parse_links(settings.link, names)
+    shut = [name for text in settings.nat for name in parse_peers(text, names, "nat")]
     async with (
-        open_network(names, mode=settings.network, link=link) as network,
+        open_network(names, mode=settings.network, links=links, shut=shut) as network,
         open_broker(settings.broker) as broker,
     ):
         progress = JobProgress(job, broker=broker.name)
         progress.note(f"network: {network.description}")
+        if shut:
+            progress.note(f"nat: nobody can dial {', '.join(sorted(set(shut)))}")
         if nodes := nodes_of(settings):
             spares = job.wait_for - nodes
             progress.note(f"split {settings.split}: {nodes} nodes, {job.wait_for} peers, {spares or 'none'} to spare")

@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from edgepeer.wire.precision import Precision
+
 __all__ = [
     "MAX_ERROR_CHARS",
     "MAX_LINKS",
@@ -105,6 +107,8 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """... and the root of the mean squared one."""
     generation: _Generation = ""
     """In which the round has ended."""
+    precision: Precision = "float32"
+    """What partial sums and result were rounded to on their way."""
     computed: _Count = 0
     """Of a split job, whose rounds are iterations, and whose following numbers are of all peers since it began:
     iterations, those that were done again included ..."""

@@ -48,6 +48,7 @@ def make_job(settings: JobSettings, *, wait_for: int, fleet: OwnFleet | None = N
     """
     from edgepeer.training.job import DESCENT, SPLIT_DESCENT, new_job
     from edgepeer.training.optimizers import parse_optimizer
+    from edgepeer.training.precision_choice import check_precision
     from edgepeer.training.schedules import parse_schedule
 
     config = ""
@@ -82,7 +83,9 @@ def make_job(settings: JobSettings, *, wait_for: int, fleet: OwnFleet | None = N
         scrub_every=settings.scrub_every,
         l2=settings.l2,
         sparsity=settings.sparsity,
+        precision=settings.precision,
     )
+    check_precision(job, protocol="ft-tree" if fleet is None else fleet.protocol)
     _check_dataset(settings, fleet)
     _check_split(settings, job, fleet)
     return job

@@ -79,6 +79,8 @@ def headline(progress: JobProgress) -> str:
     loss = f", loss {job.loss}" if job.loss != "auto" else ""
     how = f"{job.trainer}, {job.optimizer} {rate}, batch {job.batch_size}{loss}"
     code = f", code {job.code}, wait {job.wait}" if job.code != "none" else ""
+    if job.precision != "float32":
+        code = f", rounded to {job.precision}"
     if job.split:
         how = f"{job.optimizer} {rate}, batch {job.batch_size}{loss}"
         code = f", split {job.split} ({job.guarantee})"

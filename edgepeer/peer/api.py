@@ -42,6 +42,7 @@ from edgepeer.transport.base import Traffic
 from edgepeer.transport.options import advertised, parse_address
 from edgepeer.transport.tcp import TcpTransport
 from edgepeer.wire.frames import Hello, State
+from edgepeer.wire.precision import Precision
 
 __all__ = ["ROUND_TIMEOUT_S", "Peer"]
 
@@ -273,6 +274,7 @@ class Peer:
         *,
         weight: float = 1.0,
         timeout: float = ROUND_TIMEOUT_S,
+        precision: Precision = "float32",
     ) -> Outcome:
         """Add up the peers' arrays. The k-th call of a peer belongs to the k-th of every other.
 
@@ -281,11 +283,15 @@ class Peer:
                 not copied and must not change until the call returns or is cancelled.
             weight: what the value counts for (a number of samples, say); finite, not negative.
             timeout: seconds until this peer asks for the round to be given up, by everybody.
+            precision: what numbers are rounded to where they travel, the same at all peers. float32: they are not,
+                and float64 isn't either. bf16 and int8 take a half and a quarter of the bytes of float32 arrays;
+                the outcome says which it was, and is the same bits at every peer all the same.
 
         Raises:
             NotReady: this peer is in no view yet.
             RoundTimeout: not all contributions came in time.
-            ContributionMismatch: peers brought different sizes or dtypes.
+            ContributionMismatch: peers brought different sizes, dtypes or precisions.
+            NotFinite: in bf16 or int8, a value, or a partial sum, is infinite or not a number.
             FellBehind: rounds were decided without this peer.
             BegunAnew: a newer generation has begun, without this peer: what it had of the one before is given up.
             LeftFabric: this peer left, or was removed.
@@ -293,7 +299,9 @@ class Peer:
                 cancelled.
             TypeError, ValueError: an argument is not as said above.
         """
-        return await self._calls.allreduce(value, weight, timeout)
+        if precision != "float32" and self.protocol != "ft-tree":
+            raise ValueError(f"precision = {precision!r}: only rounds of ft-tree can do it, not of {self.protocol}")
+        return await self._calls.allreduce(value, weight, timeout, precision)
 
     async def allreduce_chunks(
         self, gradient: Gradient, *, timeout: float = ROUND_TIMEOUT_S, pace: Pace | None = None

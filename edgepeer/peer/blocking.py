@@ -17,6 +17,7 @@ from edgepeer.ids import PeerId
 from edgepeer.peer.api import ROUND_TIMEOUT_S, Peer
 from edgepeer.peer.outcome import FloatArray, Outcome
 from edgepeer.topology.view import View
+from edgepeer.wire.precision import Precision
 
 if TYPE_CHECKING:
     from edgepeer.peer.split_training import SplitOutcome
@@ -104,10 +105,15 @@ class BlockingPeer:
         return self._wait(self._peer.ready(peers, timeout=timeout))
 
     def allreduce(
-        self, value: FloatArray | Sequence[FloatArray], *, weight: float = 1.0, timeout: float = ROUND_TIMEOUT_S
+        self,
+        value: FloatArray | Sequence[FloatArray],
+        *,
+        weight: float = 1.0,
+        timeout: float = ROUND_TIMEOUT_S,
+        precision: Precision = "float32",
     ) -> Outcome:
         """See Peer.allreduce."""
-        return self._wait(self._peer.allreduce(value, weight=weight, timeout=timeout))
+        return self._wait(self._peer.allreduce(value, weight=weight, timeout=timeout, precision=precision))
 
     def train_split(
         self, network: Network, split: str, batches: Batches, *, iterations: int, **options: Any

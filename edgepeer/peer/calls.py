@@ -17,10 +17,11 @@ from edgepeer.ids import Generation, PeerId
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.coded_call import CodedCall, Gradient, Pace
 from edgepeer.peer.driver import Driver
-from edgepeer.peer.outcome import ABORTED, FloatArray, Outcome, Shapes, flatten
+from edgepeer.peer.outcome import ABORTED, FloatArray, Outcome, Shapes, check_precision, flatten
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.topology.view import View
+from edgepeer.wire.precision import Precision
 
 __all__ = ["ROUND_TIMEOUT_S", "Calls"]
 
@@ -66,14 +67,17 @@ class Calls:
 
     # -- calls -------------------------------------------------------------------------------------------
 
-    async def allreduce(self, value: FloatArray | Sequence[FloatArray], weight: float, timeout: float) -> Outcome:
+    async def allreduce(
+        self, value: FloatArray | Sequence[FloatArray], weight: float, timeout: float, precision: Precision
+    ) -> Outcome:
         """See `Peer.allreduce`."""
         vector, shapes = flatten(value)
+        check_precision(precision, vector)
         if not 0 <= weight <= _HEAVIEST[vector.dtype]:
             raise ValueError(f"weight = {weight}: must be finite and not negative, as a {vector.dtype}")
         began = time.monotonic()
         with self._call(timeout) as waiting:
-            self._driver.dispatch(ev.Contribute(vector, float(weight)))
+            self._driver.dispatch(ev.Contribute(vector, float(weight), precision))
             return _outcome(await waiting, began, shapes)
 
     async def allreduce_chunks(self, gradient: Gradient, timeout: float, pace: Pace | None) -> Outcome:
@@ -271,4 +275,5 @@ def _outcome(effect: fx.RoundCommitted, began: float, shapes: Shapes) -> Outcome
         phases=effect.phases,
         vector=effect.sum,
         shapes=shapes,
+        precision=effect.precision,
     )

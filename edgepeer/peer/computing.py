@@ -20,6 +20,7 @@ from edgepeer.peer.pacing import Pacing
 from edgepeer.topology.view import View
 from edgepeer.training.batches import Batches
 from edgepeer.training.job import Job
+from edgepeer.training.precision_choice import vector_size
 from edgepeer.training.trainer import Float32Vector
 
 __all__ = ["Computing"]
@@ -50,7 +51,7 @@ class Computing:
         self._worker = worker
         self._pacing = pacing
         self._scheme = scheme
-        self._vector = np.zeros(size + 1, dtype=np.float32)
+        self._vector = np.zeros(vector_size(size, job.precision), dtype=np.float32)
         self.samples = 0
         """How many samples went through the model so far."""
         self.seconds = 0.0

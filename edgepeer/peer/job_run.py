@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from edgepeer.errors import ContributionMismatch, FellBehind, JobError, LeftFabric, NotReady, RoundTimeout
+from edgepeer.errors import ContributionMismatch, FellBehind, JobError, LeftFabric, NotFinite, NotReady, RoundTimeout
 from edgepeer.peer.computing import Computing
 from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.run import Device, Restored, Run
@@ -21,6 +21,7 @@ from edgepeer.training.build import make_trainer
 from edgepeer.training.code_choice import choose_scheme
 from edgepeer.training.datasets import Dataset, load_dataset
 from edgepeer.training.job import Job
+from edgepeer.training.precision_choice import check_precision
 from edgepeer.training.state import pack_run_state, parameter_digest, unpack_run_state
 from edgepeer.training.trainer import Evaluation, Float32Vector, Trainer
 
@@ -45,6 +46,7 @@ class JobRun(Run):
         job, settings = self._job, self._settings
         dataset = settings.dataset or job.dataset
         self._scheme = choose_scheme(job.code, job.wait, dataset=dataset, protocol=self._peer.protocol)
+        check_precision(job, protocol=self._peer.protocol)
 
         def load() -> Dataset:
             return load_dataset(dataset, data_dir=settings.data_dir)
@@ -107,13 +109,13 @@ class JobRun(Run):
                     vector, weight = await computing.batch(view, number)
                     if not self._state.is_due(number):
                         continue  # out of the view and in again meanwhile, with the others' state
-                    outcome = await self._peer.allreduce(vector, weight=weight)
+                    outcome = await self._peer.allreduce(vector, weight=weight, precision=self._job.precision)
                 else:
                     outcome = await self._peer.allreduce_chunks(computing.chunks(number))
             except (FellBehind, LeftFabric, NotReady) as error:
                 self._rounds.failed(number, error)
                 continue
-            except (ContributionMismatch, RoundTimeout) as error:
+            except (ContributionMismatch, NotFinite, RoundTimeout) as error:
                 self._rounds.failed(number, error)
                 self._state.applied = number  # given up by all: the state after it is what it was before
                 raise JobError(str(error)) from error
@@ -151,7 +153,7 @@ class JobRun(Run):
         due = self._leads and (number % self._job.eval_every == 0 or last)
 
         def apply() -> Evaluation | None:
-            trainer.apply(mean[:-1])
+            trainer.apply(mean[: trainer.size])
             self._state.applied = number
             if self._checkpoints.due(number, last=last):
                 self._checkpoints.save(self._job, number, trainer, view)

@@ -10,16 +10,26 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepeer.errors import BegunAnew, ContributionMismatch, FellBehind, LeftFabric, PeerError, RoundTimeout
+from edgepeer.errors import (
+    BegunAnew,
+    ContributionMismatch,
+    FellBehind,
+    LeftFabric,
+    NotFinite,
+    PeerError,
+    RoundTimeout,
+)
 from edgepeer.ids import PeerId
 from edgepeer.protocol.effects import Phases
 from edgepeer.protocol.events import FloatVector
+from edgepeer.wire.precision import PRECISIONS, Precision
 
-__all__ = ["ABORTED", "Arrays", "FloatArray", "Outcome", "Shapes", "flatten"]
+__all__ = ["ABORTED", "Arrays", "FloatArray", "Outcome", "Shapes", "check_precision", "flatten"]
 
 _AS_IS: Final = (np.dtype("<f4"), np.dtype("<f8"))
 ABORTED: Final[dict[str, type[PeerError]]] = {
     "mismatch": ContributionMismatch,
+    "nonfinite": NotFinite,
     "timeout": RoundTimeout,
     "left": LeftFabric,
     "anew": BegunAnew,
@@ -78,6 +88,18 @@ def _vector(array: FloatArray) -> FloatVector:
     return np.ascontiguousarray(array, dtype=little).reshape(-1)
 
 
+def check_precision(precision: str, vector: FloatVector) -> None:
+    """Refuse a precision that there is none of, or not for such a vector.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision = {precision!r}: must be one of {', '.join(PRECISIONS)}")
+    if precision != "float32" and vector.itemsize != 4:
+        raise ValueError(f"precision = {precision!r}: is for float32, not for {vector.dtype}, which travels as it is")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Outcome:
     """The result of one allreduce: the same at every peer, bit for bit."""
@@ -91,13 +113,13 @@ class Outcome:
     contributors: tuple[PeerId, ...]
     """Whose vectors are in the sum, each exactly once, in tree order."""
     exact: bool
-    """Whether nobody who was in when the round began is missing."""
+    """Whether nobody who was in when the round began is missing. The sum is of what was encoded: see `precision`."""
     weight: float
     """Sum of the contributors' weights."""
     seconds: float
     """From this peer's call to the result."""
     digest: str
-    """xxh3_128 of the sum's bytes, hexadecimal."""
+    """xxh3_128 of the sum's bytes, as they travelled; hexadecimal."""
     paths: tuple[str, ...]
     """What this peer's links to its parent and children ran over at the end: "direct", "via x" or "relay"."""
     phases: Phases
@@ -109,6 +131,9 @@ class Outcome:
     """Of a coded round: the chunks whose gradients are in the sum, each exactly once."""
     error: float = 0.0
     """Of a coded round: expected squared error of the sum, in units of one chunk's squared gradient norm."""
+    precision: Precision = "float32"
+    """What each partial sum, and then the result, was rounded to: bf16 is off by at most 2^-8 of a number, int8 by
+    1/253 of the largest in its block of 256, each time. float32: nothing was."""
 
     @property
     def sum(self) -> Arrays:

@@ -80,6 +80,7 @@ class RoundReporter:
             chunks=chunks,
             covered=len(outcome.chunks),
             error=outcome.error,
+            precision=outcome.precision,
             **counts,
         )
         self._round_log.add(record, job=self._job.id, peer=self._peer.id, coordinator=coordinator, made=made)

@@ -28,6 +28,7 @@ from edgepeer.training.datasets import Dataset, load_dataset
 from edgepeer.training.form import Form
 from edgepeer.training.job import Job
 from edgepeer.training.losses import form_of
+from edgepeer.training.precision_choice import check_precision
 from edgepeer.training.sharding import Shard, shard_of
 from edgepeer.training.split.faults import (
     ErrorInjector,
@@ -84,6 +85,7 @@ class SplitRun(Run):
         dataset = settings.dataset or job.dataset
         if peer.protocol != "ft-tree":
             raise ConfigError(f"split = {job.split}: rounds of protocol {peer.protocol} can't do it; use ft-tree")
+        check_precision(job)
         injector = _injector(settings, peer.id)
         self._scheme = split_rounds_scheme(job.wait)
 

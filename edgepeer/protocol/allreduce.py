@@ -35,7 +35,7 @@ may have committed: see `Round.may_be_decided`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 from edgepeer.errors import ProtocolBug
@@ -52,7 +52,7 @@ from edgepeer.protocol.past import Decided, Dropped, Past
 from edgepeer.protocol.place import UNKNOWN, Place
 from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.round import Round
-from edgepeer.protocol.streams import Held, Prefix, Shape, digest_of
+from edgepeer.protocol.streams import Held, Prefix, Shape
 from edgepeer.topology.view import View
 from edgepeer.wire.documents import pack
 from edgepeer.wire.frames import (
@@ -69,6 +69,7 @@ from edgepeer.wire.frames import (
     pack_set,
     unpack_set,
 )
+from edgepeer.wire.precision import Precision
 
 __all__ = ["Allreduce", "Around", "what_is_wrong"]
 
@@ -377,16 +378,16 @@ class Allreduce:
 
     # -- contributions -----------------------------------------------------------------------------------------
 
-    def contribute(self, vector: FloatVector, weight: float, now: float) -> None:
+    def contribute(self, vector: FloatVector, weight: float, precision: Precision, now: float) -> None:
         """This peer's vector for the next round."""
         rd, view = self._round, self.place.view
         if self._owed():
             return
-        rd.contribute(vector, weight, now)
+        rd.contribute(vector, weight, precision, now)
         if view is not None and view.slots:
             self._want_abort("mismatch", f"{self.place.me} brings a plain vector, but rounds are coded here")
-        elif self._takes(Shape.of(vector)):
-            rd.learn_shape(Shape.of(vector))
+        elif self._takes(shape := Shape.of(vector, precision)):
+            rd.learn_shape(shape)
             self.go_on()
 
     def _owed(self) -> bool:
@@ -489,7 +490,7 @@ class Allreduce:
 
     def sink(self, peer: PeerId, frame: Reduce | Result, payload_bytes: int) -> memoryview | None:
         """Where the payload of a frame that is about to arrive belongs; None if nowhere."""
-        of = shape = Shape(frame.total, frame.dtype)
+        of = shape = Shape.said(frame)
         prefix: Prefix | None = None
         if isinstance(frame, Reduce):
             lane = self._lane_up(peer, frame)
@@ -507,7 +508,7 @@ class Allreduce:
             elif rd.held is None and rd.shape is not None and (lane := rd.part(frame.lane, shape)) is not None:
                 own = peer == lane.edges.parent and not lane.verified
                 prefix, of = lane.source(peer, anew=False) if own else None, lane.shape_of(shape)
-        return prefix.room(of, frame.offset, payload_bytes // shape.itemsize) if prefix is not None else None
+        return prefix.room(of, frame.offset, shape.elements(payload_bytes)) if prefix is not None else None
 
     def _begun_by(self, peer: PeerId, frame: Reduce | Abort) -> Round | None:
         """The round that a frame from below is of: the one in progress, or the next, if that has begun there.
@@ -528,7 +529,7 @@ class Allreduce:
 
     def _lane_up(self, peer: PeerId, frame: Reduce) -> Lane | None:
         """What a child's segment moves in; None: it is of no round that is in progress, or does not fit into it."""
-        rd, wide = self._begun_by(peer, frame), Shape(frame.total * frame.blocks, frame.dtype)
+        rd, wide = self._begun_by(peer, frame), _wide(frame)
         if rd is None or not rd.is_child(peer, frame.lane) or self._undue(rd, peer, frame):
             return None
         return rd.part(frame.lane, wide) if not rd.misfit(wide, self._limits.max_vector_bytes) else None
@@ -542,7 +543,7 @@ class Allreduce:
 
     def on_reduce(self, peer: PeerId, frame: Reduce, payload_bytes: int, stored: bool, seconds: float) -> None:
         """A segment of a child's partial sum lies in its buffer (`stored`) or was of no use."""
-        rd, wide = self._begun_by(peer, frame), Shape(frame.total * frame.blocks, frame.dtype)
+        rd, wide = self._begun_by(peer, frame), _wide(frame)
         if rd is None or not rd.is_child(peer, frame.lane):
             return
         if undue := self._undue(rd, peer, frame):
@@ -554,16 +555,20 @@ class Allreduce:
             if misfit and rd.want_abort("mismatch", f"{peer} brings {misfit} at {self.place.me}"):
                 self.go_on()
             return
-        stream = lane.streams[peer]
+        stream, size = lane.streams[peer], lane.shape_of(Shape(frame.total, frame.dtype)).total
         contributors = unpack_set(frame.contributors)
-        if contributors != stream.expected or not contributors:
+        if frame.offset + payload_bytes // wide.itemsize > size:
+            self._around.fail_link(peer, f"Reduce at {frame.offset} of lane {frame.lane}, which has {size} elements")
+        elif contributors != stream.expected or not contributors:
             due = f"Reduce for {contributors:#x}, due from its subtree is {stream.expected:#x}"
             self._around.fail_link(peer, due)
         elif stored:
             rd.learn_shape(wide)
-            lane.stored(peer, frame, contributors, payload_bytes, seconds)
+            if wrong := lane.stored(peer, frame, contributors, payload_bytes, seconds):
+                self._around.fail_link(peer, f"Reduce at {frame.offset} {wrong}")
+                return
             self._rates.told(peer, frame.rate_bytes_per_s)
-            self.go_on()
+            self.go_on(lane if rd is self._round else None)
         elif frame.offset > max(stream.received, 0):
             self._around.fail_link(peer, f"Reduce at {frame.offset}, only {stream.received} elements came before")
 
@@ -582,10 +587,16 @@ class Allreduce:
         if not stored:
             self._on_repeated(frame)
             return
-        lane.result.stored(frame.offset, payload_bytes // Shape(frame.total, frame.dtype).itemsize)
+        if wrong := lane.result.stored(frame.offset, Shape.said(frame).elements(payload_bytes)):
+            self._refuse(peer, f"{wrong}, in a segment at {frame.offset}")
+            return
         rate = self._rates.of(peer)
         rate.add(payload_bytes, seconds)
         self._rates.told(peer, frame.rate_bytes_per_s)
+        if frame.lane and (frame.commit is not None) != lane.result.complete:
+            rd.refuse_part(lane)
+            self._refuse(peer, f"has the commit of lane {frame.lane} elsewhere than at its end")
+            return
         if frame.commit is not None:
             rate.close_round()
             if frame.lane:
@@ -593,17 +604,15 @@ class Allreduce:
             else:
                 known = (view for view in (told, here.view) if view and view.stamp == frame.commit.decided_in)
                 rd.announce(frame.commit, next(known, None))
-        self._send_down(here)
+        self._send_down(here, lane)
         self._try_commit(here)
 
     def _on_part(self, here: InView, rd: Round, part: Lane, commit: Commit, source: PeerId) -> None:
         """All of the sum of a range has come, and what its root says of it."""
         decided_in = here.view if commit.decided_in == here.epoch and commit.dropped is None else None
-        if part.result.buffer is None or not part.result.complete:
-            return
-        if wrong := what_is_wrong(part.result.buffer, commit, decided_in):
+        if part.result.buffer is None or (wrong := what_is_wrong(part.result, commit, decided_in)):
             rd.refuse_part(part)
-            self._refuse(source, wrong)
+            self._refuse(source, wrong or "is not here")
             return
         part.announce(commit)
         part.verify()
@@ -612,15 +621,17 @@ class Allreduce:
 
     def _on_held(self, peer: PeerId, frame: Result, payload_bytes: int, stored: bool, told: View | None) -> None:
         """What is held below from an earlier view."""
-        stream, shape = self._round.lane.streams.get(peer), Shape(frame.total, frame.dtype)
+        stream = self._round.lane.streams.get(peer)
         if not stored or stream is None:
             return
-        stream.held_total.stored(frame.offset, payload_bytes // shape.itemsize)
+        if wrong := stream.held_total.stored(frame.offset, Shape.said(frame).elements(payload_bytes)):
+            self._refuse(peer, f"{wrong}, in a segment at {frame.offset}")
+            return
         total = stream.held_total.buffer
         if frame.commit is None or not stream.held_total.complete or total is None:
             return
         decided_in = told if told is not None and told.stamp == frame.commit.decided_in else None
-        if (wrong := what_is_wrong(total, frame.commit, decided_in)) or decided_in is None:
+        if (wrong := what_is_wrong(stream.held_total, frame.commit, decided_in)) or decided_in is None:
             stream.refuse_held()
             self._refuse(peer, wrong)
             return
@@ -665,8 +676,8 @@ class Allreduce:
 
     # -- going on ----------------------------------------------------------------------------------------------
 
-    def go_on(self) -> None:
-        """Do all that can be done now."""
+    def go_on(self, only: Lane | None = None) -> None:
+        """Do all that can be done now. `only`: nothing is news but in this lane."""
         rd, place, here = self._round, self.place, self.place.here
         if here is None or place.committed == UNKNOWN:
             return
@@ -680,10 +691,14 @@ class Allreduce:
         if rd.held is None and (brought := rd.brought) is not None:
             self._put_forward(here, brought)
         elif rd.held is None:
-            rd.reduce(place.now)
-            rd.sum_up_parts(here.view, self._origin)
-            self._send_up(here)
-        self._send_down(here)
+            lanes = (only,) if only is not None else tuple(rd.parts.values())
+            rd.reduce(place.now, lanes)
+            if (wrong := rd.not_finite) and rd.want_abort("nonfinite", f"{place.me} {wrong}"):
+                self.go_on()
+                return
+            rd.sum_up_parts(here.view, self._origin, lanes)
+            self._send_up(here, lanes)
+        self._send_down(here, only)
         self._try_commit(here)
 
     def _try_commit(self, here: InView) -> None:
@@ -715,7 +730,8 @@ class Allreduce:
     def _hold(self, here: InView, total: FloatVector, source: PeerId | None) -> None:
         """The whole total is here: `source` has sent it; None: this peer, as the root, has reduced it."""
         rd = self._round
-        if source is not None and rd.commit is not None and (wrong := what_is_wrong(total, rd.commit, rd.decided_in)):
+        came = rd.lane.result
+        if source is not None and rd.commit is not None and (wrong := what_is_wrong(came, rd.commit, rd.decided_in)):
             rd.refuse()
             self._refuse(source, wrong)
             return
@@ -772,6 +788,7 @@ class Allreduce:
                 error=commit.error,
                 paths=self._around.paths_in_use(),
                 phases=rd.phases(now),
+                precision=commit.precision,
             )
         )
 
@@ -781,17 +798,19 @@ class Allreduce:
 
     def _pass_abort(self, here: InView, cause: Cause, reason: str) -> bool:
         """Do what can be done to end the round without a sum. True if it must not go on."""
-        rd = self._round
+        # Whoever finds that vectors do not fit, or can't be rounded, passes nothing on of some part: nobody will have a
+        # sum in this view.
+        rd, never = self._round, cause != "timeout"
         if here.parent is not None:
             if self.place.level(here.parent) and rd.say_abort():
                 number = self.place.committed + 1
                 frame = Abort(epoch=here.epoch, round=number, cause=cause, reason=reason, over=False)
                 self._emit(fx.Send(here.parent, frame))
-        elif rd.held is None and not rd.out and (not rd.may_be_decided or self._closing.free):
+        elif rd.held is None and (never or not rd.out) and (not rd.may_be_decided or self._closing.free):
             self._hold(here, rd.give_up(here.view, cause, reason), None)
         elif rd.held is not None or not here.view.slots:
             rd.bear()
-        return cause == "mismatch" and rd.held is None and not rd.anew
+        return never and rd.held is None and not rd.anew
 
     def _end(self, here: InView, ended: Decided | Dropped, source: PeerId | None) -> None:
         """The round is over, says `source`: tell the others, and go to the next."""
@@ -815,10 +834,10 @@ class Allreduce:
     def _address(self, here: InView) -> Address:
         return Address(here.epoch, self.place.committed + 1)
 
-    def _send_up(self, here: InView) -> None:
-        """To the parent what is added up of the sum."""
+    def _send_up(self, here: InView, lanes: Iterable[Lane]) -> None:
+        """To the parents what is added up of the sum."""
         rd = self._round
-        for lane in rd.parts.values():
+        for lane in lanes:
             parent = lane.edges.parent
             if parent is not None and lane.reduced > lane.sent_up and self.place.level(parent):
                 if rd.shape is None:
@@ -831,7 +850,7 @@ class Allreduce:
         if here.parent is not None and self.place.level(here.parent) and self._round.pass_up():
             self._send_whole(here, here.parent, brought, up=True)
 
-    def _send_down(self, here: InView) -> None:
+    def _send_down(self, here: InView, only: Lane | None = None) -> None:
         """To every child what has come of the result so far. At the root, that is its own partial sum.
 
         What is put forward again, from another view, goes whole; so does nothing, in the place of a sum.
@@ -844,7 +863,7 @@ class Allreduce:
                     lane.told(child, held.total.size)
                     self._send_whole(here, child, held)
             return
-        for part in rd.parts.values():
+        for part in (only,) if only is not None and only.number else rd.parts.values():
             if part.streams:
                 # A commit of another view is for `Past` to hand on, with that view.
                 commit = part.commit if part.number else rd.commit if rd.decided_in is here.view else None
@@ -871,7 +890,9 @@ class Allreduce:
                     here.at[peer] = ended.round
                 elif isinstance(ended, Decided) and ended.view is here.view:
                     size, address = ended.total.size, self._address(here)
-                    for send in lane.rest(peer, ended.total, size, address, self._rates, ended.commit):
+                    for send in lane.rest(
+                        peer, ended.total, size, address, self._rates, ended.commit, ended.commit.precision
+                    ):
                         self._emit(send)
                     here.at[peer] = ended.round
                 else:
@@ -891,7 +912,9 @@ class Allreduce:
             for part in rd.parts.values():
                 if peer in part.streams and part.commit is not None:
                     source = part.part(ended.total)
-                    for send in part.rest(peer, source, source.size, address, self._rates, part.commit):
+                    for send in part.rest(
+                        peer, source, source.size, address, self._rates, part.commit, part.commit.precision
+                    ):
                         self._emit(send)
         elif peer in rd.lane.streams and rd.lane.sent_down.get(peer) != ended.total.size:
             self._hand_over(here, peer)
@@ -907,10 +930,17 @@ class Allreduce:
         )
 
 
-def what_is_wrong(total: FloatVector, commit: Commit, view: View | None) -> str:
+def _wide(frame: Reduce) -> Shape:
+    """The sum that a segment is for."""
+    return Shape(frame.total * frame.blocks, frame.dtype, frame.precision)
+
+
+def what_is_wrong(came: Prefix, commit: Commit, view: View | None) -> str:
     """Why a result that has come can't be what its commit says; empty if it can."""
-    if digest_of(total) != commit.digest:
+    if came.shape is None or came.shape.precision != commit.precision:
+        return f"is not in {commit.precision}, as its commit says"
+    if came.digest != commit.digest:
         return "does not have the root's digest"
-    if commit.dropped is not None and total.size:
+    if commit.dropped is not None and came.shape.total:
         return "is not empty, though the round is dropped"
     return "was decided in an unknown view" if view is None else ""

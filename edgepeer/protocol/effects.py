@@ -12,6 +12,7 @@ from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol.events import FloatVector
 from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Cause, Frame, Via
+from edgepeer.wire.precision import Precision
 
 __all__ = [
     "Behind", "ClearPresence", "CloseLink", "Dial", "Effect", "EncodeWanted", "Note", "Phases", "ProvideState",
@@ -128,6 +129,8 @@ class RoundCommitted:
     """Of a coded round: bit set of the chunks whose gradients are in the sum, each exactly once."""
     error: float = 0.0
     """Of a coded round: expected squared error of the sum, in units of one chunk's squared gradient norm."""
+    precision: Precision = "float32"
+    """What partial sums and result were rounded to on their way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +156,8 @@ class RoundAborted:
     run: str
     round: int
     cause: Cause | Literal["left", "anew", "run"]
-    """Vectors did not fit together; somebody waited too long; this peer left the view, or another generation has begun
-    without it; the run went on or ended."""
+    """Vectors did not fit together; somebody waited too long; what was to be rounded is not finite; this peer left the
+    view, or another generation has begun without it; the run went on or ended."""
     reason: str
     mine: bool
     """Whether this peer had contributed, and so waits for it."""

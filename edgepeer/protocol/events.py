@@ -14,6 +14,7 @@ from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol.code import Coding
 from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Frame, Via
+from edgepeer.wire.precision import Precision
 
 __all__ = [
     "Abandoned", "Adopted", "ChunksDone", "CodeWanted", "Contribute", "ControlSynced", "DialFailed",
@@ -116,6 +117,8 @@ class Contribute:
 
     vector: FloatVector
     weight: float
+    precision: Precision = "float32"
+    """What it travels in; if not as it is, the vector is float32."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
     from a child, front to back  | lies in its stream; is added as far as it has come of all children before it, in
                                  | position order, so the bits do not depend on arrival
-    what is added up             | goes up, in segments
+    what is added up             | is encoded, if it is to be rounded, and goes up, in segments
     from the parent, or whoever  | lies in the result; goes down as it comes; the last segment with the commit, and not
     hands the result over        | before there is one
-    the root's own sum           | is the result
+    the root's own sum           | is the result; if it is to be rounded, what is decoded of it
 
 Lane 0 is the whole vector, over the first tree. Where a view has several trees, the vector is divided into lanes 1, 2
 and so on, each over a tree of its own (`spans`), and nobody contributes to lane 0: by it goes what somebody has whole.
@@ -24,11 +24,14 @@ import numpy as np
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
+from edgepeer.protocol.encoded import Encoded
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.inview import Edges
 from edgepeer.protocol.rates import Rates
-from edgepeer.protocol.streams import Prefix, Shape, Upstream, as_bytes
+from edgepeer.protocol.streams import Prefix, Shape, Upstream, as_bytes, bytes_of, digest_of
+from edgepeer.wire.encoding import first_not_finite
 from edgepeer.wire.frames import Commit, Reduce, Result, pack_set
+from edgepeer.wire.precision import Precision
 
 __all__ = ["Address", "Lane", "piece", "spans"]
 
@@ -36,10 +39,11 @@ _ALIGNED: Final = 16
 """Ranges of long vectors begin at multiples of this, which is a cache line of float32."""
 
 
-def spans(total: int, lanes: int) -> list[slice]:
+def spans(total: int, lanes: int, block: int = 1) -> list[slice]:
     """The ranges of a vector of `total` elements that move over so many trees, of about the same length; some are empty
-    if there are fewer elements than trees."""
-    step = _ALIGNED if total >= 4 * _ALIGNED * lanes else 1
+    if there are fewer blocks of so many elements than trees: these are not cut, so that what parts are encoded to is
+    what the whole is."""
+    step = max(block, _ALIGNED if total >= 4 * _ALIGNED * lanes else 1)
     cuts = [total * lane // lanes // step * step for lane in range(lanes)]
     return [slice(start, end) for start, end in zip(cuts, [*cuts[1:], total], strict=True)]
 
@@ -66,8 +70,8 @@ class Lane:
     """
 
     __slots__ = (
-        "commit", "contributors", "edges", "into", "number", "over", "partial", "reduced", "result", "result_from",
-        "sent_down", "sent_up", "spare", "streams", "verified", "weight_sum", "whole",
+        "commit", "contributors", "edges", "encoded", "into", "not_finite", "number", "over", "partial", "reduced",
+        "result", "result_from", "sent_down", "sent_up", "spare", "streams", "verified", "weight_sum", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +99,10 @@ class Lane:
         """The children's, in position order."""
         self.partial: FloatVector | None = None
         """This peer's vector plus its children's, `reduced` elements of it."""
+        self.encoded: Encoded | None = None
+        """The same as it travels, if it is to be rounded. At the root `partial` is what is decoded of it."""
+        self.not_finite = -1
+        """The first element of it that can't be encoded, and ends it; -1: none."""
         self.reduced = -1
         self.contributors = 0
         self.weight_sum = 0.0
@@ -131,14 +139,16 @@ class Lane:
         for child, stream in self.streams.items():
             stream.expect(stream.allowed & positions, columns.get(child))
 
-    def stored(self, peer: PeerId, frame: Reduce, contributors: int, payload_bytes: int, seconds: float) -> None:
-        """A segment of a child's partial sum lies in its stream."""
+    def stored(self, peer: PeerId, frame: Reduce, contributors: int, payload_bytes: int, seconds: float) -> str:
+        """A segment of a child's partial sum lies in its stream. Returns why it is none; empty if it is."""
         stream = self.streams[peer]
+        if wrong := stream.stored(frame.offset, Shape.said(frame).elements(payload_bytes)):
+            return wrong
         stream.contributors, stream.weight = contributors, frame.weight
-        stream.stored(frame.offset, payload_bytes // (4 if frame.dtype == "<f4" else 8))
         stream.rate.add(payload_bytes, seconds)
         if stream.complete:
             stream.rate.close_round()
+        return ""
 
     def source(self, peer: PeerId, *, anew: bool) -> Prefix | None:
         """The result, if the peer may write to it: one at a time, or one would write to what another has completed.
@@ -197,13 +207,15 @@ class Lane:
 
     def shape_of(self, shape: Shape) -> Shape:
         """Of the lane's range of a vector of that shape."""
-        return shape if self.over is None else Shape(self.over.stop - self.over.start, shape.dtype)
+        return shape if self.over is None else Shape(self.over.stop - self.over.start, shape.dtype, shape.precision)
 
     def part(self, vector: FloatVector) -> FloatVector:
         """The lane's range of a vector."""
         return vector if self.over is None else vector[self.over]
 
-    def reduce(self, own: FloatVector | None, weight: float, shape: Shape | None) -> None:
+    def reduce(
+        self, own: FloatVector | None, weight: float, shape: Shape | None, precision: Precision = "float32"
+    ) -> None:
         """Add what has come of the children to this peer's part `own`, if it has one, in position order.
 
         A child is added as far as all before it have been, so that most of the work is done while the last one's data
@@ -213,7 +225,10 @@ class Lane:
             own: this peer's part, shape (n,) if it is as long as the sum.
             weight: of it.
             shape: of the sum's part; None: not known yet.
+            precision: what it travels as.
         """
+        if self.not_finite >= 0:
+            return
         awaited = self.awaited
         if self.partial is None and not self._prepare(own, weight, awaited, shape):
             return
@@ -237,7 +252,20 @@ class Lane:
         if ready > self.reduced:
             if self.reduced < 0:
                 self._count(own is not None, weight)
-            self.reduced = ready
+            if precision == "float32" or self._encode(precision, max(self.reduced, 0), ready):
+                self.reduced = ready
+
+    def _encode(self, precision: Precision, start: int, end: int) -> bool:
+        """Round what has been added up; at the root, where that is the result, to what all will have."""
+        assert self.partial is not None
+        if self.encoded is None:
+            self.encoded = Encoded(precision, self.partial.size)
+        if not self.encoded.encode(self.partial, start, end):
+            self.not_finite = start + first_not_finite(self.partial[start:end])
+            return False
+        if self.edges.parent is None and (wrong := self.encoded.decode(start, end, self.partial)):
+            raise ProtocolBug(f"what was encoded {wrong}")
+        return True
 
     def _prepare(self, own: FloatVector | None, weight: float, awaited: list[Upstream], shape: Shape | None) -> bool:
         """Have memory for the sum. False if it is not known yet how much."""
@@ -273,7 +301,7 @@ class Lane:
         if self.partial is None or not np.may_share_memory(self.partial, old):
             return False  # it is a sum already, and has memory of its own
         self.partial = self.part(new)
-        return self.sent_up >= 0
+        return self.sent_up >= 0 and self.encoded is None
 
     def reusable(self, total: FloatVector, own: FloatVector | None) -> FloatVector | None:
         """The memory that the next round may reduce in, now that this one has ended with `total`.
@@ -302,7 +330,7 @@ class Lane:
             return
         if partial is None:
             raise ProtocolBug("reduced without a vector")
-        mine = Shape.of(partial)
+        mine = Shape.of(partial) if self.encoded is None else Shape.of(partial, self.encoded.precision)
         contributors, rate = pack_set(self.contributors), rates.of(parent).bytes_per_s
         for start, end in rates.segments(parent, mine, self.sent_up, self.reduced):
             frame = Reduce(
@@ -316,9 +344,11 @@ class Lane:
                 rate_bytes_per_s=rate,
                 blocks=shape.total // mine.total if mine.total else 1,
                 lane=self.number,
+                precision=mine.precision,
             )
             self.sent_up = end
-            yield fx.Send(parent, frame, as_bytes(partial[start:end]))
+            payload = as_bytes(partial[start:end]) if self.encoded is None else self.encoded.part(start, end)
+            yield fx.Send(parent, frame, payload)
 
     def down(
         self, address: Address, rates: Rates, commit: Commit | None, level: Callable[[PeerId], bool]
@@ -328,18 +358,28 @@ class Lane:
         source, ready = (self.partial, self.reduced) if root else (self.result.buffer, self.result.received)
         if source is None or ready < 0:
             return
+        encoded = self.encoded if root else self.result.encoded
+        precision = "float32" if encoded is None else encoded.precision
         for child in self.streams:
             if level(child):
-                yield from self.rest(child, source, ready, address, rates, commit)
+                yield from self.rest(child, source, ready, address, rates, commit, precision)
 
     def rest(
-        self, peer: PeerId, source: FloatVector, ready: int, address: Address, rates: Rates, commit: Commit | None
+        self,
+        peer: PeerId,
+        source: FloatVector,
+        ready: int,
+        address: Address,
+        rates: Rates,
+        commit: Commit | None,
+        precision: Precision = "float32",
     ) -> Iterator[fx.Send]:
-        """To a child what it has not been sent of the result, of which `ready` elements lie in `source`."""
+        """To a child what it has not been sent of the result, of which `ready` elements lie in `source`. `precision`:
+        what it travels as."""
         sent = self.sent_down.get(peer, -1)
         if sent >= ready:
             return
-        shape, rate = Shape.of(source), rates.of(peer).bytes_per_s
+        shape, rate = Shape.of(source, precision), rates.of(peer).bytes_per_s
         for start, end in rates.segments(peer, shape, sent, ready):
             last = end == shape.total
             if last and commit is None:
@@ -353,9 +393,27 @@ class Lane:
                 commit=commit if last else None,
                 rate_bytes_per_s=rate,
                 lane=self.number,
+                precision=precision,
             )
             self.sent_down[peer] = end
-            yield fx.Send(peer, frame, as_bytes(source[start:end]))
+            yield fx.Send(peer, frame, self._payload(source, start, end, precision))
+
+    def _payload(self, source: FloatVector, start: int, end: int, precision: Precision) -> memoryview:
+        """What a range of the result travels as: what it has come as, or has been encoded to here, if that is here."""
+        if precision != "float32":
+            for vector, encoded in ((self.partial, self.encoded), (self.result.buffer, self.result.encoded)):
+                if encoded is None or vector is None or not encoded.is_like(precision, source.size):
+                    continue
+                if vector is source or np.may_share_memory(vector, source):
+                    return encoded.part(start, end)
+        return bytes_of(source[start:end], precision)
+
+    @property
+    def digest(self) -> bytes:
+        """At the root, which has added up all: of the sum, as it travels."""
+        if self.partial is None:
+            raise ProtocolBug("nothing is added up")
+        return digest_of(self.partial) if self.encoded is None else self.encoded.digest()
 
     def told(self, peer: PeerId, sent: int | None) -> None:
         """A child has so many elements of the result; None: nothing, as far as is known."""
@@ -385,7 +443,8 @@ def piece(
         up: whether it goes up, in the place of a partial sum.
     """
     part = total if over is None else total[over]
-    shape = Shape.of(total)
+    shape = Shape.of(total, commit.precision)
+    start -= start % shape.block
     frame = Result(
         epoch=address.epoch,
         round=address.round,
@@ -396,8 +455,9 @@ def piece(
         up=up,
         rate_bytes_per_s=rate_bytes_per_s,
         lane=lane,
+        precision=shape.precision,
     )
-    return fx.Send(peer, frame, as_bytes(part[start:]))
+    return fx.Send(peer, frame, bytes_of(part[start:], shape.precision))
 
 
 def _add(stream: Upstream, start: int, end: int, out: FloatVector) -> None:

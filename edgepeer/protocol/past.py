@@ -27,6 +27,7 @@ from edgepeer.protocol.streams import digest_of
 from edgepeer.topology.view import View
 from edgepeer.wire.documents import pack
 from edgepeer.wire.frames import Abort, Cause, Commit, Decide, ViewFrame
+from edgepeer.wire.precision import block_of
 
 __all__ = ["Decided", "Dropped", "Past"]
 
@@ -126,12 +127,13 @@ class Past:
         """Of a round of this view, in which several trees have had the neighbour's contribution: what this peer is to
         send to it of the result, and that it counts. The rest it gets from its other parents, or has."""
         address = Address(here.epoch, ended.round)
-        spread = spans(ended.total.size, len(here.trees))
+        precision = ended.commit.precision
+        spread = spans(ended.total.size, len(here.trees), block_of(precision))
         for number, (edges, over) in enumerate(zip(here.trees, spread, strict=True), start=1):
             part, start = ended.total[over], have[number] if number < len(have) else 0
             if peer not in edges.below or (number > 1 and not part.size) or (start and start >= part.size):
                 continue
-            commit = msgspec.structs.replace(ended.commit, digest=digest_of(part))
+            commit = msgspec.structs.replace(ended.commit, digest=digest_of(part, precision))
             self._emit(piece(peer, ended.total, commit, address, rate_bytes_per_s, lane=number, over=over, start=start))
         self._emit(fx.Send(peer, Decide(epoch=here.epoch, round=ended.round)))
 

@@ -39,14 +39,15 @@ class Rates:
         """The ranges [start, end) to send next to a neighbour when `sent` of `ready` elements are out (-1: none)."""
         if sent >= ready:
             return
+        sent -= sent % shape.block if sent > 0 else 0  # a neighbour says what it has
         size = segment_bytes(
-            shape.bytes,
+            shape.wire_bytes,
             self._sending.get(peer, 0.0),
             self._hops,
             smallest=self._limits.smallest_segment_bytes,
             unknown=self._limits.first_segment_bytes,
         )
-        step = size // shape.itemsize
+        step = shape.step(size)
         while sent < ready:
             start = max(sent, 0)
             sent = min(start + step, ready)

@@ -23,7 +23,7 @@ Every move is a method, and nothing else assigns a field; one that the table doe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -43,6 +43,7 @@ from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.streams import NOTHING, Held, Shape, digest_of
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Cause, Commit, pack_set
+from edgepeer.wire.precision import Precision
 
 __all__ = ["MOVES", "Contribution", "Round", "Stage"]
 
@@ -78,6 +79,8 @@ class Contribution:
 
     vector: FloatVector | None = None
     weight: float = 1.0
+    precision: Precision = "float32"
+    """What it travels as."""
     waits: bool = False
     """Whether this peer takes part, and so waits for the result ..."""
     in_chunks: bool = False
@@ -171,12 +174,12 @@ class Round:
 
     # -- what the owner does ---------------------------------------------------------------------------------
 
-    def contribute(self, vector: FloatVector, weight: float, now: float) -> None:
+    def contribute(self, vector: FloatVector, weight: float, precision: Precision, now: float) -> None:
         """The owner's vector. It must not change until the round is over."""
         if self.brings.vector is not None:
             raise ProtocolBug("two contributions to one round")
         self._move("take part")
-        self.brings.vector, self.brings.weight = vector, weight
+        self.brings.vector, self.brings.weight, self.brings.precision = vector, weight, precision
         self.brings.waits, self.brings.since = True, now
 
     def compute(self, now: float) -> None:
@@ -223,7 +226,7 @@ class Round:
         if len(self.trees) == 1 or self.divided == shape:
             return
         self.divided, self.total, self.parts = shape, np.empty(shape.total, dtype=shape.dtype), {}
-        for number, over in enumerate(spans(shape.total, len(self.trees)), start=1):
+        for number, over in enumerate(spans(shape.total, len(self.trees), shape.block), start=1):
             if number == 1 or over.start < over.stop:
                 before, spare = self._memory.get(number, (None, None))
                 self.parts[number] = Lane(
@@ -271,8 +274,8 @@ class Round:
             return True
         return any(s.begun for part in self.parts.values() for s in part.streams.values())
 
-    def reduce(self, now: float) -> None:
-        """Add up what can be, if it is settled who contributes, and this peer has what it is to bring."""
+    def reduce(self, now: float, lanes: Iterable[Lane]) -> None:
+        """Add up what can be in these, if it is settled who contributes, and this peer has what it is to bring."""
         own = self.brings.vector
         if self.stage is not Stage.CLOSED:
             return
@@ -282,10 +285,22 @@ class Round:
             return
         if self.divided is not None and self.prior is not None:
             return  # who holds something from an earlier view adds nothing to any part
-        for lane in self.parts.values():
-            lane.reduce(own if own is None else lane.part(own), self.brings.weight, self.shape)
+        for lane in lanes:
+            part = own if own is None else lane.part(own)
+            lane.reduce(part, self.brings.weight, self.shape, self.brings.precision)
         if self.reduced_at <= self.brings.since and all(lane.complete for lane in self.parts.values()):
             self.reduced_at = now
+
+    @property
+    def not_finite(self) -> str:
+        """Where something is that can't be rounded, so that the round can't be completed; empty if nowhere."""
+        for lane in self.parts.values():
+            if (at := lane.not_finite) >= 0:
+                own, first = self.brings.vector, lane.over.start if lane.over is not None else 0
+                mine = own is not None and self.brings.weight and not np.isfinite(own[first + at])
+                what = "brings a vector" if mine else "has a partial sum"
+                return f"{what} that is not finite at element {first + at}, which {self.brings.precision} can't express"
+        return ""
 
     @property
     def out(self) -> bool:
@@ -412,24 +427,24 @@ class Round:
             raise ProtocolBug("added up without a vector")
         return self.lane.partial
 
-    def sum_up_parts(self, view: View, origin: frozenset[PeerId]) -> None:
-        """Say what the sum is of all ranges that this peer is the root of, and has added up."""
-        for part in self.parts.values():
-            if part.edges.parent is None and part.commit is None and part.complete:
+    def sum_up_parts(self, view: View, origin: frozenset[PeerId], lanes: Iterable[Lane]) -> None:
+        """Say what the sum is of those of these ranges that this peer is the root of, and has added up."""
+        for part in lanes:
+            if part.number and part.edges.parent is None and part.commit is None and part.complete:
                 part.announce(self._commit_to(part, view, origin))
                 part.verify()
 
     def assemble(self, view: View) -> FloatVector | None:
         """The result, if all ranges of it are here, and the commit to it; None if they are not."""
-        sums = [part.sum for part in self.parts.values()]
-        if self.divided is None or any(part is None for part in sums):
+        if self.divided is None or not all(part.verified for part in self.parts.values()):
             return None
+        sums = [part.sum for part in self.parts.values()]
         first, total = self.parts[1].commit, self.total
         if first is None:
             raise ProtocolBug("the sum of a range without its commit")
         if total is None or not all(part is not None and np.may_share_memory(part, total) for part in sums):
             total = np.concatenate([part for part in sums if part is not None])  # some has been refused, and came again
-        self.announce(msgspec.structs.replace(first, digest=digest_of(total)), view)
+        self.announce(msgspec.structs.replace(first, digest=digest_of(total, first.precision)), view)
         return total
 
     def _commit_to(self, lane: Lane, view: View, origin: frozenset[PeerId]) -> Commit:
@@ -444,10 +459,11 @@ class Round:
             contributors=pack_set(lane.contributors),
             weight=lane.weight_sum,
             exact=origin <= set(view.names(lane.contributors)) if recovery is None else recovery.exact,
-            digest=digest_of(lane.partial),
+            digest=lane.digest,
             final=False,
             chunks=pack_set(_covered(recovery)) if recovery is not None else b"",
             error=recovery.error if recovery is not None else 0.0,
+            precision=self.brings.precision,
         )
 
     def put_forward(self, brought: Held, view: View) -> FloatVector:
@@ -540,7 +556,7 @@ class Round:
         if self.brings.in_chunks or coded:
             self.brings.vector = None  # the owner will encode again, for this view
         elif self.brings.vector is not None:
-            following.learn_shape(Shape.of(self.brings.vector))
+            following.learn_shape(Shape.of(self.brings.vector, self.brings.precision))
         self.brings.since = following.reduced_at = following.held_at = now
         return following
 

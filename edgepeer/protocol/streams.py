@@ -14,12 +14,14 @@ import msgspec
 import numpy as np
 import xxhash
 
+from edgepeer.protocol.encoded import Encoded
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.segments import RateEstimate
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Commit, Dtype
+from edgepeer.wire.frames import Commit, Dtype, Reduce, Result
+from edgepeer.wire.precision import Precision, block_of, elements_in, encoded_bytes
 
-__all__ = ["NOTHING", "Held", "Prefix", "Shape", "Upstream", "as_bytes", "digest_of"]
+__all__ = ["NOTHING", "Held", "Prefix", "Shape", "Upstream", "as_bytes", "bytes_of", "digest_of"]
 
 
 NOTHING: Final = np.empty(0, dtype="<f4")
@@ -27,15 +29,22 @@ NOTHING: Final = np.empty(0, dtype="<f4")
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """Length and element type of a round's vectors. Made and compared several times a frame: hence a struct."""
+    """Length and element type of a round's vectors, and what they travel as. Made and compared several times a frame:
+    hence a struct."""
 
     total: int
     """Elements."""
     dtype: Dtype
+    precision: Precision = "float32"
 
     @classmethod
-    def of(cls, vector: FloatVector) -> Shape:
-        return cls(vector.size, "<f4" if vector.itemsize == 4 else "<f8")
+    def of(cls, vector: FloatVector, precision: Precision = "float32") -> Shape:
+        return cls(vector.size, "<f4" if vector.itemsize == 4 else "<f8", precision)
+
+    @classmethod
+    def said(cls, frame: Reduce | Result) -> Shape:
+        """As a frame says it: of the whole vector, whatever the lane."""
+        return cls(frame.total, frame.dtype, frame.precision)
 
     @property
     def itemsize(self) -> int:
@@ -43,20 +52,47 @@ class Shape(msgspec.Struct, frozen=True):
 
     @property
     def bytes(self) -> int:
+        """In memory ..."""
         return self.total * self.itemsize
 
+    @property
+    def wire_bytes(self) -> int:
+        """... and as it travels."""
+        return encoded_bytes(self.precision, self.total, self.itemsize)
+
+    @property
+    def block(self) -> int:
+        """Segments begin at a multiple of so many elements, and end at one or with the vector."""
+        return block_of(self.precision)
+
+    def elements(self, payload_bytes: int) -> int:
+        """How many a segment of so many bytes has; -1: it is none."""
+        return elements_in(self.precision, payload_bytes, self.itemsize)
+
+    def step(self, segment_bytes: int) -> int:
+        """How many elements a segment of about so many bytes has."""
+        if segment_bytes >= self.wire_bytes:
+            return max(1, self.total)
+        block = self.block
+        return max(1, segment_bytes // encoded_bytes(self.precision, block, self.itemsize)) * block
+
     def __str__(self) -> str:
-        return f"{self.total} x {'float32' if self.dtype == '<f4' else 'float64'}"
+        of = f"{self.total} x {'float32' if self.dtype == '<f4' else 'float64'}"
+        return of if self.precision == "float32" else f"{of} in {self.precision}"
 
 
 class Prefix:
     """A vector that is on its way. `received` is -1 until the first segment, even an empty one, is there."""
 
-    __slots__ = ("buffer", "received", "shape")
+    __slots__ = ("buffer", "encoded", "received", "shape")
 
-    def __init__(self, shape: Shape | None = None, buffer: FloatVector | None = None) -> None:
+    def __init__(
+        self, shape: Shape | None = None, buffer: FloatVector | None = None, encoded: Encoded | None = None
+    ) -> None:
         self.shape = shape
         self.buffer = buffer
+        self.encoded = encoded
+        """What has come, where that is not what lies in `buffer`."""
         self.received = -1
 
     @property
@@ -65,7 +101,10 @@ class Prefix:
 
     def room(self, shape: Shape, offset: int, count: int) -> memoryview | None:
         """Where to put `count` elements that begin at `offset`; None when they are of no use here."""
-        if offset > max(self.received, 0) or (self.received >= 0 and offset + count <= self.received):
+        end = offset + count
+        if offset > max(self.received, 0) or (self.received >= 0 and end <= self.received):
+            return None
+        if end > shape.total or count < 0:
             return None
         if self.shape is None:
             self.shape = shape
@@ -73,11 +112,31 @@ class Prefix:
             return None
         if self.buffer is None or self.buffer.size != shape.total or self.buffer.dtype.itemsize != shape.itemsize:
             self.buffer = np.empty(shape.total, dtype=shape.dtype)
-        return as_bytes(self.buffer[offset : offset + count])
+        if shape.precision == "float32":
+            self.encoded = None
+            return as_bytes(self.buffer[offset:end])
+        if offset % shape.block or (end % shape.block and end != shape.total):
+            return None
+        if self.encoded is None or not self.encoded.is_like(shape.precision, shape.total):
+            self.encoded = Encoded(shape.precision, shape.total)
+        return self.encoded.part(offset, end)
 
-    def stored(self, offset: int, count: int) -> None:
-        """Elements up to offset + count are there."""
+    def stored(self, offset: int, count: int) -> str:
+        """Elements up to offset + count are there. Returns why they are none, and don't count; empty if they do."""
+        wrong = ""
+        if self.encoded is not None and self.buffer is not None:
+            wrong = self.encoded.decode(offset, offset + count, self.buffer)  # what repeats, too: it is what goes on
+        if wrong:
+            return wrong
         self.received = max(self.received, offset + count)
+        return ""
+
+    @property
+    def digest(self) -> bytes:
+        """Of a vector that is complete, as it travels."""
+        if self.encoded is not None:
+            return self.encoded.digest()
+        return digest_of(self.buffer if self.buffer is not None else NOTHING)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,7 +207,7 @@ class Upstream(Prefix):
     def emptied(self) -> Upstream:
         """The same for the next round, in the same memory."""
         following = Upstream(self.allowed, self.rate)
-        following.buffer = self.buffer
+        following.buffer, following.encoded = self.buffer, self.encoded
         return following
 
 
@@ -157,6 +216,13 @@ def as_bytes(vector: FloatVector) -> memoryview:
     return vector.data.cast("B") if vector.size else memoryview(bytearray())
 
 
-def digest_of(vector: FloatVector) -> bytes:
-    """xxh3_128 of a contiguous vector's bytes."""
-    return xxhash.xxh3_128_digest(as_bytes(vector))
+def bytes_of(vector: FloatVector, precision: Precision) -> memoryview:
+    """What a result, or the end of one from a block on, travels as."""
+    if precision == "float32":
+        return as_bytes(vector)
+    return Encoded.of(vector, precision).part(0, vector.size)
+
+
+def digest_of(vector: FloatVector, precision: Precision = "float32") -> bytes:
+    """xxh3_128 of a contiguous vector's bytes, as they travel."""
+    return xxhash.xxh3_128_digest(bytes_of(vector, precision))

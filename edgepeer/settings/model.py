@@ -34,6 +34,7 @@ from edgepeer.settings.types import Text as _Text
 from edgepeer.settings.types import says as _says
 from edgepeer.training import job
 from edgepeer.training.form import LossChoice
+from edgepeer.wire.precision import Precision
 from edgepeer.wire.protocols import STATIC_TIMEOUT_S, ProtocolName
 
 __all__ = [
@@ -241,6 +242,13 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
             metavar="POLICY",
         ),
     ] = _USUAL.wait
+    precision: Annotated[
+        Precision,
+        _says(
+            "Round gradients where they travel: bf16 to half the bytes, int8 to a quarter, for slow links. All peers "
+            "still have the same bits."
+        ),
+    ] = _USUAL.precision
     split: Annotated[
         job.NamedIfAny,
         _says(
@@ -331,12 +339,23 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
         _says("What keeps peers apart: a network namespace each, an address each, or nothing; auto: the best of them."),
     ] = "auto"
     link: Annotated[
-        Annotated[str, Meta(pattern=r"^[0-9.]+[A-Za-z]+( *, *[0-9.]+[A-Za-z]+)?$")] | None,
+        Annotated[tuple[_Text, ...], Meta(max_length=MAX_PEERS)],
         _says(
-            "Rate and one-way delay of each peer's link, such as 100mbit,5ms.",
-            allowed="a rate, a delay or both, such as 100mbit,5ms",
+            "Each peer's link: rate and one-way delay, as 100mbit,5ms, or rate up/down, as 10mbit/50mbit,20ms; "
+            "with jitter=20ms, loss=1% and queue=200ms, too. 3,5=10mbit is that of peers 3 and 5, and may follow.",
+            allowed="at most 64 links, with semicolons between, such as 100mbit,5ms; 3,5=10mbit,5ms",
+            metavar="[PEERS=]LINK",
+            separator=";",
         ),
-    ] = None
+    ] = ()
+    nat: Annotated[
+        Annotated[tuple[_Text, ...], Meta(max_length=MAX_PEERS)],
+        _says(
+            "Peers that can only dial out, as behind NAT, such as 3,5.",
+            allowed="numbers of at most 64 peers, such as 3,5",
+            metavar="PEERS",
+        ),
+    ] = ()
 
     scenario: Annotated[
         _Text | None, _says("Faults from a TOML file, or from the library by name.", metavar="FILE|NAME")

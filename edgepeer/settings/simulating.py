@@ -77,6 +77,10 @@ class ExploreSettings(VerbSettings, frozen=True, kw_only=True):
         bool, _says("Go through all orders, and not those first that are nearest to the usual one.")
     ] = False
     rounds: Annotated[Annotated[int, Meta(ge=1, le=10)], _says("How many rounds there are.")] = 3
+    lanes: Annotated[
+        Annotated[int, Meta(ge=1, le=4)],
+        _says("Into how many ranges vectors are divided, each with a tree of its own."),
+    ] = 1
     plain: Annotated[bool, _says("Explore allreduce calls without a run.")] = False
     seconds: Annotated[Annotated[float, Meta(gt=0, le=100_000_000)] | None, _says("How long, at most.")] = None
     states: Annotated[Annotated[int, Meta(ge=1, le=1_000_000_000)], _says("How many states, at most.")] = 10_000_000

@@ -11,6 +11,7 @@ from typing import Final, Protocol, TypeVar
 from edgepeer.simulation.schedule import KINDS, Fault, Schedule, names
 from edgepeer.simulation.split_app import split_of
 from edgepeer.simulation.ways import BROKER
+from edgepeer.wire.precision import Precision
 
 __all__ = ["DRAWN", "LONG_S", "Picker", "Random", "draw_schedule", "draw_story"]
 
@@ -36,6 +37,7 @@ SOFT_ERRORS: Final = (
     "none", "p=0.003", "p=0.01,kind=garbage", "p=0.003,kind=nan,steps=O1+O2+O3+encoding+decoded+activation+verdict+sum",
     "p=0.01,kind=flip",
 )  # fmt: skip
+ROUNDED: Final[tuple[Precision, ...]] = ("float32", "float32", "bf16", "int8")
 LONG_S: Final = (*SHORT_S, 40.0, 120.0)
 """The same with time enough for the broker to miss a peer."""
 
@@ -90,6 +92,7 @@ def draw_schedule(
         split: whether it trains a network that is divided, if there are peers enough, with soft errors.
     """
     least, most = peers
+    precision = pick.choice(ROUNDED) if not coded else "float32"
     count = pick.integer(least, most if pick.integer(0, 3) == 3 else min(most, max(least, 7)))
     fleet = names(count)
     schedule = Schedule(
@@ -97,8 +100,9 @@ def draw_schedule(
         fanout=pick.integer(1, 4),
         lanes=pick.choice([1, 1, 2, 3, 4]) if not coded else 1,
         rounds=pick.choice([6, 3, 20]),
-        size=pick.choice([16, 0, 1, 100, 501]),
-        dtype=pick.choice(["<f4", "<f8"]),
+        size=pick.choice([16, 0, 1, 100, 501, 1100]),
+        dtype=pick.choice(["<f4", "<f8"]) if precision == "float32" else "<f4",
+        precision=precision,
         compute_s=pick.choice([0.2, 0.0, 0.02, 0.5]),
         latency_s=pick.choice([1e-3, 1e-4, 2e-2]),
         jitter_s=pick.choice([0.0, 1e-3, 2e-2, 0.1]),
@@ -151,6 +155,7 @@ def _divided(pick: Picker, schedule: Schedule, within_s: float) -> Schedule:
         rounds=pick.choice([4, 8]),
         compute_s=pick.choice([0.2, 0.02, 0.5]),
         run="run",
+        precision="float32",
         code="none",
         wait="exact",
         faults=_in_order([*schedule.faults, *flips]),

@@ -1,6 +1,7 @@
 """What must hold of every round of a simulated fleet, checked whenever one ends anywhere.
 
-- A committed sum is the sum over exactly the contributors that it states, with their weights, each once.
+- A committed sum is the sum over exactly the contributors that it states, with their weights, each once. Where it is
+  rounded, it is what `rounded_sum` finds for the trees of its view, to the bit.
 - Of one generation, a round ends in one way only, whoever has seen it, and whether they live or not: neither other
   bits nor other contributors, nor a sum against an abort. So there are never two models.
 
@@ -10,7 +11,7 @@ different portions, of which a round number says nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Final, TypeAlias
 
@@ -22,6 +23,7 @@ from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.machine import ProtocolName
+from edgepeer.simulation.rounded import rounded_sum
 from edgepeer.topology.view import View
 
 __all__ = ["END_BYTES", "NO_SUM", "Ledger", "end_of"]
@@ -50,10 +52,15 @@ class Ledger:
         brought: Callable[[PeerId, int], Sequence[_Brought]],
         protocol: ProtocolName = "ft-tree",
         all_chunks: Callable[[fx.RoundCommitted], list[FloatVector]] | None = None,
+        views: Callable[[], Iterable[View]] = tuple,
     ) -> None:
         self._protocol = protocol
         self._all_chunks = all_chunks
         """Of coded rounds: what the plain sum may be."""
+        self._views = views
+        """Those that sums may have been made in."""
+        self.rounded = 0
+        """How many sums were compared with what they must be rounded to."""
         self.approximate = 0
         """How many coded rounds were called approximate."""
         self._brought = brought
@@ -107,8 +114,23 @@ class Ledger:
         weights = {sum(share for _, share in each) for each in lives}
         if not any(abs(weight - outcome.weight) <= 1e-9 * max(weight, 1) for weight in weights):
             raise ProtocolBug(f"round {outcome.round}: weight {outcome.weight}, contributors have {weights}")
-        if not any(_is_sum(outcome.sum, each) for each in lives):
+        if outcome.precision != "float32":
+            self._check_rounded(outcome, lives)
+        elif not any(_is_sum(outcome.sum, each) for each in lives):
             raise ProtocolBug(f"round {outcome.round} is not the sum over {outcome.contributors}")
+
+    def _check_rounded(self, outcome: fx.RoundCommitted, lives: Sequence[Sequence[_Brought]]) -> None:
+        """To the bit, if the view is known that it was made in: of that epoch, with these members."""
+        possible = [v for v in self._views() if v.epoch == outcome.epoch and v.ids == outcome.contributors]
+        different = {(view.fanout, view.trees): view for view in possible}.values()
+        if not different:
+            return
+        self.rounded += 1
+        for view, each in product(different, lives):
+            expected = rounded_sum(view, outcome.precision, dict(zip(outcome.contributors, each, strict=True)))
+            if expected is not None and expected.tobytes() == outcome.sum.tobytes():
+                return
+        raise ProtocolBug(f"round {outcome.round} is not the sum over {outcome.contributors}, as {outcome.precision}")
 
     def _check_coded(self, outcome: fx.RoundCommitted, plain: list[FloatVector]) -> None:
         """A round that is called exact is the sum over all chunks."""

@@ -335,7 +335,8 @@ class SimulatedPeer:
                 vector, weight = self._bring(number)
                 memory = self._memory.setdefault((vector.size, vector.dtype.str), np.empty_like(vector))
                 memory[:] = vector
-                self.receive(ev.Contribute(memory, weight))
+                precision = self._task.workload.precision if self.split is None else "float32"
+                self.receive(ev.Contribute(memory, weight, precision))
 
         self.later(self._task.compute_s() + (self.split.pause_s if self.split is not None else 0.0), computed)
 
@@ -385,7 +386,7 @@ class SimulatedPeer:
     def _do_aborted(self, effect: fx.RoundAborted) -> None:
         if effect.cause == "mismatch" and self.split is not None:
             raise ProtocolBug(f"{self.id}, at {self.split.program.phase}, brings another vector: {effect.reason}")
-        if effect.cause in ("mismatch", "timeout") and effect.round > self.over:
+        if effect.cause in ("mismatch", "nonfinite", "timeout") and effect.round > self.over:
             self._ended(effect.round, NO_SUM)
             self.aborts.append(effect)
             self._around.ledger.aborted(self.id, self.views[-1] if self.views else None, effect)

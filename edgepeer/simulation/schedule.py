@@ -26,6 +26,7 @@ from edgepeer.simulation.split_app import split_of
 from edgepeer.simulation.ways import BROKER
 from edgepeer.topology.view import MAX_LANES
 from edgepeer.training.split.faults import parse_flip, parse_soft_errors
+from edgepeer.wire.precision import PRECISIONS, Precision
 
 __all__ = ["KINDS", "Fault", "Kind", "Schedule", "names"]
 
@@ -104,6 +105,8 @@ class Schedule:
     size: int = 16
     """Elements of each vector."""
     dtype: str = "<f4"
+    precision: Precision = "float32"
+    """What vectors travel as."""
     compute_s: float = 0.2
     """Mean compute time of a round."""
     latency_s: float = 1e-3
@@ -182,6 +185,10 @@ class Schedule:
                 raise ValueError(f"{name} {getattr(self, name):g}: must be from {least:g} to {most:g}")
         if self.dtype not in ("<f4", "<f8"):
             raise ValueError(f"dtype {self.dtype}: must be <f4 or <f8")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision {self.precision}: must be one of {', '.join(PRECISIONS)}")
+        if self.precision != "float32" and (self.dtype, self.code, self.split) != ("<f4", "none", "none"):
+            raise ValueError(f"precision {self.precision}: is for dtype <f4, without code and split")
         self._check_split()
         joined = {name for fault in self.faults if fault.kind == "join" for name in fault.who}
         known = {*names(self.peers), *joined}
@@ -225,7 +232,7 @@ def _spoken(known: list[str]) -> str:
 
 
 _TYPES: Final[dict[str, type]] = {
-    field.name: {"int": int, "float": float, "str": str}[str(field.type)]
+    field.name: {"int": int, "float": float}.get(str(field.type), str)
     for field in fields(Schedule)
     if field.name not in ("faults", "comment")
 }

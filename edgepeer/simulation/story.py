@@ -77,6 +77,7 @@ class Story:
                 rounds=schedule.rounds,
                 size=schedule.size,
                 dtype=schedule.dtype,
+                precision=schedule.precision,
                 compute_s=schedule.compute_s,
                 run=schedule.run if schedule.run != "none" else None,
                 wait_for=schedule.peers,

@@ -16,6 +16,7 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector
 from edgepeer.simulation.split_app import SplitWork
 from edgepeer.topology.view import View
+from edgepeer.wire.precision import Precision
 
 __all__ = ["Task", "Workload", "chunk_vector", "vector_of"]
 
@@ -28,6 +29,8 @@ class Workload:
     size: int = 16
     """Elements of each vector."""
     dtype: str = "<f4"
+    precision: Precision = "float32"
+    """What vectors travel as."""
     compute_s: float = 0.01
     """Mean compute time of a round, exponentially distributed."""
     run: str | None = "run"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 from edgepeer.baselines import STATIC_TIMEOUT_S, MachineMaker
@@ -22,6 +22,7 @@ from edgepeer.simulation.peer import SimulatedPeer, Surroundings
 from edgepeer.simulation.split_app import SplitWork
 from edgepeer.simulation.task import Task, Workload
 from edgepeer.simulation.ways import BROKER, LinkModel, Ways
+from edgepeer.topology.view import View
 
 __all__ = ["Everybody", "World"]
 
@@ -71,7 +72,7 @@ class World:
         self.broker = Broker(self.network, rng)
         self.task = Task(workload or Workload(), rng, code=code, wait=wait, split=split)
         brought = split.brought if split is not None else lambda peer, number: [self.task.contribution(peer, number)]
-        self.ledger = Ledger(brought, protocol, self.all_chunks if self.task.scheme else None)
+        self.ledger = Ledger(brought, protocol, self.all_chunks if self.task.scheme else None, self.views)
         self.notes: list[str] = []
         self._around = Surroundings(
             clock=self.clock,
@@ -177,7 +178,11 @@ class World:
 
     def all_chunks(self, outcome: fx.RoundCommitted) -> list[FloatVector]:
         """Of a coded round: the plain sum over all chunks, for each number of slots that its view may have had."""
-        return self.task.all_chunks(outcome, chain.from_iterable(peer.views for peer in self.peers.values()))
+        return self.task.all_chunks(outcome, self.views())
+
+    def views(self) -> Iterable[View]:
+        """All that the newest lives of peers have been in."""
+        return chain.from_iterable(peer.views for peer in self.peers.values())
 
     # -- the trace -----------------------------------------------------------------------------------------
 

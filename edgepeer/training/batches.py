@@ -60,7 +60,8 @@ class Batches:
         return len(self._all.x_train) if self._all is not None else sum(len(y) for _, y in self._held.values())
 
     def gradient(self, part: int, parts: int, number: int, out: Float32Vector, *, size: int = 0) -> int:
-        """Write the gradient of a part's batch in a round to `out`, shape (parameters + 1,), its mean loss last.
+        """Write the gradient of a part's batch in a round to `out`, and its mean loss to the last element of it. What
+        lies between stays as it is.
 
         Args:
             size: the most samples that the batch holds; 0: as many as the job says.
@@ -85,7 +86,7 @@ class Batches:
             self._hold([part])
             x, y = (array[within] for array in self._held[part])
         seed = (job.seed * 1_000_003 + number * 4099 + shard.position) & 0xFFFFFFFF
-        result = self._trainer.gradient(x, y, out[:-1], seed=seed)
+        result = self._trainer.gradient(x, y, out[: self._trainer.size], seed=seed)
         out[-1] = result.loss
         return result.samples
 

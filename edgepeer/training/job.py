@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from edgepeer.errors import ConfigError
 from edgepeer.training.form import LossChoice
+from edgepeer.wire.precision import Precision
 
 __all__ = [
     "DESCENT",
@@ -136,6 +137,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """lambda of the term lambda/2 |W|^2 in the loss, biases included."""
     sparsity: NamedIfAny = ""
     """Of a hidden layer, as "rho=0.05,beta=3": see split.sparsity. Empty: none."""
+
+    precision: Precision = "float32"
+    """What gradients are rounded to where they travel: see precision_choice."""
 
     created: Annotated[float, Meta(ge=0)] = 0.0
     """Unix time, by the clock of who announces it: of two jobs that brokers keep the later counts; 0: unknown."""

@@ -44,6 +44,7 @@ from edgepeer.wire.frames import (
     ViewFrame,
     Vote,
 )  # fmt: skip
+from edgepeer.wire.precision import block_of, elements_in
 
 __all__ = [
     "FRAME_VERSION",
@@ -123,14 +124,28 @@ def decode_header(kind: type[Frame], header: bytes | bytearray | memoryview, pay
     except (ValueError, RecursionError) as error:  # msgspec.DecodeError is a ValueError
         raise WireError(f"{kind.__name__} header: {error or type(error).__name__}") from error
     if isinstance(frame, (Reduce, Result)):
-        items, odd = divmod(payload_bytes, 4 if frame.dtype == "<f4" else 8)
-        if odd or frame.offset + items > frame.total:
-            raise WireError(f"{kind.__name__} of {payload_bytes} bytes at element {frame.offset} of {frame.total}")
-        if isinstance(frame, Result) and (frame.commit is not None) != (frame.offset + items == frame.total):
+        end = _end(frame, payload_bytes)
+        # Of a lane only the receiver knows where it ends.
+        if isinstance(frame, Result) and not frame.lane and (frame.commit is not None) != (end == frame.total):
             raise WireError("Result: the commit comes with the last segment, and only with that")
     elif isinstance(frame, State) and frame.offset + payload_bytes > frame.total:
         raise WireError(f"State of {payload_bytes} bytes at {frame.offset} of {frame.total}")
     return frame
+
+
+def _end(frame: Reduce | Result, payload_bytes: int) -> int:
+    """The element that a segment ends before."""
+    precision, block = frame.precision, block_of(frame.precision)
+    if precision != "float32" and frame.dtype != "<f4":
+        raise WireError(f"{type(frame).__name__}: {frame.dtype} in {precision}, which is for float32")
+    items = elements_in(precision, payload_bytes, 4 if frame.dtype == "<f4" else 8)
+    end = frame.offset + items
+    ends = end % block == 0 or end == frame.total or (frame.lane and (frame.total - end) % block == 0)
+    if items < 0 or end > frame.total or frame.offset % block or not ends:
+        place = f"at element {frame.offset} of {frame.total}"
+        rounded = "" if precision == "float32" else f", in {precision}"
+        raise WireError(f"{type(frame).__name__} of {payload_bytes} bytes {place}{rounded}")
+    return end
 
 
 def wrap(frame: Frame) -> tuple[int, bytes]:

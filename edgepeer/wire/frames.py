@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 from edgepeer.ids import Generation
+from edgepeer.wire.precision import Precision
 
 __all__ = [
     "PART",
@@ -60,7 +61,7 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, le=2**53)]
 PART: Final = "/"
 """No run has it in its name."""
 Dtype: TypeAlias = Literal["<f4", "<f8"]
-Cause: TypeAlias = Literal["mismatch", "timeout"]
+Cause: TypeAlias = Literal["mismatch", "timeout", "nonfinite"]
 MetaWhat: TypeAlias = Literal["reduce_sent", "reduce_received", "reduce_request", "bcast_sent", "bcast_received"]
 
 
@@ -155,6 +156,8 @@ class Reduce(_Header, frozen=True):
     """Of a coded round: the vector is so many times shorter than the sum, and the receiver expands it."""
     lane: _Lane = 0
     """Of which lane: then `offset` counts from the first element of its range."""
+    precision: Precision = "float32"
+    """What the payload's elements are encoded in. `dtype` is of what they are decoded to."""
 
 
 class Commit(_Header, frozen=True):
@@ -168,7 +171,7 @@ class Commit(_Header, frozen=True):
     exact: bool
     """Whether nobody who was in the view when the round began is missing."""
     digest: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-    """xxh3_128 of the whole result's bytes."""
+    """xxh3_128 of the whole result's bytes, as they travel."""
     final: bool = True
     """Whether the round is decided. Else it is when a Decide follows."""
     held_in: _Stamp = 0
@@ -182,6 +185,8 @@ class Commit(_Header, frozen=True):
     """Of a coded round: expected squared error of the sum, in units of one chunk's squared gradient norm."""
     generation: Generation = Generation()
     """Of the view `held_in`: the generation that the round is of."""
+    precision: Precision = "float32"
+    """What all have rounded to. The sum is exactly that of what was encoded."""
 
 
 class Result(_Header, frozen=True):
@@ -204,6 +209,8 @@ class Result(_Header, frozen=True):
     lane: _Lane = 0
     """Of which lane: then `offset` counts from the first element of its range, and `commit` is of that range alone; 0:
     of the whole vector."""
+    precision: Precision = "float32"
+    """As in Reduce."""
 
 
 class Abort(_Header, frozen=True):

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from edgepeer.emulation.faults.scene import Scene
 from edgepeer.emulation.network.base import Mode, Way
+from edgepeer.emulation.network.shape import LinkShape
 from edgepeer.topology.view import Member, View
 
 __all__ = ["DEADLINE_S", "NAMES", "Crew", "Memory", "crew", "scene_of", "until"]
@@ -41,8 +42,17 @@ class Memory:
     async def reach(self, name: str, host: str, port: int) -> tuple[str, int]:
         raise AssertionError("faults start no process in the network")
 
-    async def shape(self, name: str, *, rate_bits_per_s: float | None, delay_s: float) -> None:
+    async def shape(self, name: str, link: LinkShape) -> None:
         raise AssertionError("faults shape no links")
+
+    async def lost(self, name: str) -> int:
+        raise AssertionError("faults shape no links")
+
+    async def shut(self, name: str) -> None:
+        raise AssertionError("faults shut nobody off")
+
+    async def knocks(self, name: str) -> int:
+        raise AssertionError("faults shut nobody off")
 
     async def cut(self, *ways: Way) -> None:
         for way in ways:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from network_agents import DEADLINE_S, agents
+from network_agents import DEADLINE_S, Agent, agents
 
 from edgepeer.emulation.network import BROKER, EmulatedNetwork, LinkShape, Mode, open_network
 from edgepeer.emulation.network.control import HubProcess, KernelRefused
@@ -24,11 +24,14 @@ PEERS = ("a", "b", "c")
 
 
 @contextlib.asynccontextmanager
-async def opened(mode: Mode, link: LinkShape | None = None) -> AsyncIterator[EmulatedNetwork]:
+async def opened(
+    mode: Mode, link: LinkShape | None = None, shut: tuple[str, ...] = ()
+) -> AsyncIterator[EmulatedNetwork]:
     """The network, or the test is skipped and says why."""
+    links = {} if link is None else dict.fromkeys(PEERS, link)
     async with contextlib.AsyncExitStack() as stack:
         try:
-            network = await stack.enter_async_context(open_network(PEERS, mode=mode, link=link))
+            network = await stack.enter_async_context(open_network(PEERS, mode=mode, links=links, shut=shut))
         except ConfigError as error:
             pytest.skip(str(error))
         yield network
@@ -41,30 +44,6 @@ async def dropped(network: EmulatedNetwork, source: str, target: str, count: int
             await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize(
-    ("text", "rate", "delay"),
-    [
-        ("100mbit,5ms", 100e6, 0.005),
-        ("5ms, 100mbit", 100e6, 0.005),
-        ("2.5Gbit", 2.5e9, 0.0),
-        ("250us", None, 0.00025),
-        ("56kbit,1s", 56e3, 1.0),
-    ],
-)
-def test_a_link_as_text(text: str, rate: float | None, delay: float) -> None:
-    link = LinkShape.parse(text)
-    assert link.rate_bits_per_s == rate
-    assert link.delay_s == pytest.approx(delay)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "fast", "100", "5ms,5ms", "100mbit,", "-5ms", "1bit", "1000gbit", "11s", "1e9bit"]
-)
-def test_what_no_link_is(text: str) -> None:
-    with pytest.raises(ConfigError, match="link"):
-        LinkShape.parse(text)
-
-
 async def test_the_plain_network_says_that_it_can_cut_nothing() -> None:
     async with open_network(PEERS, mode="none") as network:
         assert network.mode == "none"
@@ -72,18 +51,18 @@ async def test_the_plain_network_says_that_it_can_cut_nothing() -> None:
         assert network.address("b") == network.broker_address() == "127.0.0.1"
         assert await network.reach("a", "broker.local", 1883) == ("broker.local", 1883)
         assert await network.cuts() == {}
-        with pytest.raises(ConfigError, match="link faults need"):
+        with pytest.raises(ConfigError, match="link faults and NAT need"):
             await network.cut(("a", "b"))
-        with pytest.raises(ConfigError, match="link faults need"):
+        with pytest.raises(ConfigError, match="link faults and NAT need"):
             await network.cut(("a", BROKER))
-        with pytest.raises(ConfigError, match="link faults need"):
-            await network.shape("a", rate_bits_per_s=1e6, delay_s=0.0)
+        with pytest.raises(ConfigError, match="link faults and NAT need"):
+            await network.shape("a", LinkShape(up_bits_per_s=1e6))
 
 
 @pytest.mark.parametrize("mode", ["loopback", "none"])
 async def test_shaped_links_take_namespaces(mode: Mode) -> None:
     with pytest.raises(ConfigError, match="only links between network namespaces"):
-        async with open_network(PEERS, mode=mode, link=LinkShape(delay_s=0.005)):
+        async with open_network(PEERS, mode=mode, links={"a": LinkShape(delay_s=0.005)}):
             raise AssertionError("opened")
 
 
@@ -177,7 +156,7 @@ async def test_a_broker_outside_is_reached_and_can_be_cut_off(mode: Mode) -> Non
 
 
 async def test_a_shaped_link_is_no_faster_than_it_says() -> None:
-    link = LinkShape(rate_bits_per_s=20e6, delay_s=0.02)
+    link = LinkShape.parse("20mbit,20ms")
     async with opened("namespaces", link) as network, agents(network, *PEERS) as (a, b, c):
         round_trip = 2 * link.delay_s
         assert await a.transfer(b, 1) >= round_trip
@@ -190,15 +169,13 @@ async def test_a_shaped_link_is_no_faster_than_it_says() -> None:
         await a.tell(b, *("lost",) * 5)
         await dropped(network, "a", "b", 5)
         await network.heal(("a", "b"))
-        await network.shape("a", rate_bits_per_s=None, delay_s=0.05)
+        await network.shape("a", LinkShape(delay_s=0.05))
         assert await a.transfer(b, 1) >= 0.05 + link.delay_s
         for name in ("a", "b"):
-            await network.shape(name, rate_bits_per_s=None, delay_s=0.0)
+            await network.shape(name, LinkShape())
         await a.tell(b, "direct")
         await b.hears("direct", a)
         assert await a.transfer(b, size) > 0
-        with pytest.raises(ConfigError, match="link delay"):
-            await network.shape("a", rate_bits_per_s=None, delay_s=11.0)
 
 
 async def test_processes_keep_their_pid_their_user_and_their_files(tmp_path: Path) -> None:
@@ -258,7 +235,7 @@ from network_agents import agents
 from edgepeer.emulation.network import LinkShape, open_network
 
 async def main():
-    async with open_network(("a", "b"), mode="namespaces", link=LinkShape(delay_s=0.001)) as network:
+    async with open_network(("a", "b"), mode="namespaces", links=dict(a=LinkShape(delay_s=0.001))) as network:
         async with agents(network, "a", "b"):
             print("ready", flush=True)
             await asyncio.Event().wait()
@@ -310,3 +287,98 @@ async def test_a_lost_hub_is_an_error_and_not_a_hang() -> None:
         hub.kill()
         with pytest.raises(EdgepeerError, match="emulated network: has ended"):
             await network.cut(("a", "b"))
+
+
+async def test_up_and_down_may_differ() -> None:
+    async with opened("namespaces") as network, agents(network, "a", "b") as (a, b):
+        await network.shape("a", LinkShape.parse("5mbit/40mbit"))
+        size = 250_000
+        assert await a.transfer(b, size) >= (size - 20_000) * 8 / 5e6
+        assert (size - 50_000) * 8 / 40e6 <= await b.transfer(a, size) < size * 8 / 5e6
+
+
+async def arrived(sender: Agent, receiver: Agent, bursts: int) -> int:
+    """How many of that many times 100 datagrams arrive; no more at once than a socket holds."""
+    for burst in range(bursts):
+        await sender.tell(receiver, *("one of many",) * 100)
+        await sender.tell(receiver, *(f"end {burst}",) * 20)
+        await receiver.hears(f"end {burst}", sender)
+    return receiver.got.count(("one of many", sender.address))
+
+
+async def test_what_a_lossy_link_takes_is_counted_and_comes_all_the_same() -> None:
+    async with opened("namespaces") as network, agents(network, "a", "b") as (a, b):
+        assert await network.lost("a") == 0
+        await network.shape("a", LinkShape(loss=0.1))
+        lost = 2000 - await arrived(a, b, bursts=20)
+        back = 2000 - await arrived(b, a, bursts=20)
+        assert 100 < lost < 300  # seven standard deviations
+        assert 100 < back < 300
+        assert lost + back <= await network.lost("a") <= lost + back + 800
+        assert await network.lost("b") == 0
+        await network.shape("a", LinkShape(loss=0.02))
+        assert await network.lost("a") == 0
+        size = 2_000_000
+        assert await b.transfer(a, size) > 0  # nothing is lost to who asks again
+        assert await network.lost("a") > 0.005 * size / 1448  # packets, not writes of many
+        await network.shape("a", LinkShape())
+        assert await network.lost("a") == 0
+
+
+async def test_jitter_comes_in_bursts_and_keeps_the_order() -> None:
+    async with opened("namespaces") as network, agents(network, "a", "b") as (a, b):
+        await network.shape("a", LinkShape(delay_s=0.02, jitter_s=0.05))
+        times = [await a.transfer(b, 1) for _ in range(20)]
+        assert min(times) >= 0.02
+        assert max(times) >= 0.03  # by chance of 5e-15 not
+        await a.tell(b, *(str(number) for number in range(100)))
+        await b.hears("99", a)
+        assert [text for text, _ in b.got] == [str(number) for number in range(100)]
+        await network.shape("a", LinkShape())
+        await a.tell(b, "direct")
+        await b.hears("direct", a)
+
+
+async def test_a_longer_queue_holds_more() -> None:
+    """Datagrams of a second, sent at once over a line of 1 Mbit/s: the queue is all that there is to hold them."""
+    async with opened("namespaces") as network, agents(network, "a", "b") as (a, b):
+        texts = [f"{number:1200}" for number in range(100)]
+        await network.shape("b", LinkShape(down_bits_per_s=1e6, queue_s=0.6))
+        await a.tell(b, *texts)
+        await b.hears(texts[50], a)
+        await network.shape("b", LinkShape(down_bits_per_s=1e6, queue_s=0.05))
+        b.got.clear()
+        await a.tell(b, *texts)
+        await network.shape("b", LinkShape())  # what still waits is lost
+        await a.tell(b, "end")
+        await b.hears("end", a)
+        assert len(b.got) < 50
+
+
+@pytest.mark.parametrize("mode", ["namespaces", "loopback"])
+async def test_who_is_shut_dials_out_and_is_not_dialled(mode: Mode) -> None:
+    async with opened(mode, shut=("a", "b")) as network, agents(network, *PEERS) as (a, b, c):
+        assert await network.knocks("a") == 0
+        assert await a.transfer(c, 100_000) > 0
+        knocking = asyncio.create_task(c.transfer(a, 1))
+        async with asyncio.timeout(DEADLINE_S):
+            while not await network.knocks("a"):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert not knocking.done()
+        knocking.cancel()
+        assert await network.knocks("b") == await network.knocks("c") == 0
+        await network.shut("a")  # once more, which changes nothing
+        assert await network.knocks("a") > 0
+        assert await network.cuts() == {}
+        await b.tell(a, "datagrams pass")
+        await a.hears("datagrams pass", b)
+
+
+async def test_to_be_shut_takes_a_firewall() -> None:
+    with pytest.raises(ConfigError, match="can only dial out take a firewall"):
+        async with open_network(PEERS, mode="none", shut=["a"]):
+            raise AssertionError("opened")
+    async with open_network(PEERS, mode="none") as network:
+        with pytest.raises(ConfigError, match="link faults and NAT need"):
+            await network.shut("a")
+        assert await network.knocks("a") == await network.lost("a") == 0

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from edgepeer.errors import ConfigError
-from edgepeer.following.jobs import make_job
+from edgepeer.following.jobs import OwnFleet, make_job
 from edgepeer.settings import JobSettings, TrainSettings
+from edgepeer.wire.precision import PRECISIONS, Precision
 
 
 def refusal(settings: JobSettings) -> str:
@@ -96,3 +97,37 @@ def test_a_job_says_what_was_asked_for() -> None:
     job = make_job(settings, wait_for=1)
     found = (job.optimizer, job.schedule, job.loss, job.stop_on_nan)
     assert found == ("adamw:weight_decay=0.5", "step", "mae", True)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_job_says_what_its_gradients_are_rounded_to(precision: Precision) -> None:
+    assert make_job(TrainSettings(precision=precision), wait_for=1).precision == precision
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"code": "cyclic:s=1"},
+            "precision = int8: sums of code cyclic:s=1 are put together of what was not rounded; take float32",
+        ),
+        (
+            {"split": "none:m=1,n=1", "model": "mlp-plain"},
+            "precision = int8: split none:m=1,n=1 checks sums to the last bits; take float32",
+        ),
+    ],
+)
+def test_rounding_where_it_can_not_be_had(fields: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_job(TrainSettings(precision="int8", **fields), wait_for=5)  # type: ignore[arg-type]
+    assert str(caught.value) == said
+
+
+def test_rounding_by_a_protocol_that_does_not_know_it() -> None:
+    fleet = OwnFleet(fanout=2, protocol="ring", data_dir=None)
+    with pytest.raises(ConfigError) as caught:
+        make_job(TrainSettings(precision="bf16"), wait_for=3, fleet=fleet)
+    assert str(caught.value) == (
+        "precision = bf16: rounds of protocol ring can't do it; use protocol ft-tree, or float32"
+    )
+    make_job(TrainSettings(), wait_for=3, fleet=fleet)

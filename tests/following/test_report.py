@@ -40,6 +40,7 @@ def test_report(tmp_path: Path, running: JobProgress, told: Told, finish: Finish
         "broker": "embedded",
         "code": "none",
         "wait": "exact",
+        "precision": "float32",
         "computed": pytest.approx(1.0),
         "final": {"accuracy": 0.97, "loss": 0.125},
         "diverged": None,
@@ -63,6 +64,7 @@ def test_report(tmp_path: Path, running: JobProgress, told: Told, finish: Finish
         "chunks": 0,
         "chunks_covered": 0,
         "error": 0.0,
+        "precision": "float32",
         "paths": {"direct": ["ash"]},
         "faults": [],
     }

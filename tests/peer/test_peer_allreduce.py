@@ -159,6 +159,20 @@ async def test_bad_weights(weight: float) -> None:
 
 
 @pytest.mark.parametrize(
+    ("precision", "said"),
+    [
+        ("fp16", "precision = 'fp16': must be one of float32, bf16, int8"),
+        ("", "precision = '': must be one of float32, bf16, int8"),
+        ("bf16", "precision = 'bf16': is for float32, not for float64, which travels as it is"),
+        ("int8", "precision = 'int8': is for float32, not for float64, which travels as it is"),
+    ],
+)
+async def test_bad_precisions(precision: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        await Peer().allreduce(np.ones(2), precision=precision)
+
+
+@pytest.mark.parametrize(
     ("value", "said"),
     [
         (np.ones(2, dtype=np.int64), "float32 or float64, not int64"),

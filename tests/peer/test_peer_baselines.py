@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from peer_fleet import DEADLINE_S, Broker, all_reduce, fleet, peer_at, view_of
 
+from edgepeer import Peer
+from edgepeer.baselines import MachineMaker
 from edgepeer.errors import ConfigError, ContributionMismatch, RoundTimeout
 from edgepeer.wire.protocols import PROTOCOLS, ProtocolName
 
@@ -53,6 +55,12 @@ async def test_the_asynchronous_server_answers_each_as_it_comes(broker: Broker) 
         for got in sums:
             assert set(np.unique(np.sum(got, axis=0))) <= {0.0, 1.0}  # every contribution at most once
         assert any(np.all(np.sum(got, axis=0) == 1.0) for got in sums)  # and all of them, at whom was answered last
+
+
+@pytest.mark.parametrize("protocol", [protocol for protocol in PROTOCOLS if protocol != "ft-tree"])
+async def test_none_of_them_rounds(protocol: ProtocolName) -> None:
+    with pytest.raises(ValueError, match=f"^precision = 'int8': only rounds of ft-tree can do it, not of {protocol}$"):
+        await Peer(machine=MachineMaker(protocol)).allreduce(np.ones(2, np.float32), precision="int8")
 
 
 @pytest.mark.parametrize("protocol", ["ft-tree-static", "tree", "ring", "ps-sync"])

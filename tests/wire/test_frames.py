@@ -16,6 +16,7 @@ from edgepeer.errors import VersionError, WireError
 from edgepeer.ids import Generation
 from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
+from edgepeer.wire.precision import BLOCK, PRECISIONS, Precision, encoded_bytes
 
 count = st.integers(0, 2**53)
 stamp = st.integers(0, 2**63 - 1)
@@ -25,11 +26,13 @@ peer = st.text(min_size=1, max_size=15)
 rate = st.floats(0, 1e12)
 bits = st.binary(max_size=512)
 dtype = st.sampled_from(["<f4", "<f8"])
+precision = st.sampled_from(PRECISIONS)
 generation = st.builds(Generation, st.integers(1, 2**31 - 1), st.integers(1, 4096), st.integers(0, 2**32 - 1))
 maybe_generation = st.none() | generation
 commits = st.builds(
     fr.Commit, decided_in=stamp, contributors=bits, weight=rate, exact=st.booleans(),
     digest=st.binary(min_size=16, max_size=16), final=st.booleans(), held_in=stamp, generation=generation,
+    precision=precision,
 )  # fmt: skip
 seconds = st.floats(0, 2**53)
 
@@ -56,6 +59,14 @@ FRAMES: dict[str, st.SearchStrategy[tuple[fr.Frame, int]]] = {
             items * (4 if kind == "<f4" else 8),
         ),
         small, small, small, dtype, epoch=stamp, round=count, contributors=bits, weight=rate, rate_bytes_per_s=rate,
+    ) | st.builds(
+        lambda before, items, after, precision, **rest: (
+            fr.Reduce(
+                offset=BLOCK * before, total=BLOCK * (before + items + after), dtype="<f4", precision=precision, **rest
+            ),
+            encoded_bytes(precision, BLOCK * items),
+        ),
+        small, small, small, precision, epoch=stamp, round=count, contributors=bits, weight=rate,
     ),
     "Result": st.builds(
         lambda before, items, after, kind, commit, **rest: (
@@ -65,10 +76,19 @@ FRAMES: dict[str, st.SearchStrategy[tuple[fr.Frame, int]]] = {
             items * (4 if kind == "<f4" else 8),
         ),
         small, small, small, dtype, commits, epoch=stamp, round=count, rate_bytes_per_s=rate,
+    ) | st.builds(
+        lambda before, items, precision, commit, **rest: (
+            fr.Result(
+                offset=BLOCK * before, total=BLOCK * before + items, dtype="<f4", commit=commit, precision=precision,
+                **rest,
+            ),
+            encoded_bytes(precision, items),
+        ),
+        small, small, precision, commits, epoch=stamp, round=count,
     ),
     "Abort": st.tuples(
         st.builds(
-            fr.Abort, epoch=stamp, round=count, cause=st.sampled_from(["mismatch", "timeout"]), reason=text,
+            fr.Abort, epoch=stamp, round=count, cause=st.sampled_from(get_args(fr.Cause)), reason=text,
             over=st.booleans(),
         ),
         st.just(0),
@@ -351,6 +371,38 @@ def test_segments_lie_within_their_vector(payload_bytes: int, offset: int) -> No
     frame = fr.Reduce(epoch=1, round=1, offset=offset, total=1, dtype="<f4", contributors=b"\1", weight=1.0)
     with pytest.raises(WireError, match="Reduce of"):
         decode(codec.encode(frame, payload_bytes))
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "offset", "total", "payload_bytes"),
+    [
+        ("bf16", "<f4", 0, 4, 7),
+        ("bf16", "<f4", 0, 4, 10),
+        ("bf16", "<f8", 0, 4, 8),
+        ("int8", "<f8", 0, 256, 260),
+        ("int8", "<f4", 0, 256, 259),  # a part of a block that is not the last
+        ("int8", "<f4", 0, 256, 261),
+        ("int8", "<f4", 0, 300, 263),
+        ("int8", "<f4", 1, 257, 260),
+        ("int8", "<f4", 128, 512, 260),
+        ("int8", "<f4", 0, 0, 4),
+    ],
+)
+def test_encoded_segments_are_whole_blocks(
+    precision: Precision, dtype: fr.Dtype, offset: int, total: int, payload_bytes: int
+) -> None:
+    common = {"epoch": 1, "round": 1, "offset": offset, "total": total, "dtype": dtype, "precision": precision}
+    for frame in (fr.Reduce(contributors=b"\1", weight=1.0, **common), fr.Result(**common)):  # type: ignore[arg-type]
+        with pytest.raises(WireError, match=rf"^{type(frame).__name__}.* in {precision}"):
+            decode(codec.encode(frame, payload_bytes))
+
+
+def test_a_precision_that_there_is_not() -> None:
+    frame = fr.Reduce(
+        epoch=1, round=1, offset=0, total=1, dtype="<f4", contributors=b"\1", weight=1.0, precision="fp4",  # type: ignore[arg-type]
+    )  # fmt: skip
+    with pytest.raises(WireError, match="Reduce header"):
+        decode(codec.encode(frame, 4))
 
 
 def test_the_commit_comes_with_the_last_segment_and_only_with_that() -> None:

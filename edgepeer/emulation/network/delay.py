@@ -43,14 +43,15 @@ class DelayLines:
         self.control: socket.socket | None = None
         """Connected to the pump; it can be read from when that has ended."""
 
-    def set_delay(self, port: Port, seconds: float) -> None:
-        """From now on what the port sends arrives so much later. Raises OSError."""
-        if seconds and self.control is None:
+    def set_delay(self, port: Port, seconds: float, jitter_s: float) -> None:
+        """From now on what the port sends arrives so much later, and up to so much later still. Raises OSError."""
+        late = seconds > 0 or jitter_s > 0
+        if late and self.control is None:
             self.control = self._start()
-        if self.control is None or (not seconds and port.index not in self._delayed):
+        if self.control is None or (not late and port.index not in self._delayed):
             return
-        order = ORDER.pack(port.index, round(1e9 * seconds) if seconds else -1)
-        if not seconds:
+        order = ORDER.pack(port.index, round(1e9 * seconds) if late else -1, round(1e9 * jitter_s))
+        if not late:
             self._firewall.give_back(port.device)
             self._delayed.remove(port.index)
             self.control.send(order)

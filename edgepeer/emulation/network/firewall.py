@@ -1,4 +1,5 @@
-"""Cuts as nftables rules: each drops all IPv4 packets from one address to another, and counts them.
+"""Cuts as nftables rules: each drops all IPv4 packets from one address to another, and counts them. And the same for
+some of the packets by chance, and for those that begin a TCP connection.
 
 Speaks to the kernel itself, for the `nft` program is on few machines; where it is, `nft list ruleset` in the network's
 namespace shows the rules.
@@ -14,6 +15,8 @@ __all__ = ["Drop", "Firewall"]
 
 _TABLE: Final = "edgepeer"
 _CHAIN: Final = "cuts"
+_LOSSES: Final = "losses"
+_DOORS: Final = "doors"
 _TAKEN: Final = "taken"
 _FAMILIES: Final = {"ip": 2, "bridge": 7}
 _HOOKS: Final = {"ip": ("input",), "bridge": ("forward", "input", "output")}
@@ -26,10 +29,21 @@ _META_PROTOCOL: Final = 1
 _META_INPUT_NAME: Final = 6
 _NAME_BYTES: Final = 16
 _NETWORK_HEADER: Final = 1
+_TRANSPORT_HEADER: Final = 2
 _ETHERTYPE_IPV4: Final = b"\x08\x00"
 _SOURCE_OFFSET: Final = 12
 _TARGET_OFFSET: Final = 16
 _ADDRESS_BYTES: Final = 4
+_PROTOCOL_OFFSET: Final = 9
+_TCP: Final = b"\x06"
+_FLAGS_OFFSET: Final = 13
+_SYN: Final = b"\x02"
+_SYN_ACK: Final = b"\x12"
+_LESS: Final = 2
+_RANDOM: Final = 1
+_TO_NETWORK: Final = 1
+_PARTS: Final = 100_000
+"""How finely a chance is given."""
 
 
 class Drop(NamedTuple):
@@ -55,25 +69,22 @@ class Firewall:
         self._nft: Any = NFTables(nfgen_family=_FAMILIES[family])
         self._made: set[Drop] = set()
         self._nft.table("add", name=_TABLE)
-        self._nft.chain("add", table=_TABLE, name=_CHAIN)
+        for chain in (_CHAIN, _DOORS, _LOSSES):
+            self._nft.chain("add", table=_TABLE, name=chain)
         if family == "bridge":
             self._add_hook(_TAKEN, "prerouting")
         for hook in _HOOKS[family]:
             self._add_hook(hook, hook)
-            self._nft.rule("add", table=_TABLE, chain=hook, expressions=[[_verdict(_JUMP, NFTA_VERDICT_CHAIN=_CHAIN)]])
+            for chain in (_CHAIN, _DOORS, _LOSSES):
+                jump = [_verdict(_JUMP, NFTA_VERDICT_CHAIN=chain)]
+                self._nft.rule("add", table=_TABLE, chain=hook, expressions=[jump])
 
     def add(self, cuts: Iterable[Drop]) -> None:
         """Drop these from now on, if that is not so already."""
         for cut in cuts:
             if cut in self._made:
                 continue
-            rule = [_load("meta", key=_META_PROTOCOL), _equals(_ETHERTYPE_IPV4)]
-            for address, offset in ((cut.source, _SOURCE_OFFSET), (cut.target, _TARGET_OFFSET)):
-                if address:
-                    rule.append(_load("payload", base=_NETWORK_HEADER, offset=offset, len=_ADDRESS_BYTES))
-                    rule.append(_equals(socket.inet_aton(address)))
-            rule += [_expression("counter", bytes=0, packets=0), _verdict(_DROP)]
-            self._nft.rule("add", table=_TABLE, chain=_CHAIN, expressions=[rule])
+            self._drop(_CHAIN, cut)
             self._made.add(cut)
 
     def remove(self, cuts: Iterable[Drop]) -> dict[Drop, int]:
@@ -91,6 +102,33 @@ class Firewall:
         """The cuts that the kernel has in force, with the packets that each has dropped."""
         return dict(map(_read_cut, self._rules(_CHAIN)))
 
+    def lose(self, some: Drop, part: float) -> None:
+        """From now on drop these by chance, so large a part of them: 0 for none."""
+        for rule in self._rules(_LOSSES):
+            if _read_cut(rule)[0] == some:
+                self._delete(_LOSSES, rule)
+        if part:
+            self._drop(_LOSSES, some, *_chance(part))
+
+    def losses(self) -> dict[Drop, int]:
+        """What is dropped by chance, with the packets that were, since `lose` was last called."""
+        return dict(map(_read_cut, self._rules(_LOSSES)))
+
+    def shut(self, target: str) -> None:
+        """From now on drop what would begin a TCP connection to that address. Not twice."""
+        rule = [
+            _load("payload", base=_NETWORK_HEADER, offset=_PROTOCOL_OFFSET, len=1),
+            _equals(_TCP),
+            _load("payload", base=_TRANSPORT_HEADER, offset=_FLAGS_OFFSET, len=1),
+            _expression("bitwise", sreg=1, dreg=1, len=1, mask=_value(_SYN_ACK), xor=_value(b"\0")),
+            _equals(_SYN),
+        ]
+        self._drop(_DOORS, Drop("", target), *rule)
+
+    def knocks(self) -> dict[Drop, int]:
+        """To where connections may not be begun, with the packets that were dropped."""
+        return dict(map(_read_cut, self._rules(_DOORS)))
+
     def take(self, device: str) -> None:
         """Keep the bridge from seeing what comes in by that port: somebody else looks after it. Not twice."""
         rule = [_load("meta", key=_META_INPUT_NAME), _equals(_device_name(device)), _verdict(_DROP)]
@@ -104,6 +142,17 @@ class Firewall:
 
     def _add_hook(self, chain: str, hook: str) -> None:
         self._nft.chain("add", table=_TABLE, name=chain, hook=hook, type="filter", priority=_PRIORITY, policy=_ACCEPT)
+
+    def _drop(self, chain: str, some: Drop, *conditions: Any) -> None:
+        """Drop what goes from one address to another, and meets the conditions; these come before the addresses, by
+        which a rule is known again."""
+        rule = [_load("meta", key=_META_PROTOCOL), _equals(_ETHERTYPE_IPV4), *conditions]
+        for address, offset in ((some.source, _SOURCE_OFFSET), (some.target, _TARGET_OFFSET)):
+            if address:
+                rule.append(_load("payload", base=_NETWORK_HEADER, offset=offset, len=_ADDRESS_BYTES))
+                rule.append(_equals(socket.inet_aton(address)))
+        rule += [_expression("counter", bytes=0, packets=0), _verdict(_DROP)]
+        self._nft.rule("add", table=_TABLE, chain=chain, expressions=[rule])
 
     def _delete(self, chain: str, rule: Any) -> None:
         self._nft.rule("del", table=_TABLE, chain=chain, handle=rule.get_attr("NFTA_RULE_HANDLE"))
@@ -154,7 +203,21 @@ def _load(kind: str, **fields: object) -> Any:
 
 
 def _equals(value: bytes) -> Any:
-    return _expression("cmp", sreg=1, op=0, data={"attrs": [("NFTA_DATA_VALUE", value)]})
+    return _expression("cmp", sreg=1, op=0, data=_value(value))
+
+
+def _value(value: bytes) -> Any:
+    return {"attrs": [("NFTA_DATA_VALUE", value)]}
+
+
+def _chance(part: float) -> tuple[Any, ...]:
+    """True for so large a part of the packets, drawn for each."""
+    number = [("NFTA_NG_DREG", 1), ("NFTA_NG_MODULUS", _PARTS), ("NFTA_NG_TYPE", _RANDOM), ("NFTA_NG_OFFSET", 0)]
+    return (
+        {"attrs": [("NFTA_EXPR_NAME", "numgen"), ("NFTA_EXPR_DATA", {"attrs": number})]},
+        _expression("byteorder", sreg=1, dreg=1, op=_TO_NETWORK, len=4, size=4),
+        _expression("cmp", sreg=1, op=_LESS, data=_value(round(part * _PARTS).to_bytes(4, "big"))),
+    )
 
 
 def _verdict(code: int, **more: object) -> Any:

@@ -19,12 +19,13 @@ from typing import Any, Final
 
 import msgspec
 
-from edgepeer.emulation.network.base import LinkShape
 from edgepeer.emulation.network.control import MESSAGE_BYTES
 from edgepeer.emulation.network.delay import DelayLines
 from edgepeer.emulation.network.firewall import Drop, Firewall
 from edgepeer.emulation.network.isolation import leave_machine, new_namespace
 from edgepeer.emulation.network.lan import Lan, Port
+from edgepeer.emulation.network.losses import Losses
+from edgepeer.emulation.network.shape import LinkShape
 
 __all__ = ["Hub"]
 
@@ -40,6 +41,7 @@ class Hub:
         self._ports: dict[str, Port] = {}
         self._lan: Lan | None = None
         self._lines: DelayLines | None = None
+        self._losses: Losses | None = None
         self._firewall: Firewall | None = None
         self._listeners: list[socket.socket] = []
         self._requests: dict[str, Callable[..., object]] = {
@@ -49,6 +51,9 @@ class Hub:
                 self.lan,
                 self.loopback,
                 self.shape,
+                self.lost,
+                self.shut,
+                self.knocks,
                 self.cut,
                 self.heal,
                 self.cuts,
@@ -95,6 +100,7 @@ class Hub:
         self._firewall = Firewall("bridge")
         self._lan = Lan(address, self._delay)
         self._lines = DelayLines(self._firewall, self._lan.add_inlet)
+        self._losses = Losses(self._firewall)
         self._ports = {peer: self._lan.plug(peer) for peer in peers}
         return {"namespaces": [port.namespace for port in self._ports.values()], "netem": self._lan.has_netem}
 
@@ -106,10 +112,26 @@ class Hub:
         self._lan = None
         self._firewall = Firewall("ip")
 
-    def shape(self, peer: str, rate_bits_per_s: float | None, delay_s: float) -> None:
-        """Make the line of the peer with that address such a link."""
+    def shape(self, peer: str, link: Mapping[str, Any]) -> None:
+        """Make the line of the peer with that address such a link: the fields of a LinkShape."""
         assert self._lan is not None
-        self._lan.shape(self._ports[peer], LinkShape(rate_bits_per_s=rate_bits_per_s, delay_s=delay_s))
+        assert self._losses is not None
+        port, shape = self._ports[peer], LinkShape(**link)
+        self._lan.shape(port, shape)
+        self._losses.set_loss(port.namespace, peer, shape.loss)
+
+    def lost(self, peer: str) -> int:
+        """Packets that the line of the peer with that address has lost by chance."""
+        return 0 if self._losses is None else self._losses.lost(peer)
+
+    def shut(self, peer: str) -> None:
+        """Let nobody begin a TCP connection to the peer with that address."""
+        if Drop("", peer) not in self._wall().knocks():
+            self._wall().shut(peer)
+
+    def knocks(self, peer: str) -> int:
+        """Packets that were to begin one, and were dropped."""
+        return self._wall().knocks().get(Drop("", peer), 0)
 
     def cut(self, cuts: Sequence[tuple[str, str]]) -> None:
         """Let nothing through from one address to the other."""
@@ -136,9 +158,9 @@ class Hub:
             raise OSError(errno.ENOSYS, "there is no firewall")
         return self._firewall
 
-    def _delay(self, port: Port, seconds: float) -> None:
+    def _delay(self, port: Port, seconds: float, jitter_s: float) -> None:
         assert self._lines is not None
-        self._lines.set_delay(port, seconds)
+        self._lines.set_delay(port, seconds, jitter_s)
 
 
 def _told(cuts: Mapping[Drop, int]) -> list[tuple[str, str, int]]:

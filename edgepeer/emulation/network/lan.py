@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from edgepeer.emulation.network.base import LinkShape
 from edgepeer.emulation.network.isolation import current_namespace, enter_namespace, new_namespace
+from edgepeer.emulation.network.shape import LinkShape
 
 __all__ = ["Lan", "Port"]
 
@@ -32,9 +32,8 @@ _SLICE_S: Final = 0.001
 _LATE_S: Final = 0.002
 """How late the kernel may look at a queue, on a busy machine, without the line's time being lost."""
 _MAX_WRITE: Final = 65_536
+_MAX_SEGMENTS: Final = 65_535
 _MIN_WRITE: Final = 2 * _MTU
-_QUEUE_S: Final = 0.1
-"""How long a queue a port has before it drops, at its rate."""
 _NETEM_PACKETS: Final = 100_000
 _NUD_NOARP: Final = 0x40
 _NTF_MASTER: Final = 0x04
@@ -61,13 +60,13 @@ class Lan:
 
     Args:
         address: its own.
-        delay: called with a port and seconds where netem can't do it.
+        delay: called with a port, seconds and seconds of jitter where netem can't do it; it keeps no order in jitter.
 
     Raises:
         OSError: the kernel lacks something.
     """
 
-    def __init__(self, address: str, delay: Callable[[Port, float], None]) -> None:
+    def __init__(self, address: str, delay: Callable[[Port, float, float], None]) -> None:
         from pyroute2 import IPRoute
 
         self._delay = delay
@@ -112,17 +111,21 @@ class Lan:
 
     def shape(self, port: Port, link: LinkShape) -> None:
         """From now on the port is such a link. Raises OSError where the kernel has no tbf."""
-        rate = link.rate_bits_per_s
-        write = _MAX_WRITE if rate is None else round(min(max(_SLICE_S * rate / 8, _MIN_WRITE), _MAX_WRITE))
-        for ip, index in ((self._ip, port.index), (port.inside, port.inside_index)):
-            ip.link("set", index=index, gso_max_size=write)
+        down = (self._ip, port.index, link.down_bits_per_s)
+        up = (port.inside, port.inside_index, link.up_bits_per_s)
+        for ip, index, rate in (down, up):
+            write = _MAX_WRITE if rate is None else round(min(max(_SLICE_S * rate / 8, _MIN_WRITE), _MAX_WRITE))
+            # What is lost is to be one packet, not a write of many.
+            ip.link("set", index=index, gso_max_size=write, gso_max_segs=1 if link.loss else _MAX_SEGMENTS)
             _remove_qdisc(ip, index)
             if rate is not None:
-                _limit(ip, index, rate_bytes_per_s=round(rate / 8), burst=write + round(_LATE_S * rate / 8) + _MTU)
-        if not self.has_netem:
-            self._delay(port, link.delay_s)
-        elif link.delay_s:
-            above = {} if rate is None else {"parent": "1:1"}
+                bytes_per_s = rate / 8
+                burst = write + round(_LATE_S * bytes_per_s) + _MTU
+                _limit(ip, index, bytes_per_s=round(bytes_per_s), burst=burst, queue=round(link.queue_s * bytes_per_s))
+        by_pump = not self.has_netem or link.jitter_s > 0
+        self._delay(port, *((link.delay_s, link.jitter_s) if by_pump else (0.0, 0.0)))
+        if link.delay_s and not by_pump:
+            above = {} if link.up_bits_per_s is None else {"parent": "1:1"}
             port.inside.tc(
                 "add",
                 "netem",
@@ -169,9 +172,8 @@ def _refused(request: Callable[[], object], *codes: int) -> bool:
     return False
 
 
-def _limit(ip: Any, index: int, *, rate_bytes_per_s: int, burst: int) -> None:
-    queue = burst + round(_QUEUE_S * rate_bytes_per_s)
-    request = partial(ip.tc, "add", "tbf", index, handle="1:", rate=rate_bytes_per_s, burst=burst, limit=queue)
+def _limit(ip: Any, index: int, *, bytes_per_s: int, burst: int, queue: int) -> None:
+    request = partial(ip.tc, "add", "tbf", index, handle="1:", rate=bytes_per_s, burst=burst, limit=burst + queue)
     if _refused(request, errno.ENOENT):
         raise OSError(errno.ENOENT, "this kernel has no token bucket filter (sch_tbf)")
 

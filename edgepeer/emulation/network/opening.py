@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from ipaddress import IPv4Address
 from typing import Final, Literal
 
-from edgepeer.emulation.network.base import EmulatedNetwork, LinkShape
+from edgepeer.emulation.network.base import EmulatedNetwork
 from edgepeer.emulation.network.control import HubProcess, KernelRefused
 from edgepeer.emulation.network.plain import PlainNetwork
+from edgepeer.emulation.network.shape import LinkShape
 from edgepeer.emulation.network.walled import Site, WalledNetwork
 from edgepeer.errors import ConfigError
 
@@ -30,21 +31,26 @@ async def open_network(
     names: Iterable[str],
     *,
     mode: Literal["auto", "namespaces", "loopback", "none"] = "auto",
-    link: LinkShape | None = None,
+    links: Mapping[str, LinkShape] | None = None,
+    shut: Iterable[str] = (),
 ) -> AsyncIterator[EmulatedNetwork]:
     """A network for peers of these names. All of it is gone when the context closes, or when this process ends.
 
     Args:
         mode: auto takes the first that this machine allows: namespaces, loopback, none.
-        link: how every peer is connected; it takes namespaces.
+        links: what the lines of these peers are like; it takes namespaces.
+        shut: the names of those that can only dial out, as behind NAT; it takes a firewall.
 
     Raises:
         ConfigError: this machine does not allow what was asked for.
         EdgepeerError: the network could be made, but failed.
     """
     peers = tuple(names)
-    if link is not None and mode in ("loopback", "none"):
-        raise ConfigError(f"network = {mode}: only links between network namespaces have a rate and a delay")
+    inward = tuple(shut)
+    if links and mode in ("loopback", "none"):
+        raise ConfigError(f"network = {mode}: only links between network namespaces have rates, delays and losses")
+    if inward and mode == "none":
+        raise ConfigError("network = none: peers that can only dial out take a firewall: use namespaces or loopback")
     if mode == "none":
         yield PlainNetwork(peers, "as was asked for")
         return
@@ -53,15 +59,17 @@ async def open_network(
             if lack := _lack():
                 raise KernelRefused(lack)
             hub = await stack.enter_async_context(HubProcess())
-            network = await stack.enter_async_context(await _build(hub, peers, mode, link is not None))
+            network = await stack.enter_async_context(await _build(hub, peers, mode, bool(links)))
         except KernelRefused as error:
-            if mode != "auto" or link is not None:
-                raise ConfigError(f"network = {'namespaces' if link else mode}: not on this machine: {error}") from None
+            if mode != "auto" or links or inward:
+                needed = "namespaces" if links else mode if mode != "auto" else "namespaces or loopback"
+                raise ConfigError(f"network = {needed}: not on this machine: {error}") from None
             yield PlainNetwork(peers, str(error))
             return
-        if link is not None:
-            for name in peers:
-                await network.shape(name, rate_bits_per_s=link.rate_bits_per_s, delay_s=link.delay_s)
+        for name, link in (links or {}).items():
+            await network.shape(name, link)
+        for name in inward:
+            await network.shut(name)
         yield network
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgepeer.emulation.network.base import Mode, Way
+from edgepeer.emulation.network.shape import LinkShape
 from edgepeer.errors import ConfigError
 
 __all__ = ["PlainNetwork"]
@@ -51,12 +52,21 @@ class PlainNetwork:
     async def cuts(self) -> dict[Way, int]:
         return {}
 
-    async def shape(self, name: str, *, rate_bits_per_s: float | None, delay_s: float) -> None:
+    async def shape(self, name: str, link: LinkShape) -> None:
         raise self._unable()
+
+    async def lost(self, name: str) -> int:
+        return 0
+
+    async def shut(self, name: str) -> None:
+        raise self._unable()
+
+    async def knocks(self, name: str) -> int:
+        return 0
 
     def _check(self, name: str) -> None:
         if name not in self._names:
             raise KeyError(name)
 
     def _unable(self) -> ConfigError:
-        return ConfigError(f"link faults need network namespaces or a loopback of their own: {self._reason}")
+        return ConfigError(f"link faults and NAT need network namespaces or a loopback of their own: {self._reason}")

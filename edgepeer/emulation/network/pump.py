@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import random
 import select
 import socket
 import struct
@@ -21,8 +22,8 @@ from typing import Final
 
 __all__ = ["ORDER", "Pump"]
 
-ORDER: Final = struct.Struct("<Iq")
-"""A port, and nanoseconds from now on; -1: close the port, what it has sent still arrives."""
+ORDER: Final = struct.Struct("<Iqq")
+"""A port, and from now on nanoseconds of delay and of jitter; -1: close the port, what it has sent still arrives."""
 _FRAME_BYTES: Final = 65_536 + 64
 _BATCH: Final = 64
 _QUEUE_BYTES: Final = 256 << 20
@@ -32,17 +33,47 @@ _TICK_S: Final = 250e-6
 """Between two looks at the ports: to wake up for every frame takes more of the processor than to carry it."""
 
 
+class _Line:
+    """What one port has sent: frames, and when they are due, in order.
+
+    Jitter stops the line for a time drawn anew: what comes meanwhile is let go at its end, all of it together.
+    """
+
+    __slots__ = ("_delay", "_jitter", "_last", "_open_at", "frames", "port")
+
+    def __init__(self, port: socket.socket) -> None:
+        self.port: socket.socket | None = port
+        self.frames: deque[tuple[int, bytes]] = deque()
+        self._delay = self._jitter = self._open_at = self._last = 0
+
+    def set(self, delay: int, jitter: int) -> None:
+        self._delay, self._jitter = delay, jitter
+
+    def close(self) -> None:
+        if self.port is not None:
+            self.port.close()
+        self.port = None
+
+    def due(self, now: int) -> int:
+        """When what comes now is to arrive, in nanoseconds."""
+        if self._jitter and now >= self._open_at:
+            self._open_at = now + int(self._jitter * random.random())
+        # Whatever changes, nobody overtakes.
+        self._last = max(self._last, (max(now, self._open_at) if self._jitter else now) + self._delay)
+        return self._last
+
+
 class Pump:
     """The ports, and the frames on their way."""
 
     def __init__(self, control: socket.socket, outlet: socket.socket) -> None:
         self._control = control
         self._outlet = outlet
-        self._ports: dict[int, socket.socket] = {}
-        self._arriving: dict[int, tuple[socket.socket, int]] = {}
-        """By descriptor: a port's socket, and its delay in nanoseconds."""
-        self._lines: dict[int, deque[tuple[int, bytes]]] = {}
-        """By delay: frames and when they are due, in order."""
+        self._ports: dict[int, _Line] = {}
+        self._arriving: dict[int, _Line] = {}
+        """By descriptor of a port's socket."""
+        self._lines: list[_Line] = []
+        """Those of closed ports, too, while something is under way on them."""
         self._queued = 0
         self._lost = 0
         self._epoll = select.epoll()
@@ -62,10 +93,11 @@ class Pump:
 
     def _deliver(self) -> bool:
         """Write what is due; returns whether more is under way."""
-        for line in self._lines.values():
-            now = time.monotonic_ns()
-            while line and line[0][0] <= now:
-                self._write(line.popleft()[1])
+        for line in self._lines:
+            if frames := line.frames:
+                now = time.monotonic_ns()
+                while frames and frames[0][0] <= now:
+                    self._write(frames.popleft()[1])
         return self._queued > 0
 
     def _write(self, frame: bytes) -> None:
@@ -78,9 +110,10 @@ class Pump:
     def _take(self, descriptor: int) -> None:
         if descriptor not in self._arriving:
             return  # closed by what came before it
-        port, delay = self._arriving[descriptor]
-        line = self._lines.setdefault(delay, deque())
-        due = time.monotonic_ns() + delay
+        line = self._arriving[descriptor]
+        port, frames = line.port, line.frames
+        assert port is not None
+        due = line.due(time.monotonic_ns())
         try:
             for _ in range(_BATCH):
                 frame = port.recv(_FRAME_BYTES)
@@ -88,7 +121,7 @@ class Pump:
                     self._lose("more is under way than fits")
                     continue
                 self._queued += len(frame)
-                line.append((due, frame))
+                frames.append((due, frame))
         except BlockingIOError:
             return
         except OSError as error:  # the interface went down
@@ -98,17 +131,21 @@ class Pump:
         order, descriptors, _, _ = socket.recv_fds(self._control, ORDER.size, 1)
         if not order:
             return False
-        number, delay = ORDER.unpack(order)
+        number, delay, jitter = ORDER.unpack(order)
         if descriptors:
-            port = self._ports[number] = socket.socket(fileno=descriptors[0])
+            port = socket.socket(fileno=descriptors[0])
             port.setblocking(False)
             self._epoll.register(port, select.EPOLLIN)
-        port = self._ports[number]
+            self._lines = [line for line in self._lines if line.port is not None or line.frames]
+            self._lines.append(_Line(port))
+            self._ports[number] = self._arriving[port.fileno()] = self._lines[-1]
         if delay >= 0:
-            self._arriving[port.fileno()] = (port, delay)
-        else:
-            del self._ports[number], self._arriving[port.fileno()]
-            port.close()
+            self._ports[number].set(delay, jitter)
+            return True
+        line = self._ports.pop(number)
+        assert line.port is not None
+        del self._arriving[line.port.fileno()]
+        line.close()
         return True
 
     def _lose(self, reason: str) -> None:

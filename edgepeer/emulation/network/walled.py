@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from edgepeer.emulation.network.base import BROKER, LinkShape, Mode, Way
+from edgepeer.emulation.network.base import BROKER, Mode, Way
 from edgepeer.emulation.network.control import HubProcess, KernelRefused
 from edgepeer.emulation.network.gateway import Gateway
+from edgepeer.emulation.network.shape import LinkShape
 from edgepeer.errors import ConfigError, EdgepeerError
 
 __all__ = ["Site", "WalledNetwork"]
@@ -89,15 +90,23 @@ class WalledNetwork:
         cut = [(names[source], names[target]) for source, target, _ in told if source in names and target in names]
         return self._counted([*sorted(cut), *((name, BROKER) for name in sorted(self._places))], told)
 
-    async def shape(self, name: str, *, rate_bits_per_s: float | None, delay_s: float) -> None:
+    async def shape(self, name: str, link: LinkShape) -> None:
         address = self.address(name)
-        LinkShape(rate_bits_per_s=rate_bits_per_s, delay_s=delay_s)  # raises what is out of bounds
         if self.mode != "namespaces":
-            raise ConfigError(f"link of {name}: only links between network namespaces have a rate and a delay")
+            raise ConfigError(f"link of {name}: only links between network namespaces have rates, delays and losses")
         try:
-            await self._hub.ask("shape", peer=address, rate_bits_per_s=rate_bits_per_s, delay_s=delay_s)
+            await self._hub.ask("shape", peer=address, link=asdict(link))
         except KernelRefused as error:
             raise ConfigError(f"link of {name}: {error}") from None
+
+    async def lost(self, name: str) -> int:
+        return int(await self._ask("lost", peer=self.address(name)))
+
+    async def shut(self, name: str) -> None:
+        await self._ask("shut", peer=self.address(name))
+
+    async def knocks(self, name: str) -> int:
+        return int(await self._ask("knocks", peer=self.address(name)))
 
     def _between(self, way: Way) -> tuple[_Addresses, ...]:
         source, target = way

@@ -275,6 +275,8 @@ class Canon:
             return ("l", *map(self._take, value))
         if kind in _MEASURED:
             return "m", kind
+        if kind is slice:
+            return "-", value.start, value.stop
         number = self._seen.get(id(value))
         if number is not None:
             return "=", number
@@ -331,6 +333,8 @@ class Canon:
             return self._objects[value[1]]
         if kind == "m":
             return value[1]()
+        if kind == "-":
+            return slice(value[1], value[2])
         if kind == "a":
             array = np.frombuffer(value[2], dtype=value[1]).copy()
             array.flags.writeable = value[3]

@@ -474,13 +474,13 @@ class Table:
         self._life.over, self._life.owed = effect.committed, 0
 
     def _provide(self, effect: fx.ProvideState) -> None:
-        life = self._life
-        state = b"".join(total.ljust(8, b"\0") for total in life.rounds.values()) or _NO_STATE
+        life, size = self._life, 8 * self._life.lanes
+        state = b"".join(total.ljust(size, b"\0") for total in life.rounds.values()) or _NO_STATE
         self._handle(ev.StateReady(effect.peer, effect.run, life.over, state))
 
     def _load(self, effect: fx.StateReceived) -> None:
-        life, blob = self._life, bytes(effect.state)
-        pieces = [blob[at : at + 8] for at in range(0, len(blob), 8)] if blob != _NO_STATE else []
+        life, blob, size = self._life, bytes(effect.state), 8 * self._life.lanes
+        pieces = [blob[at : at + size] for at in range(0, len(blob), size)] if blob != _NO_STATE else []
         if len(pieces) != effect.round:
             raise ProtocolBug(f"a state of {len(pieces)} rounds for round {effect.round}")
         life.rounds = {number: piece.rstrip(b"\0") if piece.startswith(DROPPED) else piece

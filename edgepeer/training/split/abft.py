@@ -50,6 +50,9 @@ class Checksums(Uncoded):
         """Each node checks itself."""
         return True
 
+    def inspects(self, lost: frozenset[int]) -> bool:
+        return True
+
     def stored_shape(self, shape: Shape) -> Shape:
         h, w = self.block_shape(shape)
         return h + 1, w + 1

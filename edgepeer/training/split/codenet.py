@@ -90,6 +90,14 @@ class CodeNet(Split):
 
         return _peel(self._words(), check, lost)
 
+    def _inspected(self, lost: frozenset[int]) -> bool:
+        """A block is in a word or two: it is enough if one of them has a check left."""
+        seen = set(lost)
+        for nodes, code in self._words():
+            if len(lost.intersection(nodes)) < code.redundancy:
+                seen |= {*nodes}
+        return len(seen) == self.nodes
+
     def groups(self, node: int) -> tuple[tuple[int, ...], ...]:
         words = [nodes for nodes, _ in self._words() if node in nodes]
         return (*words, *super().groups(node))

@@ -19,7 +19,8 @@ class Counts(msgspec.Struct, kw_only=True):
     erased: int = 0
     """Contributions of nodes that were missing, and made up for."""
     unchecked: int = 0
-    """Steps that nobody could check, for too much was missing: an error in one is not found in it."""
+    """Steps and other rounds in which nobody could check all that they check otherwise, for too much was missing: an
+    error there is not found by them."""
     odd: int = 0
     """Nodes that were found to go on from something else, and did their step again."""
     regenerated: int = 0

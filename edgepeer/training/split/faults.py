@@ -57,6 +57,8 @@ __all__ = [
 
 Place = Literal["stored", "product", "encoding", "decoded", "activation", "verdict", "sum"]
 Kind = Literal["sparse", "garbage", "flip", "nan"]
+Effected = Literal["product", "stored", "own", "sum"]
+"""What an error gets into: one product; weights or velocities; what the node alone goes on from; a sum."""
 
 MATTERS: Final = 0.01
 """Errors of this size matter."""
@@ -81,6 +83,20 @@ class Where:
         if self.place == "product":
             return "O1" if self.step.startswith("forward") else "O2"
         return "O3" if self.place == "stored" else self.place
+
+    @property
+    def layer(self) -> int:
+        """Of a step or an update."""
+        return int(self.step.rpartition(" ")[2])
+
+    @property
+    def effected(self) -> Effected:
+        """What shows an error differs by that: a line; a scrub; a digest; a checksum."""
+        if self.place == "sum":
+            return "sum"
+        if self.place in ("decoded", "activation", "verdict"):
+            return "own"
+        return "stored" if self.step.startswith("update") else "product"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +151,15 @@ class Injected:
     kind: Kind
     size: float
     """By how much it has changed something, as a part of the largest number there."""
-    fate: Literal["unseen", "found", "restored"] = "unseen"
-    """found: its node was named as wrong afterwards. restored: training went back to before it, or
-    what it was in has been given up."""
+    fate: Literal["unseen", "found", "restored", "unchecked"] = "unseen"
+    """found: what it was in was named as wrong, by the check that looks at that. restored: training went back to before
+    it, or what it was in has been given up. unchecked: it was used when so much was missing that nobody could see it;
+    what finds its node later finds no more what it has done, so only a restore undoes it."""
+
+    @property
+    def undetected(self) -> bool:
+        """Whether it matters, and nobody has seen what it has done."""
+        return self.fate in ("unseen", "unchecked") and self.size >= MATTERS
 
 
 class Struck(NamedTuple):
@@ -150,7 +172,7 @@ class Struck(NamedTuple):
     harmless: int
     """Not found, and too small to matter."""
     undetected: int
-    """Not found, though they matter."""
+    """Not found, or when they had been used unchecked, though they matter."""
 
 
 class ErrorInjector:
@@ -162,7 +184,7 @@ class ErrorInjector:
         self._rng = np.random.default_rng(seed)
         self.record: list[Injected] = []
         self._open: list[Injected] = []
-        """Of which nothing is known yet."""
+        """Of which nothing is known yet, or which were used unchecked, and may yet be undone."""
 
     @property
     def idle(self) -> bool:
@@ -181,8 +203,8 @@ class ErrorInjector:
     @property
     def struck(self) -> Struck:
         fates = Counter(each.fate for each in self.record)
-        small = sum(each.fate == "unseen" and each.size < MATTERS for each in self.record)
-        return Struck(len(self.record), fates["found"], fates["restored"], small, fates["unseen"] - small)
+        left, undetected = fates["unseen"] + fates["unchecked"], sum(each.undetected for each in self.record)
+        return Struck(len(self.record), fates["found"], fates["restored"], left - undetected, undetected)
 
     def strike(
         self, where: Where, numbers: NDArray[Any], effect: Callable[[NDArray[Any]], float] | None = None
@@ -208,9 +230,16 @@ class ErrorInjector:
         if chance is not None and where.name in chance.steps and self._rng.random() < chance.p:
             self._spoil(where, numbers, chance.kind, effect)
 
-    def found(self, nodes: Collection[int]) -> None:
-        """These nodes were named as wrong."""
-        self._close("found", lambda where: where.node in nodes)
+    def found(self, nodes: Collection[int], effected: Effected, layer: int | None = None) -> None:
+        """These nodes were named as wrong, in that; in one layer, or whichever."""
+        self._close("found", _are(nodes, effected, layer))
+
+    def unchecked(self, node: int, effected: Effected, layer: int | None = None) -> None:
+        """What this node has of that was used, and nobody could look at it."""
+        which = _are((node,), effected, layer)
+        for each in self._open:
+            if each.fate == "unseen" and which(each.where):
+                each.fate = "unchecked"
 
     def found_on_the_way(self, iteration: int, step: str) -> None:
         """In this round lines were wrong, damaged or left out: that is what becomes of spoiled sums."""
@@ -225,7 +254,7 @@ class ErrorInjector:
         for each in self.record[since:]:
             if each.fate == "unseen" and each.where.node == node:
                 each.fate = "restored"
-        self._open = [each for each in self._open if each.fate == "unseen"]
+        self._sort_out()
 
     def made(self, where: Where, kind: Kind, size: float) -> None:
         """Note an error."""
@@ -234,9 +263,12 @@ class ErrorInjector:
 
     def _close(self, fate: Literal["found", "restored"], which: Callable[[Where], bool]) -> None:
         for each in self._open:
-            if which(each.where):
+            if which(each.where) and (each.fate == "unseen" or fate == "restored"):
                 each.fate = fate
-        self._open = [each for each in self._open if each.fate == "unseen"]
+        self._sort_out()
+
+    def _sort_out(self) -> None:
+        self._open = [each for each in self._open if each.fate in ("unseen", "unchecked")]
 
     def _spoil(
         self, where: Where, numbers: NDArray[Any], kind: Kind, effect: Callable[[NDArray[Any]], float] | None
@@ -270,6 +302,15 @@ class ErrorInjector:
             if effect is not None and math.isfinite(size):
                 size = effect(change)
         self.made(where, kind, size if math.isfinite(size) else math.inf)
+
+
+def _are(nodes: Collection[int], effected: Effected, layer: int | None) -> Callable[[Where], bool]:
+    """Errors of these nodes in that."""
+
+    def are(where: Where) -> bool:
+        return where.node in nodes and where.effected == effected and layer in (None, where.layer)
+
+    return are
 
 
 def parse_flip(text: str) -> PlannedError:

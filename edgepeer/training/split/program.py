@@ -229,7 +229,7 @@ class Program:
                 rows[line] = cell.product(phase.step, self._now().operand(phase.step), self._strike(phase))
                 if self.split.caught:
                     self.recomputed += len(self.split.caught)
-                    self.injector.found(self.split.caught)
+                    self.injector.found(self.split.caught, "product")
                     self.split.caught.clear()
                 return (line,)
             case Mend(store, nodes, without):
@@ -253,7 +253,7 @@ class Program:
         if not isinstance(phase, Work | Look):
             return seen
         step = phase.step
-        lost = {*split.lost_lines(step.direction, seen.lost), *seen.damaged}
+        lost = self._lost_lines(step, seen)
         shape, samples = self.network.shape(step.layer), self._now().samples
         try:
             with np.errstate(all="ignore"):
@@ -299,7 +299,7 @@ class Program:
         common.missing, common.contributors = seen.missing, tuple(contributors)
         counts.odd += len(seen.odd)
         counts.damaged += len(seen.damaged)
-        self.injector.found(seen.odd)
+        unchecked = self._unchecked(phase, seen)
         # What was spoiled on the way is a damaged line, or a wrong one; or it was in one that is not read anyway.
         if seen.damaged or seen.lost or (seen.reading is not None and seen.reading.wrong):
             self.injector.found_on_the_way(common.iteration, str(phase))
@@ -313,19 +313,52 @@ class Program:
                 self._mended(phase, seen)
             case Scrub():
                 self._scrubbed(phase, seen)
+        counts.unchecked += unchecked
         if suspected:
-            self.injector.found(suspected)
+            self.injector.found(suspected, "product")
             self._agenda.appendleft(self._next_scrub(keep=False))
 
+    def _unchecked(self, phase: Phase, seen: Seen) -> bool:
+        """Whether so much is missing in this round that an error goes unseen which it would show otherwise: in a line,
+        where all lines that are left are needed; in stored blocks, likewise; and in what a node has made of the last
+        step, where no other is there whose digest could differ. What this node has of such errors is noted."""
+        if isinstance(phase, Muster) or not (seen.lost or seen.damaged):
+            return False
+        cell, split, injector = self.cell, self.split, self.injector
+        mine = cell is not None and cell.node not in seen.lost
+        alone = split.compares and len(seen.missing) == split.nodes - 1
+        if alone and mine and cell is not None:
+            injector.unchecked(cell.node, "own")
+        match phase:
+            case Work() | Look():
+                lost = self._lost_lines(phase.step, seen)
+                blind = bool(lost) and not split.checks(phase.step.direction, lost)
+                if blind and mine and cell is not None and isinstance(phase, Work):
+                    line = split.line(cell.node, phase.step.direction)
+                    wrong = seen.reading.wrong if seen.reading is not None else ()
+                    if line is not None and line not in lost and line not in wrong:
+                        injector.unchecked(cell.node, "product", phase.layer)
+                        injector.unchecked(cell.node, "stored", phase.layer)
+                return blind or alone
+            case Scrub():
+                lost = frozenset((*seen.lost, *seen.damaged))
+                blind = bool(lost) and not split.inspects(lost)
+                if blind and cell is not None and cell.node not in lost:
+                    injector.unchecked(cell.node, "stored")
+                return blind or alone
+        return alone
+
     # -- steps -------------------------------------------------------------------------------------------------
+
+    def _lost_lines(self, step: ProductStep, seen: Seen) -> frozenset[int]:
+        """Lines that don't count: they miss a part, or are known to be wrong."""
+        return frozenset((*self.split.lost_lines(step.direction, seen.lost), *seen.damaged))
 
     def _pass(self, phase: Work | Look, seen: Seen) -> None:
         """A step's product is there."""
         network, step, counts = self.network, phase.step, self.counts
         assert seen.reading is not None
-        lost = {*self.split.lost_lines(step.direction, seen.lost), *seen.damaged}
-        self._left_out(step, lost)
-        counts.unchecked += bool(lost) and not self.split.checks(step.direction, frozenset(lost))
+        self._left_out(step, self._lost_lines(step, seen))
         counts.lines += len(seen.reading.wrong)
         counts.erased += len(seen.missing)
         passing = self._now()
@@ -364,6 +397,8 @@ class Program:
 
     def _do_again(self, wanted: Digest) -> None:
         """The others have come to something else: the last step again, from its sum."""
+        if self.cell is not None:
+            self.injector.found((self.cell.node,), "own")  # else it takes what the others have
         if self._last is not None:
             self._go_on(self._last, _no_strike)
             self._digest = self._mark(self._last[1])
@@ -480,7 +515,7 @@ class Program:
                 wrong = self.split.inspect(probes, shape, lost, self.iteration)
             if wrong:
                 self.counts.scrubbed += len(wrong)
-                self.injector.found(wrong)
+                self.injector.found(wrong, "stored", store % network.layers)
                 self.injector.found_on_the_way(common.iteration, str(phase))
                 mends += self._mends((store,), wrong, seen.missing)
         if not phase.keep:  # whether they are right now, the next product says, or the next scrub
@@ -672,10 +707,11 @@ class Program:
         return digest_of(small, f"{common.step}")
 
     def _strike(self, at: Phase | str) -> Strike:
-        """Where this peer may err: nowhere in evaluations, which leave nothing behind."""
-        if self.cell is None or isinstance(at, Look) or self.injector.idle:
+        """Where this peer may err: nowhere in evaluations, which leave nothing behind, nor in blocks that it lacks."""
+        cell = self.cell
+        if cell is None or isinstance(at, Look) or self.injector.idle or (cell.lacking and isinstance(at, str)):
             return _no_strike
-        iteration, node, step = self._common.iteration, self.cell.node, str(at)
+        iteration, node, step = self._common.iteration, cell.node, str(at)
         return lambda place, numbers, effect=None: self.injector.strike(
             Where(iteration, node, step, place), numbers, effect
         )

@@ -83,6 +83,7 @@ class Split(ABC):
         self.m, self.n, self.nodes, self.dtype = m, n, nodes, dtype
         self._recovery = lru_cache(maxsize=64)(self._recovered)
         self._checks = lru_cache(maxsize=64)(self._checked)
+        self._inspects = lru_cache(maxsize=64)(self._inspected)
         self.caught: set[int] = set()
         """Nodes that found an error of their own and computed again; who counts them takes them out."""
 
@@ -261,6 +262,20 @@ class Split(ABC):
 
     def _checked(self, direction: Direction, lost: frozenset[int]) -> bool:
         return all(self._readable(direction, lost | {line}) for line in range(self.lines(direction)))
+
+    def inspects(self, lost: frozenset[int]) -> bool:
+        """Whether a scrub would notice a wrong block of any of the rest though these are lost."""
+        return self._inspects(lost)
+
+    def _inspected(self, lost: frozenset[int]) -> bool:
+        """Where it could do without any of the rest as well."""
+        probes = np.zeros((self.nodes, 1), np.result_type(self.block_dtype, np.float64))
+        try:
+            for node in range(self.nodes):
+                self.inspect(probes, (self.m, self.n), lost | {node}, 0)
+        except Undecodable:
+            return False
+        return True
 
     def _readable(self, direction: Direction, lost: Collection[int]) -> bool:
         shape = self.m, self.n

@@ -9,7 +9,8 @@ adds to. So the tree's sum has the digests of all, bit by bit, and no round is n
 decoded, applied and judged in the round before, and of what is to come next. Who differs from the majority goes on from
 wrong numbers. Its contribution counts as lost, which costs half of what a wrong one costs, and it does its last step
 again, from the sum that it still has. The round after the last activation is before the update, so no wrong state
-gets into weights this way. Who has no blocks, or is not there, leaves zeros, which are no digest.
+gets into weights this way. Who has no blocks, or is not there, leaves zeros, which are no digest. Who is there alone is
+its own majority, right or wrong: such rounds are counted, as those that nobody could check.
 
 Digests are of bits: machines whose libraries round differently would all differ. A fleet of such must not compare.
 

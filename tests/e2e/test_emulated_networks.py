@@ -1,0 +1,61 @@
+"""`edgepeer emulate` over lines of several kinds, and with peers that can only dial out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_programs import Program, edgepeer
+
+NUMPY = ("emulate", "--trainer", "numpy", "--optimizer", "sgd", "--learning-rate", 0.1, "--eval-every", 500)
+NAMES = [f"p{number:02d}" for number in range(7)]
+
+
+async def run(home: Path, *arguments: object) -> tuple[Program, dict[str, Any]]:
+    """An emulation of seven peers that ends well, and its report; or the test is skipped and says why."""
+    async with edgepeer(*NUMPY, "--peers", 7, *arguments, "--report", "out", home=home) as program:
+        if await program.end() and any("not on this machine" in line for line in program.err):
+            pytest.skip(program.err[-1])
+    assert program.process.returncode == 0, program.everything()
+    report: dict[str, Any] = json.loads((home / "out" / "report.json").read_text())
+    assert len(set(report["parameter_digests"].values())) == 1
+    return program, report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shut", ["1,3,6", "0,1,2"])
+async def test_peers_behind_nat_train_with_the_others(shut: str, tmp_path: Path) -> None:
+    """Parent and child among them, to which nobody can dial: with a neighbour in common, and without any."""
+    program, report = await run(tmp_path, "--rounds", 100, "--nat", shut)
+    names = [NAMES[int(number)] for number in shut.split(",")]
+    assert any(f"nobody can dial {', '.join(names)}" in line for line in program.out)
+    assert report["rounds_detail"][-1]["round"] == 100
+    for detail in report["rounds_detail"]:
+        assert sorted(detail["contributors"]) == NAMES
+        assert detail["exact"]
+
+
+@pytest.mark.slow
+async def test_lines_of_many_kinds(tmp_path: Path) -> None:
+    lines = ("100mbit,5ms", "1,4=10mbit/50mbit,20ms", "5=loss=1%,jitter=10ms,5ms", "6=20mbit,queue=50ms")
+    _, report = await run(tmp_path, "--rounds", 30, *(part for line in lines for part in ("--link", line)))
+    assert all(detail["exact"] for detail in report["rounds_detail"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "refusal"),
+    [
+        (("--link", "fast"), "link 'fast': 'fast' is unknown: must be such as"),
+        (("--link", "9=5ms"), "link '9=5ms': peer '9' is unknown: must be 0 to 6"),
+        (("--nat", "3,7"), "nat: peer '7' is unknown: must be 0 to 6"),
+        (("--nat", "3", "--network", "none"), "network = none: peers that can only dial out take a firewall"),
+        (("--link", "5ms", "--network", "loopback"), "network = loopback: only links between network namespaces"),
+    ],
+)
+async def test_what_can_not_be_is_refused_in_one_line(flags: tuple[str, ...], refusal: str, tmp_path: Path) -> None:
+    async with edgepeer(*NUMPY, *flags, home=tmp_path) as program:
+        assert await program.end() == 2
+    assert len(program.err) == 1
+    assert refusal in program.err[0]
