@@ -199,8 +199,11 @@ class Allreduce:
 
     def owes(self, peer: PeerId) -> bool:
         """Whether a neighbour waits for something of the round from here."""
-        here = self.place.here
-        return here is not None and (peer in here.behind or peer == here.above or self._round.owes(peer))
+        rd, here = self._round, self.place.here
+        if here is None:
+            return False
+        word = rd.held is not None and (peer in here.behind or (peer == here.above and rd.have_sent is None))
+        return word or rd.owes(peer)
 
     def have_of(self, peer: PeerId) -> tuple[int, ...]:
         """Of each lane, how many elements are here of what a neighbour sends in this round."""

@@ -392,13 +392,17 @@ class Links:
                         reason = f"nothing heard for {quiet:.3f} s, expected within {patience:.3f} s"
                         self._emit(fx.CloseLink(peer, reason, abrupt=True))
                     silent.append(peer)
-                elif due and link.member is not None and self._ping_at(link, every_s) - now <= now - link.pinged:
+                elif due and link.member is not None and self._may_ping(link, every_s, now):
                     self._emit(fx.Send(peer, ping(link, every_s[link.pace])))
                     link.sent = now
             if not link.direct and link.member is not None and not link.dialing and now >= link.redial_at:
                 link.dialing = True
                 self._emit(fx.Dial(link.member))
         return silent
+
+    def _may_ping(self, link: Link, every_s: dict[Role, float], now: float) -> bool:
+        """Whether a Ping may go out with others that are due: half the time has passed; of a calm link, most of it."""
+        return self._ping_at(link, every_s) - now <= (now - link.pinged) / (4 if link.calm else 1)
 
     def _patience(self, link: Link) -> float:
         """How long the path in use may be silent ..."""

@@ -538,10 +538,8 @@ class Round:
         return tuple(have) if any(have) else ()
 
     def owes(self, peer: PeerId) -> bool:
-        """Whether something of a vector is still to go to a neighbour."""
-        if not self.parts:
-            return True
-        return any(
+        """Whether something of a vector is still to go to a neighbour, in a round that this peer takes part in."""
+        return self.brings.waits and any(
             not lane.all_sent if peer == lane.edges.parent else peer in lane.streams and not lane.all_told(peer)
             for lane in self.parts.values()
         )
