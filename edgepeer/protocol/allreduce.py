@@ -198,6 +198,11 @@ class Allreduce:
             late = sum(self._closing.missing(child) for child in here.children)
         return here.view.names(late) or ((here.parent,) if here.parent is not None else ())
 
+    def owes(self, peer: PeerId) -> bool:
+        """Whether a neighbour waits for something of the round from here."""
+        here = self.place.here
+        return here is not None and (peer in here.behind or peer == here.above or self._round.owes(peer))
+
     def have_of(self, peer: PeerId) -> tuple[int, ...]:
         """Of each lane, how many elements are here of what a neighbour sends in this round."""
         return self._round.have_of(peer)
@@ -379,12 +384,12 @@ class Allreduce:
 
     # -- contributions -----------------------------------------------------------------------------------------
 
-    def contribute(self, vector: FloatVector, weight: float, precision: Precision, now: float) -> None:
+    def contribute(self, vector: FloatVector, weight: float, now: float, precision: Precision = "float32") -> None:
         """This peer's vector for the next round."""
         rd, view = self._round, self.place.view
         if self._owed():
             return
-        rd.contribute(vector, weight, precision, now)
+        rd.contribute(vector, weight, now, precision)
         if view is not None and view.slots:
             self._want_abort("mismatch", f"{self.place.me} brings a plain vector, but rounds are coded here")
         elif self._takes(shape := Shape.of(vector, precision)):
@@ -764,6 +769,8 @@ class Allreduce:
     def _commit(self, here: InView) -> None:
         """The total that is held counts."""
         rd, number, source, now = self._round, self.place.committed + 1, self._round.lane.result_from, self.place.now
+        if len(here.trees) > 1 and (rd.commit is None or not rd.commit.final):
+            source = None  # who has sent the result need not know that it counts: it may be for this peer to say so
         counts = rd.decide()
         commit = counts.commit
         if source is not None:

@@ -416,6 +416,11 @@ class Lane:
             raise ProtocolBug("nothing is added up")
         return digest_of(self.partial) if self.encoded is None else self.encoded.digest()
 
+    def all_told(self, peer: PeerId) -> bool:
+        """Whether the whole result is on its way to a child."""
+        size = self.partial.size if self.partial is not None else None
+        return size is not None and self.sent_down.get(peer) == size
+
     def told(self, peer: PeerId, sent: int | None) -> None:
         """A child has so many elements of the result; None: nothing, as far as is known."""
         if sent is None:

@@ -77,8 +77,8 @@ class Link:
     """What is known of one peer's link."""
 
     __slots__ = (
-        "alive_at", "cleared", "closed_at", "dialing", "direct", "down_since", "echo", "echo_at", "every", "failed",
-        "heard", "knocked", "level", "life", "life_at", "member", "orphan", "pinged", "promised", "reaches",
+        "alive_at", "calm", "cleared", "closed_at", "dialing", "direct", "down_since", "echo", "echo_at", "every",
+        "failed", "heard", "knocked", "level", "life", "life_at", "member", "orphan", "pinged", "promised", "reaches",
         "redial_at", "redial_s", "refused", "role", "sent", "since", "sync", "timing", "told", "tunnel",
         "tunnel_timing", "waiting",
     )  # fmt: skip
@@ -91,6 +91,8 @@ class Link:
         self.member: Member | None = None
         """Set while the link is wanted."""
         self.role: Role = "other"
+        self.calm = False
+        """Nobody waits for anything over it: then signs of life need not be more frequent than on a backup."""
         self.down_since = now
         self.heard = now
         """When something has last come over the path in use, or that path began ..."""
@@ -148,6 +150,15 @@ class Link:
     @property
     def main(self) -> bool:
         return self.role in _MAIN
+
+    def rest(self, *, calm: bool) -> None:
+        """Whether nobody waits for anything over it."""
+        self.calm = calm
+
+    @property
+    def pace(self) -> Role:
+        """Whose pace of signs of life it has."""
+        return "backup" if self.calm and self.main else self.role
 
     @property
     def path(self) -> str:
@@ -375,7 +386,7 @@ class Links:
                         self._emit(fx.CloseLink(peer, reason, abrupt=True))
                     silent.append(peer)
                 elif due and link.member is not None and self._ping_at(link, every_s) - now <= now - link.pinged:
-                    self._emit(fx.Send(peer, ping(link, every_s[link.role])))
+                    self._emit(fx.Send(peer, ping(link, every_s[link.pace])))
                     link.sent = now
             if not link.direct and link.member is not None and not link.dialing and now >= link.redial_at:
                 link.dialing = True
@@ -393,7 +404,7 @@ class Links:
     def _ping_at(self, link: Link, every_s: dict[Role, float]) -> float:
         """When a Ping is due: at rest as soon as something was promised to come, which holds until the other end has
         heard of a slower pace; and where traffic never rests, often enough for it to hear of a faster one."""
-        every = every_s[link.role]
+        every = every_s[link.pace]
         if link.promised > _BEATS * every:
             return link.pinged  # rounds have begun: the other end must not go on waiting as if there were none
         return min(link.sent + min(every, link.promised or every), link.pinged + _BEATS * every)

@@ -174,7 +174,7 @@ class Round:
 
     # -- what the owner does ---------------------------------------------------------------------------------
 
-    def contribute(self, vector: FloatVector, weight: float, precision: Precision, now: float) -> None:
+    def contribute(self, vector: FloatVector, weight: float, now: float, precision: Precision = "float32") -> None:
         """The owner's vector. It must not change until the round is over."""
         if self.brings.vector is not None:
             raise ProtocolBug("two contributions to one round")
@@ -536,6 +536,15 @@ class Round:
             prefix = lane.result if peer == lane.edges.parent else lane.streams.get(peer)
             have[number] = max(prefix.received, 0) if prefix is not None else 0
         return tuple(have) if any(have) else ()
+
+    def owes(self, peer: PeerId) -> bool:
+        """Whether something of a vector is still to go to a neighbour."""
+        if not self.parts:
+            return True
+        return any(
+            not lane.all_sent if peer == lane.edges.parent else peer in lane.streams and not lane.all_told(peer)
+            for lane in self.parts.values()
+        )
 
     def let_go(self, peer: PeerId) -> bool:
         """Nothing more comes from a neighbour for now. Returns whether a result was to."""

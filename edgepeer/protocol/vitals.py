@@ -114,6 +114,7 @@ class Vitals:
     def tick(self, now: float) -> list[PeerId]:
         """Ping and dial whoever is due. Returns the links that have been silent for too long."""
         self._notice(now)
+        self.look_who_waits()
         reaches: bytes | None = None
 
         def ping(link: Link, every_s: float) -> Ping:
@@ -123,6 +124,17 @@ class Vitals:
             return self._ping(link, every_s, now, reaches)
 
         return self._links.tick(now, self._every(now), ping)
+
+    def look_who_waits(self) -> None:
+        """Where a vector moves over several trees, there are many links, and much of the time nobody waits for anything
+        over most of them. Whoever has got all that was sent over a link gets the promise of a slower pace behind it;
+        who has not does not get that either, and finds the link silent at the pace that was promised before."""
+        here = self._allreduce.place.here
+        if here is None:
+            return
+        for peer in here.neighbours:
+            if (link := self._links.get(peer)) is not None:
+                link.rest(calm=len(here.trees) > 1 and not self._allreduce.owes(peer))
 
     def next_due(self, now: float, looked_at: float) -> float:
         """When to look again, having done so last at `looked_at`: at the next Ping or silence, or soon enough to see
@@ -162,7 +174,7 @@ class Vitals:
         self._told = self._state()
         for peer, link in self._links.connected():
             if link.member is not None:
-                self._emit(fx.Send(peer, self._ping(link, every[link.role], now, reaches)))
+                self._emit(fx.Send(peer, self._ping(link, every[link.pace], now, reaches)))
 
     def _ping(self, link: Link, every_s: float, now: float, reaches: bytes) -> Ping:
         view = self._membership.view

@@ -240,6 +240,7 @@ class Machine:
         offset: int = 0,
         total: int | None = None,
         epoch: int | None = None,
+        lane: int = 0,
     ) -> list[str]:
         """A child's segment; `who`: whose contributions are in it."""
         world = self.node.view
@@ -252,6 +253,7 @@ class Machine:
             dtype="<f4" if values.dtype.itemsize == 4 else "<f8",
             contributors=fr.pack_set(sum(1 << world.position(PeerId(name)) for name in who)),
             weight=weight,
+            lane=lane,
         )
         return self.frame(child, frame, values)
 
@@ -267,8 +269,11 @@ class Machine:
         of: str = "",
         final: bool = True,
         up: bool = False,
+        lane: int = 0,
+        whole: int = 0,
     ) -> list[str]:
-        """The whole result with its commit. `of`: the members of the view it was decided in, if not in ours."""
+        """The whole result with its commit; or of a `lane`, of a vector of `whole` elements. `of`: the members of the
+        view it was decided in, if not in ours."""
         world = self.node.view
         assert world is not None
         commit = fr.Commit(
@@ -280,8 +285,10 @@ class Machine:
             digest=digest_of(values),
             final=final,
         )
-        total = values.size
-        frame = fr.Result(epoch=world.epoch, round=number, offset=0, total=total, dtype="<f4", commit=commit, up=up)
+        total = whole or values.size
+        frame = fr.Result(
+            epoch=world.epoch, round=number, offset=0, total=total, dtype="<f4", commit=commit, up=up, lane=lane
+        )
         return self.frame(peer, frame, values)
 
     def drop(
@@ -445,13 +452,15 @@ def describe_frame(frame: fr.Frame, payload: memoryview | bytes | None) -> str:
             return "ping waiting" if waiting else "ping"
         case fr.Reduce():
             sums = describe_values(frame, payload)
-            return f"reduce {frame.round} [{frame.offset}:] {sums} of {fr.unpack_set(frame.contributors):b}"
+            lane = f" lane {frame.lane}" if frame.lane else ""
+            return f"reduce {frame.round}{lane} [{frame.offset}:] {sums} of {fr.unpack_set(frame.contributors):b}"
         case fr.Result():
             ending = "" if frame.commit is None else " committed" if frame.commit.final else " complete"
             if frame.commit is not None and frame.commit.dropped is not None:
                 return f"drop {frame.round}: {frame.commit.dropped}{ending}"
             sums = describe_values(frame, payload)
-            return f"result {frame.round} [{frame.offset}:] {sums}{ending}"
+            lane = f" lane {frame.lane}" if frame.lane else ""
+            return f"result {frame.round}{lane} [{frame.offset}:] {sums}{ending}"
         case fr.Abort():
             return f"abort {frame.round}: {frame.cause}"
         case fr.Suspect(_, peer, _):
