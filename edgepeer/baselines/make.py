@@ -16,6 +16,7 @@ from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.machine import Machine
 from edgepeer.protocol.node import Node
+from edgepeer.protocol.shape import Choice
 from edgepeer.topology.view import Member
 from edgepeer.wire.protocols import PROTOCOLS, STATIC_TIMEOUT_S, ProtocolName
 
@@ -48,6 +49,7 @@ class MachineMaker:
         *,
         fanout: int = 2,
         lanes: int = 1,
+        choice: Choice | None = None,
         quorum: int = 0,
         limits: Limits | None = None,
         known: Generation | None = None,
@@ -59,13 +61,16 @@ class MachineMaker:
             me: this peer as it introduces itself.
             fanout: the tree's fan-out, if this peer makes the first view.
             lanes: of ft-tree, if this peer makes the first view, see `View.lanes`.
+            choice: of ft-tree, what is to follow what is measured, see `Node`.
             quorum: of ft-tree, if this peer makes the first view, see `View.quorum`.
             limits: when to give up on what.
             known: of ft-tree, the newest generation that this peer was ever in.
             now: the current time; all later `now` come from the same clock and never go back.
         """
         if self.protocol == "ft-tree":
-            return Node(me, fanout=fanout, lanes=lanes, quorum=quorum, limits=limits, known=known, now=now)
+            return Node(
+                me, fanout=fanout, lanes=lanes, choice=choice, quorum=quorum, limits=limits, known=known, now=now
+            )
         limits = limits or Limits()
         if self.protocol == "ft-tree-static":
             rounds: Collective = StaticTree(PeerId(me.id), limits, self.static_timeout_s)

@@ -99,6 +99,10 @@ class Shell:
         return self.membership.view
 
     @property
+    def shape(self) -> str:
+        return ""
+
+    @property
     def waits(self) -> str:
         return ""  # a fleet without a member stands still, and makes no other view
 

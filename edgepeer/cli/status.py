@@ -83,6 +83,9 @@ def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, An
             "epoch": view.epoch,
             "coordinator": view.coordinator,
             "fanout": view.fanout,
+            "lanes": view.trees,
+            "leaves": view.ids[view.size - view.leaves :],
+            "why": view.why or (found.shape if (found := picture.links.get(view.coordinator)) is not None else ""),
             "members": view.ids,
         },
         "job": None
@@ -155,8 +158,11 @@ def status_lines(fields: dict[str, Any]) -> list[str]:
         lines.append("view: none")
     else:
         count = len(view["members"])
-        where = f"generation {view['generation']}, epoch {view['epoch']}, fan-out {view['fanout']}"
+        lanes = f"{view['lanes']} lane{'s' * (view['lanes'] != 1)}"
+        where = f"generation {view['generation']}, epoch {view['epoch']}, fan-out {view['fanout']}, {lanes}"
         lines.append(f"view: {where}, {count} member{'s' * (count != 1)}")
+        if view["why"]:
+            lines.append(f"  shape: {view['why']}")
     return lines
 
 

@@ -139,6 +139,8 @@ class EmulatedFleet:
         host, port = await self._network.reach(name, self._broker.host, self._broker.port)
         broker = dataclasses.replace(self._broker, host=host, port=port)
         arguments = ["--peer-id", name, "--fabric", settings.fabric, "--fanout", str(fanout_of(settings))]
+        # The trees of a star are what was asked for.
+        arguments += ["--lanes", str(1 if settings.topology == "star" and settings.lanes == "auto" else settings.lanes)]
         arguments += ["--listen", f"{self._network.address(name)}:0"]
         arguments += ["--state-dir", str(home / "state"), "--round-log", str(home / "rounds.jsonl")]
         arguments += ["--protocol", settings.protocol, "--static-timeout", str(settings.static_timeout)]

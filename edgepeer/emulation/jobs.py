@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from edgepeer.errors import ConfigError
 from edgepeer.following.jobs import OwnFleet, make_job, nodes_of
@@ -29,11 +29,12 @@ def emulated_job(settings: EmulateSettings) -> Job:
     _check_code(settings)
     _check_speed(settings)
     _check_soft_errors(settings)
-    fleet = OwnFleet(fanout=fanout_of(settings), protocol=settings.protocol, data_dir=settings.data_dir)
+    fanout = fanout_of(settings)
+    fleet = OwnFleet(fanout=2 if fanout == "auto" else fanout, protocol=settings.protocol, data_dir=settings.data_dir)
     return make_job(settings, wait_for=peers_of(settings), fleet=fleet)
 
 
-def fanout_of(settings: EmulateSettings) -> int:
+def fanout_of(settings: EmulateSettings) -> int | Literal["auto"]:
     """Children of each peer in the topology that is asked for.
 
     Raises:

@@ -165,6 +165,8 @@ class LinkReport(msgspec.Struct, frozen=True, kw_only=True):
     links: Annotated[tuple[LinkEntry, ...], msgspec.Meta(max_length=MAX_LINKS)]
     waits: Annotated[str, msgspec.Meta(max_length=MAX_ERROR_CHARS)] = ""
     """Why the fleet can't go on, as far as this peer knows; empty if nothing is in its way."""
+    shape: Annotated[str, msgspec.Meta(max_length=MAX_ERROR_CHARS)] = ""
+    """Why the trees are as they are, by the head of the view."""
 
 
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True):

@@ -78,6 +78,7 @@ class _Agent:
             listen=settings.listen,
             advertise=settings.advertise,
             fanout=settings.fanout,
+            lanes=settings.lanes,
             quorum=settings.quorum,
             machine=machine,
             aside=True,

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import msgspec
 
@@ -36,6 +36,7 @@ from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import LinkState
 from edgepeer.protocol.machine import ProtocolName
+from edgepeer.protocol.shape import Choice
 from edgepeer.topology.view import MAX_FANOUT, MAX_LANES, MAX_MEMBERS, Member, View
 from edgepeer.transport.base import Traffic
 from edgepeer.transport.options import advertised, parse_address
@@ -67,8 +68,9 @@ class Peer:
         advertise: addresses to announce instead of those that `listen` is reached under.
 
         The fleet, if this peer makes its first view:
-        fanout: children per peer in the tree.
-        lanes: into how many ranges a vector is divided, each of which moves over a tree of its own.
+        fanout: children per peer in the tree; auto: 2, and then as what is measured says.
+        lanes: into how many ranges a vector is divided, each of which moves over a tree of its own; auto: 1, and then
+            as what is measured says. With either auto, the order of peers follows that, too.
         quorum: how many peers it takes to go on without the others, if that is more than a majority.
 
         Rounds, the same at all peers:
@@ -95,8 +97,8 @@ class Peer:
         state_dir: Path | str | None = None,
         listen: str = "127.0.0.1:0",
         advertise: Sequence[str] = (),
-        fanout: int = 2,
-        lanes: int = 1,
+        fanout: int | Literal["auto"] = "auto",
+        lanes: int | Literal["auto"] = "auto",
         quorum: int = 0,
         code: str = "none",
         wait: str = "exact",
@@ -105,10 +107,9 @@ class Peer:
         aside: bool = False,
         on_fabric_event: Callable[[seen.FabricEvent], None] | None = None,
     ) -> None:
-        if not 1 <= fanout <= MAX_FANOUT:
-            raise ConfigError(f"fanout = {fanout}: must be from 1 to {MAX_FANOUT}")
-        if not 1 <= lanes <= MAX_LANES:
-            raise ConfigError(f"lanes = {lanes}: must be from 1 to {MAX_LANES}")
+        for name, number, most in (("fanout", fanout, MAX_FANOUT), ("lanes", lanes, MAX_LANES)):
+            if number != "auto" and not (isinstance(number, int) and 1 <= number <= most):
+                raise ConfigError(f"{name} = {number}: must be from 1 to {most}, or auto")
         if not 0 <= quorum <= MAX_MEMBERS:
             raise ConfigError(f"quorum = {quorum}: must be from 0, for a majority, to {MAX_MEMBERS}")
         self._broker = BrokerAddress.parse(broker)
@@ -119,7 +120,9 @@ class Peer:
         for address in advertise:
             parse_address(address)
         self._advertise = tuple(advertise)
-        self._first_view = fanout, lanes, quorum
+        self._first_view = 2 if fanout == "auto" else fanout, 1 if lanes == "auto" else lanes, quorum
+        auto = Choice(fanout=fanout == "auto", lanes=lanes == "auto")
+        self._choice = auto if auto.fanout or auto.lanes else None
         self._machine = machine
         self._limits = limits or Limits()
         self._aside = aside
@@ -159,6 +162,7 @@ class Peer:
             me,
             fanout=fanout,
             lanes=lanes,
+            choice=self._choice,
             quorum=quorum,
             limits=self._limits,
             known=identity.known,
@@ -381,6 +385,11 @@ class Peer:
     def waits(self) -> str:
         """Why the fleet can't go on, as far as this peer knows; empty if nothing is in its way."""
         return self._driver.node.waits
+
+    @property
+    def shape(self) -> str:
+        """Why the trees are as they are; empty if nothing was found, and at peers that are not at the head."""
+        return self._driver.node.shape
 
     @property
     def links(self) -> tuple[LinkState, ...]:

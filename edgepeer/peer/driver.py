@@ -156,8 +156,8 @@ class Driver:
 
     # -- what the switchboard tells ----------------------------------------------------------------------------
 
-    def link_up(self, peer: PeerId, incarnation: int) -> None:
-        self.dispatch(ev.LinkUp(peer, incarnation))
+    def link_up(self, peer: PeerId, incarnation: int, *, dialled: bool) -> None:
+        self.dispatch(ev.LinkUp(peer, incarnation, dialled))
 
     def link_down(self, peer: PeerId, reason: str) -> None:
         _log.debug("link to %s down: %s", peer, reason)

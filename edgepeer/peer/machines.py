@@ -8,6 +8,7 @@ from edgepeer.ids import Generation
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.machine import Machine, ProtocolName
 from edgepeer.protocol.node import Node
+from edgepeer.protocol.shape import Choice
 from edgepeer.topology.view import Member
 
 __all__ = ["FtTree", "MachineFactory"]
@@ -26,6 +27,7 @@ class MachineFactory(Protocol):
         *,
         fanout: int,
         lanes: int,
+        choice: Choice | None,
         quorum: int,
         limits: Limits,
         known: Generation | None,
@@ -36,6 +38,7 @@ class MachineFactory(Protocol):
         Args:
             me: this peer as it introduces itself.
             fanout, lanes, quorum: of the fleet's first view, if this peer makes it.
+            choice: what of that is to follow what is measured.
             limits: when to give up on what.
             known: the newest generation that this peer was ever in.
             now: in seconds; all later `now` come from the same clock and never go back.
@@ -55,9 +58,10 @@ class FtTree:
         *,
         fanout: int,
         lanes: int,
+        choice: Choice | None,
         quorum: int,
         limits: Limits,
         known: Generation | None,
         now: float,
     ) -> Machine:
-        return Node(me, fanout=fanout, lanes=lanes, quorum=quorum, limits=limits, known=known, now=now)
+        return Node(me, fanout=fanout, lanes=lanes, choice=choice, quorum=quorum, limits=limits, known=known, now=now)

@@ -166,7 +166,7 @@ class Switchboard:
             old.channel.close("replaced by a newer connection")
             self.lines.link_down(peer, "replaced by a newer connection")
         self._sessions[peer] = session
-        self.lines.link_up(peer, session.incarnation)
+        self.lines.link_up(peer, session.incarnation, dialled=session.wanted is not None)
         return True
 
     def admits(self, session: Session, payload_bytes: int) -> bool:

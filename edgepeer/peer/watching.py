@@ -43,7 +43,7 @@ class Watch:
 
     async def _watch_links(self) -> None:
         while True:
-            self.see_links(self._peer.links, self._peer.waits)
+            self.see_links(self._peer.links, self._peer.waits, self._peer.shape)
             await asyncio.sleep(EVERY_S)
 
     def see_view(self, view: View) -> None:
@@ -72,8 +72,9 @@ class Watch:
             },
         )
 
-    def see_links(self, states: tuple[LinkState, ...], waits: str = "") -> None:
-        """Tell of links that have come or gone, or run over something else, and of what is in the fleet's way."""
+    def see_links(self, states: tuple[LinkState, ...], waits: str = "", shape: str = "") -> None:
+        """Tell of links that have come or gone, or run over something else, of what is in the fleet's way, and why its
+        trees are as they are."""
         ours = [state for state in states if state.role != "other"]
         now: dict[str, tuple[str, str]] = {s.peer: (s.role, s.path if s.up and s.path else "down") for s in ours}
         for peer in sorted({*self._known, *now}):
@@ -86,8 +87,9 @@ class Watch:
             for s in ours[:MAX_LINKS]
             if s.role != "other"
         )
-        if self._said is None or self._said.waits != waits or _differ(self._said.links, entries):
-            self._said = LinkReport(peer=self._peer.id, links=entries, waits=waits)
+        said = self._said
+        if said is None or (said.waits, said.shape) != (waits, shape) or _differ(said.links, entries):
+            self._said = LinkReport(peer=self._peer.id, links=entries, waits=waits, shape=shape)
             fabric = self._peer.fabric
             fabric.publish_retained(fabric.topics.links(self._peer.id), self._said)
 

@@ -38,6 +38,12 @@ machine runs over TCP in a peer and over virtual time in the simulator.
     vitals.py       signs of life
     timing.py       how long to wait for a peer, as measured
 
+    trees
+    measuring.py    what a peer measures of its network, and tells the head
+    estimate.py     what the head concludes for all lines
+    shape.py        what a round costs over which trees, and which cost least
+    shaping.py      when the head proposes other trees
+
     views
     views.py        what follows a view, and what a peer does when one comes
     membership.py   who is to be in: joiners, leavers, the lost

@@ -53,7 +53,6 @@ from edgepeer.protocol.place import UNKNOWN, Place
 from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.round import Round
 from edgepeer.protocol.streams import Held, Prefix, Shape
-from edgepeer.topology import tree
 from edgepeer.topology.view import View
 from edgepeer.wire.documents import pack
 from edgepeer.wire.frames import (
@@ -256,7 +255,7 @@ class Allreduce:
         may_be_decided = before is not None and before.spoke
         here = place.here = InView(view, place.me)
         self._closing.enter()
-        self._rates.keep(here.neighbours, 2 * tree.height(view.fanout, view.size))
+        self._rates.keep(here.neighbours, 2 * view.height)
         if view.run != place.run:
             self._drop_round("run", "another run has begun")
             may_be_decided = False

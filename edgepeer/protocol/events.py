@@ -47,6 +47,8 @@ class LinkUp:
 
     peer: PeerId
     incarnation: int
+    dialled: bool = False
+    """Whether it was this end that has connected."""
 
 
 @dataclass(frozen=True, slots=True)

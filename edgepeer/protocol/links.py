@@ -77,10 +77,11 @@ class Link:
     """What is known of one peer's link."""
 
     __slots__ = (
-        "alive_at", "calm", "cleared", "closed_at", "dialing", "direct", "down_since", "echo", "echo_at", "every",
+        "alive_at", "calm", "cleared", "closed_at", "dialing", "dialled", "direct", "down_since", "echo", "echo_at",
+        "every",
         "failed", "heard", "knocked", "level", "life", "life_at", "member", "orphan", "pinged", "promised", "reaches",
         "redial_at", "redial_s", "refused", "role", "sent", "since", "sync", "timing", "told", "tunnel",
-        "tunnel_timing", "waiting",
+        "tunnel_timing", "unanswered", "waiting",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -108,6 +109,10 @@ class Link:
         """The last attempt to connect has come to nothing ..."""
         self.refused = False
         """... it was refused by the peer's machine."""
+        self.dialled = False
+        """Whether the last connection was made by this end."""
+        self.unanswered = 0
+        """How many attempts to connect have come to nothing since, without being refused."""
         self.knocked = 0
         """Number of the last tunnel that the peer has opened."""
         self.closed_at = float("-inf")
@@ -288,7 +293,7 @@ class Links:
         if not link.up and link.member is None:
             del self._links[peer]
 
-    def on_up(self, peer: PeerId, incarnation: int, now: float) -> Link:
+    def on_up(self, peer: PeerId, incarnation: int, now: float, *, dialled: bool = False) -> Link:
         """There is a connection."""
         link = self._begun(peer, now)
         if now - link.closed_at < _ALARM_S + 2 * (link.timing.srtt or 0.0):
@@ -296,6 +301,7 @@ class Links:
         link.direct, link.tunnel, link.dialing = True, None, False
         link.begin(now)
         link.redial_s = self._limits.redial_min_s
+        link.dialled, link.unanswered = dialled, 0 if dialled else link.unanswered
         self._note_life(link, incarnation, now)
         return link
 
@@ -328,6 +334,7 @@ class Links:
         if link is None:
             return
         link.dialing, link.failed, link.refused = False, True, refused
+        link.unanswered = 0 if refused else link.unanswered + 1
         link.redial_at = now + link.redial_s
         link.redial_s = min(2 * link.redial_s, self._limits.redial_max_s)
         self._forget_if_idle(peer)

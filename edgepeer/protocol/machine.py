@@ -55,6 +55,10 @@ class Machine(Protocol):
     def waits(self) -> str:
         """Why nothing comes of the view that this peer wants; empty if something does, or if it wants none."""
 
+    @property
+    def shape(self) -> str:
+        """Why the trees of the view are as they are; empty if nothing was found, or others choose them."""
+
     def introduce(self, addresses: tuple[str, ...]) -> None:
         """Where this peer listens: to be said before it takes part in anything."""
 

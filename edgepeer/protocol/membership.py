@@ -26,7 +26,7 @@ import msgspec
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.rollcall import RollCall
-from edgepeer.topology.view import MAX_EPOCH, MAX_GUARDS, MAX_MEMBERS, Member, View
+from edgepeer.topology.view import MAX_EPOCH, MAX_GUARDS, MAX_MEMBERS, Form, Member, View
 
 __all__ = ["Membership"]
 
@@ -255,6 +255,17 @@ class Membership:
             coded=self.coded,
             settled=self.settled,
         )
+
+    def reform(self, form: Form, *, first_round: int, now: float) -> View | None:
+        """Coordinator: the same members with other trees. None while anything else is pending."""
+        view = self.view
+        if view is None or not self.settled or self.leaving or self.waits or self.lost(now):
+            return None
+        if view.slots or self.coded or any(peer in view for peer in self._leavers) or self._joiners(view, now):
+            return None
+        if sorted(form.order) != sorted(view.ids) or not self.may_succeed(view, view.ids):
+            return None
+        return view.successor(first_round=first_round, form=form, settled=self.settled)
 
     def may_succeed(self, view: View, there: Container[PeerId]) -> bool:
         """Whether these can decide what follows, and the chain has room for it. If not, `waits` says why."""

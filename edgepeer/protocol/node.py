@@ -22,6 +22,7 @@ from edgepeer.protocol.links import LinkState
 from edgepeer.protocol.machine import Rounds
 from edgepeer.protocol.parts import Parts
 from edgepeer.protocol.rollcall import Word
+from edgepeer.protocol.shape import Choice
 from edgepeer.protocol.views import Views, earlier
 from edgepeer.protocol.vitals import COARSEST_S
 from edgepeer.topology.view import Member, View
@@ -34,6 +35,8 @@ _OF_ROUNDS: Final = frozenset({fr.Reduce, fr.Result, fr.Have, fr.Decide})
 """Frames that give no reason for another view, as long as they end no round ..."""
 _USUAL: Final = _OF_ROUNDS | {fr.Ping, ev.Heard}
 """... and what is no reason to look at the links again soon."""
+
+_VECTORS: Final = frozenset({fr.Reduce, fr.Result})
 
 EXCUSED_S: Final = 0.02
 """A tick that comes later than this finds the peer's own machine busy."""
@@ -48,6 +51,8 @@ class Node:
         me: this peer as it introduces itself.
         fanout: the tree's fan-out, if this peer makes the first view.
         lanes: into how many ranges a vector is divided, each with a tree of its own, if this peer makes the first view.
+        choice: what of that is to follow what is measured, with the order, whoever has made the view; None: nothing,
+            and nothing is told of what this peer measures.
         quorum: how many members must be together to go on, if more than a majority, and if this peer makes the first
             view; 0: the majority.
         limits: within which bounds to give up on what.
@@ -61,12 +66,13 @@ class Node:
         *,
         fanout: int = 2,
         lanes: int = 1,
+        choice: Choice | None = None,
         quorum: int = 0,
         limits: Limits | None = None,
         known: Generation | None = None,
         now: float,
     ) -> None:
-        parts = self.parts = Parts(me, fanout, lanes, quorum, limits or Limits(), known, now)
+        parts = self.parts = Parts(me, fanout, lanes, quorum, limits or Limits(), known, now, choice)
         self._place = parts.place
         self.id = parts.id
         views = self.views = Views(parts)
@@ -79,7 +85,7 @@ class Node:
             ev.FrameReceived: self._on_frame_received,
             ev.Relayed: lambda e: self._on_via(None, e.frame, e.payload, len(e.payload) / RELAY_BYTES_PER_S),
             ev.Heard: lambda e: parts.vitals.heard(e.peer, e.at),
-            ev.LinkUp: lambda e: parts.wiring.on_link_up(e.peer, e.incarnation),
+            ev.LinkUp: lambda e: parts.wiring.on_link_up(e.peer, e.incarnation, dialled=e.dialled),
             ev.LinkDown: lambda e: parts.wiring.on_link_down(e.peer),
             ev.DialFailed: lambda e: parts.links.on_dial_failed(e.peer, e.refused, parts.now),
             # MQTT
@@ -119,6 +125,7 @@ class Node:
             fr.ViewFrame: lambda p, f, e: views.on_view_frame(p, e),
             fr.Suspect: lambda p, f, e: views.on_suspect(f),
             fr.Leave: lambda p, f, e: views.on_leave(f),
+            fr.Measured: lambda p, f, e: views.on_measured(f),
             fr.Poll: lambda p, f, e: views.on_poll(p, f),
             fr.Propose: views.on_propose,
             fr.Vote: views.on_vote,
@@ -161,6 +168,11 @@ class Node:
         names = ", ".join(silent[:5]) + (f" and {len(silent) - 5} more" if len(silent) > 5 else "")
         return f"{why}; no answer from {names}"
 
+    @property
+    def shape(self) -> str:
+        """Why the trees of the view are as they are, as its head has found when it last looked; empty elsewhere."""
+        return self.parts.shaping.why
+
     def introduce(self, addresses: tuple[str, ...]) -> None:
         """Where this peer listens: to be said before it takes part in anything."""
         self.parts.membership.introduce(addresses)
@@ -181,8 +193,12 @@ class Node:
         self._on_event[type(event)](event)
         self._look_awake()
         boundary = place.committed != before
+        if type(event) is ev.Contribute:
+            parts.shaping.contributed(event.vector.nbytes, now)
         if place.committed > before:
             parts.vitals.round_ended(now)
+            parts.measuring.round_ended()
+            parts.shaping.round_ended(now)
             if self._tick_at > now:
                 # While rounds follow each other they show that this peer lives: it need not wake up to say so.
                 self._tick_at = max(self._tick_at, parts.vitals.next_due(now, self._looked_at))
@@ -273,6 +289,8 @@ class Node:
         elif parts.membership.leaving:
             views.ask_to_leave()
         parts.neighbours.ask_for_state(now, patient=False)
+        if (report := parts.measuring.due(now)) is not None:
+            views.on_measured(report)
         parts.vitals.say_if_waiting(now)
 
     # -- what concerns more than one part ------------------------------------------------------------------
@@ -282,6 +300,8 @@ class Node:
         if link is None or not link.direct:
             return
         link.hear(self._place.now)
+        if event.payload_bytes and event.stored and type(event.frame) in _VECTORS:
+            self.parts.measuring.arrived(event.peer, event.payload_bytes, event.seconds, self._place.now)
         self._on_frame[type(event.frame)](event.peer, event.frame, event)
 
     def _on_via(self, hop: PeerId | None, via: fr.Via, payload: memoryview | bytes, seconds: float) -> None:

@@ -8,11 +8,14 @@ from edgepeer.protocol.allreduce import Allreduce
 from edgepeer.protocol.catchup import Catchup
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Links
+from edgepeer.protocol.measuring import Measuring
 from edgepeer.protocol.membership import Membership
 from edgepeer.protocol.neighbours import Neighbours
 from edgepeer.protocol.outside import Outside
 from edgepeer.protocol.place import Place
 from edgepeer.protocol.rollcall import RollCall
+from edgepeer.protocol.shape import Choice
+from edgepeer.protocol.shaping import Shaping
 from edgepeer.protocol.succession import Succession
 from edgepeer.protocol.vitals import Vitals
 from edgepeer.protocol.waking import Waking
@@ -26,7 +29,15 @@ class Parts:
     """What a peer is made of: see `Node` for the arguments."""
 
     def __init__(
-        self, me: Member, fanout: int, lanes: int, quorum: int, limits: Limits, known: Generation | None, now: float
+        self,
+        me: Member,
+        fanout: int,
+        lanes: int,
+        quorum: int,
+        limits: Limits,
+        known: Generation | None,
+        now: float,
+        choice: Choice | None = None,
     ) -> None:
         self.id = PeerId(me.id)
         self.limits = limits
@@ -43,6 +54,8 @@ class Parts:
         self.vitals = Vitals(self.id, self.links, self.allreduce, self.membership, self.succession, limits, emit)
         self.neighbours = Neighbours(self.links, self.allreduce, Catchup(limits, emit), emit)
         self.outside = Outside(self.membership, self.rolls, limits)
+        self.measuring = Measuring(self.id, self.links, tells=choice is not None)
+        self.shaping = Shaping(self.id, choice)
         self.waking = Waking(self.place, self.rolls, limits)
         self.wiring.tell(self.vitals, self.neighbours)
 

@@ -12,7 +12,7 @@ from collections import deque
 from math import sqrt
 from typing import Final
 
-__all__ = ["RateEstimate", "segment_bytes"]
+__all__ = ["MEASURABLE_BYTES", "WHOLE_BELOW_S", "RateEstimate", "segment_bytes"]
 
 SEGMENT_COST_S: Final = 800e-6
 WHOLE_BELOW_S: Final = 8e-3

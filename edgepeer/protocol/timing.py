@@ -27,12 +27,13 @@ _BACKOFF_LIMIT: Final = 16.0
 _FORGIVEN_S: Final = 10.0
 """A false alarm's doubling is taken back after this long without another."""
 _SAMPLE_LIMIT_S: Final = 60.0
+_SPAN: Final = 64
 
 
 class RoundTrip:
     """What is known of one path's timing."""
 
-    __slots__ = ("_backoff", "_backoff_at", "_stale", "late", "srtt", "var")
+    __slots__ = ("_backoff", "_backoff_at", "_leasts", "_samples", "_stale", "late", "srtt", "var")
 
     def __init__(self) -> None:
         self.srtt: float | None = None
@@ -44,11 +45,23 @@ class RoundTrip:
         """What is known is of other times: the next sample begins anew."""
         self._backoff = 1.0
         self._backoff_at = 0.0
+        self._leasts = float("inf"), float("inf")
+        """Of the last full _SPAN of samples, and of those after it."""
+        self._samples = 0
+
+    @property
+    def least(self) -> float | None:
+        """The shortest of the last round trips: what the path takes when nothing is in the way."""
+        least = min(self._leasts)
+        return least if self._samples else None
 
     def sample(self, seconds: float) -> None:
         """A round trip took so long. What can't be true is ignored."""
         if not 0 <= seconds <= _SAMPLE_LIMIT_S:
             return
+        before, least = self._leasts
+        self._leasts = (least, seconds) if self._samples % _SPAN == 0 else (before, min(least, seconds))
+        self._samples += 1
         if self.srtt is None or self._stale:
             self.srtt, self.var, self._stale = seconds, seconds / 2, False
         else:

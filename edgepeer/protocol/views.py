@@ -4,6 +4,8 @@ this peer                               | does
 ----------------------------------------+------------------------------------------------------------------------
 is the head, and there is reason for    | proposes it in ballot 0 (membership.py says which, succession.py what
 another view                            | becomes of it)
+is the head, and other trees would be   | proposes the same members in that form (shaping.py)
+faster                                  |
 is the head, and a higher ballot than   | leads one of its own
 0 is known                              |
 has lost its parent, and it is its turn | stands for the head's place
@@ -61,6 +63,8 @@ class Views:
         self._allreduce = of.allreduce
         self._wiring = of.wiring
         self._limits = of.limits
+        self._measuring = of.measuring
+        self._shaping = of.shaping
         self.left = False
         """Whether this peer has left because its owner wanted to."""
         self._suspect_again: dict[PeerId, float] = {}
@@ -98,6 +102,8 @@ class Views:
             there=succession.there,
             now=self._place.now,
         )
+        if wanted is None and boundary and (form := self._shaping.wanted(self._place.now)) is not None:
+            wanted = self._membership.reform(form, first_round=self._first_round(), now=self._place.now)
         if wanted is not None:
             self._propose(wanted)
         elif lost and not self._begin_anew(view):
@@ -287,6 +293,8 @@ class Views:
         was_coordinator = self._membership.coordinator
         self._membership.enter(view, self._place.now)
         self._succession.enter(view)
+        self._measuring.enter(view, self._place.now)
+        self._shaping.enter(view, self._place.now)
         self._rolls.learn(view.generation)
         self._rolls.admitted(view)
         self._outside.forget_hint()
@@ -343,6 +351,7 @@ class Views:
         self._neighbours.reset()
         self._membership.exit()
         self._succession.enter(None)
+        self._shaping.enter(None, self._place.now)
         self._outside.enter(view or before, self._place.now)
         self._rolls.call_by(self._place.now)
         if view is not None:
@@ -363,7 +372,7 @@ class Views:
 
     # -- what is meant for the coordinator -------------------------------------------------------------------
 
-    def _tell_coordinator(self, frame: fr.Suspect | fr.Leave) -> None:
+    def _tell_coordinator(self, frame: fr.Suspect | fr.Leave | fr.Measured) -> None:
         parent = self._membership.view.parent(self._me) if self._membership.view is not None else None
         if parent is not None and self._links.is_up(parent):
             self._emit(fx.Send(parent, frame))
@@ -382,6 +391,15 @@ class Views:
         """Somebody below tells the head of a loss."""
         if self._membership.view is not None and frame.epoch == self._membership.view.stamp:
             self.suspect(PeerId(frame.peer), frame.reason)
+
+    def on_measured(self, frame: fr.Measured) -> None:
+        """What a member, this one or one below, has measured."""
+        if self._membership.view is None or frame.epoch != self._membership.view.stamp:
+            return
+        if self._membership.coordinator:
+            self._shaping.hear(frame)
+        else:
+            self._tell_coordinator(frame)
 
     def on_leave(self, frame: fr.Leave) -> None:
         if self._membership.coordinator:

@@ -40,11 +40,11 @@ class Wiring:
 
     # -- paths that stand and break ------------------------------------------------------------------------------
 
-    def on_link_up(self, peer: PeerId, incarnation: int) -> None:
+    def on_link_up(self, peer: PeerId, incarnation: int, *, dialled: bool) -> None:
         """There is a connection with a peer."""
         if self._links.is_up(peer):
             self._path_ends(peer)  # the tunnel, or an older connection
-        self._links.on_up(peer, incarnation, self._place.now)
+        self._links.on_up(peer, incarnation, self._place.now, dialled=dialled)
         self._on_path_up(peer)
 
     def on_link_down(self, peer: PeerId) -> None:

@@ -24,7 +24,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     type: Any
     """As annotated, for msgspec."""
     plain: Any
-    """The type without bounds and without None: int, float, str, bool, Path, tuple or a Literal."""
+    """The type without bounds, None, and words that may stand in place of a number: int, float, str, bool, Path, tuple
+    or a Literal."""
     default: Any
     help: str
     """One sentence for `--help`."""
@@ -111,8 +112,9 @@ def _plain(annotation: Any) -> Any:
     if get_origin(annotation) is Annotated:
         return _plain(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
-        (some,) = (part for part in get_args(annotation) if part is not type(None))
-        return _plain(some)
+        parts = [_plain(part) for part in get_args(annotation) if part is not type(None)]
+        (some,) = parts if len(parts) == 1 else [part for part in parts if get_origin(part) is not Literal]
+        return some
     return tuple if get_origin(annotation) is tuple else annotation
 
 

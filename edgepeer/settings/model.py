@@ -20,8 +20,10 @@ from edgepeer.settings.types import CheckpointEvery as _CheckpointEvery
 from edgepeer.settings.types import CheckpointKeep as _CheckpointKeep
 from edgepeer.settings.types import DeviceSpeed as _DeviceSpeed
 from edgepeer.settings.types import EmulatedBroker as _EmulatedBroker
+from edgepeer.settings.types import Fanout as _Fanout
 from edgepeer.settings.types import Faults as _Faults
 from edgepeer.settings.types import Flips as _Flips
+from edgepeer.settings.types import Lanes as _Lanes
 from edgepeer.settings.types import Listen as _Listen
 from edgepeer.settings.types import LogLevel as _LogLevel
 from edgepeer.settings.types import Models as _Models
@@ -122,10 +124,8 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
             metavar="HOST:PORT",
         ),
     ] = ()
-    fanout: Annotated[
-        Annotated[int, Meta(ge=1, le=64)],
-        _says("Children of each peer in a tree that this peer coordinates."),
-    ] = 2
+    fanout: _Fanout = "auto"
+    lanes: _Lanes = "auto"
     quorum: Annotated[
         Annotated[int, Meta(ge=0, le=4096)],
         _says("Peers it takes to go on without the others, if more than a majority. The fleet's first peer decides."),
@@ -316,7 +316,8 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
     topology: Annotated[
         Literal["tree", "star"], _says("tree of that fan-out; star: all peers but the first are its children.")
     ] = "tree"
-    fanout: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("Children of each peer in the tree.")] = 2
+    fanout: _Fanout = "auto"
+    lanes: _Lanes = "auto"
     quorum: Annotated[
         Annotated[int, Meta(ge=0, le=4096)],
         _says("Peers it takes to go on without the others, if more than a majority."),

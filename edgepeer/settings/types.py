@@ -14,8 +14,10 @@ __all__ = [
     "CheckpointKeep",
     "DeviceSpeed",
     "EmulatedBroker",
+    "Fanout",
     "Faults",
     "Flips",
+    "Lanes",
     "Listen",
     "LogLevel",
     "Models",
@@ -92,6 +94,23 @@ Flips = Annotated[
 ]
 
 
+Fanout = Annotated[
+    Annotated[int, Meta(ge=1, le=64)] | Literal["auto"],
+    says(
+        "Children of each peer in the tree, if this peer makes it; auto: 2, until others are measured to be faster.",
+        allowed="auto, or an integer from 1 to 64",
+        metavar="auto|N",
+    ),
+]
+Lanes = Annotated[
+    Annotated[int, Meta(ge=1, le=16)] | Literal["auto"],
+    says(
+        "Into how many ranges vectors are divided, each with a tree of its own; auto: 1, until more are measured to be "
+        "faster. With auto, here or for --fanout, slow and distant peers become leaves.",
+        allowed="auto, or an integer from 1 to 16",
+        metavar="auto|N",
+    ),
+]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], says("The least serious log line to show.")]
 
 

@@ -183,7 +183,7 @@ class Broker:
         def arrive() -> None:
             self._drop(session, will=will)
 
-        self._clock.after(self._ways.delay(), arrive)
+        self._clock.after(self._ways.delay(peer, BROKER), arrive)
 
     def _publish(self, client: Client, arrive: Callable[[], None], size: int = _DOCUMENT_BYTES) -> None:
         if client.session is not None:

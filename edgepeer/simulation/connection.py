@@ -237,7 +237,7 @@ class Connection:
                 far.owner.soon(lambda: far.end("reset by peer"))
 
         if not far.gone:
-            ways.clock.after(ways.delay(), arrive)
+            ways.clock.after(ways.delay(end.owner.id, end.other), arrive)
 
     def answer_with_reset(self, end: End) -> None:
         """Something has come to an end that is gone."""

@@ -82,7 +82,7 @@ class Lines:
             old.close("replaced by a newer connection")
             self._owner.receive(ev.LinkDown(peer, "replaced by a newer connection"))
         self._ends[peer] = end
-        self._owner.receive(ev.LinkUp(peer, incarnation))
+        self._owner.receive(ev.LinkUp(peer, incarnation, end.dialled))
 
     def _keeps(self, old: End, new: End) -> bool:
         if (new.met_at or 0.0) - (old.met_at or 0.0) > CROSSING_S or old.dialled == new.dialled:

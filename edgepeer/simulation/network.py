@@ -101,14 +101,14 @@ class Network:
         def arrive() -> None:
             peer = self._peers.get(target)
             cut = self.ways.is_cut(source.id, target) or self.ways.is_cut(target, source.id)
-            if cut or (peer and not peer.powered):
+            if cut or target in self.ways.model.hidden or (peer and not peer.powered):
                 lost()
             elif peer is None or not peer.alive:
-                fail(self.ways.clock.now + self.ways.delay(), "connection refused", True)
+                fail(self.ways.clock.now + self.ways.delay(target, source.id), "connection refused", True)
             elif peer.frozen and self._unaccepted(peer) >= BACKLOG:
                 lost()
             else:
-                self.ways.clock.after(self.ways.delay(), lambda: connected(peer))
+                self.ways.clock.after(self.ways.delay(target, source.id), lambda: connected(peer))
 
         def connected(peer: Owner) -> None:
             if not source.alive:
@@ -121,7 +121,7 @@ class Network:
             connection.greet()
 
         if source.alive:
-            self.ways.clock.after(self.ways.delay(), arrive)
+            self.ways.clock.after(self.ways.delay(source.id, target), arrive)
 
     def _unaccepted(self, peer: Owner) -> int:
         ends = (connection.end_of(peer.id) for connection in self._of(peer.id))

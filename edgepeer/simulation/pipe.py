@@ -13,15 +13,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from edgepeer.ids import PeerId
-from edgepeer.simulation.ways import RTO_S, Ways
+from edgepeer.simulation.ways import RTO_S, Line, Ways
 
 __all__ = ["Message", "Pipe"]
 
 WINDOW_BYTES: Final = 64 << 10
 """How much may be under way without an acknowledgement."""
+PIECE_BYTES: Final = 8 << 10
+"""Connections that share a line take turns in pieces of this size."""
 
 
 class Message:
@@ -35,6 +37,15 @@ class Message:
         self.begin = begin
         self.seconds = 0.0
         """How long its bytes take."""
+
+
+class _Piece(NamedTuple):
+    """A part of a message on its way over shared lines."""
+
+    of: Message
+    size: int
+    number: int
+    pieces: int
 
 
 class Pipe:
@@ -63,19 +74,48 @@ class Pipe:
     def send(self, message: Message) -> None:
         """Put a message on the way."""
         ways = self._ways
-        clock, model = ways.clock, ways.model
+        clock = ways.clock
         # Jitter must not reorder: a message leaves no earlier than the one before it.
         start = max(self.free_at, clock.now + ways.jitter())
-        message.seconds = message.size / model.rate_bytes_per_s
+        latency = ways.latency(self.source, self.target)
+        lines = ways.shared(self.source, self.target) if ways.model.lines or ways.model.sites else []
+        if lines:
+            message.seconds = message.size / min(line.rate_bytes_per_s for line in lines)
+            self.free_at = start
+            pieces = -(-message.size // PIECE_BYTES)
+            for number in range(pieces):
+                piece = _Piece(message, min(PIECE_BYTES, message.size - number * PIECE_BYTES), number, pieces)
+                clock.at(start, partial(self._over, lines, latency, piece))
+            return
+        message.seconds = message.size / ways.model.rate_bytes_per_s
         self.free_at = start + message.seconds
         if message.begin is not None:
-            clock.at(start + model.latency_s, partial(self._begins, message))
-        clock.at(self.free_at + model.latency_s, partial(self.arrives, message))
+            clock.at(start + latency, partial(self._begins, message))
+        clock.at(self.free_at + latency, partial(self.arrives, message))
+
+    def _over(self, lines: list[Line], latency: float, piece: _Piece) -> None:
+        """On over the first of these lines, and then over the others."""
+        clock, rest, message = self._ways.clock, lines[1:], piece.of
+
+        def done() -> None:
+            if rest:
+                self._over(rest, latency, piece)
+                return
+            if piece.number == 0 and message.begin is not None:
+                clock.after(latency, partial(self._begins, message))
+            if piece.number == piece.pieces - 1:
+                clock.after(latency, partial(self.arrives, message))
+
+        if not self.broken:
+            lines[0].put(self, piece.size, done)
 
     def destroy(self) -> None:
         """Nothing arrives any more."""
         self.broken = True
         self._waiting.clear()
+        if self._ways.model.lines or self._ways.model.sites:
+            for line in self._ways.shared(self.source, self.target):
+                line.drop(self)
 
     def _begins(self, message: Message) -> None:
         through = not (self.broken or self._waiting or self._ways.is_cut(self.source, self.target))

@@ -13,6 +13,7 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.machine import ProtocolName
+from edgepeer.protocol.shape import Choice
 from edgepeer.simulation.broker import Broker
 from edgepeer.simulation.clock import Clock
 from edgepeer.simulation.ledger import Ledger
@@ -52,6 +53,7 @@ class World:
         workload: Workload | None = None,
         fanout: int = 2,
         lanes: int = 1,
+        choice: Choice | None = None,
         link: LinkModel | None = None,
         limits: Limits | None = None,
         protocol: ProtocolName = "ft-tree",
@@ -79,7 +81,7 @@ class World:
             task=self.task,
             ledger=self.ledger,
             living=self.living,
-            machine=lambda me: make(me, fanout=fanout, lanes=lanes, limits=limits, now=self.clock.now),
+            machine=lambda me: make(me, fanout=fanout, lanes=lanes, choice=choice, limits=limits, now=self.clock.now),
             trace=self._trace,
             note=self._note,
         )

@@ -23,6 +23,7 @@ __all__ = [
     "MAX_GUARDS",
     "MAX_LANES",
     "MAX_MEMBERS",
+    "Form",
     "Guard",
     "Life",
     "Member",
@@ -76,6 +77,16 @@ def enough(order: Sequence[PeerId], there: Container[PeerId], least: int = 0) ->
     return 2 * count > len(order) or (2 * count == len(order) and order[0] in there)
 
 
+class Form(msgspec.Struct, frozen=True, kw_only=True):
+    """What trees the members of a view form, and why: see the fields of `View`."""
+
+    order: tuple[PeerId, ...]
+    fanout: int
+    lanes: int
+    leaves: int
+    why: str = ""
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """An agreed membership."""
 
@@ -96,13 +107,20 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     slots: Annotated[tuple[_Id, ...], msgspec.Meta(max_length=MAX_MEMBERS)] = ()
     """Where rounds are coded: who computes for which worker of the code; () where they are not."""
     lanes: Annotated[int, msgspec.Meta(ge=1, le=MAX_LANES)] = 1
-    """Into how many ranges a vector is divided, at most, each of which moves over a tree of its own: see `trees`."""
+    """Into how many ranges a vector is divided, at most, each of which moves over a tree of its own: see `plan`."""
+    leaves: Annotated[int, msgspec.Meta(ge=0, lt=MAX_MEMBERS)] = 0
+    """How many members, the last of the order, are leaves of all trees."""
+    why: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    """Why order, fan-out, lanes and leaves are as they are, for people to read; empty: as they were set, and as peers
+    came."""
 
     def __post_init__(self) -> None:
         if len(set(self.ids)) != len(self.members):
             raise ValueError("a peer stands twice in the view")
         if not set(self.slots) <= set(self.ids):
             raise ValueError("a slot belongs to nobody in the view")
+        if self.leaves >= self.size:
+            raise ValueError("nobody in the view is no leaf")
 
     @cached_property
     def ids(self) -> tuple[PeerId, ...]:
@@ -141,38 +159,39 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     # -- trees ---------------------------------------------------------------------------------------------
 
+    @cached_property
+    def plan(self) -> tree.Trees:
+        """The trees over the positions: the one with the coordinator at its root, number 0, and the same turned, so
+        that the roots are spread over the order. One only where rounds are coded, and nobody is a leaf of all there."""
+        if self.slots:
+            return tree.Trees(self.size, self.fanout)
+        return tree.Trees(self.size, self.fanout, self.lanes, self.leaves)
+
     @property
     def trees(self) -> int:
-        """How many trees there are: the one with the coordinator at its root, number 0, and the same turned by so many
-        positions that the roots are spread over the order. So who is inside of some is a leaf of others. One only where
-        rounds are coded."""
-        return 1 if self.slots else min(self.lanes, self.size)
+        """How many trees there are."""
+        return self.plan.count
 
-    def _turn(self, lane: int) -> int:
-        return lane * self.size // self.trees
-
-    def _in_tree(self, peer: PeerId, lane: int) -> int:
-        return (self._positions[peer] - self._turn(lane)) % self.size
-
-    def _at(self, place: int, lane: int) -> PeerId:
-        return self.ids[(place + self._turn(lane)) % self.size]
+    @property
+    def height(self) -> int:
+        """How many links lie between a root and who is the furthest from it."""
+        return self.plan.height
 
     def parent(self, peer: PeerId, lane: int = 0) -> PeerId | None:
-        above = tree.parent(self._in_tree(peer, lane), self.fanout)
-        return None if above is None else self._at(above, lane)
+        above = self.plan.parent(self._positions[peer], lane)
+        return None if above is None else self.ids[above]
 
     def children(self, peer: PeerId, lane: int = 0) -> tuple[PeerId, ...]:
         """In the order in which they are added up."""
         found = self._children.get((peer, lane))
         if found is None:  # asked for with every heartbeat
-            below = tree.children(self._in_tree(peer, lane), self.fanout, self.size)
-            found = self._children[peer, lane] = tuple(self._at(place, lane) for place in below)
+            below = self.plan.children(self._positions[peer], lane)
+            found = self._children[peer, lane] = tuple(self.ids[position] for position in below)
         return found
 
     def below(self, peer: PeerId, lane: int = 0) -> int:
         """The positions at and below a member, as a bit set."""
-        places = tree.subtree(self._in_tree(peer, lane), self.fanout, self.size)
-        return sum(1 << self._positions[self._at(place, lane)] for place in places)
+        return sum(1 << position for position in self.plan.subtree(self._positions[peer], lane))
 
     def neighbours(self, peer: PeerId) -> tuple[PeerId, ...]:
         """Parent (if any), then children; then those of the other trees."""
@@ -186,8 +205,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Whom to have a backup link with: brothers, uncles, and whose uncle this one is, in any of the trees."""
         found: dict[PeerId, None] = {}
         for lane in range(self.trees):
-            places = tree.backups(self._in_tree(peer, lane), self.fanout, self.size)
-            found.update(dict.fromkeys(self._at(place, lane) for place in places))
+            found.update(dict.fromkeys(self.ids[at] for at in self.plan.backups(self._positions[peer], lane)))
         for neighbour in self.neighbours(peer) if self.trees > 1 else ():
             found.pop(neighbour, None)
         return tuple(found)
@@ -276,7 +294,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """What frames name the view by: the epoch, then a checksum of all else that tells it from others."""
         lives = ";".join(f"{member.id}/{member.incarnation}" for member in self.members)
         slots = f";{','.join(self.slots)}" if self.slots else ""
-        trees = f";{self.lanes} of {self.fanout}" if self.lanes > 1 else ""
+        trees = f";{self.lanes} of {self.fanout}" if self.lanes > 1 or self.leaves else ""
+        trees += f" but {self.leaves}" if self.leaves else ""
         told = f"{self.generation};{lives};{self.run};{self.first_round}{slots}{trees}"
         return self.epoch << 32 | zlib.crc32(told.encode())
 
@@ -300,30 +319,30 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         coded: bool = False,
         settled: bool = True,
         generation: Generation | None = None,
-        lanes: int | None = None,
+        form: Form | None = None,
     ) -> View:
         """The next epoch's view; or, with `generation`, the first of that.
 
-        Whoever leaves is replaced by the last of the order, so that few tree links change; whoever joins
-        goes to the end. With `coordinator`, that peer swaps into position 0. `settled`: whether nothing of the views
-        before this one can be lost any more. Of a run that is coded, and stays so whoever makes its views, each slot
-        stays with its owner; only those of peers that are gone are handed on (`hand_on`).
-        `lanes`: as many as now, if not given.
+        Whoever leaves is replaced by the last of the order, or, if it is no leaf of all trees, by the last who is none,
+        so that few tree links change and nobody comes to be inside by that who was not; whoever joins goes to the end.
+        With `coordinator`, that peer swaps into position 0. `settled`: whether nothing of the views before this one can
+        be lost any more. Of a run that is coded, and stays so whoever makes its views, each slot stays with its owner;
+        only those of peers that are gone are handed on (`hand_on`).
+        `form`: of the members who stay, in an order that names each of them once; as it was, if not given.
         """
-        gone = set(without)
-        order = list(self.members)
-        for at in range(len(order) - 1, -1, -1):
-            if order[at].id in gone:
-                last = order.pop()
-                if at < len(order):
-                    order[at] = last
-        present = {member.id for member in order}
-        order.extend(member for member in joined if member.id not in present)
+        gone, ids = set(without), self.ids if form is None else form.order
+        order = [self.member(peer) for peer in ids]
+        inside = self.size - (self.leaves if form is None else form.leaves)
+        order, outside = _closed_up(order[:inside], gone), _closed_up(order[inside:], gone)
+        present = {member.id for member in (*order, *outside)}
+        news = [member for member in joined if member.id not in present]
+        leaves = len(outside) + len(news) if outside and order else 0
+        order += outside + news
         if coordinator is not None:
             at = next(i for i, member in enumerate(order) if member.id == coordinator)
             order[0], order[at] = order[at], order[0]
         following = self.run if run is None else run
-        ids = tuple(member.id for member in order)
+        peers = tuple(member.id for member in order)
         kept = self.slots if following and following == self.run else ()
         anew = generation is not None
         return View(
@@ -331,13 +350,25 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             epoch=1 if anew else self.epoch + 1,
             guards=() if anew else (self.guard,) if settled else self.all_guards,
             members=tuple(order),
-            fanout=self.fanout,
+            fanout=self.fanout if form is None else form.fanout,
             run=following,
             first_round=first_round,
             quorum=self.quorum,
-            slots=hand_on(kept, ids) if coded or kept else (),
-            lanes=self.lanes if lanes is None else lanes,
+            slots=hand_on(kept, peers) if coded or kept else (),
+            lanes=self.lanes if form is None else form.lanes,
+            leaves=leaves,
+            why=self.why if form is None else form.why,
         )
+
+
+def _closed_up(members: list[Member], gone: set[PeerId]) -> list[Member]:
+    """These without those who are gone: each replaced by the last."""
+    for at in range(len(members) - 1, -1, -1):
+        if members[at].id in gone:
+            last = members.pop()
+            if at < len(members):
+                members[at] = last
+    return members
 
 
 def hand_on(slots: tuple[str, ...], peers: tuple[str, ...]) -> tuple[str, ...]:

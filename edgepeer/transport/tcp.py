@@ -16,6 +16,7 @@ from edgepeer.complaints import Complaints
 from edgepeer.errors import ConfigError, WireError
 from edgepeer.processes import os_reason
 from edgepeer.transport.base import Accept, Receiver, Traffic
+from edgepeer.transport.losses import LossWatch
 from edgepeer.transport.options import format_address, parse_address, share_loopback, tune
 from edgepeer.transport.window import ReceiveWindows
 from edgepeer.wire.codec import PRELUDE, decode_header, decode_prelude, encode, has_document, is_bare
@@ -41,6 +42,7 @@ class _TcpChannel(asyncio.BufferedProtocol):
         self._complaints = complaints
         self._traffic = traffic
         self._windows = windows
+        self._losses = LossWatch()
         self._network: Any = None
         """The socket, if it is not to this machine itself."""
         self._receiver: Receiver | None = None
@@ -189,6 +191,8 @@ class _TcpChannel(asyncio.BufferedProtocol):
             head = encode(frame, len(payload))
             self._traffic.bytes_sent += len(head) + len(payload)
             self._transport.writelines((head, payload))
+            if self._network is not None:
+                self._losses.sending(self._network)
         else:
             head = encode(frame)
             self._traffic.bytes_sent += len(head)

@@ -3,16 +3,14 @@
 Left alone, most kernels' TCP fills the queues on its way: often a tenth of a second, in every one. The
 acknowledgements and heartbeats that a peer sends up wait there behind the vectors that come down, so round trips take a
 multiple of what they should, and retransmission timers go off for nothing. A receiver can prevent that: it knows how
-fast all its neighbours together can send to it, and what the path holds at that rate. Of half as much again as that,
-each of n neighbours may have a part of 1/sqrt(n) under way. They send by turns more than all at once: with parts of
-1/n those who do send could not fill the line, and with no parts at all the queue is back. (So are the buffers of
-routers sized: Appenzeller, Keslassy, McKeown, "Sizing Router Buffers", 2004.)
+fast all its neighbours together can send to it, and lets them have no more under way than half as much again as the
+path holds at that rate, an equal share each; but each at least half of what the path holds. For many neighbours, those
+of several trees, send by turns more than all at once: any two of them can fill the line.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import socket
 import struct
 import time
@@ -35,6 +33,8 @@ _GAIN: Final = 1.5
 """Room to find out that there is more."""
 _SOONEST_S: Final = 0.005
 """Round trips count as no shorter than this: how late a busy machine may read."""
+_ALONE: Final = 0.5
+"""What part of the path is left to each, however many they are."""
 _LEAST_BYTES: Final = 16 << 10
 """A dozen packets: enough for acknowledgements not to be held back, and 13 ms of a line of 10 Mbit/s."""
 _MOST_BYTES: Final = 1 << 30
@@ -81,7 +81,7 @@ class ReceiveWindows:
 
     def _set(self) -> None:
         self._crowds.append(len(self._senders))
-        share = _GAIN * max(self._rates) / math.sqrt(max(self._crowds))
+        share = max(self._rates) * max(_GAIN / max(self._crowds), _ALONE)
         for sock in self._senders:
             with contextlib.suppress(OSError, struct.error):  # it is gone, or this kernel tells less
                 info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + 4)

@@ -26,6 +26,7 @@ from edgepeer.wire.frames import (
     Here,
     Knock,
     Leave,
+    Measured,
     Meta,
     NoWay,
     Ping,
@@ -68,7 +69,7 @@ MAX_DOCUMENT_BYTES: Final = 4 << 20
 _KINDS: Final[tuple[type[Frame], ...]] = (
     Hello, Sync, ViewFrame, Ping, Reduce, Result, Abort, Suspect, Leave, StateRequest, State, Bye,
     Have, Decide, Knock, Via, NoWay, Poll, Vote, Meta,
-    Progress, Release, Propose, Call, Here,
+    Progress, Release, Propose, Call, Here, Measured,
 )  # fmt: skip
 _CODES: Final = {kind: code for code, kind in enumerate(_KINDS, start=1)}
 _WITH_VECTOR: Final = frozenset({Reduce, Result, State})

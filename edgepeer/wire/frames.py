@@ -25,9 +25,11 @@ __all__ = [
     "Here",
     "Knock",
     "Leave",
+    "Measured",
     "Meta",
     "MetaWhat",
     "NoWay",
+    "OfLink",
     "Ping",
     "Poll",
     "Progress",
@@ -240,6 +242,29 @@ class Leave(_Header, frozen=True):
     and no longer."""
 
 
+class OfLink(msgspec.Struct, frozen=True, array_like=True):
+    """What one peer has measured of its link with another."""
+
+    position: Annotated[int, msgspec.Meta(ge=0, lt=4096)]
+    """Of the other, in the view."""
+    rate_bytes_per_s: Annotated[float, msgspec.Meta(ge=0, le=1e13)] = 0.0
+    """How fast the peer has received from it, at best; 0: unknown."""
+    trip_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
+    """The shortest round trip of late; 0: unknown."""
+    reach: Annotated[int, msgspec.Meta(ge=-1, le=1)] = 0
+    """1: the peer has connected to it; -1: it has tried to, and nothing answered; 0: neither."""
+
+
+class Measured(_Header, frozen=True):
+    """To the coordinator, hop by hop: what a peer has measured of its network. It only ever changes the trees."""
+
+    epoch: _Stamp
+    peer: _Peer
+    rate_bytes_per_s: Annotated[float, msgspec.Meta(ge=0, le=1e13)]
+    """How fast it has received from all its neighbours together, at best; 0: unknown."""
+    links: Annotated[tuple[OfLink, ...], msgspec.Meta(max_length=128)] = ()
+
+
 class StateRequest(_Header, frozen=True):
     """Send me the state of the run as of your last committed round."""
 
@@ -421,7 +446,7 @@ class Meta(_Header, frozen=True):
 Frame: TypeAlias = (
     Hello | Sync | ViewFrame | Ping | Reduce | Result | Abort | Suspect | Leave
     | StateRequest | State | Bye | Have | Decide | Knock | Via | NoWay | Poll | Vote | Meta
-    | Progress | Release | Propose | Call | Here
+    | Progress | Release | Propose | Call | Here | Measured
 )  # fmt: skip
 
 

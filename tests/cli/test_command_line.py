@@ -102,7 +102,7 @@ def test_misuse(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: p
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["peer", "--fanout", "0"], "fanout = 0 (from --fanout): must be an integer from 1 to 64"),
+        (["peer", "--fanout", "0"], "fanout = 0 (from --fanout): must be auto, or an integer from 1 to 64"),
         (["status", "--config", "no.toml"], "config = no.toml: can't read it: No such file or directory"),
         (["train", "--report", "/dev/null/x"], "report = /dev/null/x: can't write there: Not a directory"),
         (["train", "--model-config", "no.json"], "model_config = no.json: can't read it: No such file or dir"),

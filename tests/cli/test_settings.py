@@ -118,7 +118,7 @@ def test_refusals_of_the_environment() -> None:
         ("peer = 1\n", "peer must be a table, as in [peer]"),
         ("[peer\n", "is not TOML: "),
         ("[peer]\nfanout = '2'\n", ""),
-        ("[peer]\nfanout = true\n", "[peer]): must be an integer from 1 to 64"),
+        ("[peer]\nfanout = true\n", "[peer]): must be auto, or an integer from 1 to 64"),
         ("[peer]\nfabric = 3\n", "[peer]): must be 1 to 63 letters"),
         ("[peer]\nadvertise = [1]\n", "[peer]): must be host:port"),
     ],

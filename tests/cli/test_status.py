@@ -98,7 +98,7 @@ def test_who_is_announced_and_does_not_answer_is_named_and_not_counted() -> None
         "peers: 1",
         "  ash at ash:1",
         "announced, but silent: birch at birch:1",
-        "view: generation 1-00000000, epoch 7, fan-out 2, 2 members",
+        "view: generation 1-00000000, epoch 7, fan-out 2, 1 lane, 2 members",
     ]
     picture.take(PresenceGone(PeerId("ash")))
     fields = status_fields(picture, fabric="lab", broker="mqtt://b")

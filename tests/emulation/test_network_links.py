@@ -382,3 +382,15 @@ async def test_to_be_shut_takes_a_firewall() -> None:
         with pytest.raises(ConfigError, match="link faults and NAT need"):
             await network.shut("a")
         assert await network.knocks("a") == await network.lost("a") == 0
+
+
+async def test_a_full_queue_holds_up_nobody_else() -> None:
+    """What waits in front of b's line for five seconds is nothing to who talks with others."""
+    async with opened("namespaces", LinkShape(delay_s=0.001)) as network, agents(network, *PEERS) as (a, b, c):
+        await network.shape("b", LinkShape(down_bits_per_s=2e6, delay_s=0.001, queue_s=10.0))
+        await a.tell(b, "here I am")  # what is sent before addresses are known is not queued but dropped
+        await b.hears("here I am", a)
+        await a.tell(b, *(f"{number:1200}" for number in range(1000)))
+        await c.transfer(a, 1)
+        assert len(b.got) < 500
+        await b.hears(f"{999:1200}", a)

@@ -87,6 +87,21 @@ plain: dict[type[fr.Frame], st.SearchStrategy[fr.Frame]] = {
         fr.Abort, epoch=stamps, round=numbers, cause=st.sampled_from(get_args(fr.Cause)), reason=st.text(),
         over=st.booleans(),
     ),
+    fr.Measured: st.builds(
+        fr.Measured,
+        epoch=stamps,
+        peer=peers,
+        rate_bytes_per_s=st.floats(0, 1e13),
+        links=st.lists(
+            st.builds(
+                fr.OfLink,
+                position=st.integers(0, 4095) | st.integers(0, 3),
+                rate_bytes_per_s=st.floats(0, 1e13),
+                trip_s=st.floats(0, 60),
+                reach=st.integers(-1, 1),
+            )
+        ).map(tuple),
+    ),
     fr.Suspect: st.builds(fr.Suspect, epoch=stamps, peer=peers, reason=st.text()),
     fr.Leave: st.builds(fr.Leave, peer=peers, incarnation=numbers, until=st.integers(-1, 2)),
     fr.StateRequest: st.builds(fr.StateRequest, run=runs),

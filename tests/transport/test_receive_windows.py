@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import socket
 import struct
 from collections.abc import Iterator
@@ -52,11 +51,24 @@ def test_who_sends_alone_has_half_as_much_again_as_the_path_holds() -> None:
     assert wire.widths[-1] == pytest.approx(1.5 * 10e6 * 0.040, rel=0.06)
 
 
-def test_several_share_it_by_the_root_of_their_number_and_each_has_its_own_round_trip() -> None:
+def test_several_share_it_and_each_has_its_own_round_trip() -> None:
     receiver, wires = Receiver(), [Wire(0.040), Wire(0.080), Wire(0.040)]
     receiver.receive(wires, 12e6, 0.5)
     for wire in wires:
-        assert wire.widths[-1] == pytest.approx(1.5 * 12e6 / math.sqrt(3) * wire.rtt_s, rel=0.06)
+        assert wire.widths[-1] == pytest.approx(1.5 * 12e6 / 3 * wire.rtt_s, rel=0.06)
+
+
+def test_of_many_any_two_can_fill_the_line() -> None:
+    receiver, wires = Receiver(), [Wire(0.040) for _ in range(12)]
+    receiver.receive(wires, 12e6, 0.5)
+    for wire in wires:
+        assert wire.widths[-1] == pytest.approx(12e6 * wire.rtt_s / 2, rel=0.06)
+
+
+def test_a_slow_line_has_a_short_queue_and_not_none() -> None:
+    receiver, wires = Receiver(), [Wire(0.010), Wire(0.010)]
+    receiver.receive(wires, 1.25e6, 0.5)
+    assert {width for wire in wires for width in wire.widths[-1:]} == {LEAST}
 
 
 def test_a_fast_network_is_not_held_up_by_short_round_trips() -> None:

@@ -22,7 +22,9 @@ _PACKET_VNET_HDR: Final = 15
 _PACKET_QDISC_BYPASS: Final = 20
 _PACKET_IGNORE_OUTGOING: Final = 23
 _SO_RCVBUFFORCE: Final = 33
+_SO_SNDBUFFORCE: Final = 32
 _QUEUE_BYTES: Final = 16 << 20
+_OUT_BYTES: Final = 512 << 20
 
 
 class DelayLines:
@@ -39,6 +41,7 @@ class DelayLines:
         self._firewall = firewall
         self._add_inlet = add_inlet
         self._delayed: set[int] = set()
+        self._inlet = ""
         self._pump: subprocess.Popen[bytes] | None = None
         self.control: socket.socket | None = None
         """Connected to the pump; it can be read from when that has ended."""
@@ -58,8 +61,8 @@ class DelayLines:
         elif port.index in self._delayed:
             self.control.send(order)
         else:
-            with _capture(port.device) as frames:
-                socket.send_fds(self.control, [order], [frames.fileno()])
+            with _capture(port.device) as frames, _outlet(self._inlet) as outlet:
+                socket.send_fds(self.control, [order], [frames.fileno(), outlet.fileno()])
             self._firewall.take(port.device)
             self._delayed.add(port.index)
 
@@ -72,14 +75,12 @@ class DelayLines:
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, _packet_socket() as outlet:
-            outlet.setsockopt(_SOL_PACKET, _PACKET_QDISC_BYPASS, 1)
-            outlet.bind((self._add_inlet(), 0))  # 0: it receives nothing
-            descriptors = (theirs.fileno(), outlet.fileno())
+        self._inlet = self._add_inlet()
+        with theirs:
             self._pump = subprocess.Popen(
-                [sys.executable, "-m", "edgepeer.emulation.network.pump", *map(str, descriptors)],
+                [sys.executable, "-m", "edgepeer.emulation.network.pump", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                pass_fds=descriptors,
+                pass_fds=(theirs.fileno(),),
                 preexec_fn=dies_with_parent(signal.SIGKILL),
             )
         return ours
@@ -90,15 +91,37 @@ def _capture(device: str) -> socket.socket:
     frames = _packet_socket()
     try:
         frames.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
-        try:
-            frames.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _QUEUE_BYTES)
-        except PermissionError:
-            frames.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _QUEUE_BYTES)  # as much as anybody may have
+        _hold(frames, _SO_RCVBUFFORCE, socket.SO_RCVBUF, _QUEUE_BYTES)
         frames.bind((device, _ETH_P_ALL))
     except BaseException:
         frames.close()
         raise
     return frames
+
+
+def _outlet(inlet: str) -> socket.socket:
+    """By which frames of one port come in later.
+
+    One for each: what stands in the queues of others' lines still counts as its own, and full queues that one port's
+    frames wait in must not stop those of another.
+    """
+    outlet = _packet_socket()
+    try:
+        outlet.setsockopt(_SOL_PACKET, _PACKET_QDISC_BYPASS, 1)
+        _hold(outlet, _SO_SNDBUFFORCE, socket.SO_SNDBUF, _OUT_BYTES)
+        outlet.bind((inlet, 0))  # 0: it receives nothing
+    except BaseException:
+        outlet.close()
+        raise
+    return outlet
+
+
+def _hold(sock: socket.socket, force: int, ask: int, count: int) -> None:
+    """Let a socket hold so many bytes, or as many as anybody may."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, force, count)
+    except PermissionError:
+        sock.setsockopt(socket.SOL_SOCKET, ask, count)
 
 
 def _packet_socket() -> socket.socket:

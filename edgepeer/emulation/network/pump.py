@@ -1,9 +1,9 @@
 """A delay line for frames, in a process of its own: for kernels without netem.
 
-`python -m edgepeer.emulation.network.pump CONTROL OUTLET`, both descriptors. Frames are read from packet sockets and
-sent to the outlet, another one, later. They are whole writes of up to 64 KB with virtio's header in front (the
-kernel cuts them up where it must), so that a fast line costs few of them. Over CONTROL, a
-SOCK_SEQPACKET socket, come `ORDER`s; the first for a port with its packet socket. The end of CONTROL ends the process.
+`python -m edgepeer.emulation.network.pump CONTROL`, a descriptor. Frames are read from packet sockets and sent to
+others, later. They are whole writes of up to 64 KB with virtio's header in front (the kernel cuts them up where it
+must), so that a fast line costs few of them. Over CONTROL, a SOCK_SEQPACKET socket, come `ORDER`s; the first for a
+port with its two packet sockets. The end of CONTROL ends the process.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class _Line:
     Jitter stops the line for a time drawn anew: what comes meanwhile is let go at its end, all of it together.
     """
 
-    __slots__ = ("_delay", "_jitter", "_last", "_open_at", "frames", "port")
+    __slots__ = ("_delay", "_jitter", "_last", "_open_at", "frames", "outlet", "port")
 
-    def __init__(self, port: socket.socket) -> None:
+    def __init__(self, port: socket.socket, outlet: socket.socket) -> None:
+        self.outlet = outlet
         self.port: socket.socket | None = port
         self.frames: deque[tuple[int, bytes]] = deque()
         self._delay = self._jitter = self._open_at = self._last = 0
@@ -52,7 +53,7 @@ class _Line:
     def close(self) -> None:
         if self.port is not None:
             self.port.close()
-        self.port = None
+        self.port = None  # the outlet is needed while something is under way
 
     def due(self, now: int) -> int:
         """When what comes now is to arrive, in nanoseconds."""
@@ -66,9 +67,8 @@ class _Line:
 class Pump:
     """The ports, and the frames on their way."""
 
-    def __init__(self, control: socket.socket, outlet: socket.socket) -> None:
+    def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._outlet = outlet
         self._ports: dict[int, _Line] = {}
         self._arriving: dict[int, _Line] = {}
         """By descriptor of a port's socket."""
@@ -96,16 +96,20 @@ class Pump:
         for line in self._lines:
             if frames := line.frames:
                 now = time.monotonic_ns()
-                while frames and frames[0][0] <= now:
-                    self._write(frames.popleft()[1])
+                while frames and frames[0][0] <= now and self._write(line.outlet, frames[0][1]):
+                    frames.popleft()
         return self._queued > 0
 
-    def _write(self, frame: bytes) -> None:
-        self._queued -= len(frame)
+    def _write(self, outlet: socket.socket, frame: bytes) -> bool:
+        """Whether the frame is gone; else queues that this port's frames stand in have no room for it yet."""
         try:
-            self._outlet.send(frame)
+            outlet.send(frame)
+        except BlockingIOError:
+            return False
         except OSError as error:  # a frame that the kernel does not take is lost, as on any line
             self._lose(str(error))
+        self._queued -= len(frame)
+        return True
 
     def _take(self, descriptor: int) -> None:
         if descriptor not in self._arriving:
@@ -128,16 +132,17 @@ class Pump:
             self._lose(str(error))
 
     def _obey(self) -> bool:
-        order, descriptors, _, _ = socket.recv_fds(self._control, ORDER.size, 1)
+        order, descriptors, _, _ = socket.recv_fds(self._control, ORDER.size, 2)
         if not order:
             return False
         number, delay, jitter = ORDER.unpack(order)
         if descriptors:
-            port = socket.socket(fileno=descriptors[0])
+            port, outlet = (socket.socket(fileno=descriptor) for descriptor in descriptors)
             port.setblocking(False)
+            outlet.setblocking(False)
             self._epoll.register(port, select.EPOLLIN)
             self._lines = [line for line in self._lines if line.port is not None or line.frames]
-            self._lines.append(_Line(port))
+            self._lines.append(_Line(port, outlet))
             self._ports[number] = self._arriving[port.fileno()] = self._lines[-1]
         if delay >= 0:
             self._ports[number].set(delay, jitter)
@@ -155,12 +160,12 @@ class Pump:
 
 
 def main() -> None:
-    """The process: its sockets are the descriptors that it is started with."""
-    control, outlet = (socket.socket(fileno=int(argument)) for argument in sys.argv[1:])
+    """The process: its socket is the descriptor that it is started with."""
+    control = socket.socket(fileno=int(sys.argv[1]))
     with contextlib.suppress(PermissionError):  # only root may; without it a busy machine delays more than is asked for
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(_PRIORITY))
     gc.disable()  # nothing here makes cycles
-    Pump(control, outlet).run()
+    Pump(control).run()
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ _SHOWN: dict[str, tuple[str, ...]] = {
     "Sync": ("committed",),
     "Abort": ("round", "cause", "over"),
     "Suspect": ("peer",),
+    "Measured": ("peer",),
     "Poll": ("candidate", "number", "ballot"),
     "Propose": ("candidate", "ballot"),
     "Vote": ("candidate", "voter", "promised", "accepted", "committed", "holding"),

@@ -1,0 +1,230 @@
+"""The head's choice of the trees that its view forms: another form is proposed only when it pays, and rarely.
+
+the head                                    | so
+--------------------------------------------+----------------------------------------------------------------------
+has heard from more than half of its view,  | looks, once in LOOK_S at the end of a round: what would a round cost
+and rounds go on                            | over the best trees, and over these?
+has found the like LOOKS times, and better  | wants it, and proposes it when nothing else is pending (views.py)
+by a fifth, of the round as it was measured |
+too                                         |
+works in a view of that form                | measures TRIED rounds
+finds these no faster than those before     | wants the old form back, and does not try that one again for a while;
+                                            | any other not before REST_S, twice as long each time
+finds these faster                          | waits for REST_S
+
+A head that is slow itself, or that nobody can dial, hands its place on with that. What is measured may be forged: then
+the trees are bad, and slow, and nothing else; what does not make rounds faster is taken back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol.estimate import Findings
+from edgepeer.protocol.shape import Choice, Network, Shape, propose, round_s
+from edgepeer.topology.tree import Trees
+from edgepeer.topology.view import Form, View
+from edgepeer.wire.frames import Measured
+
+__all__ = ["MOST_SHAPED", "Shaping"]
+
+LOOK_S: Final = 1.0
+LOOKS: Final = 3
+GAIN: Final = 0.2
+LEAST_S: Final = 5e-3
+"""What is gained by less is not worth another view."""
+TRIED: Final = 5
+BETTER: Final = 0.95
+REST_S: Final = 10.0
+REST_LIMIT_S: Final = 640.0
+MOST_SHAPED: Final = 128
+"""Larger views stay as they are."""
+_SLOW: Final = 0.5
+_HEADS: Final = 3
+
+_Key = tuple[tuple[PeerId, ...], int, int, int]
+
+
+class Shaping:
+    """What the head of a view knows of its network, and makes of it.
+
+    Args:
+        me: this peer.
+        choice: what may be chosen; None: nothing.
+    """
+
+    def __init__(self, me: PeerId, choice: Choice | None) -> None:
+        self._me = me
+        self._choice = choice
+        self.why = ""
+        """What was found at the last look, for people to read; empty before that, and where nothing is chosen."""
+        self._said_s = 0.0
+        self._findings = Findings()
+        self._view: View | None = None
+        self._began: float | None = None
+        self._bytes: deque[int] = deque(maxlen=TRIED)
+        self._rounds: deque[float] = deque(maxlen=TRIED)
+        """How long the last rounds took from this peer's contribution on: the shortest counts."""
+        self._look_at = 0.0
+        self._next_at = 0.0
+        self._rest_s = REST_S
+        self._wish: Form | None = None
+        self._same = 0
+        self._tried: tuple[Form, float] | None = None
+        """The form before this one, and how long its rounds took; None if this one has proven itself."""
+        self._back: Form | None = None
+        self._bad: dict[_Key, float] = {}
+        """What has not proven itself, and until when not to try it again."""
+
+    # -- what happens ----------------------------------------------------------------------------------------
+
+    def enter(self, view: View | None, now: float) -> None:
+        """This peer works in another view, or in none."""
+        before, wish, least = self._view, self._back or self._wish, self._least
+        self._view, self._began, self._wish, self._same, self._back = view, None, None, 0, None
+        self._rounds.clear()
+        self._look_at = now + LOOK_S
+        self.why, self._said_s = "", 0.0
+        if view is None or view.coordinator != self._me:
+            self._findings, self._tried = Findings(), None
+            return
+        self._findings.enter(view)
+        if before is None or set(before.ids) != set(view.ids):
+            self._tried = None  # rounds of others take another time
+        elif wish is not None and _key(wish) == _key(_form(view)) != _key(_form(before)):
+            took_back = self._tried is not None and _key(self._tried[0]) == _key(wish)
+            self._tried = None if took_back or least is None else (_form(before), least)
+            self._next_at = now + self._rest_s
+
+    def contributed(self, vector_bytes: int, now: float) -> None:
+        """The owner's vector for the next round."""
+        self._began = now
+        self._bytes.append(vector_bytes)
+
+    def round_ended(self, now: float) -> None:
+        """A round is over."""
+        if self._began is not None:
+            self._rounds.append(now - self._began)
+            self._began = None
+
+    def hear(self, report: Measured) -> None:
+        """A member tells what it has measured in this view."""
+        view = self._view
+        if view is not None and report.epoch == view.stamp and report.peer in view:
+            self._findings.hear(view, report)
+
+    @property
+    def _least(self) -> float | None:
+        """How long a round takes, if enough were measured."""
+        return min(self._rounds) if len(self._rounds) == TRIED else None
+
+    # -- what follows ------------------------------------------------------------------------------------------
+
+    def wanted(self, now: float) -> Form | None:
+        """The form that the next view is to have, at the end of a round; None if this one is to stay."""
+        view, least = self._view, self._least
+        if self._choice is None or view is None or least is None or now < self._look_at:
+            return None
+        self._look_at = now + LOOK_S
+        if view.slots or not 3 <= view.size <= MOST_SHAPED or not max(self._bytes):
+            return None
+        if self._tried is not None:
+            return self._judged(view, least, now)
+        form, gained = self._found(view, least)
+        same = form is not None and self._wish is not None and _kind(form) == _kind(self._wish)
+        self._wish, self._same = form, self._same + 1 if same else 1
+        if form is None or not gained or self._same < LOOKS or now < self._next_at:
+            return None
+        return form if self._bad.get(_key(form), now) <= now else None
+
+    def _judged(self, view: View, least: float, now: float) -> Form | None:
+        """What was tried has been measured."""
+        assert self._tried is not None
+        before, took = self._tried
+        if least <= BETTER * took:
+            self._tried, self._rest_s = None, REST_S
+            return None
+        if self._back is None:
+            self._rest_s = min(2 * self._rest_s, REST_LIMIT_S)
+            self._bad[_key(_form(view))] = now + self._rest_s
+            self._bad = {key: until for key, until in self._bad.items() if until > now}
+            why = f"{_words(_form(view))} took {_time(least)} a round, and this {_time(took)}"
+            self._back = Form(
+                order=before.order, fanout=before.fanout, lanes=before.lanes, leaves=before.leaves, why=why
+            )
+        return self._back
+
+    def _found(self, view: View, least: float) -> tuple[Form | None, bool]:
+        """The best form that is found, None if it is this one; and whether it is better by enough."""
+        network = self._findings.network(view)
+        if network is None or self._choice is None:
+            return None, False
+        total, now = max(self._bytes), Shape(tuple(range(view.size)), view.plan)
+        now_s = round_s(network, now, total)
+        best = propose(network, now, total, choice=self._choice)
+        best_s = round_s(network, best, total)
+        heads = _better_heads(network)
+        if heads:
+            other = propose(network, now, total, choice=self._choice, heads=heads)
+            if (other_s := round_s(network, other, total)) < (1 - GAIN) * best_s:
+                best, best_s = other, other_s
+        rate, trip = network.typical
+        line = f"{rate / 1e6:.3g} MB/s, {1e3 * trip:.3g} ms"
+        gain = now_s - best_s
+        if best == now or gain < max(GAIN * now_s, LEAST_S) or gain < GAIN * least:
+            self._say(f"{_words(_form(view))}: {line}: {_time(now_s)} a round", now_s)
+            return None, False
+        form = _named(view, best)
+        why = f"{_words(form)}: {line}: {_time(best_s)} a round against {_time(now_s)} by {_words(_form(view))}"
+        return Form(order=form.order, fanout=form.fanout, lanes=form.lanes, leaves=form.leaves, why=why[:200]), True
+
+    def _say(self, what: str, seconds: float) -> None:
+        """Nothing better is found. It goes into this peer's report, and is not said anew for every small change."""
+        if not self._said_s * 3 / 4 <= seconds <= self._said_s * 4 / 3:
+            self.why, self._said_s = f"{what}, and nothing is found that is much faster", seconds
+
+
+def _better_heads(network: Network) -> list[int]:
+    """Who may take position 0 from a head that is slow, or that nobody can dial; empty if it is neither."""
+    machines = network.machines
+    usual = network.typical[0]
+
+    def fits(at: int) -> bool:
+        return machines[at].dialable and min(machines[at].send, machines[at].receive) >= _SLOW * usual
+
+    return [] if fits(0) else [at for at in range(1, len(machines)) if fits(at)][:_HEADS]
+
+
+def _named(view: View, shape: Shape) -> Form:
+    order, trees = tuple(view.ids[at] for at in shape.order), shape.trees
+    return Form(order=order, fanout=trees.fanout, lanes=trees.lanes, leaves=trees.leaves)
+
+
+def _form(view: View) -> Form:
+    return Form(order=view.ids, fanout=view.fanout, lanes=view.lanes, leaves=view.leaves, why=view.why)
+
+
+def _key(form: Form) -> _Key:
+    return form.order, form.fanout, form.lanes, form.leaves
+
+
+def _kind(form: Form) -> tuple[int, int, frozenset[PeerId]]:
+    """A form without its order, of which many are as good as each other."""
+    return form.fanout, form.lanes, frozenset(form.order[len(form.order) - form.leaves :])
+
+
+def _words(form: Form) -> str:
+    """A form for people to read, without its order."""
+    lanes = Trees(len(form.order), form.fanout, form.lanes, form.leaves).count
+    words = f"{lanes} lane{'s' * (lanes != 1)} of fan-out {form.fanout}"
+    if not form.leaves:
+        return words
+    last = form.order[len(form.order) - form.leaves :]
+    names = ", ".join(last[:3]) + (f" and {len(last) - 3} more" if len(last) > 3 else "")
+    return f"{words}, leaves only {names}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{1e3 * seconds:.2g} ms"
