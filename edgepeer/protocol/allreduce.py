@@ -386,12 +386,12 @@ class Allreduce:
 
     # -- contributions -----------------------------------------------------------------------------------------
 
-    def contribute(self, vector: FloatVector, weight: float, precision: Precision, now: float) -> None:
+    def contribute(self, vector: FloatVector, weight: float, now: float, precision: Precision = "float32") -> None:
         """This peer's vector for the next round."""
         rd, view = self._round, self.place.view
         if self._owed():
             return
-        rd.contribute(vector, weight, precision, now)
+        rd.contribute(vector, weight, now, precision)
         if view is not None and view.slots:
             self._want_abort("mismatch", f"{self.place.me} brings a plain vector, but rounds are coded here")
         elif self._takes(shape := Shape.of(vector, precision)):

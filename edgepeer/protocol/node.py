@@ -338,7 +338,7 @@ class Node:
 
     def _on_contribute(self, event: ev.Contribute) -> None:
         parts = self.parts
-        parts.allreduce.contribute(event.vector, event.weight, event.precision, parts.now)
+        parts.allreduce.contribute(event.vector, event.weight, parts.now, event.precision)
         if (every_s := parts.vitals.every_s(parts.now)) < self._beat_s:
             self._tick_at = min(self._tick_at, parts.now + every_s)  # rounds have begun
 

@@ -174,7 +174,7 @@ class Round:
 
     # -- what the owner does ---------------------------------------------------------------------------------
 
-    def contribute(self, vector: FloatVector, weight: float, precision: Precision, now: float) -> None:
+    def contribute(self, vector: FloatVector, weight: float, now: float, precision: Precision = "float32") -> None:
         """The owner's vector. It must not change until the round is over."""
         if self.brings.vector is not None:
             raise ProtocolBug("two contributions to one round")

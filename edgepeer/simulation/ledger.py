@@ -122,7 +122,7 @@ class Ledger:
     def _check_rounded(self, outcome: fx.RoundCommitted, lives: Sequence[Sequence[_Brought]]) -> None:
         """To the bit, if the view is known that it was made in: of that epoch, with these members."""
         possible = [v for v in self._views() if v.epoch == outcome.epoch and v.ids == outcome.contributors]
-        different = {(view.fanout, view.trees): view for view in possible}.values()
+        different = {(view.fanout, view.trees, view.leaves): view for view in possible}.values()
         if not different:
             return
         self.rounded += 1

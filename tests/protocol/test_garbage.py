@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -18,10 +18,11 @@ from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
-from edgepeer.protocol.streams import digest_of
+from edgepeer.protocol.streams import bytes_of, digest_of
 from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
 from edgepeer.wire.documents import pack
+from edgepeer.wire.precision import PRECISIONS
 
 FIVE = view(1, "abcde")
 IN_RUN = view(2, "abcde", run="r", first_round=3)
@@ -54,10 +55,13 @@ seconds = st.sampled_from([0.0, 1e-300, 0.05, 1.0, 4.0, float(2**53), math.inf, 
 runs = st.sampled_from(["", "r", "other"])
 names = st.sampled_from([*(code.name for code in CODES), "other"])
 counts = st.sampled_from([b"", b"\1", bytes(5), b"\1\1\1\1\1", b"\3\3\3\3\3", b"\2\0\3\1\1", b"\xff" * 5, b"\3" * 4096])
+precisions = st.sampled_from([*["float32"] * 4, "bf16", "int8"])
+digests = [digest_of(values, precision) for values in SUMS.values() for precision in PRECISIONS]
 commits = st.builds(
     fr.Commit, decided_in=stamps, held_in=stamps, contributors=bits, weight=seconds, exact=st.booleans(),
-    digest=st.sampled_from([bytes(16), *map(digest_of, SUMS.values())]), final=st.booleans(),
-    dropped=st.sampled_from([None, None, None, "timeout", "mismatch"]), chunks=bits, error=seconds,
+    digest=st.sampled_from([bytes(16), *digests]), final=st.booleans(),
+    dropped=st.sampled_from([None, None, None, None, *get_args(fr.Cause)]), chunks=bits, error=seconds,
+    precision=precisions,
 )  # fmt: skip
 plain: dict[type[fr.Frame], st.SearchStrategy[fr.Frame]] = {
     fr.Hello: st.builds(fr.Hello, fabric=peers, peer=peers, incarnation=numbers),
@@ -73,13 +77,14 @@ plain: dict[type[fr.Frame], st.SearchStrategy[fr.Frame]] = {
     fr.Reduce: st.builds(
         fr.Reduce, epoch=stamps, round=numbers, offset=sizes, total=sizes, dtype=st.sampled_from(["<f4", "<f8"]),
         contributors=bits, weight=seconds, rate_bytes_per_s=seconds, blocks=st.sampled_from([1, 1, 2, 2, 3, 255]),
+        precision=precisions,
     ),
     fr.Result: st.builds(
         fr.Result, epoch=stamps, round=numbers, offset=sizes, total=sizes, dtype=st.sampled_from(["<f4", "<f8"]),
-        commit=st.none() | commits, up=st.booleans(), rate_bytes_per_s=seconds,
+        commit=st.none() | commits, up=st.booleans(), rate_bytes_per_s=seconds, precision=precisions,
     ),
     fr.Abort: st.builds(
-        fr.Abort, epoch=stamps, round=numbers, cause=st.sampled_from(["mismatch", "timeout"]), reason=st.text(),
+        fr.Abort, epoch=stamps, round=numbers, cause=st.sampled_from(get_args(fr.Cause)), reason=st.text(),
         over=st.booleans(),
     ),
     fr.Measured: st.builds(
@@ -256,6 +261,18 @@ def coded_root_held_before() -> Machine:
     return b
 
 
+def rounding() -> Machine:
+    b = inner()
+    b.hear(ev.Contribute(SUMS[2].copy(), 1.0, "int8"))
+    return b
+
+
+def rounding_root() -> Machine:
+    a = Machine("a").join(view(1, "abc"), up="bc")
+    a.hear(ev.Contribute(SUMS[3].copy(), 1.0, "bf16"))
+    return a
+
+
 def leaving() -> Machine:
     b = at_work()
     b.hear(ev.LeaveWanted())
@@ -272,6 +289,7 @@ KINDS = sorted(frames.keys(), key=named)
 STATES: tuple[Callable[[], Machine], ...] = (
     outside, inner, at_work, holding, held_before, in_a_run, tunnelled, root, leaving, coded, coded_whole,
     coded_in_layers, closed, closed_without_own, closed_anew, coded_root, coded_holding, coded_root_held_before,
+    rounding, rounding_root,
 )  # fmt: skip
 
 
@@ -370,10 +388,10 @@ class Victim:
             size = 1 if asked.narrow is not None else 2
             self.hear(ev.Encoded(asked.epoch, asked.round, SUMS[size].copy()))
 
-    def contribute(self, size: int) -> None:
+    def contribute(self, which: int) -> None:
         if not self.node.allreduce.contributed:
             self.asked += 1
-            self.hear(ev.Contribute(SUMS[size].copy(), 1.0))
+            self.hear(ev.Contribute(SUMS[which % 4].copy(), 1.0, PRECISIONS[which // 4]))
 
 
 @st.composite
@@ -384,7 +402,12 @@ def deliveries(draw: st.DrawFn, kind: type[fr.Frame]) -> tuple[str, fr.Frame, by
         size = draw(st.integers(0, 3))
         payload = SUMS[3].tobytes()[:size]
         if not isinstance(frame, fr.State):
-            payload = SUMS[size].astype(frame.dtype).tobytes()
+            if frame.dtype == "<f4":
+                payload = bytes(bytes_of(SUMS[size], frame.precision))
+            else:
+                payload = SUMS[size].astype(frame.dtype).tobytes()
+            if payload and not draw(st.integers(0, 9)):
+                payload = draw(st.binary(min_size=len(payload), max_size=len(payload)))
         changes: dict[str, Any] = {"offset": 0, "total": max(size, 1)} if draw(st.integers(0, 2)) else {}
         if isinstance(frame, fr.Result):
             complete = changes.get("offset", frame.offset) + size == changes.get("total", frame.total)
@@ -409,7 +432,7 @@ happenings: st.SearchStrategy[ev.Event | float | int | bytes] = st.one_of(
     st.builds(lambda peer, run: ev.StateReady(PeerId(peer), run, 1, b"state"), peers, runs),
     st.sampled_from([ev.ControlSynced(), ev.Abandoned(), ev.TimedOut("late"), ev.JoinWanted()]),
     st.sampled_from([0.0, 0.01, 0.1, 0.3, 4.0]),  # time passes
-    st.integers(0, 3),  # the owner contributes
+    st.integers(0, 3) | st.integers(0, 11),  # the owner contributes
     st.sampled_from([b"", b"1", b"22"]),  # the owner computes so many chunks
     st.sampled_from([ev.CodeWanted(None), *(ev.CodeWanted(code) for code in CODES), ev.StateLost()]),
 )
