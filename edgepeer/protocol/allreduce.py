@@ -666,7 +666,8 @@ class Allreduce:
 
     def on_decide(self, peer: PeerId, frame: Decide) -> None:
         """A neighbour has committed the round."""
-        if (here := self.place.at(frame)) is not None and (peer == here.parent or peer in here.at):
+        here = self.place.at(frame)
+        if here is not None and (peer == here.parent or (len(here.trees) > 1 and peer in here.at)):
             self._round.final()
             self._try_commit(here)
 
@@ -808,15 +809,17 @@ class Allreduce:
 
     def _pass_abort(self, here: InView, cause: Cause, reason: str) -> bool:
         """Do what can be done to end the round without a sum. True if it must not go on."""
-        # Whoever finds that vectors do not fit, or can't be rounded, passes nothing on of some part: nobody will have a
-        # sum in this view.
+        # With several trees: whoever finds that its part of a sum can't be rounded never gives it, so nobody will have a
+        # sum in this view. That vectors do not fit may be garbage's word; where it is true, some of the coordinator's
+        # own part is missing as well.
         rd, never = self._round, cause != "timeout"
+        open_ = not rd.out or cause == "nonfinite"
         if here.parent is not None:
             if self.place.level(here.parent) and rd.say_abort():
                 number = self.place.committed + 1
                 frame = Abort(epoch=here.epoch, round=number, cause=cause, reason=reason, over=False)
                 self._emit(fx.Send(here.parent, frame))
-        elif rd.held is None and (never or not rd.out) and (not rd.may_be_decided or self._closing.free):
+        elif rd.held is None and open_ and (not rd.may_be_decided or self._closing.free):
             self._hold(here, rd.give_up(here.view, cause, reason), None)
         elif rd.held is not None or not here.view.slots:
             rd.bear()

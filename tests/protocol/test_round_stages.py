@@ -60,7 +60,7 @@ METHODS: dict[str, Callable[[Round], object]] = {
 
 def at(stage: Stage) -> Round:
     """A round that has come to that stage by moves alone."""
-    rd = Round(HERE.edges, RATES, coded=stage is Stage.OPEN)
+    rd = Round(HERE.trees, RATES, coded=stage is Stage.OPEN)
     if stage in (Stage.HELD, Stage.DECIDED):
         held(rd)
     if stage is Stage.DECIDED:
@@ -88,7 +88,7 @@ def test_what_the_table_does_not_have_is_a_bug(move: str, stage: Stage) -> None:
 
 
 def test_an_empty_result_that_counts_is_a_round_dropped() -> None:
-    rd = Round(HERE.edges, RATES, coded=False)
+    rd = Round(HERE.trees, RATES, coded=False)
     rd.hold(rd.give_up(ALONE, "timeout", "too long"), 0.0)
     rd.decide()
     assert rd.stage is Stage.DROPPED

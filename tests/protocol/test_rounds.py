@@ -100,17 +100,17 @@ def test_after_a_new_connection_only_the_rest_is_sent_if_the_other_end_says_what
 
 
 def test_what_is_here_of_a_neighbours_part_is_said_when_its_link_comes_up(b: Machine) -> None:
-    def have(peer: str) -> list[int]:
+    def have(peer: str) -> list[tuple[int, ...]]:
         b.hear(ev.LinkDown(PeerId(peer), "reset"))
         b.hear(ev.LinkUp(PeerId(peer), 1))
         syncs = [effect.frame for effect in b.effects if isinstance(effect, fx.Send) and effect.peer == peer]
         return [frame.have for frame in syncs if isinstance(frame, fr.Sync)]
 
-    assert (have("d"), have("a")) == ([0], [0])
+    assert (have("d"), have("a")) == ([()], [()])
     b.reduce("d", vector(1, 2), "d", total=5)
     b.level("a")
     b.frame("a", fr.Result(epoch=1, round=1, offset=0, total=5, dtype="<f4"), vector(1, 2, 3))
-    assert (have("d"), have("e"), have("a")) == ([2], [0], [3])
+    assert (have("d"), have("e"), have("a")) == ([(2,)], [()], [(3,)])
 
 
 @pytest.mark.parametrize(

@@ -240,3 +240,14 @@ def test_a_frame_says_of_which_lane_it_is() -> None:
     it.contribute(1, 2, 3)
     frames = [effect.frame for effect in it.effects if isinstance(effect, fx.Send)]
     assert [msgspec.structs.asdict(f)["lane"] for f in frames if isinstance(f, fr.Reduce)] == [1, 3]
+
+
+def test_garbage_does_not_end_a_round_that_somebody_may_hold_the_sum_of() -> None:
+    a = Machine("a").join(view(1, "abc", lanes=3), up="bc")
+    a.contribute(1, 2, 3)
+    a.reduce("b", vector(10), "b", lane=1, total=3)
+    a.reduce("c", vector(100), "c", lane=1, total=3)
+    assert a.reduce("c", vector(1, 2), "c", lane=1, total=6) == []
+    part(a, "b", 2, 222)
+    part(a, "c", 3, 333)
+    assert a.have("b")[-1] == "round 1 = 111 222 333 of abc"
