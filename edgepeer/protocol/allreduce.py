@@ -809,8 +809,8 @@ class Allreduce:
 
     def _pass_abort(self, here: InView, cause: Cause, reason: str) -> bool:
         """Do what can be done to end the round without a sum. True if it must not go on."""
-        # With several trees: whoever finds that its part of a sum can't be rounded never gives it, so nobody will have a
-        # sum in this view. That vectors do not fit may be garbage's word; where it is true, some of the coordinator's
+        # With several trees: whoever finds that its part of a sum can't be rounded never gives it, so nobody will have
+        # a sum in this view. That vectors do not fit may be garbage's word; where it is true, some of the coordinator's
         # own part is missing as well.
         rd, never = self._round, cause != "timeout"
         open_ = not rd.out or cause == "nonfinite"

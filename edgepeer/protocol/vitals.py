@@ -3,7 +3,8 @@
 a Ping tells            | and so
 ------------------------+-------------------------------------------------------------------------------
 stamp, echo, held       | both ends measure round trips (timing.py)
-every                   | the other end knows how long silence may last
+every                   | the other end knows how long silence may last; with several trees, longer where nothing
+                        | of the round is still to go over the link
 reaches                 | neighbours know who can carry frames around a broken connection (paths.py)
 orphan                  | peers below know that the way to the coordinator is broken (succession.py)
 level, going up         | the root knows when all members stand after the same round, with nothing left to decide ...
