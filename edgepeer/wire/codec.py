@@ -59,7 +59,7 @@ __all__ = [
     "wrap",
 ]
 
-FRAME_VERSION: Final = 2
+FRAME_VERSION: Final = 3
 MAGIC: Final = b"EP"
 PRELUDE: Final = struct.Struct("!2sBBHI")
 MAX_PAYLOAD_BYTES: Final = 1 << 30
