@@ -591,6 +591,8 @@ class Allreduce:
             return
         lane = rd.lane if not frame.lane else rd.parts.get(frame.lane)
         if lane is None or lane.result_from != peer:
+            if lane is rd.lane and len(here.trees) > 1 and peer in here.at:
+                self._on_result_again(here, rd, frame)
             return
         if not stored:
             self._on_repeated(frame)
@@ -614,6 +616,15 @@ class Allreduce:
                 rd.announce(frame.commit, next(known, None))
         self._send_down(here, lane)
         self._try_commit(here)
+
+    def _on_result_again(self, here: InView, rd: Round, frame: Result) -> None:
+        """A result comes whole from one neighbour, while another has sent it, or does: it may say that it counts. With
+        several trees, the other one need not come to know that first."""
+        if frame.commit is None or not frame.commit.final:
+            return
+        if rd.held is None or (rd.commit is not None and rd.commit.digest == frame.commit.digest):
+            rd.final()
+            self._try_commit(here)
 
     def _on_part(self, here: InView, rd: Round, part: Lane, commit: Commit, source: PeerId) -> None:
         """All of the sum of a range has come, and what its root says of it."""

@@ -251,3 +251,37 @@ def test_garbage_does_not_end_a_round_that_somebody_may_hold_the_sum_of() -> Non
     part(a, "b", 2, 222)
     part(a, "c", 3, 333)
     assert a.have("b")[-1] == "round 1 = 111 222 333 of abc"
+
+
+def test_who_hands_over_a_result_that_another_has_sent_may_say_that_it_counts() -> None:
+    """What is held from the view before comes to d by the first tree, from b; that it counts it hears from a."""
+    before, here = view(1, "abcdef"), view(2, "abcde", lanes=2)
+    assert (here.parent(PeerId("d")), here.shortest(PeerId("d"))[0]) == ("b", "a")
+    d = Machine("d").join(here, up="ab")
+    d.view_frame("b", before)
+    assert d.result("b", vector(5), "abcdef", decided_in=before.stamp, of="abcdef", final=False) == []
+    d.view_frame("a", before)
+    said = d.result("a", vector(5), "abcdef", decided_in=before.stamp, of="abcdef")
+    assert [line for line in said if line.startswith("round")] == ["round 1 = 5 of abcdef (not mine)"]
+
+
+def test_or_before_the_other_one_has_sent_all_of_it() -> None:
+    before, here = view(1, "abcdef"), view(2, "abcde", lanes=2)
+    d = Machine("d").join(here, up="ab")
+    d.view_frame("b", before)
+    d.frame("b", fr.Result(epoch=2, round=1, offset=0, total=2, dtype="<f4"), vector(5))
+    d.view_frame("a", before)
+    d.result("a", vector(5, 6), "abcdef", decided_in=before.stamp, of="abcdef")
+    assert d.node.allreduce.committed == 0
+    commit = fr.Commit(
+        decided_in=before.stamp,
+        contributors=b"\x3f",
+        weight=6.0,
+        exact=True,
+        digest=digest_of(vector(5, 6)),
+        final=False,
+    )
+    last = fr.Result(epoch=2, round=1, offset=1, total=2, dtype="<f4", commit=commit)
+    assert [line for line in d.frame("b", last, vector(6)) if line.startswith("round")] == [
+        "round 1 = 5 6 of abcdef (not mine)"
+    ]
