@@ -50,7 +50,7 @@ def check_report(
     for detail in report["rounds_detail"]:
         assert set(detail) == {
             "round", "generation", "epoch", "seconds", "contributors", "exact", "faults", "paths", "phases", "chunks",
-            "chunks_covered", "error",
+            "chunks_covered", "error", "precision",
         }  # fmt: skip
         assert set(detail["contributors"]) == names
         assert detail["exact"] is True
