@@ -50,15 +50,17 @@ class Watch:
         """Tell of a new view."""
         before = set(self._view.ids) if self._view is not None else set()
         joined, left = sorted(set(view.ids) - before), sorted(before - set(view.ids))
+        why = self._view.why if self._view is not None else ""
         self._view = view
         _log.info(
-            "view %d of generation %s: %d peers, coordinator %s%s%s",
+            "view %d of generation %s: %d peers, coordinator %s%s%s%s",
             view.epoch,
             view.generation,
             view.size,
             view.coordinator,
             _listed("; in: ", joined),
             _listed("; out: ", left),
+            f"; {view.why}" if view.why and view.why != why else "",
             extra={
                 "fields": {
                     "generation": str(view.generation),
