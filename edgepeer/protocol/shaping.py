@@ -2,8 +2,9 @@
 
 the head                                    | so
 --------------------------------------------+----------------------------------------------------------------------
-has heard from more than half of its view,  | looks, once in LOOK_S at the end of a round: what would a round cost
-and rounds go on                            | over the best trees, and over these?
+has heard from more than half of its view,  | looks, at most once in LOOK_S at the end of a round, more seldom where
+and rounds go on that are not short         | nothing was found: what would a round cost over the best trees, and over
+                                            | these?
 has found the like LOOKS times, and better  | wants it, and proposes it when nothing else is pending (views.py)
 by a fifth, of the round as it was measured |
 too                                         |
@@ -31,10 +32,14 @@ from edgepeer.wire.frames import Measured
 __all__ = ["MOST_SHAPED", "Shaping"]
 
 LOOK_S: Final = 1.0
+LOOK_LIMIT_S: Final = 64.0
+"""A look takes a while: where nothing is found the next one is twice as far off, until rounds take another time."""
 LOOKS: Final = 3
 GAIN: Final = 0.2
 LEAST_S: Final = 5e-3
-"""What is gained by less is not worth another view."""
+"""What is gained by less is not worth another view ..."""
+SHORT_S: Final = LEAST_S / GAIN
+"""... so rounds of less are well as they are."""
 TRIED: Final = 5
 BETTER: Final = 0.95
 REST_S: Final = 10.0
@@ -68,6 +73,9 @@ class Shaping:
         self._rounds: deque[float] = deque(maxlen=TRIED)
         """How long the last rounds took from this peer's contribution on: the shortest counts."""
         self._look_at = 0.0
+        self._pause_s = LOOK_S
+        self._looked: tuple[float, float] = 0.0, 0.0
+        """When this peer has looked last, and how long rounds took then."""
         self._next_at = 0.0
         self._rest_s = REST_S
         self._wish: Form | None = None
@@ -85,7 +93,7 @@ class Shaping:
         before, wish, least = self._view, self._back or self._wish, self._least
         self._view, self._began, self._wish, self._same, self._back = view, None, None, 0, None
         self._rounds.clear()
-        self._look_at = now + LOOK_S
+        self._look_at, self._pause_s = now + LOOK_S, LOOK_S
         self.why, self._said_s = "", 0.0
         if view is None or view.coordinator != self._me:
             self._findings, self._tried = Findings(), None
@@ -125,19 +133,31 @@ class Shaping:
     def wanted(self, now: float) -> Form | None:
         """The form that the next view is to have, at the end of a round; None if this one is to stay."""
         view, least = self._view, self._least
-        if self._choice is None or view is None or least is None or now < self._look_at:
+        if self._choice is None or view is None or least is None or not self._is_time(least, now):
             return None
-        self._look_at = now + LOOK_S
+        self._looked = now, least
+        self._look_at = now + self._pause_s
         if view.slots or not 3 <= view.size <= MOST_SHAPED or not max(self._bytes):
             return None
         if self._tried is not None:
+            self._look_at = now + LOOK_S
             return self._judged(view, least, now)
+        if least < SHORT_S:
+            return None
         form, gained = self._found(view, least)
+        self._pause_s = min(2 * self._pause_s, LOOK_LIMIT_S) if form is None else LOOK_S
+        self._look_at = now + self._pause_s
         same = form is not None and self._wish is not None and _kind(form) == _kind(self._wish)
         self._wish, self._same = form, self._same + 1 if same else 1
         if form is None or not gained or self._same < LOOKS or now < self._next_at:
             return None
         return form if self._bad.get(_key(form), now) <= now else None
+
+    def _is_time(self, least: float, now: float) -> bool:
+        """Whether to look: it is due, or rounds take another time than at the last look, which is not just over."""
+        looked_at, took = self._looked
+        changed = not took * 3 / 4 <= least <= took * 4 / 3
+        return now >= self._look_at or (changed and now >= looked_at + LOOK_S and self._look_at > looked_at + LOOK_S)
 
     def _judged(self, view: View, least: float, now: float) -> Form | None:
         """What was tried has been measured."""
