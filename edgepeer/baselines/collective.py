@@ -99,6 +99,11 @@ class Collective:
     # -- what the shell tells ------------------------------------------------------------------------------------
 
     @property
+    def owed(self) -> int:
+        """How many rounds were given up before this peer had contributed, and are still to be answered."""
+        return len(self._owed)
+
+    @property
     def contributed(self) -> bool:
         return self._own is not None
 

@@ -398,8 +398,9 @@ class Peer:
 
     @property
     def missed(self) -> int:
-        """How many coded rounds are over whose outcomes the next calls of `allreduce_chunks` return at once."""
-        return self._calls.missed
+        """How many rounds are over that this peer's program has not asked for yet: its next calls return the outcomes
+        of coded ones, and raise for those that were dropped, at once."""
+        return self._calls.missed + self._driver.node.allreduce.owed
 
     @property
     def committed(self) -> int:

@@ -144,6 +144,11 @@ class Allreduce:
         return self._round.brings.waits
 
     @property
+    def owed(self) -> int:
+        """How many rounds were dropped before the owner had brought anything to them, and are still to be answered."""
+        return self._past.owes
+
+    @property
     def needed(self) -> bool:
         """Whether the round in progress may need this peer: for what it brings, or for what it holds."""
         rd, closed, here = self._round, self._closing.closed, self.place.here

@@ -33,6 +33,11 @@ class Rounds(Protocol):
     def contributed(self) -> bool:
         """Whether the owner has brought its vector to the next round."""
 
+    @property
+    def owed(self) -> int:
+        """How many rounds were dropped before the owner had brought anything to them, which it has still to hear of:
+        each of its next vectors is answered by one."""
+
     def missing(self) -> tuple[PeerId, ...]:
         """Whom the round waits for, as far as this peer can tell."""
 

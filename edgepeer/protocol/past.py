@@ -86,6 +86,11 @@ class Past:
         self._owed.append(ended)
         return True
 
+    @property
+    def owes(self) -> int:
+        """How many such rounds there are."""
+        return len(self._owed)
+
     def owed(self) -> Dropped | None:
         """The round that the contribution which is made now belongs to, if it is over already."""
         return self._owed.popleft() if self._owed else None

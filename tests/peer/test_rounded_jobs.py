@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from edgepeer.training.datasets import load_dataset
 from edgepeer.training.job import Job, new_job
 from edgepeer.training.precision_choice import vector_size
 from edgepeer.training.state import parameter_digest
+from edgepeer.training.trainer import Float32Vector
 from edgepeer.wire.precision import Precision
 
 
@@ -83,3 +85,30 @@ async def test_a_job_that_diverges_ends_with_a_line_that_says_where(broker: Embe
             )
     said = r"brings a vector that is not finite at element \d+, which int8 can't express"
     assert re.fullmatch(rf"all 2 peers failed: round \d+: p\d {said}", str(caught.value))
+
+
+async def test_who_has_not_computed_when_a_round_is_given_up_hears_of_it(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The root is still at its batch when a leaf's vector can't be sent; it brings nothing to that round any more."""
+    given_up = threading.Event()
+    compute = Batches.gradient
+
+    def gradient(self: Batches, part: int, parts: int, number: int, out: Float32Vector, *, size: int = 0) -> int:
+        count = compute(self, part, parts, number, out, size=size)
+        if number == 3 and part == 0:
+            assert given_up.wait(DEADLINE_S)
+        elif number == 3:
+            out[0] = np.nan
+        return count
+
+    def look(progress: JobProgress) -> None:
+        if progress.failed:
+            given_up.set()
+
+    monkeypatch.setattr(Batches, "gradient", gradient)
+    job = new_job(trainer="numpy", rounds=5, wait_for=2, precision="int8")
+    progress = JobProgress(job, broker="embedded")
+    async with agents(broker, 2):
+        with pytest.raises(JobError, match=r"all 2 peers failed: round 3: p\d brings a vector that is not finite at"):
+            await run_job(progress, look, broker=broker.address, fabric="lab", timeout=DEADLINE_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from peer_fleet import DEADLINE_S, QUICK, until
 
-from edgepeer import Peer, SplitOutcome, connect, train_split
+from edgepeer import Outcome, Peer, SplitOutcome, connect, train_split
 from edgepeer.errors import ConfigError, JobError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.peer.agent import run_agent
@@ -51,11 +52,34 @@ def off(outcomes: list[SplitOutcome], iterations: int, split: str = SPLIT) -> fl
     return worst
 
 
-class Fleet:
-    """Peers in the test's loop, each of which trains."""
+class Held(Peer):
+    """One that brings nothing while its fleet is held."""
 
-    def __init__(self, broker: EmbeddedBroker, iterations: int, **options: Any) -> None:
+    fleet: Fleet
+
+    async def allreduce(self, *args: Any, **kwargs: Any) -> Outcome:
+        await self.fleet.may_go_on(self)
+        return await super().allreduce(*args, **kwargs)
+
+
+class Fleet:
+    """Peers in the test's loop, each of which trains.
+
+    Args:
+        hold_at: after so many iterations all wait until the peer `freed_by` takes part.
+    """
+
+    def __init__(
+        self,
+        broker: EmbeddedBroker,
+        iterations: int,
+        *,
+        hold_at: float = math.inf,
+        **options: Any,
+    ) -> None:
         self._broker, self._iterations, self._options = broker, iterations, options
+        self._hold_at, self._free = hold_at, asyncio.Event()
+        self.freed_by = ""
         self.peers: dict[str, Peer] = {}
         self._tasks: dict[str, asyncio.Task[SplitOutcome]] = {}
         self.reached = 0
@@ -67,7 +91,8 @@ class Fleet:
             self._tasks[name] = asyncio.create_task(self._train(name))
 
     async def _train(self, name: str) -> SplitOutcome:
-        async with Peer(self._broker.address.url(), "lab", peer_id=name, limits=QUICK) as peer:
+        async with Held(self._broker.address.url(), "lab", peer_id=name, limits=QUICK) as peer:
+            peer.fleet = self
             self.peers[name] = peer
             return await train_split(
                 peer,
@@ -83,6 +108,13 @@ class Fleet:
         self.reached = max(self.reached, number)
         self._news.set()
         self.tell(number, loss)
+
+    async def may_go_on(self, peer: Peer) -> None:
+        """Returns if the fleet is not held, or as soon as it is no more."""
+        if self.reached >= self._hold_at:
+            if peer.id == self.freed_by:
+                self._free.set()
+            await self._free.wait()
 
     async def until(self, iteration: int) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -165,10 +197,11 @@ async def test_a_death_costs_no_restore_and_a_spare_gets_the_blocks(broker_elsew
 
 
 async def test_who_comes_again_gets_its_blocks_from_the_others(broker_elsewhere: EmbeddedBroker) -> None:
-    fleet = Fleet(broker_elsewhere, 60)
+    fleet = Fleet(broker_elsewhere, 60, hold_at=10)
     fleet.start(*names(NODES))
     await fleet.until(5)
     await fleet.vanish("p05")
+    fleet.freed_by = "p05"  # or the others might do all that there is to do before it comes
     fleet.start("p05")
     outcomes = await fleet.outcomes()
     assert len(outcomes) == NODES
