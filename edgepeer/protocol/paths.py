@@ -37,9 +37,11 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link, Links, Tunnel
+from edgepeer.protocol.streams import Shape
 from edgepeer.topology.view import View
 from edgepeer.wire.codec import unwrap, wrap
 from edgepeer.wire.frames import Frame, Knock, NoWay, Reduce, Result, State, Via
+from edgepeer.wire.precision import encoded_bytes
 
 __all__ = ["CROSSING_S", "Attempt", "Paths"]
 
@@ -289,16 +291,22 @@ def _is_news(link: Link, knock: Knock, now: float) -> bool:
 def _pieces(
     frame: Frame, payload: memoryview | bytes | None, limit: int
 ) -> Iterator[tuple[Frame, memoryview | bytes | None]]:
-    """The same in frames whose payloads are not larger than `limit` bytes, where that can be done."""
+    """The same in frames whose payloads are not larger than `limit` bytes, where that can be done: what is encoded in
+    blocks is cut between them."""
     size = len(payload) if payload is not None else 0
     if payload is None or size <= limit or not isinstance(frame, Reduce | Result | State):
         yield frame, payload
         return
     data = memoryview(payload).cast("B")
-    unit = 1 if isinstance(frame, State) else 4 if frame.dtype == "<f4" else 8
-    for start in range(0, size, limit):
-        end = min(start + limit, size)
-        changes: dict[str, object] = {"offset": frame.offset + start // unit}
+    if isinstance(frame, State):
+        block = block_bytes = 1
+    else:
+        shape = Shape.said(frame)
+        block, block_bytes = shape.block, encoded_bytes(shape.precision, shape.block, shape.itemsize)
+    step = max(1, limit // block_bytes) * block_bytes
+    for start in range(0, size, step):
+        end = min(start + step, size)
+        changes: dict[str, object] = {"offset": frame.offset + start // block_bytes * block}
         if isinstance(frame, Result) and end < size:
             changes["commit"] = None
         yield msgspec.structs.replace(frame, **changes), data[start:end]

@@ -19,6 +19,8 @@ from edgepeer.protocol.streams import digest_of
 from edgepeer.topology.view import View
 from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
+from edgepeer.wire.encoding import codec_of
+from edgepeer.wire.precision import BLOCK, Precision, elements_in, encoded_bytes
 
 SEVEN = view(1, "abcdefg")
 A, B, C, D, E = map(PeerId, "abcde")
@@ -658,6 +660,42 @@ def test_pieces_of_a_segment_are_the_same_put_together(
             rest["commit"] = None if after else commit
         assert msgspec.structs.replace(piece, **rest) == frame
     assert at == before + items
+
+
+@given(
+    blocks=st.integers(0, 6), before=st.integers(0, 3), after=st.integers(0, 700), limit=st.integers(8, 1500),
+    precision=st.sampled_from(["bf16", "int8"]),
+)  # fmt: skip
+def test_pieces_of_a_rounded_segment_are_cut_between_blocks(
+    blocks: int, before: int, after: int, limit: int, precision: Precision
+) -> None:
+    """Each can be decoded by itself, to what lies there in the whole."""
+    offset, total = before * BLOCK, (before + blocks) * BLOCK + after
+    items = total - offset if after < BLOCK else blocks * BLOCK  # the vector's last block may be a short one
+    values = np.random.default_rng(after).normal(size=items).astype(np.float32)
+    made = codec_of(precision)
+    assert made is not None
+    encoded = bytearray(encoded_bytes(precision, items))
+    assert made.encode(values, encoded)
+    frame = fr.Reduce(
+        epoch=1, round=1, offset=offset, total=total, dtype="<f4", contributors=b"\x08", weight=1.0, precision=precision
+    )  # fmt: skip
+    decoded = np.zeros_like(values)
+    at = offset
+    for piece, data in split(frame, bytes(encoded), limit * 8):
+        assert isinstance(piece, fr.Reduce)
+        assert msgspec.structs.replace(piece, offset=offset) == frame
+        assert piece.offset == at
+        assert len(data) <= limit * 8 or len(data) <= encoded_bytes(precision, BLOCK)
+        count = elements_in(precision, len(data))
+        assert count >= 0
+        part = slice(at - offset, at - offset + count)
+        assert not made.decode(data, decoded[part])
+        at += count
+    assert at == offset + items
+    whole = np.zeros_like(values)
+    assert not made.decode(encoded, whole)
+    assert decoded.tobytes() == whole.tobytes()
 
 
 @given(size=st.integers(1, 200), before=st.integers(0, 20), limit=st.integers(1, 50))
