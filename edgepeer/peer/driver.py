@@ -54,6 +54,10 @@ class Owner(Protocol):
 
 LATER_S: Final = 0.005
 """A deadline that has moved on by this much is worth another timer: to be woken up for nothing costs more."""
+LOOK_S: Final = 0.02
+"""How often to look at connections over which something is under way."""
+_SOON_S: Final = 0.04
+"""Nothing follows from what has been under way for less."""
 
 
 class Driver:
@@ -68,6 +72,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._ticking = False
+        self._look: asyncio.TimerHandle | None = None
         self._stopped = False
         self._part_wanted = owner.part_wanted
         self._effects: dict[type[Any], Callable[[Any], None]] = {
@@ -99,8 +104,9 @@ class Driver:
     def stop(self) -> None:
         """Handle nothing any more."""
         self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._look):
+            if timer is not None:
+                timer.cancel()
         if not self.failure.done():
             self.failure.cancel()
 
@@ -123,6 +129,8 @@ class Driver:
         for effect in effects:
             if type(effect) is fx.Send:
                 lines.send(effect.peer, effect.frame, effect.payload)
+                if self._look is None:
+                    self._look = self._loop.call_later(LOOK_S, self._look_at_lines)
             else:
                 self._effects[type(effect)](effect)
         due = self.node.next_deadline()
@@ -149,6 +157,19 @@ class Driver:
             self._arm(self.node.next_deadline())
         except Exception as error:
             self._fail(error)
+
+    def _look_at_lines(self) -> None:
+        """See whether the network still takes what is sent, for as long as something is under way."""
+        self._look = None
+        if self._stopped:
+            return
+        now = time.monotonic()
+        missing = self._lines.missing(now)
+        if missing:
+            self._look = self._loop.call_later(LOOK_S, self._look_at_lines)
+        for peer, since, within_s in missing:
+            if now - since >= _SOON_S:
+                self.dispatch(ev.Unacknowledged(peer, since, within_s))
 
     def send(self, peer: PeerId, frame: Frame, payload: memoryview | bytes | None) -> None:
         """Beside the protocol."""

@@ -68,6 +68,12 @@ class Switchboard:
         found = ((peer, session.channel.progressed()) for peer, session in self._sessions.items())
         return [(peer, at) for peer, at in found if at is not None]
 
+    def missing(self, now: float) -> list[tuple[PeerId, float, float]]:
+        """The peers to whom something is under way, from when on nothing of it was acknowledged, and within which time
+        it should be."""
+        found = ((peer, session.channel.missing(now)) for peer, session in self._sessions.items())
+        return [(peer, *each) for peer, each in found if each is not None]
+
     def hang_up(self, peer: PeerId, reason: str, *, abrupt: bool = False) -> None:
         """Close the connection to a peer, if there is one; `link_down` is not called. `abrupt`: drop what is queued."""
         session = self._sessions.pop(peer, None)

@@ -20,7 +20,7 @@ __all__ = [
     "Abandoned", "Adopted", "ChunksDone", "CodeWanted", "Contribute", "ControlSynced", "DialFailed",
     "Encoded", "Event", "FloatVector", "FrameReceived", "Heard", "JoinWanted", "LeaveWanted", "LinkDown", "LinkUp",
     "PresenceGone", "PresenceSeen", "Relayed", "RunWanted", "StateLost",
-    "StateReady", "TimedOut", "ViewSeen",
+    "StateReady", "TimedOut", "Unacknowledged", "ViewSeen",
 ]  # fmt: skip
 
 FloatVector: TypeAlias = NDArray[Any]
@@ -75,6 +75,16 @@ class Heard(msgspec.Struct, frozen=True):
     peer: PeerId
     at: float
     """When, if that is before it is told."""
+
+
+class Unacknowledged(msgspec.Struct, frozen=True):
+    """The machine of `peer` has acknowledged nothing of what was sent to it."""
+
+    peer: PeerId
+    since: float
+    """From when on."""
+    within_s: float
+    """How long an acknowledgement takes on this path at most, as far as its ends can tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +218,7 @@ class JoinWanted:
 
 
 Event: TypeAlias = (
-    FrameReceived | Relayed | Heard | LinkUp | LinkDown | DialFailed | PresenceSeen | PresenceGone | ViewSeen
-    | ControlSynced | Contribute | CodeWanted | ChunksDone | Encoded | Abandoned | TimedOut | RunWanted
+    FrameReceived | Relayed | Heard | Unacknowledged | LinkUp | LinkDown | DialFailed | PresenceSeen | PresenceGone
+    | ViewSeen | ControlSynced | Contribute | CodeWanted | ChunksDone | Encoded | Abandoned | TimedOut | RunWanted
     | StateReady | StateLost | Adopted | LeaveWanted | JoinWanted
 )  # fmt: skip

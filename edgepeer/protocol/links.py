@@ -186,6 +186,10 @@ class Link:
         """The peer has been heard of, on whatever path."""
         self.alive_at = now
 
+    def was_closed(self, now: float) -> None:
+        """The connection is closed because of silence."""
+        self.closed_at = now
+
     def wrote(self, now: float) -> None:
         """Something goes out over the link."""
         self.sent = now
@@ -388,7 +392,7 @@ class Links:
                 quiet = now - link.heard
                 if quiet > self._least_patience(link) and quiet > (patience := self._patience(link)):
                     if link.direct:
-                        link.closed_at = now
+                        link.was_closed(now)
                         reason = f"nothing heard for {quiet:.3f} s, expected within {patience:.3f} s"
                         self._emit(fx.CloseLink(peer, reason, abrupt=True))
                     silent.append(peer)
@@ -399,6 +403,19 @@ class Links:
                 link.dialing = True
                 self._emit(fx.Dial(link.member))
         return silent
+
+    def unacknowledged(self, peer: PeerId, since: float, within_s: float, now: float) -> bool:
+        """The peer's machine has acknowledged nothing since then, which takes at most `within_s` on this path. Returns
+        whether the connection was closed for that: it is broken, or the machine has lost its power."""
+        link = self._links.get(peer)
+        if link is None or not link.direct:
+            return False
+        quiet, patience = now - since, link.timing.unacknowledged_after(within_s, self._limits.silence_s)
+        if quiet > patience:
+            link.was_closed(now)
+            reason = f"nothing acknowledged for {quiet:.3f} s, expected within {patience:.3f} s"
+            self._emit(fx.CloseLink(peer, reason, abrupt=True))
+        return quiet > patience
 
     def _may_ping(self, link: Link, every_s: dict[Role, float], now: float) -> bool:
         """Whether a Ping may go out with others that are due: half the time has passed; of a calm link, most of it."""

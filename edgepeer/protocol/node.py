@@ -85,6 +85,7 @@ class Node:
             ev.FrameReceived: self._on_frame_received,
             ev.Relayed: lambda e: self._on_via(None, e.frame, e.payload, len(e.payload) / RELAY_BYTES_PER_S),
             ev.Heard: lambda e: parts.vitals.heard(e.peer, e.at),
+            ev.Unacknowledged: self._on_unacknowledged,
             ev.LinkUp: lambda e: parts.wiring.on_link_up(e.peer, e.incarnation, dialled=e.dialled),
             ev.LinkDown: lambda e: parts.wiring.on_link_down(e.peer),
             ev.DialFailed: lambda e: parts.links.on_dial_failed(e.peer, e.refused, parts.now),
@@ -269,6 +270,10 @@ class Node:
     def _look_awake(self) -> None:
         if self._place.waking and self.parts.waking.look(self._place.now):
             self.parts.allreduce.go_on()
+
+    def _on_unacknowledged(self, event: ev.Unacknowledged) -> None:
+        if self.parts.links.unacknowledged(event.peer, event.since, event.within_s, self.parts.now):
+            self.parts.wiring.on_path_down(event.peer)
 
     def _check_links(self) -> None:
         """What is to be done of what has not come in time."""

@@ -19,6 +19,9 @@ _BETA: Final = 1 / 4
 _K: Final = 4
 _GRANULARITY_S: Final = 0.02
 """No deadline is finer than this: what a scheduler on a busy device may take."""
+_DELAYED_S: Final = 0.06
+"""An acknowledgement may be held back for 40 ms, to go with others (RFC 1122, 4.2.3.2, allows more; Linux does that),
+and is looked for only now and then."""
 _FIRST_S: Final = 1.0
 """RFC 6298's timeout before the first sample."""
 _LATE_DECAY: Final = 0.95
@@ -26,6 +29,7 @@ _LATE_DECAY: Final = 0.95
 _BACKOFF_LIMIT: Final = 16.0
 _FORGIVEN_S: Final = 10.0
 """A false alarm's doubling is taken back after this long without another."""
+_TIMES: Final = 4
 _SAMPLE_LIMIT_S: Final = 60.0
 _SPAN: Final = 64
 
@@ -91,6 +95,11 @@ class RoundTrip:
         answer = self.answer_within() or _FIRST_S
         return min((promised_s + answer + self.late) * self._backoff, limit_s)
 
+    def unacknowledged_after(self, within_s: float, limit_s: float) -> float:
+        """How long a machine may leave unacknowledged what was sent to it, if that takes at most `within_s` on a path
+        that is whole."""
+        return min((within_s + _DELAYED_S) * self._backoff, limit_s)
+
     def false_alarm(self, now: float) -> None:
         """The peer was there all the time."""
         self._backoff = min(2 * self._backoff, _BACKOFF_LIMIT)
@@ -103,7 +112,8 @@ class RoundTrip:
 
 
 class Pace:
-    """How often to send heartbeats: sixteen times a round, within limits."""
+    """How often to send heartbeats: four times a round, within limits. Broken paths are noticed sooner, by what goes over
+    them."""
 
     def __init__(self, least_s: float, most_s: float) -> None:
         self._least_s = least_s
@@ -125,4 +135,4 @@ class Pace:
             return self._most_s
         if not contributed and now - self._ended_at > max(20 * self._period_s, 2.0):
             return self._most_s  # the rounds have ended
-        return min(max(self._period_s / 16, self._least_s), self._most_s)
+        return min(max(self._period_s / _TIMES, self._least_s), self._most_s)

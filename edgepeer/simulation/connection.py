@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from edgepeer.ids import PeerId
+from edgepeer.protocol import events as ev
 from edgepeer.simulation.pipe import Message, Pipe
 from edgepeer.simulation.process import Process
 from edgepeer.simulation.ways import Ways
@@ -27,6 +28,10 @@ RECEIVE_BUFFER_BYTES: Final = 256 << 10
 LINGER_S: Final = 10.0
 """How long a closed connection may take to deliver what is queued."""
 HELLO_WITHIN_S: Final = 5.0
+LOOK_S: Final = 0.02
+"""How often a peer looks whether what it sends is acknowledged ..."""
+UNWATCHED_S: Final = 0.1
+"""... and what it takes for not looking."""
 _SMALL_FRAME_BYTES: Final = 40
 
 
@@ -54,7 +59,8 @@ class End:
     """One end of a connection."""
 
     __slots__ = (
-        "buffered", "connection", "dialled", "far", "gone", "met_at", "open", "other", "owner", "pipe", "reading",
+        "_unwatched", "_watched", "buffered", "connection", "dialled", "far", "gone", "met_at", "open", "other",
+        "owner", "pipe", "reading",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, owner: Owner, other: PeerId, *, dialled: bool) -> None:
@@ -70,6 +76,9 @@ class End:
         """Whether the kernel has forgotten it too, and answers with a reset."""
         self.met_at: float | None = None
         """When the other end's Hello came."""
+        self._watched = False
+        self._unwatched = 0.0
+        """Until when the process has not looked, so that nothing can have been missing for longer."""
         self.buffered = 0
         """Bytes that wait for a process that does not read."""
         self.reading: tuple[memoryview | None, memoryview | bytes] | None = None
@@ -108,6 +117,34 @@ class End:
         message = Message(total, arrive, begin)
         self.pipe.send(message)
         return total
+
+    @property
+    def missing_since(self) -> float | None:
+        """From when on nothing of what was sent has been acknowledged, as TCP tells who sends; None if nothing is
+        missing. That a process does not read is no reason: its kernel says that there is no room."""
+        ways, here, there = self.connection.ways, self.owner.id, self.other
+        if self.far.owner.frozen and not (ways.is_cut(here, there) or ways.is_cut(there, here)):
+            return None
+        return self.pipe.missing_since if self.open else None
+
+    def watch(self) -> None:
+        """Look again and again, as long as something is missing."""
+        if self._watched:
+            return
+        self._watched = True
+        ways = self.connection.ways
+        due = ways.clock.now + LOOK_S
+        trip = 2 * (ways.latency(self.owner.id, self.other) + ways.model.jitter_s)
+
+        def look() -> None:
+            self._watched = False
+            if ways.clock.now - due > UNWATCHED_S:
+                self._unwatched = ways.clock.now
+            if self.open and self.met_at is not None and (since := self.missing_since) is not None:
+                self.watch()
+                self.owner.receive(ev.Unacknowledged(self.other, max(since, self._unwatched), trip))
+
+        ways.clock.at(due, lambda: self.owner.soon(look))
 
     def close(self, reason: str) -> None:
         """Close once everything that was sent is there."""
@@ -210,6 +247,7 @@ class Connection:
         for end, far in (self.ends, self.ends[::-1]):
             end.far = far
             end.pipe = Pipe(ways, end.owner.id, end.other, far.take)
+            end.pipe.unheard = end.watch
 
     def end_of(self, peer: PeerId) -> End:
         return self.ends[0] if self.ends[0].owner.id == peer else self.ends[1]

@@ -26,6 +26,10 @@ PIECE_BYTES: Final = 8 << 10
 """Connections that share a line take turns in pieces of this size."""
 
 
+def _nothing() -> None:
+    pass
+
+
 class Message:
     """Something that is sent. `begin` is called when its first bytes are there, `arrive` when all are."""
 
@@ -53,7 +57,7 @@ class Pipe:
 
     __slots__ = (
         "_flushing", "_lost_at", "_unheard_at", "_unheard_bytes", "_waiting", "_ways", "broken", "free_at", "source",
-        "take", "target",
+        "take", "target", "unheard",
     )  # fmt: skip
 
     def __init__(self, ways: Ways, source: PeerId, target: PeerId, take: Callable[[Message], bool]) -> None:
@@ -70,6 +74,18 @@ class Pipe:
         self._lost_at = 0.0  # when the first of those that wait was lost
         self._unheard_at: float | None = None  # since when no acknowledgement has got back
         self._unheard_bytes = 0
+        self.unheard: Callable[[], None] = _nothing
+        """Called when something begins to wait for an acknowledgement in vain."""
+
+    @property
+    def missing_since(self) -> float | None:
+        """From when on nothing has been acknowledged of what has left, or has found no room at the other end; None if
+        nothing is missing."""
+        if self.broken:
+            return None
+        if self._unheard_at is not None and self._ways.is_cut(self.target, self.source):
+            return self._unheard_at
+        return self._lost_at if self._waiting else None
 
     def send(self, message: Message) -> None:
         """Put a message on the way."""
@@ -138,6 +154,7 @@ class Pipe:
             if ways.is_cut(self.target, self.source):
                 if self._unheard_at is None:
                     self._unheard_at = now
+                    self.unheard()
                 self._unheard_bytes += message.size
                 if now - self._unheard_at > RTO_S or self._unheard_bytes > WINDOW_BYTES:
                     return self._lose(self._unheard_at)
@@ -148,6 +165,7 @@ class Pipe:
     def _lose(self, since: float) -> bool:
         if not self._waiting:
             self._lost_at = since
+            self.unheard()
         return False
 
     # -- when it gets through again ----------------------------------------------------------------------------

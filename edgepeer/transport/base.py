@@ -54,6 +54,10 @@ class Channel(Protocol):
         """When a part of a frame that is still under way has last come, by time.monotonic(); None if not since this was
         last asked."""
 
+    def missing(self, now: float) -> tuple[float, float] | None:
+        """From when on the other end's machine has acknowledged nothing of what is under way, by time.monotonic(), and
+        how long that takes on this path at most, in seconds; None if nothing is under way. To be asked often."""
+
     def close(self, reason: str) -> None:
         """Send what is queued and a Bye, then close. Nothing more is received."""
 

@@ -43,6 +43,9 @@ class _MemoryChannel:
     def progressed(self) -> float | None:
         return None  # frames arrive whole
 
+    def missing(self, now: float) -> tuple[float, float] | None:
+        return None  # nothing gets lost
+
     def close(self, reason: str) -> None:
         if self._closing:
             return

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 from edgepeer.complaints import Complaints
 from edgepeer.errors import ConfigError, WireError
 from edgepeer.processes import os_reason
+from edgepeer.transport.acknowledged import Acknowledgements
 from edgepeer.transport.base import Accept, Receiver, Traffic
 from edgepeer.transport.losses import LossWatch
 from edgepeer.transport.options import format_address, parse_address, share_loopback, tune
@@ -43,8 +44,10 @@ class _TcpChannel(asyncio.BufferedProtocol):
         self._traffic = traffic
         self._windows = windows
         self._losses = LossWatch()
+        self._acknowledgements = Acknowledgements()
+        self._sock: Any = None
         self._network: Any = None
-        """The socket, if it is not to this machine itself."""
+        """The same, if it is not to this machine itself."""
         self._receiver: Receiver | None = None
         self._transport: asyncio.Transport | None = None
         self._reason = ""
@@ -70,6 +73,7 @@ class _TcpChannel(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         self.remote = format_address(transport.get_extra_info("peername"))
         sock = transport.get_extra_info("socket")
+        self._sock = sock
         if sock is not None and tune(sock):
             self._network = sock
         self._receiver = self._accept(self)
@@ -109,7 +113,7 @@ class _TcpChannel(asyncio.BufferedProtocol):
         """There is no connection any more."""
         self._transport = None
         self._windows.forget(self._network)
-        self._network = None
+        self._sock = self._network = None
         if self._linger is not None:
             self._linger.cancel()
         receiver, self._receiver = self._receiver, None
@@ -184,9 +188,15 @@ class _TcpChannel(asyncio.BufferedProtocol):
 
     # -- writing -------------------------------------------------------------------------------------------
 
+    def missing(self, now: float) -> tuple[float, float] | None:
+        if self._sock is None or self._transport is None or self._closing:
+            return None
+        return self._acknowledgements.missing(self._sock, now, queued=self._transport.get_write_buffer_size() > 0)
+
     def send(self, frame: Frame, payload: memoryview | bytes | None = None) -> None:
         if self._transport is None or self._closing or self._transport.is_closing():
             return
+        self._acknowledgements.sent()
         if payload:
             head = encode(frame, len(payload))
             self._traffic.bytes_sent += len(head) + len(payload)

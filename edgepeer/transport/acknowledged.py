@@ -1,0 +1,70 @@
+"""Whether the network still takes what is sent.
+
+A peer's kernel acknowledges what arrives within a round trip, whatever the peer itself is busy with. So whoever sends
+over a path that is broken can know that long before heartbeats are missed, which wait behind vectors in the sender's
+own buffers. Silence is what counts while something is under way; what a receiver doesn't read isn't.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any, Final
+
+__all__ = ["Acknowledgements"]
+
+_UNWATCHED_S: Final = 0.1
+"""If nobody has looked for longer than this, that says nothing of the time between."""
+_FADES: Final = 0.99
+"""What is left, at the next acknowledgement, of how long one has been in coming."""
+_INFO: Final = struct.Struct("=24x I 40x II 44x Q 16x I")
+"""Of Linux' struct tcp_info: tcpi_unacked, tcpi_rtt, tcpi_rttvar, tcpi_bytes_acked and tcpi_notsent_bytes."""
+
+
+class Acknowledgements:
+    """Looks after what one connection's other end acknowledges."""
+
+    __slots__ = ("_acked", "_longest", "_looked_at", "_since", "_waits")
+
+    def __init__(self) -> None:
+        self._waits = False
+        """Whether something may be under way."""
+        self._acked = -1
+        self._since: float | None = None
+        """From when on nothing has been acknowledged, while something was under way."""
+        self._looked_at = 0.0
+        self._longest = 0.0
+        """How long an acknowledgement has been in coming of late."""
+
+    def sent(self) -> None:
+        """Something is sent over the connection."""
+        self._waits = True
+
+    def missing(self, sock: Any, now: float, *, queued: bool) -> tuple[float, float] | None:
+        """From when on nothing has been acknowledged of what is under way, and how long that takes on this path at
+        most, in seconds; None if nothing is under way. To be asked often.
+
+        Args:
+            sock: the connection's.
+            now: by time.monotonic().
+            queued: whether there is more to send that the kernel hasn't taken yet.
+        """
+        if not self._waits:
+            return None
+        looked_at, self._looked_at = self._looked_at, now
+        try:
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+            unacked, trip, variation, acked, unsent = _INFO.unpack(info)
+        except (OSError, struct.error):  # it is gone, or this kernel tells less
+            self._waits = False
+            return None
+        watched = now - looked_at < _UNWATCHED_S
+        if not unacked or acked != self._acked or self._since is None:
+            if self._since is not None and watched:
+                self._longest = max(looked_at - self._since, _FADES * self._longest)
+            self._since, self._acked = now if unacked else None, acked
+            self._waits = bool(unacked or unsent or queued)
+        elif not watched:
+            self._since += now - looked_at
+        since = now if self._since is None else self._since
+        return (since, 1e-6 * (trip + 4 * variation) + self._longest) if self._waits else None
