@@ -5,7 +5,8 @@ exponential back-off. Karn's rule needs no exception, since every sample carries
 heartbeat is late not only because of the network but because the other machine is busy; how late they have
 come lately counts as well.
 
-`Pace` sets how often heartbeats go out: often while rounds are short, seldom while nothing happens.
+Whether a path still carries what is sent is told sooner, by the acknowledgements of the peer's kernel, which waits for
+nothing (`unacknowledged_after`). `Pace` sets how often heartbeats go out: more often while there are rounds.
 """
 
 from __future__ import annotations
@@ -112,8 +113,8 @@ class RoundTrip:
 
 
 class Pace:
-    """How often to send heartbeats: four times a round, within limits. Broken paths are noticed sooner, by what goes over
-    them."""
+    """How often to send heartbeats: four times a round, within limits. What goes over a path tells sooner that it is
+    broken (`RoundTrip.unacknowledged_after`)."""
 
     def __init__(self, least_s: float, most_s: float) -> None:
         self._least_s = least_s
