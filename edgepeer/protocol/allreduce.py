@@ -562,9 +562,9 @@ class Allreduce:
         if undue := self._undue(rd, peer, frame):
             self._around.fail_link(peer, undue)
             return
-        lane = self._lane_up(peer, frame)
+        misfit = rd.misfit(wide, self._limits.max_vector_bytes)
+        lane = rd.part(frame.lane, wide) if not misfit else None
         if lane is None:
-            misfit = rd.misfit(wide, self._limits.max_vector_bytes)
             if misfit and rd.want_abort("mismatch", f"{peer} brings {misfit} at {self.place.me}"):
                 self.go_on()
             return

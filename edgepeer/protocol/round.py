@@ -294,6 +294,8 @@ class Round:
     @property
     def not_finite(self) -> str:
         """Where something is that can't be rounded, so that the round can't be completed; empty if nowhere."""
+        if self.brings.precision == "float32":
+            return ""
         for lane in self.parts.values():
             if (at := lane.not_finite) >= 0:
                 own, first = self.brings.vector, lane.over.start if lane.over is not None else 0
@@ -329,8 +331,10 @@ class Round:
 
         Not before all below have said what they bring: one of them may have something newer, and only that can count.
         """
-        found = (self.prior, *(stream.held for stream in self.lane.streams.values()))
-        held = [each for each in found if each is not None]
+        held = [] if self.prior is None else [self.prior]
+        for stream in self.lane.streams.values():
+            if stream.held is not None:
+                held.append(stream.held)
         if not held or not all(self._has_spoken(child) for child in self.lane.streams):
             return None
         return max(held, key=lambda held: (held.commit.generation, held.commit.held_in))

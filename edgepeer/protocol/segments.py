@@ -44,9 +44,11 @@ def segment_bytes(total_bytes: int, rate_bytes_per_s: float, hops: int, *, small
 class RateEstimate:
     """Receive rate of a link: the best of the last rounds, since a busy receiver only ever looks slower."""
 
-    __slots__ = ("_bytes", "_rates", "_seconds")
+    __slots__ = ("_bytes", "_rates", "_seconds", "bytes_per_s")
 
     def __init__(self) -> None:
+        self.bytes_per_s = 0.0
+        """0 while unknown."""
         self._rates: deque[float] = deque(maxlen=8)
         self._bytes = 0
         self._seconds = 0.0
@@ -60,9 +62,5 @@ class RateEstimate:
         """All of a round's segments have arrived."""
         if self._bytes >= MEASURABLE_BYTES:
             self._rates.append(self._bytes / max(self._seconds, 1e-6))
+            self.bytes_per_s = max(self._rates)
         self._bytes, self._seconds = 0, 0.0
-
-    @property
-    def bytes_per_s(self) -> float:
-        """0 while unknown."""
-        return max(self._rates, default=0.0)
