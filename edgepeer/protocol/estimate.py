@@ -12,7 +12,8 @@ others as well. So everybody counts as fast as the fleet is, unless it is shown 
 
 The usual rate is what the upper quarter of the peers receive, all neighbours together. Sites are found by round trips:
 if these fall into short and long ones, with none between, peers with short ones between them are at one site. What was
-found of a peer counts until something else is seen of it.
+found of a peer counts until something else is seen of it. A connection that has broken is so until it stands again, or
+until nothing was heard of it for FORGOTTEN_S.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ _FAR_S: Final = 2e-3
 """... and at least so long."""
 _LIKE: Final = 1.3
 MOST_SITES: Final = 16
+FORGOTTEN_S: Final = 600.0
+"""How long a broken connection is believed to be so of which nothing is heard."""
 _UNKNOWN_TRIP_S: Final = 1e-3
 _UNKNOWN_BYTES_PER_S: Final = 12.5e6
 """Where vectors are so small that nobody can tell, it hardly matters."""
@@ -57,6 +60,8 @@ class Findings:
     """Members that were found to be slow: what they send and receive, in bytes/s."""
     reached: dict[PeerId, bool] = field(default_factory=dict)
     """Whom somebody has connected to, or else, in vain, tried to."""
+    broken: dict[Pair, float] = field(default_factory=dict)
+    """Pairs whose connection has broken, so that what they exchange goes around, and when that was last said."""
 
     def enter(self, view: View) -> None:
         """The positions of the last view mean nothing any more, nor do those who have gone."""
@@ -65,22 +70,27 @@ class Findings:
         self.trips = {pair: trip for pair, trip in self.trips.items() if here.issuperset(pair)}
         self.slow = {peer: rates for peer, rates in self.slow.items() if peer in here}
         self.reached = {peer: reached for peer, reached in self.reached.items() if peer in here}
+        self.broken = {pair: at for pair, at in self.broken.items() if here.issuperset(pair)}
 
-    def hear(self, view: View, report: Measured) -> None:
-        """A member tells what it has measured in this view."""
-        peer = PeerId(report.peer)
+    def hear(self, view: View, report: Measured, now: float) -> bool:
+        """A member tells what it has measured in this view. Returns whether a connection has broken since."""
+        peer, before = PeerId(report.peer), set(self.broken)
         self.reports[peer] = report
         for link in report.links:
             if link.position >= view.size or (other := view.ids[link.position]) == peer:
                 continue
             if link.trip_s:
                 self.trips[_pair(peer, other)] = link.trip_s
+                self.broken.pop(_pair(peer, other), None)
+            if link.around:
+                self.broken[_pair(peer, other)] = now
             if link.reach > 0:
                 self.reached[other] = True
             elif link.reach < 0:
                 self.reached.setdefault(other, False)
+        return not self.broken.keys() <= before
 
-    def network(self, view: View) -> Network | None:
+    def network(self, view: View, now: float) -> Network | None:
         """The network of these members; None while too little is known of it."""
         if 2 * len(self.reports) <= view.size:
             return None
@@ -100,7 +110,10 @@ class Findings:
             )
             for peer in view.ids
         )
-        return Network(machines, _trips(view.ids, self.trips, sites), lines)
+        # Those who are no neighbours any more don't say whether they could connect by now.
+        self.broken = {pair: at for pair, at in self.broken.items() if now < at + FORGOTTEN_S}
+        broken = frozenset((view.position(one), view.position(other)) for one, other in self.broken)
+        return Network(machines, _trips(view.ids, self.trips, sites), lines, broken)
 
     def _rates(self, peer: PeerId, seen: _Seen, usual: float) -> tuple[float, float]:
         """What a member sends and receives, in bytes/s."""

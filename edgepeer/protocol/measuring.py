@@ -3,10 +3,11 @@
     of                | measured
     ------------------+---------------------------------------------------------------------------------------------
     its line          | what arrives from all neighbours together, while something arrives
-    each neighbour    | what arrives from it, while something does; the shortest round trip of late; who could dial whom
+    each neighbour    | what arrives from it, while something does; the shortest round trip of late; who could dial
+                      | whom; whether the connection is broken, and there is a way around
 
 What arrives is a lower bound of what the line and the sender can do: the head compares (estimate.py). It is told what
-has changed by a third, at most once in REPORT_S, and again in each view.
+has changed by a third, at most once in REPORT_S, and again in each view; of a connection that has broken, at once.
 """
 
 from __future__ import annotations
@@ -86,11 +87,13 @@ class Measuring:
         self._told_at = self._entered_at = 0.0
         self._news = False
         """Whether a round was over since it was told."""
+        self._told_around: set[PeerId] = set()
 
     def enter(self, view: View, now: float) -> None:
         """This peer works in another view."""
         around = view.neighbours(self._me)
         self._view, self._told, self._entered_at, self._news = view, None, now, False
+        self._told_around = set()
         self._each = {peer: self._each.get(peer) or Arrivals() for peer in around}
         self._together = Arrivals()
 
@@ -111,13 +114,22 @@ class Measuring:
     def due(self, now: float) -> Measured | None:
         """What the head is to be told now, if anything."""
         view, told = self._view, self._told
-        if not self.tells or view is None or not self._news or now < max(self._told_at, self._entered_at) + REPORT_S:
+        if not self.tells or view is None:
             return None
+        around = self._goes_around()
+        broken = not around <= self._told_around
+        if not broken and (not self._news or now < max(self._told_at, self._entered_at) + REPORT_S):
+            return None
+        self._told_around = around
         report = self._report(view)
-        if told is not None and now < self._told_at + AGAIN_S and _alike(told, report):
+        if told is not None and not broken and now < self._told_at + AGAIN_S and _alike(told, report):
             return None
         self._told, self._told_at, self._news = report, now, False
         return report
+
+    def _goes_around(self) -> set[PeerId]:
+        """Neighbours that there is no connection with, but another way."""
+        return {peer for peer, link in self._links.connected() if not link.direct}
 
     def _report(self, view: View) -> Measured:
         found = [
@@ -126,6 +138,7 @@ class Measuring:
                 rate_bytes_per_s=self._each[peer].bytes_per_s if peer in self._each else 0.0,
                 trip_s=(link.timing.least or 0.0) if link.direct else 0.0,
                 reach=_reach(link),
+                around=link.up and not link.direct,
             )
             for peer, link in self._links.all()
             if link.member is not None and peer in view
@@ -145,12 +158,16 @@ def _reach(link: Link) -> int:
 
 def _alike(one: Measured, other: Measured) -> bool:
     """Whether nothing differs by a third."""
-    if [(link.position, link.reach) for link in one.links] != [(link.position, link.reach) for link in other.links]:
+    if list(map(_facts, one.links)) != list(map(_facts, other.links)):
         return False
     return _near(one.rate_bytes_per_s, other.rate_bytes_per_s) and all(
         _near(a.rate_bytes_per_s, b.rate_bytes_per_s) and _near(a.trip_s, b.trip_s, _FINEST_TRIP_S)
         for a, b in zip(one.links, other.links, strict=True)
     )
+
+
+def _facts(link: OfLink) -> tuple[int, int, bool]:
+    return link.position, link.reach, link.around
 
 
 def _near(a: float, b: float, least: float = 1.0) -> bool:

@@ -9,6 +9,8 @@ The cost of a round, for a vector of V bytes in l lanes over machines i that sen
               | segment waits for others at both ends: QUEUE segments, or the vector itself where it is not cut
     agreement | from the holder that is the furthest to the coordinator and down again, each link takes a round trip
     one host  | what goes from member to member of one host is work of its processor, and nothing else
+    broken    | what two members exchange that can't connect goes twice over the line of a third, and takes another
+              | round trip
 
     seconds   = the busiest of all lines and processors + the longest way + agreement
 
@@ -89,6 +91,8 @@ class Network:
     """Round trips, in seconds."""
     lines: dict[tuple[int, int], float]
     """What the lines from one site to another are known to carry, in bytes/s."""
+    broken: frozenset[tuple[int, int]] = frozenset()
+    """Pairs, either way round, that can't connect, and exchange what they have to by way of a third."""
 
     @property
     def typical(self) -> tuple[float, float]:
@@ -145,6 +149,8 @@ class _Cost:
         self.work = 0
         """How many links were looked at."""
         self._filled: dict[tuple[int, int], tuple[list[float], list[float], list[float]]] = {}
+        self._broken = of.broken | {(j, i) for i, j in of.broken}
+        self._usual = of.typical[0] if of.broken else 0.0
 
     def _fill(self, count: int, hops: int) -> tuple[list[float], list[float], list[float]]:
         """For each member: how long a segment waits where it is sent and where it is received, and frames a link."""
@@ -175,6 +181,7 @@ class _Cost:
         sending, receiving, frames = self._fill(count, hops)
         load, moved, told = [0] * size, [0] * size, [0.0] * size
         crossed: dict[tuple[int, int], int] = {}
+        around: dict[tuple[int, int], int] = {}
         relayed, longest, near, agreement = 0, 0.0, 0.0, 0.0
         self.work += count * size
         holders = (size + 1) // 2
@@ -193,6 +200,10 @@ class _Cost:
                 if not (one.dialable or other.dialable):
                     relayed += 2
                     trip += RELAY_TRIP_S
+                if (i, j) in self._broken:
+                    pair = (min(i, j), max(i, j))
+                    around[pair] = around.get(pair, 0) + 1
+                    trip *= 2
                 if one.site != other.site and self.of.lines:
                     crossed[one.site, other.site] = crossed.get((one.site, other.site), 0) + 1
                     crossed[other.site, one.site] = crossed.get((other.site, one.site), 0) + 1
@@ -214,6 +225,8 @@ class _Cost:
             hosts[machine.host] = hosts.get(machine.host, 0.0) + seconds
             busiest = max(busiest, load[i] * part / min(machine.send, machine.receive), seconds)
         busiest = max(busiest, max(hosts.values()) / CORES)
+        for times in around.values():
+            busiest = max(busiest, (sum(load) / size + 2 * times) * part / self._usual)
         for line, times in crossed.items():
             if line in self.of.lines:
                 busiest = max(busiest, times * part / self.of.lines[line])

@@ -12,6 +12,8 @@ works in a view of that form                | measures TRIED rounds
 finds these no faster than those before     | wants the old form back, and does not try that one again for a while;
                                             | any other not before REST_S, twice as long each time
 finds these faster                          | waits for REST_S
+hears that a connection has broken          | looks at once, and wants what it finds then: rounds measured before that
+                                            | say nothing of these trees any more
 
 A head that is slow itself, or that nobody can dial, hands its place on with that. What is measured may be forged: then
 the trees are bad, and slow, and nothing else; what does not make rounds faster is taken back.
@@ -20,6 +22,7 @@ the trees are bad, and slow, and nothing else; what does not make rounds faster 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from edgepeer.ids import PeerId
@@ -36,6 +39,8 @@ LOOK_LIMIT_S: Final = 64.0
 """A look takes a while: where nothing is found the next one is twice as far off, until rounds take another time."""
 LOOKS: Final = 3
 GAIN: Final = 0.2
+MENDED: Final = 0.02
+"""The like, where connections have broken: a way around costs more than its line, and may break as well."""
 LEAST_S: Final = 5e-3
 """What is gained by less is not worth another view ..."""
 SHORT_S: Final = LEAST_S / GAIN
@@ -80,6 +85,8 @@ class Shaping:
         self._rest_s = REST_S
         self._wish: Form | None = None
         self._same = 0
+        self._mends = False
+        """Whether what is wanted does without connections that have broken."""
         self._tried: tuple[Form, float] | None = None
         """The form before this one, and how long its rounds took; None if this one has proven itself."""
         self._back: Form | None = None
@@ -90,8 +97,9 @@ class Shaping:
 
     def enter(self, view: View | None, now: float) -> None:
         """This peer works in another view, or in none."""
-        before, wish, least = self._view, self._back or self._wish, self._least
+        before, wish, least, mends = self._view, self._back or self._wish, self._least, self._mends
         self._view, self._began, self._wish, self._same, self._back = view, None, None, 0, None
+        self._mends = False
         self._rounds.clear()
         self._look_at, self._pause_s = now + LOOK_S, LOOK_S
         self.why, self._said_s = "", 0.0
@@ -103,7 +111,7 @@ class Shaping:
             self._tried = None  # rounds of others take another time
         elif wish is not None and _key(wish) == _key(_form(view)) != _key(_form(before)):
             took_back = self._tried is not None and _key(self._tried[0]) == _key(wish)
-            self._tried = None if took_back or least is None else (_form(before), least)
+            self._tried = None if took_back or mends or least is None else (_form(before), least)
             self._next_at = now + self._rest_s
 
     def contributed(self, vector_bytes: int, now: float) -> None:
@@ -117,11 +125,16 @@ class Shaping:
             self._rounds.append(now - self._began)
             self._began = None
 
-    def hear(self, report: Measured) -> None:
+    def hear(self, report: Measured, now: float) -> None:
         """A member tells what it has measured in this view."""
         view = self._view
-        if view is not None and report.epoch == view.stamp and report.peer in view:
-            self._findings.hear(view, report)
+        if (
+            view is not None
+            and report.epoch == view.stamp
+            and report.peer in view
+            and self._findings.hear(view, report, now)
+        ):
+            self._look_at = min(self._look_at, now)
 
     @property
     def _least(self) -> float | None:
@@ -144,14 +157,30 @@ class Shaping:
             return self._judged(view, least, now)
         if least < SHORT_S:
             return None
-        form, gained = self._found(view, least)
+        form, gained = self._found(view, least, now)
         self._pause_s = min(2 * self._pause_s, LOOK_LIMIT_S) if form is None else LOOK_S
         self._look_at = now + self._pause_s
         same = form is not None and self._wish is not None and _kind(form) == _kind(self._wish)
         self._wish, self._same = form, self._same + 1 if same else 1
-        if form is None or not gained or self._same < LOOKS or now < self._next_at:
+        self._mends = form is not None and self._mends_by(view, form)
+        if form is None or not gained or not (self._mends or (self._same >= LOOKS and now >= self._next_at)):
             return None
         return form if self._bad.get(_key(form), now) <= now else None
+
+    def _mends_by(self, view: View, form: Form) -> bool:
+        """Whether connections have broken that the trees of this view use, and those of another form do not."""
+
+        def used(order: Sequence[PeerId], trees: Trees) -> int:
+            at = {peer: position for position, peer in enumerate(order)}
+            links = [(at[one], at[other]) for one, other in self._findings.broken if one in at and other in at]
+            return sum(
+                trees.parent(a, lane) == b or trees.parent(b, lane) == a
+                for a, b in links
+                for lane in range(trees.count)
+            )
+
+        there = used(form.order, Trees(len(form.order), form.fanout, form.lanes, form.leaves))
+        return there < used(view.ids, view.plan)
 
     def _is_time(self, least: float, now: float) -> bool:
         """Whether to look: it is due, or rounds take another time than at the last look, which is not just over."""
@@ -176,27 +205,28 @@ class Shaping:
             )
         return self._back
 
-    def _found(self, view: View, least: float) -> tuple[Form | None, bool]:
+    def _found(self, view: View, least: float, now: float) -> tuple[Form | None, bool]:
         """The best form that is found, None if it is this one; and whether it is better by enough."""
-        network = self._findings.network(view)
+        network = self._findings.network(view, now)
         if network is None or self._choice is None:
             return None, False
-        total, now = max(self._bytes), Shape(tuple(range(view.size)), view.plan)
-        now_s = round_s(network, now, total)
-        best = propose(network, now, total, choice=self._choice)
+        total, these = max(self._bytes), Shape(tuple(range(view.size)), view.plan)
+        now_s = round_s(network, these, total)
+        best = propose(network, these, total, choice=self._choice)
         best_s = round_s(network, best, total)
         heads = _better_heads(network)
         if heads:
-            other = propose(network, now, total, choice=self._choice, heads=heads)
+            other = propose(network, these, total, choice=self._choice, heads=heads)
             if (other_s := round_s(network, other, total)) < (1 - GAIN) * best_s:
                 best, best_s = other, other_s
         rate, trip = network.typical
         line = f"{rate / 1e6:.3g} MB/s, {1e3 * trip:.3g} ms"
         gain = now_s - best_s
-        if best == now or gain < max(GAIN * now_s, LEAST_S) or gain < GAIN * least:
+        form = _named(view, best)
+        enough = MENDED if self._mends_by(view, form) else GAIN
+        if best == these or gain < max(enough * now_s, LEAST_S) or gain < enough * least:
             self._say(f"{_words(_form(view))}: {line}: {_time(now_s)} a round", now_s)
             return None, False
-        form = _named(view, best)
         why = f"{_words(form)}: {line}: {_time(best_s)} a round against {_time(now_s)} by {_words(_form(view))}"
         return Form(order=form.order, fanout=form.fanout, lanes=form.lanes, leaves=form.leaves, why=why[:200]), True
 

@@ -397,7 +397,7 @@ class Views:
         if self._membership.view is None or frame.epoch != self._membership.view.stamp:
             return
         if self._membership.coordinator:
-            self._shaping.hear(frame)
+            self._shaping.hear(frame, self._place.now)
         else:
             self._tell_coordinator(frame)
 
