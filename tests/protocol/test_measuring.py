@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol.limits import Limits
-from edgepeer.protocol.links import Links
+from edgepeer.protocol.links import Links, Tunnel
 from edgepeer.protocol.measuring import AGAIN_S, MOST_LINKS, Arrivals, Measuring
 from edgepeer.protocol.timing import RoundTrip
 from edgepeer.topology.view import Member, View
@@ -95,6 +95,28 @@ def test_what_is_told_and_when() -> None:
     assert a.due(9.1 + AGAIN_S) is None  # nothing goes on
     round_of(a, 0.1, 9.1 + AGAIN_S)
     assert a.due(9.1 + AGAIN_S) is not None
+
+
+def test_a_connection_that_breaks_is_told_at_once_and_once() -> None:
+    a = measuring()
+    round_of(a, 0.1, 5.0)
+    assert a.due(5.0) is not None
+    a._links.on_down(B, 5.1)
+    assert a.due(5.1) is None  # there is no way around yet
+    a._links.on_tunnel(B, Tunnel(1, C), 1, 0.0, 5.2)
+    told = a.due(5.2)
+    assert told is not None
+    assert [(link.position, link.around, link.trip_s) for link in told.links] == [(1, True, 0.0), (2, False, 0.0)]
+    assert a.due(5.3) is None
+    a._links.on_up(B, 1, 6.0)
+    assert a.due(6.0) is None  # that it is whole again can wait for the end of a round
+    round_of(a, 0.1, 6.5)
+    told = a.due(6.5)
+    assert told is not None
+    assert [link.around for link in told.links] == [False, False]
+    a._links.on_down(B, 7.0)
+    a._links.on_tunnel(B, Tunnel(2, C), 1, 0.0, 7.0)
+    assert a.due(7.0) is not None
 
 
 def test_each_view_hears_of_it() -> None:

@@ -24,6 +24,7 @@ def network(
     far: float = 0.04,
     lines: dict[tuple[int, int], float] | None = None,
     hidden: Sequence[int] = (),
+    broken: Sequence[tuple[int, int]] = (),
 ) -> Network:
     size, sites = len(rates), sites or [0] * len(rates)
     machines = tuple(
@@ -33,7 +34,7 @@ def network(
     trips = tuple(
         tuple(0.0 if i == j else trip if sites[i] == sites[j] else far for j in range(size)) for i in range(size)
     )
-    return Network(machines, trips, lines or {})
+    return Network(machines, trips, lines or {}, frozenset(broken))
 
 
 def flat(size: int, fanout: int = 2, lanes: int = 1) -> Shape:
@@ -101,6 +102,22 @@ def test_of_each_link_one_end_can_be_dialled(hidden: tuple[int, ...]) -> None:
     for lane, at in itertools.product(range(found.trees.count), range(15)):
         above = found.trees.parent(at, lane)
         assert above is None or not {found.order[at], found.order[above]} <= set(hidden)
+
+
+@pytest.mark.parametrize("size", [7, 15])
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+@pytest.mark.parametrize("pair", [(2, 5), (0, 1), (5, 2)])
+def test_trees_do_without_a_connection_that_has_broken(size: int, lanes: int, pair: tuple[int, int]) -> None:
+    """None of their links is between these two, and a round takes as long as it did."""
+    now, choice = flat(size, lanes=lanes), Choice(fanout=False, lanes=False)
+    whole, of = network([11.85e6] * size), network([11.85e6] * size, broken=[pair])
+    assert round_s(of, now, BYTES) > round_s(whole, now, BYTES)
+    found = propose(of, now, BYTES, choice=choice)
+    for position, lane in itertools.product(range(size), range(lanes)):
+        above = found.trees.parent(position, lane)
+        assert above is None or {found.order[position], found.order[above]} != set(pair)
+    assert round_s(of, found, BYTES) <= round_s(whole, now, BYTES) * (1 + 1e-9)
+    assert found.order[0] == 0
 
 
 def test_what_may_not_be_chosen_stays() -> None:

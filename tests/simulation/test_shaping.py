@@ -33,12 +33,13 @@ class Told:
     seed: int = 1
     compute_s: float = 0.0
     peers: int = 15
+    lanes: int = 1
     views: list[tuple[float, View]] = field(default_factory=list)
     times: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         workload = Workload(rounds=self.rounds, size=self.size, compute_s=self.compute_s, wait_for=self.peers, run=None)
-        self.world = World(seed=self.seed, workload=workload, link=self.link, choice=self.choice)
+        self.world = World(seed=self.seed, workload=workload, link=self.link, choice=self.choice, lanes=self.lanes)
         self.world.on_effect = self._see
         for name in PEERS[: self.peers]:
             self.world.add(name)
@@ -130,6 +131,32 @@ def test_small_vectors_over_long_ways_take_a_wider_tree() -> None:
     fleet = Told(LinkModel(latency_s=0.05), choice=Choice(fanout=True, lanes=False), rounds=60, size=1000).run()
     assert fleet.last.fanout > 2
     assert fleet.took(50, 60) < 0.8 * fleet.took(2, 6)
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("direction", ["both", "up", "down"])
+def test_the_trees_do_without_a_connection_that_stays_broken(lanes: int, direction: str) -> None:
+    """At once, at a boundary; and they stay when it is whole again."""
+    fleet = Told(slow(), rounds=70, size=50_000, lanes=lanes)
+    world, pair = fleet.world, (PEERS[4], PEERS[1])
+    ways = {"both": (pair, pair[::-1]), "up": (pair,), "down": (pair[::-1],)}[direction]
+    assert world.run_until(lambda: len(fleet.times) == 20, 200)
+    before, cut_at = fleet.last, world.clock.now
+    assert before.parent(pair[0]) == pair[1]
+    for way in ways:
+        world.cut(*way)
+    assert world.run_until(lambda: len(fleet.times) == 50, 200)
+    for way in ways:
+        world.heal(*way)
+    assert world.run_rounds()
+    first = next(at for at, view in fleet.views if view.ids != before.ids)
+    assert first - cut_at < 4 * fleet.took(10, 20)
+    for lane in range(lanes):
+        assert fleet.last.parent(pair[0], lane) != pair[1]
+        assert fleet.last.parent(pair[1], lane) != pair[0]
+    assert fleet.took(40, 50) < 1.1 * fleet.took(10, 20)
+    assert fleet.reformed == 1
+    assert fleet.last.size == 15
 
 
 def test_same_seed_same_trace() -> None:
