@@ -54,10 +54,10 @@ class Owner(Protocol):
 
 LATER_S: Final = 0.005
 """A deadline that has moved on by this much is worth another timer: to be woken up for nothing costs more."""
-LOOK_S: Final = 0.02
-"""How often to look at connections over which something is under way."""
-_SOON_S: Final = 0.04
-"""Nothing follows from what has been under way for less."""
+LOOK_S: Final = 0.01
+"""How soon to look at connections over which something is under way, and again ..."""
+LOOK_SELDOM_S: Final = 0.025
+"""... and where acknowledgements take longer than this, how often."""
 
 
 class Driver:
@@ -166,9 +166,10 @@ class Driver:
         now = time.monotonic()
         missing = self._lines.missing(now)
         if missing:
-            self._look = self._loop.call_later(LOOK_S, self._look_at_lines)
+            slowest = max(within_s for _, _, within_s in missing)
+            self._look = self._loop.call_later(min(max(slowest, LOOK_S), LOOK_SELDOM_S), self._look_at_lines)
         for peer, since, within_s in missing:
-            if now - since >= _SOON_S:
+            if now - since > within_s:
                 self.dispatch(ev.Unacknowledged(peer, since, within_s))
 
     def send(self, peer: PeerId, frame: Frame, payload: memoryview | bytes | None) -> None:

@@ -20,9 +20,6 @@ _BETA: Final = 1 / 4
 _K: Final = 4
 _GRANULARITY_S: Final = 0.02
 """No deadline is finer than this: what a scheduler on a busy device may take."""
-_DELAYED_S: Final = 0.06
-"""An acknowledgement may be held back for 40 ms, to go with others (RFC 1122, 4.2.3.2, allows more; Linux does that),
-and is looked for only now and then."""
 _FIRST_S: Final = 1.0
 """RFC 6298's timeout before the first sample."""
 _LATE_DECAY: Final = 0.95
@@ -99,7 +96,7 @@ class RoundTrip:
     def unacknowledged_after(self, within_s: float, limit_s: float) -> float:
         """How long a machine may leave unacknowledged what was sent to it, if that takes at most `within_s` on a path
         that is whole."""
-        return min((within_s + _DELAYED_S) * self._backoff, limit_s)
+        return min((within_s + _GRANULARITY_S) * self._backoff, limit_s)
 
     def false_alarm(self, now: float) -> None:
         """The peer was there all the time."""

@@ -13,8 +13,10 @@ from typing import Any, Final
 
 __all__ = ["Acknowledgements"]
 
-_UNWATCHED_S: Final = 0.1
-"""If nobody has looked for longer than this, that says nothing of the time between."""
+_WATCHED_S: Final = 0.03
+"""More than this between two looks says nothing: whoever was kept from looking may have been kept from hearing."""
+_DELAYED_S: Final = 0.04
+"""For how long Linux holds back the acknowledgement of a single packet, to send it with others."""
 _FADES: Final = 0.99
 """What is left, at the next acknowledgement, of how long one has been in coming."""
 _INFO: Final = struct.Struct("=24x I 40x II 44x Q 16x I")
@@ -58,13 +60,13 @@ class Acknowledgements:
         except (OSError, struct.error):  # it is gone, or this kernel tells less
             self._waits = False
             return None
-        watched = now - looked_at < _UNWATCHED_S
         if not unacked or acked != self._acked or self._since is None:
-            if self._since is not None and watched:
+            if self._since is not None:
                 self._longest = max(looked_at - self._since, _FADES * self._longest)
             self._since, self._acked = now if unacked else None, acked
             self._waits = bool(unacked or unsent or queued)
-        elif not watched:
-            self._since += now - looked_at
+        else:
+            self._since += max(now - looked_at - _WATCHED_S, 0.0)
         since = now if self._since is None else self._since
-        return (since, 1e-6 * (trip + 4 * variation) + self._longest) if self._waits else None
+        within = 1e-6 * (trip + 4 * variation) + self._longest + (_DELAYED_S if unacked == 1 else 0.0)
+        return (since, within) if self._waits else None
