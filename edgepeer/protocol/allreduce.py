@@ -931,7 +931,10 @@ class Allreduce:
 
     def _tell_neighbour(self, here: InView, ended: Decided, peer: PeerId) -> None:
         """Where there are several trees: the rest of what this peer is to send to a neighbour of the result; and that
-        it counts, if it is for this peer to say so. Each gets all parts from its parents, and one word."""
+        it counts, if it is for this peer to say so. Each gets all parts from its parents, and one word.
+
+        What was decided in an earlier view goes whole, over the first tree, away from where it has come from: that may
+        be below, and then those above may know nothing of it."""
         rd = self._round
         if ended.view is here.view:
             if rd.divided is None or any(part.commit is None for part in rd.parts.values()):
@@ -945,7 +948,9 @@ class Allreduce:
                         peer, source, source.size, address, self._rates, part.commit, part.commit.precision
                     ):
                         self._emit(send)
-        elif peer in rd.lane.streams and rd.lane.sent_down.get(peer) != ended.total.size:
+        elif peer != rd.lane.result_from and (
+            peer == here.parent or (peer in rd.lane.streams and rd.lane.sent_down.get(peer) != ended.total.size)
+        ):
             self._hand_over(here, peer)
             return
         if peer in here.behind:
