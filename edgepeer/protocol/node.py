@@ -272,8 +272,11 @@ class Node:
             self.parts.allreduce.go_on()
 
     def _on_unacknowledged(self, event: ev.Unacknowledged) -> None:
-        if self.parts.links.unacknowledged(event.peer, event.since, event.within_s, self.parts.now):
-            self.parts.wiring.on_path_down(event.peer)
+        parts = self.parts
+        if parts.links.unacknowledged(event.peer, event.since, event.within_s, parts.now):
+            parts.wiring.on_path_down(event.peer)
+        else:
+            parts.vitals.in_doubt(event.peer, event.since, event.within_s, parts.now)
 
     def _check_links(self) -> None:
         """What is to be done of what has not come in time."""

@@ -139,6 +139,16 @@ class Vitals:
                 reaches = self._reaches() if reaches is None else reaches
                 self._emit(fx.Send(peer, self._ping(link, self._every(now)[link.pace], now, reaches)))
 
+    def in_doubt(self, peer: PeerId, since: float, within_s: float, now: float) -> None:
+        """Nothing is acknowledged of what was sent last. Where that was a single packet, it may be only that which was
+        lost, and TCP waits 0.2 s to send it again. A Ping behind it shows that the path is whole: what arrives out of
+        order is acknowledged at once. And TCP learns from that what was lost."""
+        link = self._links.get(peer)
+        if link is None or link.member is None or not link.direct or link.sent > since:
+            return
+        if now - since > link.timing.in_doubt_after(within_s):
+            self._emit(fx.Send(peer, self._ping(link, self._every(now)[link.pace], now, self._reaches())))
+
     def look_who_waits(self) -> None:
         """Where a vector moves over several trees, there are many links, and much of the time nobody waits for anything
         over most of them. Whoever has got all that was sent over a link gets the promise of a slower pace behind it;
