@@ -61,7 +61,7 @@ class Acknowledgements:
             return None
         watched = now - looked_at < _UNWATCHED_S
         if not unacked or delivered != self._delivered or self._since is None:
-            if self._since is not None and watched:
+            if self._since is not None:
                 self._longest = max(looked_at - self._since, _FADES * self._longest)
             self._since, self._delivered = now if unacked else None, delivered
             self._waits = bool(unacked or unsent or queued)
