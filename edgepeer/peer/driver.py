@@ -125,12 +125,9 @@ class Driver:
             self.failure.set_exception(error)
 
     def _do(self, effects: list[fx.Effect]) -> None:
-        lines = self._lines
         for effect in effects:
             if type(effect) is fx.Send:
-                lines.send(effect.peer, effect.frame, effect.payload)
-                if self._look is None:
-                    self._look = self._loop.call_later(LOOK_S, self._look_at_lines)
+                self.send(effect.peer, effect.frame, effect.payload)
             else:
                 self._effects[type(effect)](effect)
         due = self.node.next_deadline()
@@ -169,12 +166,14 @@ class Driver:
             slowest = max(within_s for _, _, within_s in missing)
             self._look = self._loop.call_later(min(max(slowest, LOOK_S), LOOK_SELDOM_S), self._look_at_lines)
         for peer, since, within_s in missing:
-            if now - since > within_s:
+            if now - since >= max(LOOK_S, within_s / 2):  # a machine does something before it gives up
                 self.dispatch(ev.Unacknowledged(peer, since, within_s))
 
     def send(self, peer: PeerId, frame: Frame, payload: memoryview | bytes | None) -> None:
-        """Beside the protocol."""
+        """What the protocol wants to be sent, or something beside it."""
         self._lines.send(peer, frame, payload)
+        if self._look is None and not self._stopped:
+            self._look = self._loop.call_later(LOOK_S, self._look_at_lines)
 
     # -- what the switchboard tells ----------------------------------------------------------------------------
 

@@ -272,8 +272,11 @@ class Node:
             self.parts.allreduce.go_on()
 
     def _on_unacknowledged(self, event: ev.Unacknowledged) -> None:
-        if self.parts.links.unacknowledged(event.peer, event.since, event.within_s, self.parts.now):
-            self.parts.wiring.on_path_down(event.peer)
+        parts = self.parts
+        if parts.links.unacknowledged(event.peer, event.since, event.within_s, parts.now):
+            parts.wiring.on_path_down(event.peer)
+        else:
+            parts.vitals.in_doubt(event.peer, event.since, event.within_s, parts.now)
 
     def _check_links(self) -> None:
         """What is to be done of what has not come in time."""
@@ -344,6 +347,7 @@ class Node:
     def _on_contribute(self, event: ev.Contribute) -> None:
         parts = self.parts
         parts.allreduce.contribute(event.vector, event.weight, parts.now, event.precision)
+        parts.vitals.contributed(parts.now)
         if (every_s := parts.vitals.every_s(parts.now)) < self._beat_s:
             self._tick_at = min(self._tick_at, parts.now + every_s)  # rounds have begun
 

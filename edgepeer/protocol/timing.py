@@ -98,6 +98,10 @@ class RoundTrip:
         that is whole."""
         return min((within_s + _GRANULARITY_S) * self._backoff, limit_s)
 
+    def in_doubt_after(self, within_s: float) -> float:
+        """After how long something more should be sent, for its acknowledgement to come in time."""
+        return within_s / 2 + _GRANULARITY_S
+
     def false_alarm(self, now: float) -> None:
         """The peer was there all the time."""
         self._backoff = min(2 * self._backoff, _BACKOFF_LIMIT)

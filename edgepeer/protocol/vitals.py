@@ -36,6 +36,8 @@ _BACKUP_SLOWER: Final = 4
 _REACHED_OUT: Final = 4
 """To how many more members at a time to connect where the tree has fallen apart."""
 _FINEST_S: Final = 0.005
+_QUIET_S: Final = 0.04
+"""Rounds that follow each other faster need no Ping to show whether a path still carries anything."""
 COARSEST_S: Final = 0.25
 """How seldom to look where all are connected, and nobody waits for another view. Else it is as often as Pings go out,
 so that losses and takeovers are noticed in time ..."""
@@ -125,6 +127,27 @@ class Vitals:
             return self._ping(link, every_s, now, reaches)
 
         return self._links.tick(now, self._every(now), ping)
+
+    def contributed(self, now: float) -> None:
+        """Who waits for those below has nothing to send upwards for as long: a Ping goes there, so that of two paths
+        that are broken, one above the other, the upper one is noticed meanwhile, and not after the lower one."""
+        if not self._allreduce.waiting:
+            return
+        reaches: bytes | None = None
+        for peer, link in self._links.all():
+            if link.direct and link.role in ("parent", "lane") and now - link.sent > _QUIET_S:
+                reaches = self._reaches() if reaches is None else reaches
+                self._emit(fx.Send(peer, self._ping(link, self._every(now)[link.pace], now, reaches)))
+
+    def in_doubt(self, peer: PeerId, since: float, within_s: float, now: float) -> None:
+        """Nothing is acknowledged of what was sent last. Where that was a single packet, it may be only that which was
+        lost, and TCP waits 0.2 s to send it again. A Ping behind it shows that the path is whole: what arrives out of
+        order is acknowledged at once. And TCP learns from that what was lost."""
+        link = self._links.get(peer)
+        if link is None or link.member is None or not link.direct or link.sent > since:
+            return
+        if now - since > link.timing.in_doubt_after(within_s):
+            self._emit(fx.Send(peer, self._ping(link, self._every(now)[link.pace], now, self._reaches())))
 
     def look_who_waits(self) -> None:
         """Where a vector moves over several trees, there are many links, and much of the time nobody waits for anything

@@ -172,6 +172,8 @@ class Pipe:
 
     def try_again(self) -> None:
         """Something has changed: what waits is tried again when its retransmission is due."""
+        if not self._ways.is_cut(self.target, self.source):
+            self._unheard_at, self._unheard_bytes = None, 0
         if self._waiting:
             pause, at = RTO_S, self._lost_at + RTO_S
             while at < self._ways.clock.now:

@@ -37,11 +37,9 @@ from edgepeer.training.split.faults import parse_flip
 
 __all__ = ["SMALL_SEGMENTS", "Story", "recovery_s"]
 
-SMALL_SEGMENTS: Final = Limits(
-    smallest_segment_bytes=256, first_segment_bytes=512, heartbeat_min_s=0.1, anew_s=5.0, anew_run_s=10.0
-)
-"""Vectors of a few hundred elements are cut in many segments; few heartbeats, which cost a simulator most; and faults
-that last for so long that others give up on a view are not rare."""
+SMALL_SEGMENTS: Final = Limits(smallest_segment_bytes=256, first_segment_bytes=512, anew_s=5.0, anew_run_s=10.0)
+"""Vectors of a few hundred elements are cut in many segments, and faults that last for so long that others give up on a
+view are not rare."""
 BEGIN_S: Final = 60.0
 _LOOK_EVERY_S: Final = 1.0
 STORM: Final = 4000

@@ -19,19 +19,20 @@ _DELAYED_S: Final = 0.04
 """For how long Linux holds back the acknowledgement of a single packet, to send it with others."""
 _FADES: Final = 0.99
 """What is left, at the next acknowledgement, of how long one has been in coming."""
-_INFO: Final = struct.Struct("=24x I 40x II 44x Q 16x I")
-"""Of Linux' struct tcp_info: tcpi_unacked, tcpi_rtt, tcpi_rttvar, tcpi_bytes_acked and tcpi_notsent_bytes."""
+_INFO: Final = struct.Struct("=24x I 40x II 68x I 44x I")
+"""Of Linux' struct tcp_info: tcpi_unacked, tcpi_rtt, tcpi_rttvar, tcpi_notsent_bytes and tcpi_delivered. That counts
+packets, those too that have arrived behind one that was lost."""
 
 
 class Acknowledgements:
     """Looks after what one connection's other end acknowledges."""
 
-    __slots__ = ("_acked", "_longest", "_looked_at", "_since", "_waits")
+    __slots__ = ("_delivered", "_longest", "_looked_at", "_since", "_waits")
 
     def __init__(self) -> None:
         self._waits = False
         """Whether something may be under way."""
-        self._acked = -1
+        self._delivered = -1
         self._since: float | None = None
         """From when on nothing has been acknowledged, while something was under way."""
         self._looked_at = 0.0
@@ -56,17 +57,19 @@ class Acknowledgements:
         looked_at, self._looked_at = self._looked_at, now
         try:
             info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
-            unacked, trip, variation, acked, unsent = _INFO.unpack(info)
-        except (OSError, struct.error):  # it is gone, or this kernel tells less
+            unacked, trip, variation, unsent, delivered = _INFO.unpack(info)
+        except (OSError, ValueError, struct.error):  # it is gone, uvloop's another way, or this kernel tells less
             self._waits = False
             return None
-        if not unacked or acked != self._acked or self._since is None:
+        if not unacked or delivered != self._delivered or self._since is None:
             if self._since is not None:
                 self._longest = max(looked_at - self._since, _FADES * self._longest)
-            self._since, self._acked = now if unacked else None, acked
+            self._since, self._delivered = now if unacked else None, delivered
             self._waits = bool(unacked or unsent or queued)
         else:
             self._since += max(now - looked_at - _WATCHED_S, 0.0)
         since = now if self._since is None else self._since
-        within = 1e-6 * (trip + 4 * variation) + self._longest + (_DELAYED_S if unacked == 1 else 0.0)
+        within = 1e-6 * (trip + 4 * variation) + self._longest
+        if unacked == 1:
+            within += _DELAYED_S + 1e-6 * trip  # time for something behind it, if it has been lost
         return (since, within) if self._waits else None

@@ -189,7 +189,7 @@ class _TcpChannel(asyncio.BufferedProtocol):
     # -- writing -------------------------------------------------------------------------------------------
 
     def missing(self, now: float) -> tuple[float, float] | None:
-        if self._sock is None or self._transport is None or self._closing:
+        if self._sock is None or self._transport is None or self._closing or self._transport.is_closing():
             return None
         return self._acknowledgements.missing(self._sock, now, queued=self._transport.get_write_buffer_size() > 0)
 

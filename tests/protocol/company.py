@@ -17,10 +17,12 @@ from edgepeer.topology.view import View
 from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
 
-__all__ = ["DIAL_TIMEOUT_S", "Company"]
+__all__ = ["DIAL_TIMEOUT_S", "LOOK_S", "Company"]
 
 DIAL_TIMEOUT_S = 2.0
 """How long it takes to find that nobody answers, as on real lines (`peer/switchboard.py`)."""
+LOOK_S = 0.02
+"""How often to look whether what was sent is acknowledged, as on real lines (`peer/driver.py`)."""
 
 
 class Company:
@@ -32,12 +34,14 @@ class Company:
         self.machines = {name: Machine(str(name), limits=limits, hidden=()) for name in world.ids}
         self.said: list[tuple[float, str, fx.Effect]] = []
         self.cut: set[tuple[str, str]] = set()
-        """From whom to whom frames are lost without a word."""
+        """From whom to whom frames are lost, and so are acknowledgements."""
         self.dead: set[str] = set()
         self.broker = True
         self._up: set[frozenset[str]] = set()
         self._broken: dict[frozenset[str], int] = {}
         """How often a connection has ended: what was sent over an earlier one does not arrive."""
+        self._looks: set[tuple[str, str, int]] = set()
+        """Who looks whether whom acknowledges something, and over which of their connections."""
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         for name in world.ids:
@@ -129,7 +133,11 @@ class Company:
             self.said.append((self.now, name, effect))
             match effect:
                 case fx.Send(peer, frame, payload):
-                    if frozenset((name, peer)) in self._up and self._open(name, peer):
+                    if frozenset((name, peer)) not in self._up:
+                        continue
+                    if not (self._open(name, peer) and self._open(peer, name)):
+                        self._watch(name, peer, self._life(name, peer), self.now)
+                    if self._open(name, peer):
                         sent = partial(self._deliver, name, peer, frame, bytes(payload or b""), self._life(name, peer))
                         self._later(self.latency_s, sent)
                 case fx.Relay(peer, via, payload):
@@ -157,10 +165,29 @@ class Company:
                 self.hear(one, ev.LinkUp(other, self[other].node.parts.membership.me.incarnation))
 
     def _deliver(self, source: PeerId, target: PeerId, frame: fr.Frame, data: bytes, life: int) -> None:
-        if self._life(source, target) != life or not self._open(source, target):
+        if self._life(source, target) != life:
+            return
+        if not (self._open(source, target) and self._open(target, source)):
+            self._watch(source, target, life, self.now - self.latency_s)
+        if not self._open(source, target):
             return
         sink = self[target].node.sink(source, frame, len(data))
         if sink is not None:
             sink[:] = data
         document = data if codec.has_document(frame) else None
         self.hear(target, ev.FrameReceived(source, frame, document, len(data), sink is not None, 1e-3))
+
+    def _watch(self, name: str, peer: str, life: int, since: float) -> None:
+        """What was sent over a connection is not acknowledged, as TCP tells who sends."""
+        if (name, peer, life) in self._looks:
+            return
+        self._looks.add((name, peer, life))
+
+        def look() -> None:
+            self._looks.discard((name, peer, life))
+            whole = self._open(name, peer) and self._open(peer, name)
+            if self._life(name, peer) == life and name not in self.dead and not whole:
+                self._watch(name, peer, life, since)
+                self.hear(name, ev.Unacknowledged(PeerId(peer), since, 2 * self.latency_s))
+
+        self._later(LOOK_S, look)

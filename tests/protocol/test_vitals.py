@@ -368,3 +368,32 @@ def test_link_states() -> None:
 def test_a_link_that_is_down() -> None:
     b = Machine("b").join(view(1, "ab"))
     assert b.node.link_states() == (LinkState(PeerId("a"), "parent", False, "", None, 0.0),)
+
+
+# -- a round begins ----------------------------------------------------------------------------------------
+
+
+def test_who_waits_for_those_below_says_something_upwards_meanwhile() -> None:
+    """Or whether the path to the parent is broken would show only when all else is there."""
+    b = full("b")
+    b.until(1.5)
+    b.contribute(1)
+    pings = told(b)
+    assert set(pings) == {"a"}
+    assert pings["a"].waiting
+    b.reduce("d", vector(1), "d")
+    b.reduce("e", vector(1), "e")
+    assert any(isinstance(e, fx.Send) and isinstance(e.frame, fr.Reduce) for e in b.effects)
+
+
+def test_but_not_where_something_has_just_been_sent_nor_by_who_has_nobody_below() -> None:
+    b = full("b")
+    b.until(1.5)
+    b.frame("a", fr.Sync(epoch=0, run="", committed=0))  # is answered
+    b.now += 0.03
+    b.contribute(1)
+    assert not told(b)
+    d = full("d")
+    d.until(1.5)
+    d.contribute(1)
+    assert not told(d)
