@@ -28,10 +28,12 @@ RECEIVE_BUFFER_BYTES: Final = 256 << 10
 LINGER_S: Final = 10.0
 """How long a closed connection may take to deliver what is queued."""
 HELLO_WITHIN_S: Final = 5.0
-LOOK_S: Final = 0.02
-"""How often a peer looks whether what it sends is acknowledged ..."""
-UNWATCHED_S: Final = 0.1
-"""... and what it takes for not looking."""
+LOOK_S: Final = 0.01
+"""How soon a peer looks whether what it sends is acknowledged, and again ..."""
+LOOK_SELDOM_S: Final = 0.025
+"""... and how often where the way there and back takes longer than this."""
+WATCHED_S: Final = 0.03
+"""More than this between two looks says nothing."""
 _SMALL_FRAME_BYTES: Final = 40
 
 
@@ -59,7 +61,7 @@ class End:
     """One end of a connection."""
 
     __slots__ = (
-        "_unwatched", "_watched", "buffered", "connection", "dialled", "far", "gone", "met_at", "open", "other",
+        "_counts_from", "_watched", "buffered", "connection", "dialled", "far", "gone", "met_at", "open", "other",
         "owner", "pipe", "reading",
     )  # fmt: skip
 
@@ -77,8 +79,8 @@ class End:
         self.met_at: float | None = None
         """When the other end's Hello came."""
         self._watched = False
-        self._unwatched = 0.0
-        """Until when the process has not looked, so that nothing can have been missing for longer."""
+        self._counts_from = 0.0
+        """From when on what is missing counts: later, by as much as the process has not looked."""
         self.buffered = 0
         """Bytes that wait for a process that does not read."""
         self.reading: tuple[memoryview | None, memoryview | bytes] | None = None
@@ -133,18 +135,18 @@ class End:
             return
         self._watched = True
         ways = self.connection.ways
-        due = ways.clock.now + LOOK_S
+        looked_at = ways.clock.now
         trip = 2 * (ways.latency(self.owner.id, self.other) + ways.model.jitter_s)
 
         def look() -> None:
             self._watched = False
-            if ways.clock.now - due > UNWATCHED_S:
-                self._unwatched = ways.clock.now
             if self.open and self.met_at is not None and (since := self.missing_since) is not None:
+                unwatched = max(ways.clock.now - looked_at - WATCHED_S, 0.0)
+                self._counts_from = min(max(since, self._counts_from) + unwatched, ways.clock.now)
                 self.watch()
-                self.owner.receive(ev.Unacknowledged(self.other, max(since, self._unwatched), trip))
+                self.owner.receive(ev.Unacknowledged(self.other, self._counts_from, trip))
 
-        ways.clock.at(due, lambda: self.owner.soon(look))
+        ways.clock.after(min(max(trip, LOOK_S), LOOK_SELDOM_S), lambda: self.owner.soon(look))
 
     def close(self, reason: str) -> None:
         """Close once everything that was sent is there."""

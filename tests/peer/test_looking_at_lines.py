@@ -9,7 +9,7 @@ import pytest
 
 from edgepeer.ids import PeerId
 from edgepeer.peer import driver as drivers
-from edgepeer.peer.driver import LOOK_S, Driver
+from edgepeer.peer.driver import LOOK_S, LOOK_SELDOM_S, Driver
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.wire.frames import Ping
@@ -143,8 +143,8 @@ async def test_what_is_sent_beside_the_protocol_is_looked_after_too(desk: Desk) 
 
 async def test_as_long_as_something_is_under_way_and_no_longer(desk: Desk) -> None:
     desk.say(B)
-    desk.lines.under_way[B] = (100.0, 1.0)
-    desk.hours.run(100.07)
+    desk.lines.under_way[B] = (100.0, 0.002)
+    desk.hours.run(100.035)
     assert desk.lines.looks == looks(1, 2, 3)
     desk.lines.under_way.clear()
     desk.hours.run(110.0)
@@ -156,10 +156,10 @@ async def test_as_long_as_something_is_under_way_and_no_longer(desk: Desk) -> No
 
 async def test_the_machine_hears_of_what_has_been_missing_for_a_while(desk: Desk) -> None:
     desk.say(B)
-    desk.lines.under_way = {B: (99.999, 0.002), C: (100.049, 0.002)}
-    desk.hours.run(100.101)
+    desk.lines.under_way = {B: (100.005, 0.002), C: (100.035, 0.002)}
+    desk.hours.run(100.051)
     missing = [(at, event.peer, event.since) for at, event in desk.node.heard if isinstance(event, ev.Unacknowledged)]
-    assert missing == [*((at, B, 99.999) for at in looks(2, 3, 4, 5)), (0.1, C, 100.049)]
+    assert missing == [*((at, B, 100.005) for at in looks(2, 3, 4, 5)), (0.05, C, 100.035)]
     assert {event.within_s for _, event in desk.node.heard if isinstance(event, ev.Unacknowledged)} == {0.002}
 
 
@@ -167,21 +167,30 @@ async def test_and_later_where_acknowledgements_take_longer(desk: Desk) -> None:
     desk.say(B)
     desk.lines.under_way = {B: (100.0, 0.3)}
     desk.hours.run(100.201)
-    assert [at for at, _ in desk.node.heard] == pytest.approx([0.16, 0.18, 0.2])
+    assert [at for at, _ in desk.node.heard] == pytest.approx([0.16, 0.185])
+
+
+@pytest.mark.parametrize(("within_s", "every_s"), [(0.0, LOOK_S), (0.015, 0.015), (0.042, LOOK_SELDOM_S)])
+async def test_and_looks_more_seldom_too(desk: Desk, within_s: float, every_s: float) -> None:
+    """As often as the slowest of all lines needs."""
+    desk.say(B)
+    desk.lines.under_way = {B: (100.0, within_s), C: (100.0, 0.001)}
+    desk.hours.run(100.001 + LOOK_S + 7 * every_s)
+    assert desk.lines.looks == pytest.approx([LOOK_S + each * every_s for each in range(8)])
 
 
 async def test_what_the_machine_sends_then_needs_no_second_timer(desk: Desk) -> None:
     desk.say(B)
     desk.lines.under_way = {B: (100.0, 0.002)}
     desk.node.answers = [fx.Send(B, PING)]
-    desk.hours.run(100.5)
+    desk.hours.run(100.255)
     assert desk.lines.looks == looks(*range(1, 26))
 
 
 async def test_who_has_stopped_looks_at_nothing_any_more(desk: Desk) -> None:
     desk.say(B)
     desk.lines.under_way = {B: (100.0, 0.002)}
-    desk.hours.run(100.03)
+    desk.hours.run(100.015)
     desk.driver.stop()
     desk.driver.send(B, PING, None)
     desk.hours.run(110.0)
