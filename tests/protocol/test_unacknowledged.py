@@ -158,10 +158,11 @@ def test_a_ping_goes_behind_a_packet_that_may_be_all_that_was_lost() -> None:
 
 
 @given(st.floats(0.0001, 1.0), st.floats(0.0, 1.0), st.floats(LOOK_S, LOOK_SELDOM_S))
-def test_its_acknowledgement_is_there_in_time_on_a_path_of_whatever_length(
+def test_a_single_packet_is_waited_for_until_the_ping_behind_it_is_acknowledged(
     trip_s: float, more_s: float, look_s: float
 ) -> None:
-    """Whoever looks so often sends the Ping at the first look that is late enough, and gives up at another."""
+    """Whoever looks so often sends the Ping at the first look that is late enough, and gives up at another. That is as
+    long as what is waited for stays the same: the Ping itself changes it (tests/transport/test_acknowledged.py)."""
     clock = RoundTrip()
     within_s = trip_s + more_s + 0.04 + trip_s  # of a single packet
     asked, given_up = clock.in_doubt_after(within_s), clock.unacknowledged_after(within_s, 60.0)

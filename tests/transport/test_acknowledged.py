@@ -14,6 +14,8 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgepeer.peer.driver import LOOK_S, LOOK_SELDOM_S
+from edgepeer.protocol.timing import RoundTrip
 from edgepeer.transport.acknowledged import Acknowledgements
 from edgepeer.transport.base import Channel
 from edgepeer.transport.tcp import TcpTransport
@@ -183,6 +185,27 @@ def test_of_a_single_packet_it_may_be_held_back_or_take_something_behind_it() ->
     assert line.within() == pytest.approx(0.04)
     line.deliver()
     assert line.within() == pytest.approx(0.04 + 0.04 + 0.02)
+
+
+@pytest.mark.parametrize("trip_ms", [1, 5, 10, 15, 20])
+def test_a_ping_behind_a_single_packet_is_acknowledged_before_the_patience_is_over(trip_ms: int) -> None:
+    """With the Ping there are two packets, for which there is less patience: all of it has passed already. What is left
+    is the time until the next look."""
+    line, clock, step = Line(Wire(trip_us=1000 * trip_ms)), RoundTrip(), LOOK_S
+    line.send()
+    answered: float | None = None
+    while answered is None:
+        found = line.look(step)
+        assert found is not None
+        since, within = found
+        assert line.now - since < clock.unacknowledged_after(within, 3.0)
+        step = min(max(within, LOOK_S), LOOK_SELDOM_S)
+        if line.now - since > clock.in_doubt_after(within):
+            line.send()
+            answered = line.now + trip_ms / 1000
+    assert line.now + step > answered
+    line.wire.delivered += 1  # out of order
+    assert line.quiet(step) == 0.0
 
 
 def test_and_how_long_it_has_taken_of_late() -> None:
