@@ -14,7 +14,11 @@ from typing import Any, Final
 __all__ = ["Acknowledgements"]
 
 _WATCHED_S: Final = 0.03
-"""More than this between two looks says nothing: whoever was kept from looking may have been kept from hearing."""
+"""More than this between two looks says nothing: whoever was kept from looking may have been kept from hearing ..."""
+_ASLEEP_S: Final = 0.1
+"""... and of more than this nothing counts: the machine may have been stopped, with its kernel."""
+_TRIPS: Final = 3
+"""Where the last packets of several are lost, TCP asks for them after two round trips (RFC 8985, 7.2)."""
 _DELAYED_S: Final = 0.04
 """For how long Linux holds back the acknowledgement of a single packet, to send it with others."""
 _FADES: Final = 0.99
@@ -27,11 +31,13 @@ packets, those too that have arrived behind one that was lost."""
 class Acknowledgements:
     """Looks after what one connection's other end acknowledges."""
 
-    __slots__ = ("_delivered", "_longest", "_looked_at", "_since", "_waits")
+    __slots__ = ("_alone", "_delivered", "_longest", "_looked_at", "_since", "_waits")
 
     def __init__(self) -> None:
         self._waits = False
         """Whether something may be under way."""
+        self._alone = False
+        """Whether a single packet was under way."""
         self._delivered = -1
         self._since: float | None = None
         """From when on nothing has been acknowledged, while something was under way."""
@@ -66,10 +72,12 @@ class Acknowledgements:
                 self._longest = max(looked_at - self._since, _FADES * self._longest)
             self._since, self._delivered = now if unacked else None, delivered
             self._waits = bool(unacked or unsent or queued)
+        elif self._alone and unacked > 1:
+            self._since = now  # it may be that packet alone that is lost: what has come behind it will tell
         else:
-            self._since += max(now - looked_at - _WATCHED_S, 0.0)
+            gap = now - looked_at
+            self._since += gap if gap > _ASLEEP_S else max(gap - _WATCHED_S, 0.0)
+        self._alone = unacked == 1
         since = now if self._since is None else self._since
-        within = 1e-6 * (trip + 4 * variation) + self._longest
-        if unacked == 1:
-            within += _DELAYED_S + 1e-6 * trip  # time for something behind it, if it has been lost
+        within = 1e-6 * (_TRIPS * trip + 4 * variation) + self._longest + (_DELAYED_S if self._alone else 0.0)
         return (since, within) if self._waits else None
