@@ -56,7 +56,7 @@ LATER_S: Final = 0.005
 """A deadline that has moved on by this much is worth another timer: to be woken up for nothing costs more."""
 LOOK_S: Final = 0.01
 """How soon to look at connections over which something is under way, and again ..."""
-LOOK_SELDOM_S: Final = 0.025
+LOOK_SELDOM_S: Final = 0.015
 """... and where acknowledgements take longer than this, how often."""
 
 

@@ -12,8 +12,8 @@ works in a view of that form                | measures TRIED rounds
 finds these no faster than those before     | wants the old form back, and does not try that one again for a while;
                                             | any other not before REST_S, twice as long each time
 finds these faster                          | waits for REST_S
-hears that a connection has broken          | looks at once, and wants what it finds then: rounds measured before that
-                                            | say nothing of these trees any more
+hears that a connection has broken          | looks at once, and wants what it finds then if that is better by MENDED_S,
+                                            | too: rounds measured before say nothing of these trees any more
 
 A head that is slow itself, or that nobody can dial, hands its place on with that. What is measured may be forged: then
 the trees are bad, and slow, and nothing else; what does not make rounds faster is taken back.
@@ -39,8 +39,8 @@ LOOK_LIMIT_S: Final = 64.0
 """A look takes a while: where nothing is found the next one is twice as far off, until rounds take another time."""
 LOOKS: Final = 3
 GAIN: Final = 0.2
-MENDED: Final = 0.02
-"""The like, where connections have broken: a way around costs more than its line, and may break as well."""
+MENDED_S: Final = 0.05
+"""Where connections have broken, less is not worth the vectors that are under way when trees change."""
 LEAST_S: Final = 5e-3
 """What is gained by less is not worth another view ..."""
 SHORT_S: Final = LEAST_S / GAIN
@@ -157,13 +157,12 @@ class Shaping:
             return self._judged(view, least, now)
         if least < SHORT_S:
             return None
-        form, gained = self._found(view, least, now)
+        form, self._mends = self._found(view, least, now)
         self._pause_s = min(2 * self._pause_s, LOOK_LIMIT_S) if form is None else LOOK_S
         self._look_at = now + self._pause_s
         same = form is not None and self._wish is not None and _kind(form) == _kind(self._wish)
         self._wish, self._same = form, self._same + 1 if same else 1
-        self._mends = form is not None and self._mends_by(view, form)
-        if form is None or not gained or not (self._mends or (self._same >= LOOKS and now >= self._next_at)):
+        if form is None or not (self._mends or (self._same >= LOOKS and now >= self._next_at)):
             return None
         return form if self._bad.get(_key(form), now) <= now else None
 
@@ -206,7 +205,7 @@ class Shaping:
         return self._back
 
     def _found(self, view: View, least: float, now: float) -> tuple[Form | None, bool]:
-        """The best form that is found, None if it is this one; and whether it is better by enough."""
+        """The best form that is found, None if it isn't better by enough; and whether it is wanted at once."""
         network = self._findings.network(view, now)
         if network is None or self._choice is None:
             return None, False
@@ -223,12 +222,12 @@ class Shaping:
         line = f"{rate / 1e6:.3g} MB/s, {1e3 * trip:.3g} ms"
         gain = now_s - best_s
         form = _named(view, best)
-        enough = MENDED if self._mends_by(view, form) else GAIN
-        if best == these or gain < max(enough * now_s, LEAST_S) or gain < enough * least:
+        if best == these or gain < max(GAIN * now_s, LEAST_S) or gain < GAIN * least:
             self._say(f"{_words(_form(view))}: {line}: {_time(now_s)} a round", now_s)
             return None, False
+        mends = gain >= MENDED_S and self._mends_by(view, form)
         why = f"{_words(form)}: {line}: {_time(best_s)} a round against {_time(now_s)} by {_words(_form(view))}"
-        return Form(order=form.order, fanout=form.fanout, lanes=form.lanes, leaves=form.leaves, why=why[:200]), True
+        return Form(order=form.order, fanout=form.fanout, lanes=form.lanes, leaves=form.leaves, why=why[:200]), mends
 
     def _say(self, what: str, seconds: float) -> None:
         """Nothing better is found. It goes into this peer's report, and is not said anew for every small change."""

@@ -30,7 +30,7 @@ LINGER_S: Final = 10.0
 HELLO_WITHIN_S: Final = 5.0
 LOOK_S: Final = 0.01
 """How soon a peer looks whether what it sends is acknowledged, and again ..."""
-LOOK_SELDOM_S: Final = 0.025
+LOOK_SELDOM_S: Final = 0.015
 """... and how often where the way there and back takes longer than this."""
 WATCHED_S: Final = 0.03
 """More than this between two looks says nothing."""

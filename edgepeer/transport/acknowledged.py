@@ -79,5 +79,6 @@ class Acknowledgements:
             self._since += gap if gap > _ASLEEP_S else max(gap - _WATCHED_S, 0.0)
         self._alone = unacked == 1
         since = now if self._since is None else self._since
-        within = 1e-6 * (_TRIPS * trip + 4 * variation) + self._longest + (_DELAYED_S if self._alone else 0.0)
+        trip_s, varies_s = 1e-6 * trip, 4e-6 * variation
+        within = max(_TRIPS * trip_s, trip_s + self._longest) + varies_s + (_DELAYED_S if self._alone else 0.0)
         return (since, within) if self._waits else None
