@@ -6,6 +6,11 @@ documents.py    what peers publish about themselves
 events.py       what a client tells its owner
 client.py       a peer's place in a fabric
 connection.py   one MQTT connection
+tls.py          its encryption
+gate.py         what counts of what comes, by who has signed it
+envelope.py     how it is signed
+announced.py    the last job that a fleet has announced
+spreading.py    who is out of a fleet
 outbox.py       what a client still has to say
 inbox.py        from messages to events
 hearing.py      what these mean

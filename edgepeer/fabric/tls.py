@@ -102,13 +102,18 @@ async def _shake_hands(sock: TlsSocket) -> None:
 
 
 async def _ready(watch: Callable[..., None], forget: Callable[[int], bool], sock: TlsSocket) -> None:
-    ready = asyncio.get_running_loop().create_future()
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     number = sock.fileno()
-    watch(number, lambda: ready.done() or ready.set_result(None))
+    watch(number, _wake, ready)
     try:
         await ready
     finally:
         forget(number)
+
+
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
 def _check_role(sock: TlsSocket, identity: Identity) -> None:
