@@ -58,6 +58,11 @@ HEAVY = {"tensorflow", "keras", "sklearn", "matplotlib", "amqtt", "prometheus_cl
 LOADED_LATE = {
     "edgepeer.fabric.amqtt_parts",
     "edgepeer.following.plot",
+    "edgepeer.transport.ciphers",
+    "edgepeer.transport.handshake",
+    "edgepeer.transport.news",
+    "edgepeer.transport.records",
+    "edgepeer.transport.secure",
     "edgepeer.trust.certificates",
     "edgepeer.trust.evictions",
     "edgepeer.trust.founding",
