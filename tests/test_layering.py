@@ -58,7 +58,7 @@ HEAVY = {"tensorflow", "keras", "sklearn", "matplotlib", "amqtt", "prometheus_cl
 LOADED_LATE = {
     "edgepeer.fabric.amqtt_parts",
     "edgepeer.following.plot",
-    "edgepeer.transport.ciphers",
+    "edgepeer.trust.ciphers",
     "edgepeer.transport.handshake",
     "edgepeer.transport.news",
     "edgepeer.transport.records",
@@ -67,6 +67,7 @@ LOADED_LATE = {
     "edgepeer.trust.evictions",
     "edgepeer.trust.founding",
     "edgepeer.trust.identity",
+    "edgepeer.trust.sealing",
 }
 """Modules that are about one heavy library, and that nobody but each other imports before it is needed."""
 

@@ -26,6 +26,7 @@ from edgepeer.peer.coded_call import Gradient, Pace
 from edgepeer.peer.control import ControlPlane
 from edgepeer.peer.driver import Driver
 from edgepeer.peer.keeper import StateKeeper
+from edgepeer.peer.letters import Letters
 from edgepeer.peer.machines import FtTree, MachineFactory
 from edgepeer.peer.outcome import FloatArray, Outcome
 from edgepeer.peer.reach import warn_of_reach
@@ -150,6 +151,7 @@ class Peer:
         self._closed = False
         self._stack = contextlib.AsyncExitStack()
         self._keeper: StateKeeper | None = None
+        self._letters: Letters | None = None
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -168,7 +170,9 @@ class Peer:
         self.traffic: Traffic = transport.traffic
         tasks = await self._stack.enter_async_context(task_group())
         # From here on, in reverse order of what must happen at the end.
-        me = Member(id=self.id, incarnation=identity.incarnation)
+        letters = self._letters = self._new_letters()
+        key = letters.key if letters is not None else b""
+        me = Member(id=self.id, incarnation=identity.incarnation, key=key)
         fanout, lanes, quorum = self._first_view
         node = self._machine(
             me,
@@ -180,7 +184,7 @@ class Peer:
             known=identity.known,
             now=time.monotonic(),
         )
-        self._driver = Driver(node, self)
+        self._driver = Driver(node, self, letters)
         self._calls.run_on(self._driver)
         hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation, protocol=self.protocol)
         switchboard = Switchboard(
@@ -203,7 +207,9 @@ class Peer:
             will_topic=Topics(self._fabric_name).presence(self.id),
             interests=Group.PEERS | Group.VIEW | Group.JOB | Group.RELAY,
         )
-        self.control = ControlPlane(self.fabric, self.traffic, self._driver.dispatch, aside=self._aside)
+        self.control = ControlPlane(
+            self.fabric, self.traffic, self._driver.dispatch, aside=self._aside, letters=letters
+        )
         tasks.create_task(self.fabric.run(), name="fabric")
         self._stack.push_async_callback(self.fabric.close)
         await self.fabric.connected()
@@ -221,6 +227,13 @@ class Peer:
         transport = SecureTransport(self._trust)
         self._stack.callback(transport.close)
         return transport
+
+    def _new_letters(self) -> Letters | None:
+        if self._trust is None:
+            return None
+        from edgepeer.trust.sealing import Correspondence
+
+        return Letters(self.id, Correspondence(self._fabric_name, self.id), self.traffic)
 
     def _knows(self, peer: PeerId) -> bool:
         return self.fabric.is_present(peer) or (self._view is not None and peer in self._view)
@@ -445,6 +458,8 @@ class Peer:
         if self._view is None or self._view.generation != view.generation:
             self._keep_generation(view.generation)
         self._view = view
+        if self._letters is not None:
+            self._letters.view(view)
         self._calls.installed(view)
         self.bell.ring()
 

@@ -12,9 +12,8 @@ secure.py        between members of a fleet, sealed
 door.py          who may be half-way in
 handshake.py     how members of a fleet meet: TLS, and keys for what follows
 records.py       what follows: sealed records
-ciphers.py       what they are sealed with
 news.py          the list of who is out, passed on over links
 memory.py        within one event loop
 
-Only `ciphers` and `records` import `cryptography`, and only who has an identity imports them, or who imports these.
+Only `records` imports `cryptography`, and only who has an identity imports it, or who imports it.
 """

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final
 
 from edgepeer.errors import TrustError, WireError
 from edgepeer.printable import printable
-from edgepeer.transport.ciphers import KEY_BYTES, derive, has_aes
 from edgepeer.transport.records import Opener, Sealer
+from edgepeer.trust.ciphers import KEY_BYTES, derive, has_aes
 from edgepeer.trust.names import Role
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 
 from edgepeer.errors import WireError
-from edgepeer.transport.ciphers import KEY_BYTES, TAG_BYTES, cipher, derive
+from edgepeer.trust.ciphers import KEY_BYTES, TAG_BYTES, cipher, derive
 
 __all__ = ["HEAD_BYTES", "MOST_BYTES", "OVERHEAD_BYTES", "Kind", "Opener", "Sealer", "measure"]
 
