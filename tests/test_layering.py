@@ -58,10 +58,16 @@ HEAVY = {"tensorflow", "keras", "sklearn", "matplotlib", "amqtt", "prometheus_cl
 LOADED_LATE = {
     "edgepeer.fabric.amqtt_parts",
     "edgepeer.following.plot",
+    "edgepeer.trust.ciphers",
+    "edgepeer.transport.handshake",
+    "edgepeer.transport.news",
+    "edgepeer.transport.records",
+    "edgepeer.transport.secure",
     "edgepeer.trust.certificates",
     "edgepeer.trust.evictions",
     "edgepeer.trust.founding",
     "edgepeer.trust.identity",
+    "edgepeer.trust.sealing",
 }
 """Modules that are about one heavy library, and that nobody but each other imports before it is needed."""
 
