@@ -19,7 +19,9 @@ catching_up.py  how a new connection hears all that was said before
 looking.py      whether a broker that comes before this one is back
 twins.py        two peers of one id
 relay.py        vectors through the broker, where no other path is left
+rights.py       who may write and read what on a fleet's broker
 broker.py       a broker inside this process
+tls_server.py   how it listens in a fleet
 amqtt_parts.py  what it adds to amqtt
 mosquitto.py    mosquitto as a child
 """

@@ -28,7 +28,7 @@ from edgepeer.fabric.asking import Answers
 from edgepeer.fabric.catching_up import catch_up
 from edgepeer.fabric.connection import Refused, connection, describe, publish, subscribe
 from edgepeer.fabric.documents import Ask, Presence
-from edgepeer.fabric.events import Connected, Disconnected, FabricEvent, PresenceGone, Synced
+from edgepeer.fabric.events import Connected, Disconnected, Evicted, FabricEvent, PresenceGone, Synced
 from edgepeer.fabric.gate import FleetGate, Gate, OpenGate
 from edgepeer.fabric.hearing import Hearing
 from edgepeer.fabric.looking import Back, look_for
@@ -399,6 +399,7 @@ class FabricClient:
         for peer in fleet.out():
             _LOG.warning("%s was evicted: what it says counts no more", peer)
             self._hearing.lives.pop(peer, None)
+            self._emit(Evicted(peer))
             self._emit(PresenceGone(peer))
         spreading.look()
         if identity.certificate != self._certificate:

@@ -206,6 +206,7 @@ class Peer:
             on_event=self._hear,
             will_topic=Topics(self._fabric_name).presence(self.id),
             interests=Group.PEERS | Group.VIEW | Group.JOB | Group.RELAY,
+            identity=self._trust,
         )
         self.control = ControlPlane(
             self.fabric, self.traffic, self._driver.dispatch, aside=self._aside, letters=letters
@@ -460,6 +461,7 @@ class Peer:
         self._view = view
         if self._letters is not None:
             self._letters.view(view)
+        self.fabric.works_in(view)
         self._calls.installed(view)
         self.bell.ring()
 
@@ -471,6 +473,7 @@ class Peer:
 
     def removed(self, effect: fx.Removed) -> None:
         self._view = None
+        self.fabric.works_in(None)
         self._calls.removed(effect)
         self.bell.ring()
         if effect.wanted:
