@@ -8,6 +8,7 @@ import itertools
 import logging
 import re
 import shutil
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
@@ -197,6 +198,7 @@ class Between:
     to: dict[str, asyncio.StreamWriter] = field(default_factory=dict)
     held: bool = False
     """Passes on nothing any more, and only listens."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str) -> None:
         there_reader, there_writer = await asyncio.open_connection(*options.parse_address(address))
@@ -205,6 +207,7 @@ class Between:
             await asyncio.gather(
                 self._pass("dialler", reader, there_writer), self._pass("listener", there_reader, writer)
             )
+        self.over.set()
 
     async def _pass(self, who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
@@ -241,11 +244,12 @@ async def tapped(fleet: Fleet) -> AsyncIterator[Tapped]:
         yield Tapped(between, here, there, channel, transports)
     finally:
         channel.abort("the test is over")
+        for writer in between.to.values():
+            writer.transport.abort()
         server.close()
         await listener.close()
-        for ear in (here, there):
-            await until(lambda ear=ear: bool(ear.reasons))  # type: ignore[misc]
-        await until(lambda: all(writer.transport.is_closing() for writer in between.to.values()))
+        await until(lambda: bool(here.reasons and there.reasons))
+        await between.over.wait()
         for transport in transports:
             transport.close()
 
@@ -298,7 +302,7 @@ async def test_what_was_said_and_is_meddled_with(fleet: Fleet, what: str, caplog
         assert victim.traffic.frames_rejected == 1
         heard = [frame for frame, _ in ear.heard if frame == PING]
         assert len(heard) == (what == "repeated")
-    assert "a sealed record does not open: it was changed, or is not the next one" in caplog.text
+    assert "a sealed record does not open" in caplog.text
 
 
 async def test_what_is_cut_off_is_just_a_closed_connection(fleet: Fleet) -> None:
@@ -406,12 +410,10 @@ async def test_who_was_refused_hears_why(fleet: Fleet, caplog: pytest.LogCapture
 
 
 async def test_a_dial_that_nobody_answers_times_out(fleet: Fleet) -> None:
-    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-    with pytest.raises(TimeoutError):
-        await SecureTransport(fleet.member("p1")).dial(
-            options.format_address(server.sockets[0].getsockname()), Ear, timeout=0.1
-        )
-    server.close()
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        address = options.format_address(deaf.getsockname())
+        with pytest.raises(TimeoutError):
+            await SecureTransport(fleet.member("p1")).dial(address, Ear, timeout=0.1)
 
 
 # -- who is half-way in --------------------------------------------------------------------------------------
@@ -432,45 +434,70 @@ async def test_who_does_not_show_who_it_is_is_not_waited_for(
     assert "refused: has not shown within 0.05 s who it is" in caplog.text
 
 
+class Rude:
+    """Connections of somebody who says something, or nothing, and leaves it at that."""
+
+    def __init__(self, address: str) -> None:
+        self._address = options.parse_address(address)
+        self._sockets: list[socket.socket] = []
+
+    def __enter__(self) -> Rude:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for each in self._sockets:
+            each.close()
+
+    def connect(self, data: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
+        sock = socket.create_connection(self._address, source_address=(source, 0))
+        self._sockets.append(sock)
+        sock.sendall(data)
+        sock.setblocking(False)
+        return sock
+
+
+def is_closed(sock: socket.socket) -> bool:
+    """Whether the other end has closed it."""
+    try:
+        return sock.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
 async def test_a_handshake_of_a_byte_now_and_then_does_not_get_more_time(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(door, "WITHIN_S", 0.2)
     async with listening(fleet) as (transport, address, _), asyncio.timeout(PATIENCE_S):
-        reader, writer = await asyncio.open_connection(*options.parse_address(address))
-        sent = 0
-        end = asyncio.ensure_future(reader.read())
-        while not end.done():
-            with contextlib.suppress(ConnectionError):
-                writer.write((CLAIMED + bytes(1000))[sent : sent + 1])
-            sent += 1
-            await asyncio.wait([end], timeout=0.01)
-        end.exception()
-        writer.transport.abort()
+        with Rude(address) as rude:
+            sock, sent = rude.connect(), 0
+            while not is_closed(sock):
+                with contextlib.suppress(ConnectionError):
+                    sock.send((CLAIMED + bytes(1000))[sent : sent + 1])
+                sent += 1
+                await asyncio.sleep(0.01)  # as slow as that
         assert transport.traffic.frames_rejected == 1
+        assert sent > 5
 
 
 async def test_never_more_than_so_many_are_half_way_in_and_a_member_still_gets_in(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(door, "MOST", 8)
-    async with listening(fleet) as (transport, address, ears), contextlib.AsyncExitStack() as stack:
-        readers = []
-        for number in range(20):
-            reader, writer = await asyncio.open_connection(*options.parse_address(address))
-            stack.callback(writer.transport.abort)
-            writer.write(CLAIMED if number % 2 else b"")
-            readers.append(reader)
-        await until(lambda: transport.traffic.frames_rejected == 12)
-        assert len(transport._fleet.door) == 8
-        for reader in readers[:12]:  # those that had been there for longest
-            with contextlib.suppress(ConnectionError):
-                assert await reader.read() == b""
-        assert not any(reader.at_eof() for reader in readers[12:])
-        channel = await SecureTransport(fleet.member("p1")).dial(address, Ear, timeout=5)
-        await until(lambda: len(ears) == 1)
-        assert len(transport._fleet.door) == 7
-        channel.abort("enough")
+    async with listening(fleet) as (transport, address, ears):
+        with Rude(address) as rude:
+            sockets = [rude.connect(CLAIMED if number % 2 else b"") for number in range(20)]
+            await until(lambda: transport.traffic.frames_rejected == 12)
+            assert len(transport._fleet.door) == 8
+            await until(lambda: all(map(is_closed, sockets[:12])))  # those that had been there for longest
+            assert not any(map(is_closed, sockets[12:]))
+            channel = await SecureTransport(fleet.member("p1")).dial(address, Ear, timeout=5)
+            await until(lambda: len(ears) == 1)
+            assert len(transport._fleet.door) == 7
+            channel.abort("enough")
+            await until(lambda: bool(ears[0].reasons))
     assert "8 others have not shown yet who they are" in caplog.text
 
 
@@ -479,19 +506,18 @@ async def test_of_one_address_there_are_fewer(
 ) -> None:
     """But for loopback, which peers of one machine share: here it isn't taken for that."""
     monkeypatch.setattr(door, "is_loopback", lambda host: False)
-    async with listening(fleet) as (transport, address, ears), contextlib.AsyncExitStack() as stack:
-        for _ in range(6):
-            _reader, writer = await asyncio.open_connection(*options.parse_address(address))
-            stack.callback(writer.transport.abort)
-        await until(lambda: transport.traffic.frames_rejected == 2)
-        assert len(transport._fleet.door) == 4
-        host, port = options.parse_address(address)
-        _reader, writer = await asyncio.open_connection(host, port, local_addr=("127.0.0.7", 0))
-        stack.callback(writer.transport.abort)
-        await until(lambda: len(transport._fleet.door) == 5)
-        channel = await SecureTransport(fleet.member("p1")).dial(address, Ear, timeout=5)
-        await until(lambda: len(ears) == 1)
-        channel.abort("enough")
+    async with listening(fleet) as (transport, address, ears):
+        with Rude(address) as rude:
+            for _ in range(6):
+                rude.connect()
+            await until(lambda: transport.traffic.frames_rejected == 2)
+            assert len(transport._fleet.door) == 4
+            rude.connect(source="127.0.0.7")
+            await until(lambda: len(transport._fleet.door) == 5)
+            channel = await SecureTransport(fleet.member("p1")).dial(address, Ear, timeout=5)
+            await until(lambda: len(ears) == 1)
+            channel.abort("enough")
+            await until(lambda: bool(ears[0].reasons))
     assert "4 others from 127.0.0.1 have not shown yet who they are" in caplog.text
 
 
@@ -572,7 +598,7 @@ async def test_a_list_goes_from_peer_to_peer_and_whoever_is_on_it_is_off(
         await until(lambda: not peers["x"]._fleet.open)
         assert [len(peers[name]._fleet.open) for name in "abcd"] == [2, 2, 2, 2]
         listener = await peers["b"].listen("127.0.0.1:0", Ear)
-        with pytest.raises(ConnectionError, match=r"peer x of greenhouse was evicted.*edgepeer join"):
+        with pytest.raises(ConnectionError, match="peer x of greenhouse was evicted"):
             await peers["x"].dial(listener.address, Ear, timeout=5)
         await listener.close()
     assert "peer x of greenhouse was evicted" in caplog.text
