@@ -8,6 +8,7 @@ is verified with it.
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import ssl
 from collections.abc import Iterator
@@ -28,6 +29,9 @@ __all__ = ["enrol", "renew"]
 
 _NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)
 """A device that joins may not know what time it is."""
+_AGAIN_S: Final = 0.1
+_TIMES: Final = 5
+"""So many times, each pause twice as long as the one before, a service is asked again that hangs up at once."""
 
 
 async def enrol(host: str, port: int, string: JoinString, request: bytes, name: str, *, exact: bool) -> Granted:
@@ -82,14 +86,7 @@ async def _ask(
     with _said(place):
         try:
             async with asyncio.timeout(messages.PATIENCE_S):
-                reader, writer = await asyncio.open_connection(
-                    host,
-                    port,
-                    ssl=context,
-                    server_hostname=server_name(authority),
-                    ssl_handshake_timeout=messages.PATIENCE_S,
-                    ssl_shutdown_timeout=1.0,
-                )
+                reader, writer = await _connection(host, port, context, server_name(authority))
                 certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
                 if trusted is not None:
                     holder = check(certificate, trusted).holder
@@ -101,6 +98,28 @@ async def _ask(
         finally:
             if writer is not None:
                 writer.transport.abort()
+
+
+async def _connection(
+    host: str, port: int, context: ssl.SSLContext, name: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection. A service that has too many hangs up at once: it is tried again."""
+    pause = _AGAIN_S
+    while True:
+        try:
+            return await asyncio.open_connection(
+                host,
+                port,
+                ssl=context,
+                server_hostname=name,
+                ssl_handshake_timeout=messages.PATIENCE_S,
+                ssl_shutdown_timeout=1.0,
+            )
+        except ConnectionResetError:
+            if pause > _AGAIN_S * 2**_TIMES:
+                raise
+            await asyncio.sleep(random.uniform(0.5, 1) * pause)
+            pause *= 2
 
 
 @contextmanager
