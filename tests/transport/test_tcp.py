@@ -17,9 +17,9 @@ from edgepeer.complaints import Complaints
 from edgepeer.errors import ConfigError
 from edgepeer.peer import api
 from edgepeer.sockets import is_loopback
-from edgepeer.transport import options, tcp
+from edgepeer.transport import connection, options, tcp
 from edgepeer.transport.base import Channel, Traffic
-from edgepeer.transport.window import ReceiveWindows
+from edgepeer.transport.connection import Shared
 from edgepeer.wire.codec import FRAME_VERSION, PRELUDE, encode, wrap
 from edgepeer.wire.frames import Frame, Have, Hello, Ping, Reduce, State, Via, ViewFrame
 
@@ -107,8 +107,8 @@ WANTED = [(frame, None if isinstance(frame, Reduce) and frame.round == 13 else p
 
 def feed(chunks: list[bytes]) -> tuple[Ear, Traffic]:
     """Drive the protocol object as an event loop would, but with reads of our own choosing."""
-    ear, traffic = Ear(), Traffic()
-    channel = tcp._TcpChannel(lambda _: ear, traffic, ReceiveWindows(), Complaints(logging.getLogger("edgepeer")))
+    ear, shared = Ear(), Shared(Complaints(logging.getLogger("edgepeer")))
+    channel = tcp.PlainConnection(lambda _: ear, shared)
     channel.connection_made(FakeSocketTransport())
     for chunk in chunks:
         while chunk:
@@ -118,7 +118,7 @@ def feed(chunks: list[bytes]) -> tuple[Ear, Traffic]:
             room[:taken] = chunk[:taken]
             channel.buffer_updated(taken)
             chunk = chunk[taken:]
-    return ear, traffic
+    return ear, shared.traffic
 
 
 def payload_of(heard: list[tuple[Frame, bytes | None]]) -> list[tuple[Frame, bytes | None]]:
@@ -144,7 +144,7 @@ async def test_all_at_once_and_many_times_over() -> None:
 
 async def test_a_part_of_a_payload_is_progress_and_nothing_else_is() -> None:
     ear = Ear()
-    channel = tcp._TcpChannel(lambda _: ear, Traffic(), ReceiveWindows(), Complaints(logging.getLogger("edgepeer")))
+    channel = tcp.PlainConnection(lambda _: ear, Shared(Complaints(logging.getLogger("edgepeer"))))
     channel.connection_made(FakeSocketTransport())
 
     def arrive(data: bytes) -> None:
@@ -265,7 +265,7 @@ async def test_a_truncated_frame_is_just_a_closed_connection(at: int) -> None:
 
 
 async def test_a_connection_that_is_not_read_does_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp, "LINGER_S", 0.05)
+    monkeypatch.setattr(connection, "LINGER_S", 0.05)
     ears: list[Ear] = []
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         channel = await tcp.TcpTransport().dial(
@@ -278,7 +278,7 @@ async def test_a_connection_that_is_not_read_does_not_linger(monkeypatch: pytest
 
 
 async def test_too_large_a_backlog_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp, "BACKLOG_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(connection, "BACKLOG_LIMIT_BYTES", 1 << 20)
     ears: list[Ear] = []
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         channel = await tcp.TcpTransport().dial(
