@@ -256,10 +256,11 @@ def evict(settings: FleetEvictSettings) -> int:
         holders, tokens = registrar.evict(settings.member)
         told = _tell(household, settings.timeout)
     if settings.json:
-        serials = [f"{holder.serial:x}" for holder in holders]
-        _print_json({"evicted": settings.member, "serials": serials, "tokens": tokens, "told": told is None})
+        out = [f"{holder.serial:x}" for holder in holders]
+        _print_json({"evicted": settings.member, "serials": out, "tokens": tokens, "told": told is None})
         return 0
-    print(f"evicted {holders[0].common_name}: {len(holders)} certificate{'s' * (len(holders) != 1)} count no more")
+    serials, count = ", ".join(f"{holder.serial:x}" for holder in holders), "counts" if len(holders) == 1 else "count"
+    print(f"evicted {holders[0].common_name}: certificate {serials} {count} no more")
     for each in tokens:
         print(f"token {each}, with which it came in, lets nobody else in")
     _say_told(told)
