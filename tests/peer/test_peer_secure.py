@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 from fleets import Fleet, Role
-from peer_fleet import DEADLINE_S, MEMBERS, Pumps, all_reduce, fleet, until, view_of
+from peer_fleet import DEADLINE_S, MEMBERS, Pumps, all_reduce, fleet, view_of
 
 from edgepeer import Peer
 from edgepeer.errors import ConfigError
