@@ -17,10 +17,13 @@ def run(settings: BrokerSettings) -> int:
 
 
 async def _serve(settings: BrokerSettings, stop: asyncio.Event) -> None:
+    from edgepeer.enrol.keeping import kept
     from edgepeer.fabric.broker import EmbeddedBroker
+    from edgepeer.trust.loading import load_trust
 
     host, _, port = settings.listen.rpartition(":")
-    async with EmbeddedBroker(host.strip("[]"), int(port), settings.username, settings.password) as broker:
+    identity, login = load_trust(settings.fleet), (settings.username, settings.password)
+    async with kept(identity), EmbeddedBroker(host.strip("[]"), int(port), *login, identity) as broker:
         # The address without the password; on a line of its own, so that a script can read it.
         print(f"broker ready at {broker.address}", flush=True)
         await stop.wait()
@@ -31,9 +34,10 @@ VERB = Verb(
     about="Run an MQTT broker for a fabric, where there is no other.",
     examples=[
         ("for peers on this machine", "edgepeer broker"),
+        ("for a fleet", "edgepeer broker --listen 0.0.0.0:8883 --fleet ~/.local/share/edgepeer-fleet/broker"),
         (
-            "for peers on a network that you trust (links are not encrypted)",
-            "edgepeer broker --listen 0.0.0.0:1883",
+            "for peers on a network that you trust (nothing is encrypted)",
+            "edgepeer broker --listen 0.0.0.0:1883 --insecure",
         ),
         (
             "only for who knows the password",

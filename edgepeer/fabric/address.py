@@ -51,6 +51,8 @@ class BrokerAddress:
         first, *rest = map(cls._parse_one, _SEPARATOR.split(text))
         if len(rest) >= MAX_BROKERS:
             raise ConfigError(f"broker: {len(rest) + 1} addresses, at most {MAX_BROKERS}")
+        if any(other.tls != first.tls for other in rest):
+            raise ConfigError("broker: some with TLS, some without: who stops the first chooses; all mqtts://, or none")
         return replace(first, others=tuple(rest))
 
     @classmethod

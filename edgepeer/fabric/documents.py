@@ -56,7 +56,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     met: _Seconds = 0.0
     """When another life of the same id has started that lives beside this one, and later; 0: there is none."""
     serial: _Count = 0
-    """In a fleet: grows with all that a device ever says of itself, so that nothing of it can be said again by others."""
+    """In a fleet: grows with all that a device ever says of itself, so that none of it can be said again by others."""
     key: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
     """In a fleet: what others seal with what is for this life alone."""
 

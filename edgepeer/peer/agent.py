@@ -12,6 +12,7 @@ import asyncio
 import functools
 import json
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from edgepeer.coding.speed import parse_speed
@@ -30,6 +31,7 @@ from edgepeer.peer.split_run import SplitRun, planned_errors
 from edgepeer.peer.watching import Watch
 from edgepeer.peer.worker import Worker
 from edgepeer.training.job import Job
+from edgepeer.trust.loading import load_trust
 from edgepeer.wire.documents import unpack
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ __all__ = ["run_agent"]
 
 _log = logging.getLogger(__name__)
 _FT_TREE: Final = FtTree()
+_RESTORE_S: Final = 1.0
+"""In a fleet, its job is put back in its place at most so often."""
 
 
 async def run_agent(
@@ -80,6 +84,7 @@ class _Agent:
             fanout=settings.fanout,
             lanes=settings.lanes,
             quorum=settings.quorum,
+            trust=load_trust(settings.fleet),
             machine=machine,
             aside=True,
             on_fabric_event=self._hear,
@@ -89,7 +94,9 @@ class _Agent:
         )
         self._unfinished: Job | None = None
         """What this device was at when it stopped."""
-        self._jobs = JobBoard(lambda job: self._checkpoints.ending(job) == "withdrawn")
+        in_fleet = settings.fleet is not None
+        self._jobs = JobBoard(lambda job: self._checkpoints.ending(job) == "withdrawn", in_order=in_fleet)
+        self._restored_at = float("-inf")
         self._run_told = ""
         self._met = False
         """Whether it is known what the fabric is at."""
@@ -160,7 +167,15 @@ class _Agent:
 
     def _restore(self) -> None:
         """Something that can't be read stands where the fabric's job was: those who join now would not know it."""
-        if self._leads and self._jobs.spoiled() is Verdict.CORRECT:
+        if not self._leads:
+            return
+        if self._peer.fabric.in_fleet:
+            # What counts there is the same for all: nobody can disagree for ever, but somebody may keep us busy.
+            now = time.monotonic()
+            if now - self._restored_at >= _RESTORE_S:
+                self._restored_at = now
+                self._peer.fabric.announce_again()
+        elif self._jobs.spoiled() is Verdict.CORRECT:
             self._announce(self._jobs.current)
 
     @property
@@ -176,7 +191,11 @@ class _Agent:
         self._announce(job)
 
     def _announce(self, job: Job | None) -> None:
-        self._peer.fabric.publish_retained(self._peer.fabric.topics.job, job)
+        fabric = self._peer.fabric
+        if fabric.in_fleet:
+            fabric.announce_again()  # as its operator has signed it, which no peer can
+        else:
+            fabric.publish_retained(fabric.topics.job, job)
 
     def _see(self, payload: bytes | None) -> None:
         try:

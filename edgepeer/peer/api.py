@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import msgspec
 
 from edgepeer.coding.scheme import CodingScheme, parse_scheme
+from edgepeer.enrol.keeping import kept
 from edgepeer.errors import ConfigError, LeftFabric, NotReady, PeerError
 from edgepeer.fabric import events as seen
 from edgepeer.fabric.address import BrokerAddress
@@ -168,6 +169,7 @@ class Peer:
         self.id: PeerId = identity.peer_id
         transport = self._transport()
         self.traffic: Traffic = transport.traffic
+        await self._stack.enter_async_context(kept(self._trust))
         tasks = await self._stack.enter_async_context(task_group())
         # From here on, in reverse order of what must happen at the end.
         letters = self._letters = self._new_letters()
@@ -206,6 +208,7 @@ class Peer:
             on_event=self._hear,
             will_topic=Topics(self._fabric_name).presence(self.id),
             interests=Group.PEERS | Group.VIEW | Group.JOB | Group.RELAY,
+            identity=self._trust,
         )
         self.control = ControlPlane(
             self.fabric, self.traffic, self._driver.dispatch, aside=self._aside, letters=letters
@@ -460,6 +463,7 @@ class Peer:
         self._view = view
         if self._letters is not None:
             self._letters.view(view)
+        self.fabric.works_in(view)
         self._calls.installed(view)
         self.bell.ring()
 
@@ -471,6 +475,7 @@ class Peer:
 
     def removed(self, effect: fx.Removed) -> None:
         self._view = None
+        self.fabric.works_in(None)
         self._calls.removed(effect)
         self.bell.ring()
         if effect.wanted:

@@ -98,6 +98,8 @@ class ControlPlane:
 
     def hear(self, event: seen.FabricEvent) -> None:
         """Tell the machine what concerns it."""
+        if isinstance(event, seen.Evicted) and self._letters is not None:
+            self._letters.forget(event.peer_id)
         try:
             told = as_protocol(event)
         except WireError as error:

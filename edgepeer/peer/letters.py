@@ -54,6 +54,10 @@ class Letters:
         """A life of a peer has said, as it is signed, which key it has."""
         self._correspondence.learn(peer, incarnation, key)
 
+    def forget(self, peer: str) -> None:
+        """A peer has been evicted: no life of it that is known has a key any more."""
+        self._correspondence.forget(peer)
+
     def view(self, view: View) -> None:
         """A view tells of the keys of all its members, though not in their own words."""
         for member in view.members:

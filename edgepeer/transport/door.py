@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from edgepeer.sockets import is_loopback
 
-__all__ = ["Door", "Guest"]
+__all__ = ["WITHIN_S", "Door", "Guest"]
 
 MOST: Final = 64
 MOST_EACH: Final = 4

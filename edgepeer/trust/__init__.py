@@ -1,5 +1,6 @@
 """Who is of the fleet, and who is not any more: keys, certificates, and the list of those who are out.
 
+loading.py       a device's identity, if it has one
 names.py         roles, and whom a certificate names
 clock.py         what time it is, where the clock can be believed
 files.py         files that are there whole or not at all, and private ones

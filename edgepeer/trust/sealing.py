@@ -89,6 +89,11 @@ class Correspondence:
             del self._others[next(iter(self._others))]
         self._others[peer] = _Other(incarnation, key)
 
+    def forget(self, peer: str) -> None:
+        """No life of that peer that is known may be written to, or heard, any more."""
+        if (known := self._others.get(peer)) is not None:
+            self._others[peer] = _Other(known.incarnation, b"")
+
     def seal(self, peer: str, data: bytes, about: bytes) -> bytes:
         """Data for that peer alone; `about` is what it must be told beside it, unchanged.
 
@@ -128,7 +133,7 @@ class Correspondence:
 
     def _known(self, peer: str) -> _Other:
         other = self._others.get(peer)
-        if other is None:
+        if other is None or not other.key:
             raise TrustError(f"no key of {peer} is known: neither its presence nor a view has told of it")
         return other
 
