@@ -2,7 +2,7 @@
 
     EdgepeerError
     ├── ConfigError            a setting, flag or file of the user's is wrong; nothing was started
-    ├── FabricError            the broker can't be reached, refuses us, or went away for too long
+    ├── FabricError            the broker, or the enrolment service, can't be reached, refuses us, or went away
     ├── TrustError             who or what is not of this fleet, or not any more: a certificate, a signature, a token
     ├── JobError               a training job can't run here (model, data, trainer)
     │   ├── DataError          a data set can't be found, read or used

@@ -100,7 +100,7 @@ MAPPED = [
     "peer",
     "protocol",
     "transport",
-    "trust",
+    *("enrol", "trust"),
 ]
 
 

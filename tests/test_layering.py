@@ -60,6 +60,11 @@ BARRED = {
 }
 HEAVY = {"tensorflow", "keras", "sklearn", "matplotlib", "amqtt", "prometheus_client", "pyroute2", "cryptography"}
 LOADED_LATE = {
+    "edgepeer.enrol.client",
+    "edgepeer.enrol.joining",
+    "edgepeer.enrol.registrar",
+    "edgepeer.enrol.renewal",
+    "edgepeer.enrol.service",
     "edgepeer.fabric.amqtt_parts",
     "edgepeer.following.plot",
     "edgepeer.trust.ciphers",

@@ -87,7 +87,8 @@ class Sealer(_Direction):
         length = len(data) + TAG_BYTES
         _HEAD.pack_into(into, 0, kind << 24 | length)
         end = HEAD_BYTES + length
-        self._cipher.encrypt_into(self._next(), data, into[:HEAD_BYTES], into[HEAD_BYTES:end])
+        nonce = self._next()  # first: it may change the cipher
+        self._cipher.encrypt_into(nonce, data, into[:HEAD_BYTES], into[HEAD_BYTES:end])
         return end
 
 
@@ -102,8 +103,9 @@ class Opener(_Direction):
         Raises:
             WireError: it is not the next one that the other end has sealed. What `into` holds means nothing.
         """
+        nonce = self._next()
         try:
-            self._cipher.decrypt_into(self._next(), record[HEAD_BYTES:], record[:HEAD_BYTES], into)
+            self._cipher.decrypt_into(nonce, record[HEAD_BYTES:], record[:HEAD_BYTES], into)
         except InvalidTag:
             raise WireError(
                 "a sealed record does not open: it was changed on its way, or is not the next one"

@@ -116,10 +116,9 @@ class SecureConnection(Connection):
             if self._met is None:
                 self._meet()
             else:
-                reader = self._reader
-                if self._network is not None and reader is not None and reader.in_payload:
-                    self._fleet.windows.received(self._network, nbytes)
                 self._take_records(self._met)
+                if self._network is not None and (nbytes > _SMALL_BYTES or self._in_payload):
+                    self._fleet.windows.received(self._network, nbytes)
         except Refused as error:
             self._turn_down(str(error))
         except WireError as error:
@@ -141,6 +140,10 @@ class SecureConnection(Connection):
             self.opened.set_exception(ConnectionError(self._reason or reason))
             self.opened.exception()  # nobody need ask
         super().lost(reason)
+
+    @property
+    def _in_payload(self) -> bool:
+        return self._reader is not None and self._reader.in_payload
 
     # -- meeting -------------------------------------------------------------------------------------------
 

@@ -57,7 +57,8 @@ _LARGEST: Final = 4096
 _DIGEST: Final = hashes.SHA256()
 _ECDSA: Final = ec.ECDSA(_DIGEST)
 _SERVES: Final = {Role.PEER, Role.BROKER, Role.ENROLMENT}
-_DIALS: Final = {Role.PEER, Role.OPERATOR, Role.VIEWER}
+_DIALS: Final = {Role.PEER, Role.OPERATOR, Role.VIEWER, Role.BROKER}
+"""A broker, too: to have its certificate renewed."""
 _MALFORMED: Final = (
     ValueError,
     TypeError,

@@ -21,13 +21,25 @@ from edgepeer.printable import printable
 from edgepeer.trust.files import write_whole
 from edgepeer.trust.names import Role
 
-__all__ = ["AUTHORITIES", "CERTIFICATE", "EVICTIONS", "KEY", "WHERE", "Whereabouts", "is_joined", "keep", "not_joined"]
+__all__ = [
+    "AUTHORITIES",
+    "CERTIFICATE",
+    "EVICTIONS",
+    "FILES",
+    "KEY",
+    "WHERE",
+    "Whereabouts",
+    "is_joined",
+    "keep",
+    "not_joined",
+]
 
 KEY: Final = "key.pem"
 CERTIFICATE: Final = "certificate.pem"
 AUTHORITIES: Final = "authorities.pem"
 EVICTIONS: Final = "evictions"
 WHERE: Final = "fleet.toml"
+FILES: Final = (KEY, CERTIFICATE, AUTHORITIES, EVICTIONS, WHERE)
 
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]

@@ -74,10 +74,13 @@ class Correspondence:
         """The public half."""
         self._others: dict[str, _Other] = {}
 
-    def learn(self, peer: str, incarnation: int, key: bytes) -> None:
-        """A life of another peer has that key. Of several, the latest counts; the first word on it stands."""
+    def learn(self, peer: str, incarnation: int, key: bytes, *, hearsay: bool = False) -> None:
+        """A life of another peer has that key. What the peer says itself last counts; what others say of it
+        (`hearsay`), if it is of a later life."""
         known = self._others.get(peer)
-        if len(key) != KEY_BYTES or peer == self._me or (known is not None and incarnation <= known.incarnation):
+        if len(key) != KEY_BYTES or peer == self._me:
+            return
+        if known is not None and hearsay and incarnation <= known.incarnation:
             return
         if known is not None and known.key == key:
             known.incarnation = incarnation

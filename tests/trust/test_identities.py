@@ -212,7 +212,7 @@ def test_tls_between_members(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> N
     assert p1.context(server=True) is p1.context(server=True)
 
 
-@pytest.mark.parametrize("case", ["stranger", "nobody", "old TLS", "operator as server", "broker as client"])
+@pytest.mark.parametrize("case", ["stranger", "nobody", "old TLS", "operator as server"])
 def test_tls_with_others(fleet: Fleet, case: str) -> None:
     p1 = fleet.member("p1")
     server, client = p1.context(server=True), p1.context(server=False)
@@ -220,8 +220,6 @@ def test_tls_with_others(fleet: Fleet, case: str) -> None:
         client = fleet.other().member("p2").context(server=False)
     elif case == "operator as server":
         server = fleet.operator().context(server=True)
-    elif case == "broker as client":
-        client = fleet.a_broker().context(server=False)
     else:
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         client.check_hostname, client.verify_mode = False, ssl.CERT_NONE

@@ -98,13 +98,25 @@ def test_a_later_life_has_another_key_and_an_earlier_one_does_not_come_back() ->
     anew = Correspondence("lab", "b")
     anew.learn("a", 1, a.key)
     a.learn("b", 2, anew.key)
-    a.learn("b", 1, b.key)
-    a.learn("b", 2, b.key)
+    a.learn("b", 1, b.key, hearsay=True)
+    a.learn("b", 2, b.key, hearsay=True)
     assert anew.open("a", a.seal("b", b"late", b""), b"") == b"late"
     with pytest.raises(TrustError):
         anew.open("a", early, b"")
     with pytest.raises(TrustError, match="as it lives now"):
         a.open("b", b.seal("a", b"of the dead", b""), b"")
+
+
+def test_who_counts_its_lives_anew_is_believed_about_its_own_key() -> None:
+    a, b = pair()
+    a.learn("b", 9, b.key)
+    anew = Correspondence("lab", "b")
+    anew.learn("a", 1, a.key)
+    a.learn("b", 2, anew.key, hearsay=True)
+    with pytest.raises(TrustError):
+        anew.open("a", a.seal("b", b"x", b""), b"")
+    a.learn("b", 2, anew.key)
+    assert anew.open("a", a.seal("b", b"y", b""), b"") == b"y"
 
 
 def test_who_joins_again_in_the_same_process_goes_on() -> None:
