@@ -61,6 +61,7 @@ BARRED = {
 HEAVY = {"tensorflow", "keras", "sklearn", "matplotlib", "amqtt", "prometheus_client", "pyroute2", "cryptography"}
 LOADED_LATE = {
     "edgepeer.enrol.client",
+    "edgepeer.enrol.household",
     "edgepeer.enrol.joining",
     "edgepeer.enrol.registrar",
     "edgepeer.enrol.renewal",

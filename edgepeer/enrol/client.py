@@ -8,6 +8,7 @@ is verified with it.
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import ssl
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Final
 
 from edgepeer.enrol import messages
 from edgepeer.enrol.messages import Granted
+from edgepeer.enrol.places import format_place
 from edgepeer.enrol.strings import JoinString, fingerprint, server_name
 from edgepeer.errors import FabricError, TrustError, WireError
 from edgepeer.printable import printable
@@ -28,6 +30,9 @@ __all__ = ["enrol", "renew"]
 
 _NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)
 """A device that joins may not know what time it is."""
+_AGAIN_S: Final = 0.1
+_TIMES: Final = 5
+"""So many times, each pause twice as long as the one before, a service is asked again that hangs up at once."""
 
 
 async def enrol(host: str, port: int, string: JoinString, request: bytes, name: str, *, exact: bool) -> Granted:
@@ -43,8 +48,8 @@ async def enrol(host: str, port: int, string: JoinString, request: bytes, name: 
     authority = next((each for each in given if fingerprint(each) == string.authority), None)
     if authority is None:
         raise TrustError(
-            f"{_place(host, port)} is not of the fleet that the join string is for: somebody else answers there, or "
-            "the string is of another fleet, or of before the authority was rotated; nothing was sent"
+            f"{format_place(host, port)} is not of the fleet that the join string is for: somebody else answers there, "
+            "or the string is of another fleet, or of before the authority was rotated; nothing was sent"
         )
     trusted = [Authority.read(authority)]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -78,18 +83,11 @@ async def _ask(
     trusted: list[Authority] | None = None,
 ) -> tuple[messages.Answer, bytes]:
     """The answer; the question is sent only if who listens there enrols for one of those that are trusted, if any."""
-    place, writer = _place(host, port), None
+    place, writer = format_place(host, port), None
     with _said(place):
         try:
             async with asyncio.timeout(messages.PATIENCE_S):
-                reader, writer = await asyncio.open_connection(
-                    host,
-                    port,
-                    ssl=context,
-                    server_hostname=server_name(authority),
-                    ssl_handshake_timeout=messages.PATIENCE_S,
-                    ssl_shutdown_timeout=1.0,
-                )
+                reader, writer = await _connection(host, port, context, server_name(authority))
                 certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
                 if trusted is not None:
                     holder = check(certificate, trusted).holder
@@ -101,6 +99,28 @@ async def _ask(
         finally:
             if writer is not None:
                 writer.transport.abort()
+
+
+async def _connection(
+    host: str, port: int, context: ssl.SSLContext, name: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection. A service that has too many hangs up at once: it is tried again."""
+    pause = _AGAIN_S
+    while True:
+        try:
+            return await asyncio.open_connection(
+                host,
+                port,
+                ssl=context,
+                server_hostname=name,
+                ssl_handshake_timeout=messages.PATIENCE_S,
+                ssl_shutdown_timeout=1.0,
+            )
+        except ConnectionResetError:
+            if pause > _AGAIN_S * 2**_TIMES:
+                raise
+            await asyncio.sleep(random.uniform(0.5, 1) * pause)
+            pause *= 2
 
 
 @contextmanager
@@ -135,7 +155,3 @@ def _granted(answer: messages.Answer) -> Granted:
     if not isinstance(answer, Granted):
         raise TrustError("the enrolment service has answered something else")
     return answer
-
-
-def _place(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

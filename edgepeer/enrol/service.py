@@ -21,6 +21,7 @@ from typing import Final, Self
 from edgepeer.complaints import Complaints
 from edgepeer.enrol import messages
 from edgepeer.enrol.guesses import Guesses, source_of
+from edgepeer.enrol.places import format_place
 from edgepeer.enrol.registrar import Registrar
 from edgepeer.enrol.strings import fingerprint, server_name
 from edgepeer.errors import ConfigError, EdgepeerError, TrustError, WireError
@@ -32,7 +33,7 @@ from edgepeer.trust.certificates import make_key, pem, private_pem
 __all__ = ["EnrolmentService"]
 
 _CONNECTIONS: Final = 64
-_OF_ONE_SOURCE: Final = 16
+_OF_ONE_SOURCE: Final = 32
 _HANDSHAKE_S: Final = 5.0
 _BACKLOG: Final = 128
 _FRESH_S: Final = 86400.0
@@ -54,7 +55,6 @@ class EnrolmentService:
         self._registrar = registrar
         self._host, self.port = host, port
         self._socket: socket.socket | None = None
-        self._listening: asyncio.Task[None] | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._sources: Counter[str] = Counter()
         self._guesses = Guesses()
@@ -65,8 +65,7 @@ class EnrolmentService:
 
     @property
     def address(self) -> str:
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{host}:{self.port}"
+        return format_place(self._host, self.port)
 
     async def __aenter__(self) -> Self:
         try:
@@ -77,37 +76,38 @@ class EnrolmentService:
             raise ConfigError(f"listen = {self.address}: {listen_reason(error)}") from error
         self._socket.setblocking(False)
         self.port = self._socket.getsockname()[1]
-        self._listening = asyncio.create_task(self._listen(self._socket))
+        asyncio.get_running_loop().add_reader(self._socket, self._accept)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        tasks = [*self._connections, *([self._listening] if self._listening is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _listen(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, place = await loop.sock_accept(listener)
-            except OSError as error:  # out of descriptors, or the other end was gone at once
-                self._full.add("can't accept a connection: %s", os_reason(error))
-                await asyncio.sleep(0.1)
-                continue
-            source = source_of(place[0])
-            if len(self._connections) >= _CONNECTIONS or self._sources[source] >= _OF_ONE_SOURCE:
-                self._full.add("connection of %s closed: %d are open", source, len(self._connections))
-                sock.close()
-                continue
-            self._sources[source] += 1
-            task = asyncio.create_task(self._serve(sock, source))
-            self._connections.add(task)
-            task.add_done_callback(lambda task, source=source: self._ended(task, source))  # type: ignore[misc]
+    def _accept(self) -> None:
+        assert self._socket is not None
+        try:
+            sock, place = self._socket.accept()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:  # out of descriptors, or the other end was gone at once
+            self._full.add("can't accept a connection: %s", os_reason(error))
+            return
+        source = source_of(place[0])
+        if len(self._connections) >= _CONNECTIONS or self._sources[source] >= _OF_ONE_SOURCE:
+            self._full.add("connection of %s closed: %d are open", source, len(self._connections))
+            sock.close()
+            return
+        sock.setblocking(False)
+        self._sources[source] += 1
+        task = asyncio.create_task(self._serve(sock, source))
+        self._connections.add(task)
+        task.add_done_callback(lambda task: self._ended(task, source))
 
     def _ended(self, task: asyncio.Task[None], source: str) -> None:
         self._connections.discard(task)
@@ -134,9 +134,8 @@ class EnrolmentService:
                 # On the disk, and that may be slow.
                 messages.send(writer, await asyncio.to_thread(self._answer, question, held, source))
                 await writer.drain()
-                writer.close()
                 with contextlib.suppress(OSError):
-                    await writer.wait_closed()
+                    await reader.read(1)  # until the other end has it all, and hangs up
         except (OSError, TimeoutError, WireError, asyncio.IncompleteReadError) as error:
             self._strange.add("connection of %s closed: %s", source, _reason(error))
         finally:

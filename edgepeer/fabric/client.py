@@ -300,6 +300,12 @@ class FabricClient:
             return False
         return True
 
+    async def spread(self, timeout: float) -> bool:
+        """Bring the newest list of who is out to the broker; whether it has it, within `timeout` seconds."""
+        assert self._identity is not None
+        self._say_list(self._identity.evictions.signed)
+        return await self.flush(timeout)
+
     async def close(self, timeout: float = 2.0) -> None:
         """Take our presence back, deliver what is pending, and leave; at the latest after `timeout` seconds.
 

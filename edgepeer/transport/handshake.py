@@ -76,6 +76,7 @@ class Handshake:
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         context = identity.context(server=server)
         self._tls: ssl.SSLObject | None = context.wrap_bio(self._in, self._out, server_side=server)
+        self._aes = has_aes()
         self._key = secrets.token_bytes(KEY_BYTES)
         self._certificate = b""
         self._holder: Holder | None = None
@@ -160,7 +161,7 @@ class Handshake:
             tls.write(_REFUSAL.pack(_REFUSAL_MAGIC, len(text)) + text)
             raise Refused(str(error)) from None
         self._holder = holder
-        tls.write(_CARD.pack(_CARD_MAGIC, has_aes(), self._identity.evictions.number, self._key))
+        tls.write(_CARD.pack(_CARD_MAGIC, self._aes, self._identity.evictions.number, self._key))
 
     def _read_card(self) -> None:
         said = self._said
@@ -182,7 +183,7 @@ class Handshake:
         dialler, listener = (key, self._key) if self._server else (self._key, key)
         keys = {by: derive(dialler + listener, b"edgepeer-records-1 by " + by) for by in (b"dialler", b"listener")}
         mine, theirs = (b"listener", b"dialler") if self._server else (b"dialler", b"listener")
-        aes = aes and has_aes()
+        aes = aes and self._aes
         self.met = Met(
             self._holder,
             self._certificate,
