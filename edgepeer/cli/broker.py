@@ -6,6 +6,7 @@ import asyncio
 
 from edgepeer.cli.signals import run_until_stopped
 from edgepeer.cli.verb import Verb
+from edgepeer.notify import notify, tend_watchdog
 from edgepeer.settings import BrokerSettings
 
 __all__ = ["VERB"]
@@ -23,7 +24,11 @@ async def _serve(settings: BrokerSettings, stop: asyncio.Event) -> None:
     async with EmbeddedBroker(host.strip("[]"), int(port), settings.username, settings.password) as broker:
         # The address without the password; on a line of its own, so that a script can read it.
         print(f"broker ready at {broker.address}", flush=True)
+        notify(READY="1", STATUS=f"listens on {broker.address}")
+        feeding = asyncio.create_task(tend_watchdog())
         await stop.wait()
+        feeding.cancel()
+        notify(STOPPING="1")
 
 
 VERB = Verb(
