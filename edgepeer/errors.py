@@ -2,7 +2,8 @@
 
     EdgepeerError
     ├── ConfigError            a setting, flag or file of the user's is wrong; nothing was started
-    ├── FabricError            the broker can't be reached, refuses us, or went away for too long
+    ├── FabricError            the broker, or the enrolment service, can't be reached, refuses us, or went away
+    ├── TrustError             who or what is not of this fleet, or not any more: a certificate, a signature, a token
     ├── JobError               a training job can't run here (model, data, trainer)
     │   ├── DataError          a data set can't be found, read or used
     │   └── ModelError         a model can't be built or does not fit its data
@@ -43,6 +44,7 @@ __all__ = [
     "PeerError",
     "ProtocolBug",
     "RoundTimeout",
+    "TrustError",
     "Undecodable",
     "VersionError",
     "WireError",
@@ -60,6 +62,10 @@ class ConfigError(EdgepeerError):
 
 class FabricError(EdgepeerError):
     """The MQTT fabric can't be used."""
+
+
+class TrustError(EdgepeerError):
+    """Who or what is not of this fleet, or not any more. The text says whose certificate, what is wrong, since when."""
 
 
 class JobError(EdgepeerError):

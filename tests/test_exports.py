@@ -18,7 +18,7 @@ ROOT = Path(edgepeer.__file__).parent
 MODULES = sorted(
     module.name for module in pkgutil.walk_packages([str(ROOT)], "edgepeer.") if not module.name.endswith("__main__")
 )
-HEAVY = ("tensorflow", "keras", "sklearn", "matplotlib", "amqtt", "pyroute2")
+HEAVY = ("tensorflow", "keras", "sklearn", "matplotlib", "amqtt", "pyroute2", "cryptography")
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -91,7 +91,17 @@ def test_all_is_complete() -> None:
     assert not missing, f"imported by others, but not in __all__: {', '.join(missing)}"
 
 
-MAPPED = ["emulation", "emulation.faults", "emulation.network", "fabric", "following", "peer", "protocol", "transport"]
+MAPPED = [
+    "emulation",
+    "emulation.faults",
+    "emulation.network",
+    "fabric",
+    "following",
+    "peer",
+    "protocol",
+    "transport",
+    *("enrol", "trust"),
+]
 
 
 @pytest.mark.parametrize("package", MAPPED)

@@ -38,7 +38,7 @@ VERB = Verb(
         ("for peers on this machine", "edgepeer broker"),
         (
             "for peers on a network that you trust (links are not encrypted)",
-            "edgepeer broker --listen 0.0.0.0:1883",
+            "edgepeer broker --listen 0.0.0.0:1883 --insecure",
         ),
         (
             "only for who knows the password",

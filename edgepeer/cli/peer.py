@@ -55,7 +55,7 @@ VERB = Verb(
         (
             "a device that keeps its identity and is reached by others over the network",
             "edgepeer peer --broker mqtt://broker.local --fabric greenhouse \\\n"
-            "      --state-dir /var/lib/edgepeer --listen 0.0.0.0:7700",
+            "      --state-dir /var/lib/edgepeer --listen 0.0.0.0:7700 --insecure",
         ),
         ("a small device without TensorFlow", "edgepeer peer --trainer numpy --data-dir ~/mnist"),
         ("pretend to be a device that takes 0.2 s for a batch", "edgepeer peer --device-speed constant:0.2"),

@@ -141,7 +141,8 @@ class EmulatedFleet:
         arguments = ["--peer-id", name, "--fabric", settings.fabric, "--fanout", str(fanout_of(settings))]
         # The trees of a star are what was asked for.
         arguments += ["--lanes", str(1 if settings.topology == "star" and settings.lanes == "auto" else settings.lanes)]
-        arguments += ["--listen", f"{self._network.address(name)}:0"]
+        # Beyond loopback in a network of its own, which nothing else is in.
+        arguments += ["--listen", f"{self._network.address(name)}:0", "--insecure"]
         arguments += ["--state-dir", str(home / "state"), "--round-log", str(home / "rounds.jsonl")]
         arguments += ["--protocol", settings.protocol, "--static-timeout", str(settings.static_timeout)]
         arguments += ["--device-speed", _absolute(settings.device_speed)]

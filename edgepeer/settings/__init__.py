@@ -5,6 +5,7 @@ simulating.py  those of `edgepeer simulate`
 types.py       kinds of values that several have in common
 fields.py      one setting at a time: what it allows, in words
 sources.py     where values come from
+membership.py  what follows from the fleet that a device has joined
 verbs.py       all verbs that have settings
 """
 

@@ -60,9 +60,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return msgspec.convert(taken, self.type, strict=not text, dec_hook=_path)
         except (msgspec.ValidationError, ValueError):
-            raise ConfigError(f"{self.name} = {self._shown(value)} (from {source}): must be {self.allowed}") from None
+            raise ConfigError(f"{self.name} = {self.shown(value)} (from {source}): must be {self.allowed}") from None
 
-    def _shown(self, value: object) -> str:
+    def shown(self, value: object) -> str:
+        """The value as it may stand in a line: without what is secret in it."""
         if self.secret:
             return "(hidden)"
         shown = str(value) if isinstance(value, (str, int, float)) else repr(value)

@@ -32,6 +32,7 @@ from edgepeer.settings.types import Place as _Place
 from edgepeer.settings.types import SoftErrors as _SoftErrors
 from edgepeer.settings.types import Text as _Text
 from edgepeer.settings.types import says as _says
+from edgepeer.settings.types import unguarded as _unguarded
 from edgepeer.training import job
 from edgepeer.training.form import LossChoice
 from edgepeer.wire.precision import Precision
@@ -58,8 +59,22 @@ MAX_MEMORY: Final = 2**24
 """MiB."""
 MAX_PEERS: Final = 64
 """Of an emulation."""
-COMMON: Final = ("broker", "fabric", "log_level", "log_json")
+COMMON: Final = ("broker", "fabric", "fleet", "log_level", "log_json")
 """Settings that the [common] table and EDGEPEER_<NAME> give to several verbs at once."""
+
+
+_Fleet = Annotated[
+    Path | None,
+    _says(
+        "Directory that `edgepeer join` or `edgepeer fleet` made: only with it is anything encrypted, and are others "
+        "kept out.",
+        metavar="DIR",
+    ),
+]
+_Insecure = Annotated[
+    bool,
+    _says("Listen beyond this machine without a fleet: whoever reaches the port can read and change everything."),
+]
 
 
 class VerbSettings(Struct, frozen=True, kw_only=True):
@@ -93,8 +108,12 @@ class BrokerSettings(VerbSettings, frozen=True, kw_only=True):
     password: Annotated[
         _Text | None, _says("The password of that user; best given in the environment.", secret=True)
     ] = None
+    fleet: _Fleet = None
+    insecure: _Insecure = False
 
     def __post_init__(self) -> None:
+        if (reason := _unguarded(self.listen, self.fleet, self.insecure)) is not None:
+            raise ConfigError(reason)
         if (self.username is None) != (self.password is None):
             given, missing = ("password", "username") if self.username is None else ("username", "password")
             raise ConfigError(f"{missing} is not set, but {given} is: give both, or neither")
@@ -113,6 +132,8 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
         Path | None,
         _says("Directory that keeps this device's identity, and its checkpoints, over restarts.", metavar="DIR"),
     ] = None
+    fleet: _Fleet = None
+    insecure: _Insecure = False
     checkpoint_every: _CheckpointEvery = 0
     checkpoint_keep: _CheckpointKeep = 3
     listen: Annotated[_Listen, _says("Where other peers connect; only loopback unless told otherwise.")] = "127.0.0.1:0"
@@ -159,12 +180,16 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.checkpoint_every and self.state_dir is None:
             raise ConfigError(f"checkpoint_every = {self.checkpoint_every}: state_dir must say where checkpoints go")
+        if (reason := _unguarded(self.listen, self.fleet, self.insecure)) is not None:
+            raise ConfigError(reason)
 
 
 class StatusSettings(FabricSettings, frozen=True, kw_only=True):
     """Settings of `edgepeer status`."""
 
     verb: ClassVar[str] = "status"
+
+    fleet: _Fleet = None
 
     log_level: _LogLevel = "error"
     json: Annotated[bool, _says("Print one JSON object, for scripts.")] = False
@@ -291,6 +316,8 @@ class TrainSettings(JobSettings, frozen=True, kw_only=True):
     """Settings of `edgepeer train`."""
 
     verb: ClassVar[str] = "train"
+
+    fleet: _Fleet = None
 
     peers: Annotated[
         job.Peers | None,

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from edgepeer.errors import ConfigError
 from edgepeer.settings.fields import Setting, settings_of
+from edgepeer.settings.membership import with_membership
 from edgepeer.settings.model import COMMON, VerbSettings
 from edgepeer.settings.verbs import VERBS
 
@@ -53,7 +54,7 @@ def load_settings(
     for name, given in (flags or {}).items():
         if given is not None and given != []:
             values[name] = settings[name].parse(given, settings[name].flag)
-    return kind(**values)
+    return kind(**with_membership(kind, settings, values))
 
 
 def find_config(environ: Mapping[str, str]) -> Path | None:

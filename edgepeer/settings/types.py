@@ -6,6 +6,8 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
+from edgepeer.sockets import is_loopback
+
 __all__ = [
     "FAULTS",
     "Address",
@@ -26,11 +28,12 @@ __all__ = [
     "SoftErrors",
     "Text",
     "says",
+    "unguarded",
 ]
 
 _PORT = r"([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _HOST = r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)"
-_MQTT = rf"mqtt://([^@/\s]+@)?{_HOST}(:{_PORT})?/?"
+_MQTT = rf"mqtts?://([^@/\s]+@)?{_HOST}(:{_PORT})?/?"
 
 Listen = Annotated[str, Meta(pattern=rf"^{_HOST}:{_PORT}$", extra={"allowed": "host:port, port 0 being any free one"})]
 Place = Annotated[
@@ -45,7 +48,10 @@ BrokerUrl = Annotated[
     str,
     Meta(
         pattern=rf"^{_MQTT}(, ?{_MQTT})*$",
-        extra={"allowed": "mqtt://[user:password@]host[:port], or several with commas between", "url": True},
+        extra={
+            "allowed": "mqtt:// or mqtts://[user:password@]host[:port], or several with commas between",
+            "url": True,
+        },
     ),
 ]
 EmulatedBroker = Annotated[
@@ -63,6 +69,17 @@ Name = Annotated[
     ),
 ]
 Text = Annotated[str, Meta(min_length=1, max_length=512)]
+
+
+def unguarded(listen: str, fleet: object, insecure: bool) -> str | None:
+    """Why nobody may listen there: it is beyond this machine, nobody is kept out, and that was not asked for."""
+    host = listen.rpartition(":")[0].strip("[]")
+    if fleet is not None or insecure or is_loopback(host):
+        return None
+    return (
+        f"listen = {listen}: whoever reaches that port could read and change everything: join a fleet (edgepeer join), "
+        "or give --insecure where you trust the whole network"
+    )
 
 
 def says(description: str, **extra: Any) -> Meta:

@@ -100,7 +100,7 @@ def test_refusals_of_the_environment() -> None:
     for unknown in ("EDGEPEER_BROKR", "EDGEPEER_PEERS_LISTEN", "EDGEPEER_", "EDGEPEER_CONFIG_FILE"):
         assert refusal(PeerSettings, environ={unknown: "secret"}) == (
             f"{unknown} is unknown in the environment; allowed are EDGEPEER_BROKER, EDGEPEER_FABRIC, "
-            "EDGEPEER_LOG_LEVEL, EDGEPEER_LOG_JSON, EDGEPEER_CONFIG, EDGEPEER_PEER_..."
+            "EDGEPEER_FLEET, EDGEPEER_LOG_LEVEL, EDGEPEER_LOG_JSON, EDGEPEER_CONFIG, EDGEPEER_PEER_..."
         )
     others = {"EDGEPEER_TRAIN_ROUNDS": "3", "EDGEPEER_BROKER": "mqtt://b", "EDGEPEER_MNIST": "/x", "EDGEPEERS": "y"}
     load_settings(BrokerSettings, environ=others | {"XDG_CONFIG_HOME": "/nonexistent"})
@@ -114,7 +114,7 @@ def test_refusals_of_the_environment() -> None:
         ("[peers]\n", "[peers] is unknown; allowed are [common], [broker], [peer], [train], [emulate], [status]"),
         ("[peer]\nlistn = 1\n", "[peer] listn is unknown; allowed are peer_id, "),
         ("[status]\nlistn = 1\n", "[status] listn is unknown; allowed are json, "),
-        ("[common]\npeers = 1\n", "[common] peers is unknown; allowed are broker, fabric, log_level, log_json"),
+        ("[common]\npeers = 1\n", "[common] peers is unknown; allowed are broker, fabric, fleet, log_level, log_json"),
         ("peer = 1\n", "peer must be a table, as in [peer]"),
         ("[peer\n", "is not TOML: "),
         ("[peer]\nfanout = '2'\n", ""),

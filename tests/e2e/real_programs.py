@@ -204,7 +204,11 @@ class Field:
 
     async def add(self, *names: str, **settings: object) -> None:
         """Start peers and wait until all of them are in."""
-        flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
+        flags = [
+            part
+            for name, value in settings.items()
+            for part in ((f"--{name.replace('_', '-')}",) if value is True else (f"--{name.replace('_', '-')}", value))
+        ]
         for name in names:
             self.peers[name] = await self.run("peer", "--broker", self.url, "--peer-id", name, *flags)
         await self.watch.until(lambda: set(names) <= set(self.watch.members))

@@ -79,6 +79,8 @@ async def test_a_setting_that_can_not_be(tmp_path: Path) -> None:
         ("peer", "--config", "unknown.toml"): (2, "[peer] speed is unknown; allowed are "),
         ("peer", "--fabric", "a/b"): (2, "fabric = a/b"),
         ("peer", "--listen", "nowhere"): (2, "listen = nowhere"),
+        ("peer", "--listen", "0.0.0.0:0"): (2, "listen = 0.0.0.0:0: whoever reaches that port could read and change"),
+        ("broker", "--listen", "[::]:0"): (2, "or give --insecure where you trust the whole network"),
         ("train", "--learning-rate", -1): (2, "learning_rate = -1"),
         ("train", "--model", "a b"): (2, "model = a b (from --model): must be mlp, "),
         ("status", "--timeout", 0): (2, "timeout = 0"),
@@ -111,7 +113,7 @@ async def test_a_port_in_use(broker: str, taken: str, tmp_path: Path) -> None:
     cases = {
         ("broker", "--listen", taken): (2, "port is already in use"),
         ("peer", "--broker", broker, "--listen", taken): (2, "address already in use"),
-        ("peer", "--broker", broker, "--listen", "203.0.113.9:0"): (2, "listen 203.0.113.9:0: "),
+        ("peer", "--broker", broker, "--insecure", "--listen", "203.0.113.9:0"): (2, "listen 203.0.113.9:0: "),
     }
     await all_refused(cases, tmp_path)
 

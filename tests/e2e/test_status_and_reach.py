@@ -125,7 +125,7 @@ async def test_nothing_listens_beyond_loopback(tmp_path: Path) -> None:
 async def test_who_opens_a_port_is_told_what_that_means(tmp_path: Path) -> None:
     async with Field(tmp_path) as field:
         await field.open()
-        await field.add("open", listen="0.0.0.0:0")
+        await field.add("open", listen="0.0.0.0:0", insecure=True)
         await field.add("shut")
         assert "0.0.0.0" in listening_to(field.peers["open"].process.pid)
         warnings = [line for line in field.peers["open"].err if "not yet encrypted" in line]
@@ -133,7 +133,7 @@ async def test_who_opens_a_port_is_told_what_that_means(tmp_path: Path) -> None:
         assert "not yet encrypted" not in field.peers["shut"].everything()
         addresses = field.watch.picture.peers["open"].addresses
         assert not any(address.startswith("0.0.0.0") for address in addresses)
-        broker = await field.run("broker", "--listen", "0.0.0.0:0")
+        broker = await field.run("broker", "--listen", "0.0.0.0:0", "--insecure")
         await broker.said("not encrypted")
 
 

@@ -1,0 +1,104 @@
+"""The registrar's file: an SQLite database, so that each change is in it as a whole or not at all, whenever the power
+fails and however many processes write; only its owner can read it, for it holds the authority's key."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from edgepeer.errors import ConfigError, TrustError
+
+__all__ = ["Database"]
+
+_PATIENCE_S: Final = 5.0
+_TABLES: Final = (
+    "CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS authorities (
+        id INTEGER PRIMARY KEY, certificate BLOB NOT NULL, key BLOB NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS tokens (
+        id BLOB PRIMARY KEY, secret BLOB NOT NULL, role TEXT NOT NULL, name TEXT,
+        uses INTEGER NOT NULL, made REAL NOT NULL, ends REAL NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS joined (
+        token BLOB NOT NULL, key BLOB NOT NULL, serial INTEGER NOT NULL, PRIMARY KEY (token, key))""",
+    """CREATE TABLE IF NOT EXISTS certificates (
+        serial INTEGER PRIMARY KEY, role TEXT NOT NULL, name TEXT NOT NULL, key BLOB NOT NULL,
+        certificate BLOB NOT NULL, authority INTEGER NOT NULL, ends REAL NOT NULL, out INTEGER NOT NULL DEFAULT 0)""",
+    "CREATE INDEX IF NOT EXISTS holders ON certificates (role, name)",
+)
+
+
+class Database:
+    """The file, open. May be used by several threads, one at a time."""
+
+    def __init__(self, path: Path, *, make: bool = False) -> None:
+        """Open it, or make it.
+
+        Raises:
+            ConfigError: there is none, or others can read it; TrustError: it can't be used.
+        """
+        self.path: Final = path
+        self._lock = threading.RLock()
+        try:
+            if make and not path.exists():
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & 0o077:
+                raise ConfigError(f"{path}: others can read the fleet's key (mode {mode:o}): chmod 600 {path}")
+        except FileNotFoundError:
+            raise ConfigError(
+                f"{path}: there is no fleet here: `edgepeer fleet init NAME --broker HOST` makes one, or --home says "
+                "where it is"
+            ) from None
+        except OSError as error:
+            raise ConfigError(f"{path}: can't open it: {error.strerror or error}") from None
+        with self._named():
+            self._sql = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False)
+            self._sql.execute("PRAGMA synchronous = EXTRA")
+            self._sql.execute("PRAGMA trusted_schema = OFF")
+
+    def close(self) -> None:
+        with self._lock:
+            self._sql.close()
+
+    @contextlib.contextmanager
+    def change(self) -> Iterator[sqlite3.Connection]:
+        """All that is done within is done, or nothing. Nobody else changes anything meanwhile.
+
+        Raises:
+            TrustError: it can't be written; nothing has changed.
+        """
+        with self._lock, self._named():
+            self._sql.execute("BEGIN IMMEDIATE")
+            try:
+                for table in _TABLES:
+                    self._sql.execute(table)
+                yield self._sql
+                self._sql.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._sql.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def look(self) -> Iterator[sqlite3.Connection]:
+        """Read only, all as of one moment."""
+        with self._lock, self._named():
+            self._sql.execute("BEGIN")
+            try:
+                yield self._sql
+            finally:
+                with contextlib.suppress(sqlite3.Error):
+                    self._sql.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise TrustError(f"{self.path}: {error}; nothing was changed") from None

@@ -1,0 +1,81 @@
+"""Keeps a member one while it runs: a new certificate when a third of its life is left, or when the fleet has a new
+authority; and whatever another process puts into its directory.
+
+A service that can't be reached is asked again, ever more rarely; there are months for it. Nothing else waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Final
+
+from edgepeer.enrol.client import renew
+from edgepeer.errors import EdgepeerError, TrustError
+from edgepeer.processes import os_reason
+from edgepeer.trust.clock import believable, date
+from edgepeer.trust.identity import Identity
+
+__all__ = ["due", "keep_renewed", "renew_now"]
+
+_LOOK_S: Final = 2.0
+_AT_FIRST_S: Final = 30.0
+_AT_MOST_S: Final = 3600.0
+_SPREAD_S: Final = 5.0
+"""Over so long a fleet spreads what all are told at once."""
+
+_log = logging.getLogger(__name__)
+
+
+def due(identity: Identity) -> bool:
+    """Whether it is time for a new certificate."""
+    if identity.evicted:
+        return False  # nobody would give it one
+    if identity.authority.der != identity.evictions.authorities[-1].der:
+        return True
+    now, ends, issued = believable(), identity.ends, identity.holder.issued
+    return now is not None and now > ends - (ends - issued) / 3
+
+
+async def renew_now(identity: Identity) -> None:
+    """Take a new certificate.
+
+    Raises:
+        FabricError: the service can't be reached; TrustError: it says no, or the certificate can't be kept.
+    """
+    host, _, port = identity.where.service.rpartition(":")
+    granted = await renew(identity, host.strip("[]"), int(port))
+    identity.evictions.accept(granted.evictions)
+    try:
+        identity.renewed(granted.certificate)
+    except OSError as error:
+        raise TrustError(f"{identity.directory}: can't write the new certificate: {os_reason(error)}") from None
+
+
+async def keep_renewed(identity: Identity, *, look_s: float = _LOOK_S, spread_s: float = _SPREAD_S) -> None:
+    """Do so until cancelled."""
+    loop = asyncio.get_running_loop()
+    chance = random.Random(identity.certificate)
+    pause, at, complaint = _AT_FIRST_S, 0.0, ""
+    while True:
+        try:
+            identity.refresh()
+            complaint = ""
+        except EdgepeerError as error:
+            if str(error) != complaint:
+                complaint = str(error)
+                _log.warning("%s", error)
+        if not due(identity):
+            pause, at = _AT_FIRST_S, 0.0
+        elif not at:
+            at = loop.time() + chance.uniform(0, spread_s)
+        elif loop.time() >= at:
+            try:
+                await renew_now(identity)
+                _log.info("%s has a new certificate, until %s", identity.holder, date(identity.ends))
+            except EdgepeerError as error:
+                _log.warning("certificate of %s, until %s: %s", identity.holder, date(identity.ends), error)
+                at = loop.time() + chance.uniform(0.5, 1) * pause
+                pause = min(2 * pause, _AT_MOST_S)
+        await asyncio.sleep(look_s)

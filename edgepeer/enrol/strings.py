@@ -1,0 +1,73 @@
+"""The join string: what a device needs to know whom to trust, and to be let in. 63 characters, to be pasted.
+
+epj1-  and, in base32:  16 bytes of the authority's SHA-256 | 4 of the token's id | 16 of its secret
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+from dataclasses import dataclass, field
+from typing import Final
+
+from edgepeer.errors import ConfigError
+
+__all__ = ["JoinString", "fingerprint", "server_name"]
+
+_PREFIX: Final = "epj1-"
+_AUTHORITY: Final = 16
+_TOKEN: Final = 4
+_SECRET: Final = 16
+_CHARACTERS: Final = -(-8 * (_AUTHORITY + _TOKEN + _SECRET) // 5)
+
+
+def fingerprint(authority: bytes) -> bytes:
+    """Of an authority's certificate, DER."""
+    return hashlib.sha256(authority).digest()[:_AUTHORITY]
+
+
+def server_name(fingerprint: bytes) -> str:
+    """How a client says in TLS whom it trusts: the service may have certificates of two authorities."""
+    return f"{fingerprint.hex()}.authority.edgepeer"
+
+
+@dataclass(frozen=True)
+class JoinString:
+    """A join string, taken apart."""
+
+    authority: bytes
+    """The fingerprint of the certificate that says who is of the fleet."""
+    token: bytes
+    """Which token it is; no secret."""
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def fresh(cls, authority: bytes) -> JoinString:
+        """With a new token, for the fleet of that authority (DER)."""
+        return cls(fingerprint(authority), secrets.token_bytes(_TOKEN), secrets.token_bytes(_SECRET))
+
+    @classmethod
+    def parse(cls, text: str) -> JoinString:
+        """Read one.
+
+        Raises:
+            ConfigError: it is none; the text is not shown, for it may hold a secret.
+        """
+        given = text.strip().lower()
+        body = given.removeprefix(_PREFIX)
+        if body == given or len(body) != _CHARACTERS:
+            raise ConfigError(
+                f"join string: must be {_PREFIX} and {_CHARACTERS} letters and digits (these are {len(given)} "
+                "characters): copy the whole line that `edgepeer fleet token` has printed"
+            )
+        try:
+            data = base64.b32decode(body.upper() + "=" * (-len(body) % 8))
+        except ValueError:
+            raise ConfigError("join string: has a character that none has: copy it, don't type it") from None
+        return cls(data[:_AUTHORITY], data[_AUTHORITY : _AUTHORITY + _TOKEN], data[_AUTHORITY + _TOKEN :])
+
+    def text(self) -> str:
+        """The string; whoever has it can join."""
+        data = self.authority + self.token + self.secret
+        return _PREFIX + base64.b32encode(data).decode().rstrip("=").lower()

@@ -1,0 +1,59 @@
+"""What follows from the fleet that a device has joined: fabric, broker and name, where they aren't given; and what
+contradicts it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from edgepeer.errors import ConfigError
+from edgepeer.settings.fields import Setting
+from edgepeer.settings.model import VerbSettings
+from edgepeer.trust.directory import Whereabouts, is_joined
+from edgepeer.trust.names import Role
+
+__all__ = ["with_membership"]
+
+_UNDER_STATE: Final = "fleet"
+_ROLES: Final = {
+    "peer": (Role.PEER,),
+    "broker": (Role.BROKER,),
+    "train": (Role.OPERATOR,),
+    "status": (Role.OPERATOR, Role.VIEWER, Role.PEER),
+}
+
+
+def with_membership(
+    kind: type[VerbSettings], settings: Mapping[str, Setting], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The values, with what the fleet's directory adds: the one that is given, or that of a peer's state directory.
+
+    Raises:
+        ConfigError: the directory can't be used, or says something else.
+    """
+    if "fleet" not in settings:
+        return dict(values)
+    directory: Path | None = values.get("fleet")
+    if directory is None:
+        state: Path | None = values.get("state_dir")
+        if state is None or not is_joined(state / _UNDER_STATE):
+            return dict(values)
+        directory = state / _UNDER_STATE
+    if values.get("insecure"):
+        raise ConfigError(f"insecure: the device is one of a fleet ({directory}): leave one of them out")
+    where = Whereabouts.read(directory)
+    if where.role not in _ROLES[kind.verb]:
+        needed = " or ".join(_ROLES[kind.verb])
+        raise ConfigError(f"fleet = {directory}: is of {where.role} {where.id}, but {kind.verb} needs {needed}")
+    broker = values.get("broker", "mqtts://")
+    if not all(url.strip().startswith("mqtts://") for url in broker.split(",") if "://" in url):
+        shown = settings["broker"].shown(broker)
+        raise ConfigError(f"broker = {shown}: a fleet ({directory}) needs mqtts://, so that nobody else can listen")
+    result = {"broker": ",".join(where.broker), "fabric": where.fabric, **values, "fleet": directory}
+    if "peer_id" in settings:
+        result["peer_id"] = values.get("peer_id") or where.id
+    for name, own in (("fabric", where.fabric), ("peer_id", where.id)):
+        if name in settings and result[name] != own:
+            raise ConfigError(f"{name} = {result[name]}: the fleet in {directory} says {own}: leave it out")
+    return {name: value for name, value in result.items() if name in settings}

@@ -1,0 +1,13 @@
+"""Who is of the fleet, and who is not any more: keys, certificates, and the list of those who are out.
+
+names.py         roles, and whom a certificate names
+clock.py         what time it is, where the clock can be believed
+files.py         files that are there whole or not at all, and private ones
+directory.py     the directory that makes a device one of a fleet, as far as it can be read without cryptography
+certificates.py  authorities, certificates and requests for them: made, issued, checked
+evictions.py     the list of who is out, and of the authorities that count, as the fleet signs it
+identity.py      a device's identity: what it signs with, and whom it believes
+founding.py      a fleet that lives as long as its process, for emulations and tests
+
+Only the last four import `cryptography`, and nobody imports them before a fleet is configured.
+"""

@@ -1,0 +1,107 @@
+"""The directory that makes a device one of a fleet. `edgepeer join` makes it; this much needs no cryptography.
+
+key.pem          the device's own, made here, and never anywhere else
+certificate.pem  who it is; written last, so that a directory with one is complete
+authorities.pem  who may say so: one authority or, while it is rotated, two
+evictions        who is out, as signed
+fleet.toml       where the fleet is
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from edgepeer.errors import ConfigError
+from edgepeer.printable import printable
+from edgepeer.trust.files import write_whole
+from edgepeer.trust.names import Role
+
+__all__ = [
+    "AUTHORITIES",
+    "CERTIFICATE",
+    "EVICTIONS",
+    "FILES",
+    "KEY",
+    "WHERE",
+    "Whereabouts",
+    "is_joined",
+    "keep",
+    "not_joined",
+]
+
+KEY: Final = "key.pem"
+CERTIFICATE: Final = "certificate.pem"
+AUTHORITIES: Final = "authorities.pem"
+EVICTIONS: Final = "evictions"
+WHERE: Final = "fleet.toml"
+FILES: Final = (KEY, CERTIFICATE, AUTHORITIES, EVICTIONS, WHERE)
+
+_Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+
+
+class Whereabouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What fleet.toml says."""
+
+    fabric: _Name
+    role: Role
+    id: _Name
+    broker: Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=16)]
+    """URLs, the best first."""
+    service: _Text
+    """host:port where certificates are renewed."""
+
+    @classmethod
+    def read(cls, directory: Path) -> Whereabouts:
+        """What the directory's file says.
+
+        Raises:
+            ConfigError: there is none, or it is not what it should be; says what to do.
+        """
+        path = directory / WHERE
+        if not is_joined(directory):
+            raise not_joined(directory)
+        try:
+            return msgspec.convert(tomllib.loads(path.read_text()), cls)
+        except OSError as error:
+            raise ConfigError(f"{path}: can't read it: {error.strerror or error}; {_JOIN_AGAIN}") from None
+        except (ValueError, msgspec.ValidationError) as error:
+            raise ConfigError(f"{path}: {printable(str(error))}; {_JOIN_AGAIN}") from None
+
+    def toml(self) -> bytes:
+        """The file."""
+        lines = [f"{name} = {json.dumps(value)}" for name, value in msgspec.to_builtins(self).items()]
+        return ("\n".join(["# Made by `edgepeer join`.", *lines]) + "\n").encode()
+
+
+_JOIN_AGAIN: Final = "bring the device in again: edgepeer join HOST STRING"
+
+
+def keep(directory: Path, where: Whereabouts, *, certificate: bytes, authorities: bytes, evictions: bytes) -> None:
+    """Let the directory, which holds the key, be that of a member. Until the last file is there, it is nobody's.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    write_whole(directory / WHERE, where.toml())
+    write_whole(directory / AUTHORITIES, authorities)
+    write_whole(directory / EVICTIONS, evictions)
+    write_whole(directory / CERTIFICATE, certificate)
+
+
+def is_joined(directory: Path) -> bool:
+    """Whether a device has joined a fleet there."""
+    return (directory / CERTIFICATE).exists()
+
+
+def not_joined(directory: Path) -> ConfigError:
+    """That no device has."""
+    return ConfigError(
+        f"fleet = {directory}: no fleet was joined there ({CERTIFICATE} is missing): on the administrator's machine, "
+        "`edgepeer fleet token` prints the line that does it"
+    )

@@ -1,0 +1,74 @@
+"""Files that are there whole or not at all, whenever the power fails; and private ones, that others can't read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+from edgepeer.errors import ConfigError
+
+__all__ = ["make_private_directory", "read_private", "write_whole"]
+
+
+def make_private_directory(path: Path) -> None:
+    """A directory that nobody else can look into. One that is there must be so.
+
+    Raises:
+        ConfigError: it isn't; OSError: it can't be made.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o022:
+        raise ConfigError(f"{path}: others may write there (mode {mode:o}): chmod 700 {path}")
+    _sync(path.parent)
+
+
+def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Let the file hold that, and last: who loses power here finds what it was before, or this.
+
+    Raises:
+        OSError: it can't be written; nothing has changed.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            fresh.unlink()
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
+    _sync(path.parent)
+
+
+def read_private(path: Path) -> bytes:
+    """What a file holds that only its owner may read.
+
+    Raises:
+        ConfigError: others may read it, or have written it; OSError: it can't be read.
+    """
+    with path.open("rb") as file:
+        found = os.fstat(file.fileno())
+        mode = stat.S_IMODE(found.st_mode)
+        if mode & 0o077:
+            raise ConfigError(
+                f"{path}: others on this machine can read the key (mode {mode:o}): chmod 600 {path}, and if it may "
+                "have been read, evict this device and join again"
+            )
+        if found.st_uid not in (0, os.geteuid()):
+            raise ConfigError(f"{path}: belongs to user {found.st_uid}, not to this one ({os.geteuid()}): chown it")
+        return file.read(1 << 16)
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,288 @@
+"""A device's identity: its key and certificate, the authorities that it believes, and who is out.
+
+What is given up when something changes: certificates are remembered as checked, TLS contexts as made, until a new list
+or another certificate is taken. Both may happen while everything runs: by `Evictions.accept`, by `renewed`, or because
+another process wrote the files and `refresh` found them changed. Whoever asked by `on_change` is told, in the thread in
+which it happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from edgepeer.errors import ConfigError, TrustError
+from edgepeer.processes import os_reason
+from edgepeer.trust.certificates import (
+    Authority,
+    Checked,
+    certificates_in,
+    check,
+    expired,
+    key_bytes,
+    load_key,
+    pem,
+)
+from edgepeer.trust.directory import AUTHORITIES, CERTIFICATE, EVICTIONS, KEY, Whereabouts
+from edgepeer.trust.evictions import Evictions, Listed
+from edgepeer.trust.files import read_private, write_whole
+from edgepeer.trust.names import Holder
+
+__all__ = ["Credential", "Identity"]
+
+_REMEMBERED: Final = 8192
+"""Certificates; then all are checked anew."""
+_ECDSA: Final = ec.ECDSA(hashes.SHA256())
+_NO_CHECK_TIME: Final = 0x200000
+"""X509_V_FLAG_NO_CHECK_TIME, which Python has no name for: `check` looks at the time, by a believable clock."""
+
+_T = TypeVar("_T")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Credential:
+    """A certificate that counts."""
+
+    holder: Holder
+    checked: Checked
+
+    @property
+    def ends(self) -> float:
+        """When it expires."""
+        return self.checked.ends
+
+    def verify(self, signature: bytes, data: bytes) -> None:
+        """Check that its holder has signed the data.
+
+        Raises:
+            TrustError: no.
+        """
+        try:
+            self.checked.key.verify(signature, data, _ECDSA)
+        except (InvalidSignature, ValueError):
+            raise TrustError(f"{self.holder} has not signed what is said to be of it") from None
+
+
+class Identity:
+    """This device's key and certificate, and the authorities it trusts."""
+
+    def __init__(self, directory: Path, where: Whereabouts, listed: Listed) -> None:
+        """Use `load`."""
+        self.directory: Final = directory
+        self.where: Final = where
+        """Broker, and where certificates are renewed."""
+        self.evictions: Final = Evictions(where.fabric, listed, self._listed)
+        self.certificate = b""
+        """DER."""
+        self._key: ec.EllipticCurvePrivateKey
+        self._own: Checked
+        self._credentials: dict[bytes, Credential] = {}
+        self._contexts: dict[bool, ssl.SSLContext] = {}
+        self._told: list[Callable[[], None]] = []
+        self._stamp: object = None
+
+    @classmethod
+    def load(cls, directory: Path) -> Identity:
+        """The identity that the directory holds.
+
+        Raises:
+            ConfigError: it has none, or what it has can't be used: which file, what is wrong, what to do.
+        """
+        where = Whereabouts.read(directory)
+        stamp = _stamp(directory)
+        known = _read(directory / AUTHORITIES, lambda data: [Authority.read(each) for each in certificates_in(data)])
+        listed = _read(directory / EVICTIONS, lambda data: Listed.read(data, where.fabric, known))
+        identity = cls(directory, where, listed)
+        identity._key = _read(directory / KEY, load_key, private=True)
+        certificate = _read(directory / CERTIFICATE, lambda data: certificates_in(data)[0])
+        identity._take(certificate, _read(directory / CERTIFICATE, lambda _: identity._own_checked(certificate)))
+        identity._stamp = stamp
+        return identity
+
+    @property
+    def holder(self) -> Holder:
+        """Who this device is."""
+        return self._own.holder
+
+    @property
+    def ends(self) -> float:
+        """When its certificate expires."""
+        return self._own.ends
+
+    @property
+    def evicted(self) -> bool:
+        """Whether this device itself is out."""
+        return self.holder.serial in self.evictions.serials
+
+    @property
+    def authority(self) -> Authority:
+        """Who issued its certificate."""
+        return self._own.authority
+
+    @property
+    def key(self) -> ec.EllipticCurvePrivateKey:
+        """Of the certificate; it stays on this device."""
+        return self._key
+
+    def sign(self, data: bytes) -> bytes:
+        """An ECDSA signature of P-256 with SHA-256."""
+        return self._key.sign(data, _ECDSA)
+
+    def check(self, certificate: bytes) -> Credential:
+        """Whose certificate it is, as DER.
+
+        Raises:
+            TrustError: nobody's in this fleet, or not any more: says whose, what is wrong, since when.
+        """
+        name = hashlib.sha256(certificate).digest()
+        found = self._credentials.get(name)
+        if found is None:
+            checked = check(certificate, self.evictions.authorities)
+            self._refuse(checked.holder)
+            found = Credential(checked.holder, checked)
+            if len(self._credentials) >= _REMEMBERED:
+                self._credentials.clear()
+            self._credentials[name] = found
+        if (late := expired(found.checked)) is not None:
+            raise late
+        return found
+
+    def _refuse(self, holder: Holder) -> None:
+        if holder.fabric != self.where.fabric:
+            raise TrustError(f"certificate {holder.serial:x} is of {holder}, another fabric than {self.where.fabric}")
+        if holder.serial in self.evictions.serials:
+            raise TrustError(
+                f"{holder} was evicted (certificate {holder.serial:x}, list {self.evictions.number}): if it is to be "
+                "in again, bring it in anew: edgepeer join HOST STRING"
+            )
+
+    def context(self, *, server: bool) -> ssl.SSLContext:
+        """Mutual TLS 1.3 with whom the fleet's authorities vouch for. Host names don't count; who it is, and that it
+        has not expired or been evicted, whoever uses it must learn by `check` of the other end's certificate."""
+        context = self._contexts.get(server)
+        if context is None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_flags |= ssl.VerifyFlags(_NO_CHECK_TIME)
+            context.options |= ssl.OP_NO_TICKET
+            if server:
+                context.num_tickets = 0  # nobody resumes: who was evicted in between must not
+            context.load_cert_chain(self.directory / CERTIFICATE, self.directory / KEY)
+            context.load_verify_locations(cadata=pem(each.der for each in self.evictions.authorities).decode())
+            self._contexts[server] = context
+        return context
+
+    def on_change(self, tell: Callable[[], None]) -> Callable[[], None]:
+        """Let `tell` be called when there is a new list, certificate or authority. Returns what ends that."""
+        self._told.append(tell)
+
+        def end() -> None:
+            with contextlib.suppress(ValueError):
+                self._told.remove(tell)
+
+        return end
+
+    def renewed(self, certificate: bytes) -> None:
+        """Take another certificate for the same key and name, and keep it.
+
+        Raises:
+            TrustError: it is not that; OSError: it can't be kept, and is not taken.
+        """
+        checked = self._own_checked(certificate)
+        write_whole(self.directory / CERTIFICATE, pem([certificate]))
+        self._take(certificate, checked)
+        self._stamp = _stamp(self.directory)
+        self._tell()
+
+    def refresh(self) -> bool:
+        """Take what another process has put into the directory, if anything. Whether there was something.
+
+        Raises:
+            ConfigError: what is there now can't be used; all stays as it was.
+        """
+        stamp = _stamp(self.directory)
+        if stamp == self._stamp:
+            return False
+        fresh = Identity.load(self.directory)
+        if key_bytes(fresh._key.public_key()) != key_bytes(self._key.public_key()) or fresh.where != self.where:
+            raise ConfigError(f"fleet = {self.directory}: another identity was put there: start again to use it")
+        self._stamp = stamp
+        changed = self.evictions.accept(fresh.evictions.signed)
+        if fresh.certificate != self.certificate:
+            self._take(fresh.certificate, self._own_checked(fresh.certificate))
+            self._tell()
+            changed = True
+        return changed
+
+    def _own_checked(self, certificate: bytes) -> Checked:
+        checked = check(certificate, self.evictions.authorities)
+        holder, where = checked.holder, self.where
+        if (holder.fabric, holder.role, holder.id) != (where.fabric, where.role, where.id):
+            raise TrustError(f"is of {holder}, but fleet.toml says {where.role} {where.id} of {where.fabric}")
+        if key_bytes(checked.key) != key_bytes(self._key.public_key()):
+            raise TrustError(f"is for another key than the one in {KEY}: they were not made together; join again")
+        if (late := expired(checked)) is not None:
+            raise late
+        self._refuse(holder)
+        return checked
+
+    def _take(self, certificate: bytes, checked: Checked) -> None:
+        self._own, self.certificate = checked, certificate
+        self._forget()
+
+    def _listed(self, listed: Listed) -> None:
+        # Authorities first: each of the lists before and after is signed by one that is in the file then.
+        try:
+            write_whole(self.directory / AUTHORITIES, pem(each.der for each in listed.authorities))
+            write_whole(self.directory / EVICTIONS, listed.signed)
+            self._stamp = _stamp(self.directory)
+        except OSError as error:
+            _log.error(
+                "eviction list %d can't be kept in %s (%s): it counts until this process ends",
+                *(listed.number, self.directory, os_reason(error)),
+            )
+        self._forget()
+        self._tell()
+
+    def _forget(self) -> None:
+        self._credentials.clear()
+        self._contexts.clear()
+
+    def _tell(self) -> None:
+        for tell in [*self._told]:
+            tell()
+
+
+def _read(path: Path, take: Callable[[bytes], _T], *, private: bool = False) -> _T:
+    try:
+        return take(read_private(path) if private else path.read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: can't read it: {os_reason(error)}; bring the device in again: edgepeer join"
+        ) from None
+    except (TrustError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _stamp(directory: Path) -> object:
+    found = []
+    for name in (CERTIFICATE, AUTHORITIES, EVICTIONS):
+        with contextlib.suppress(OSError):
+            state = os.stat(directory / name)
+            found.append((name, state.st_ino, state.st_mtime_ns, state.st_size))
+    return found
