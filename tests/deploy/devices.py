@@ -25,11 +25,12 @@ def clean() -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(libraries), "PYTHON": sys.executable, "OPENBLAS_NUM_THREADS": "1"}
 
 
-def changed_wheel(wheel: Path, into: Path, **changes: str) -> Path:
-    """The same wheel with other modules: path in the package, with __ for /, and text."""
+def changed_wheel(wheel: Path, into: Path, changes: dict[str, str]) -> Path:
+    """The same wheel with other modules, by their paths in the package."""
     into.mkdir()
-    texts = {f"edgepeer/{name.replace('__', '/')}.py": text for name, text in changes.items()}
+    texts = {f"edgepeer/{name}": text for name, text in changes.items()}
     with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(into / wheel.name, "w") as new:
+        assert texts.keys() <= {*old.namelist()}
         for name in old.namelist():
             new.writestr(old.getinfo(name), texts.get(name, old.read(name)))
     return into / wheel.name

@@ -119,7 +119,7 @@ def test_an_upgrade_that_fails_is_taken_back(device: Device, broker: str, wheel:
     assert f'broker = "{broker}"' in (device.root / "etc/edgepeer/edgepeer.toml").read_text()  # the user's stay
 
     # One that does not get as far as its settings is not even tried: the peer that runs runs on.
-    worse = changed_wheel(wheel, tmp_path / "worse", cli____init__=BROKEN)
+    worse = changed_wheel(wheel, tmp_path / "worse", {"cli/__init__.py": BROKEN})
     for refused in (
         device.install("--from", worse),
         device.install("--from", tmp_path),
@@ -130,8 +130,8 @@ def test_an_upgrade_that_fails_is_taken_back(device: Device, broker: str, wheel:
         assert (device.current, device.there, device.pid) == ("2", {"1", "2"}, second)
 
     # One that ends, and one that does not say that it is ready, are taken back.
-    for module, text in (("cli__peer", SILENT), ("peer__agent", BROKEN)):
-        broken = changed_wheel(wheel, tmp_path / module, **{module: text})
+    for module, text in (("cli/peer.py", SILENT), ("peer/agent.py", BROKEN)):
+        broken = changed_wheel(wheel, tmp_path / Path(module).stem, {module: text})
         failed = device.install("--from", broken, START_TIMEOUT="3")
         assert failed.returncode == 1
         assert "version 3 was not ready in time, 2 runs again" in failed.stderr, failed.stderr
@@ -156,7 +156,7 @@ def test_a_device_from_before_there_were_versions(device: Device, broker: str, w
     unit.write_text(BEFORE_VERSIONS)
     configure(device, broker)
     device.start()
-    failed = device.install("--from", changed_wheel(wheel, tmp_path / "bad", peer__agent=BROKEN))
+    failed = device.install("--from", changed_wheel(wheel, tmp_path / "bad", {"peer/agent.py": BROKEN}))
     assert failed.returncode == 1
     assert "0 runs again" in failed.stderr
     assert device.current == "0"
