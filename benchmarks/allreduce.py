@@ -1,27 +1,28 @@
 """Time an allreduce of one vector over TCP between processes: edgepeer against Gloo, OpenMPI and a bare tree without a
-protocol, and against itself in bf16 and int8, interleaved in one run, so that the ratios mean something; over loopback,
-or over links of a given rate and delay, each process in a network namespace of its own."""
+protocol, and against itself in bf16 and int8 and sealed, interleaved in one run, so that the ratios mean something;
+over loopback, or over links of a given rate and delay, each process in a network namespace of its own."""
 
 from __future__ import annotations
 
 import argparse
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from broker import running_broker
 from common import counts, positive, show, warn_if_busy, write_json
-from fleet import WARM_UP, Fleet, FleetError, missing
+from fleet import WARM_UP, Fleet, FleetError, missing, rank_names
 from shaped import link_name, shaped_network
 
 from edgepeer.errors import EdgepeerError
 
-_COMPARATORS = ("gloo", "mpi", "bare", "lanes", "tree", "edgepeer-bf16", "edgepeer-int8")
+_COMPARATORS = ("gloo", "mpi", "bare", "lanes", "tree", "edgepeer-bf16", "edgepeer-int8", "edgepeer-secure")
 _COLUMNS = {
     "peers": "peers",
     "system": "system",
@@ -75,6 +76,8 @@ def measure(
         place = () if network is None else (network.broker_address(), network.broker_prefix())
         broker = stack.enter_context(running_broker(*place))
         options = {"broker": broker, "fabric": "benchmark", "lanes": lanes}
+        if "edgepeer-secure" in systems:
+            options["fleet"] = str(stack.enter_context(members(peers)))
         fleets = {s: stack.enter_context(Fleet(s, peers, elements, options, network)) for s in systems}
         for fleet in fleets.values():
             fleet.measure(3)
@@ -106,6 +109,18 @@ def measure(
         }
         for system in systems
     ]
+
+
+@contextmanager
+def members(peers: int) -> Iterator[Path]:
+    """Directories that make the ranks members of a fleet, each by its name."""
+    from edgepeer.trust.founding import Founder
+
+    with tempfile.TemporaryDirectory(prefix="edgepeer-bench-") as root:
+        founder = Founder(Path(root), "secure-benchmark")
+        for name in rank_names(peers):
+            founder.member(name)
+        yield Path(root)
 
 
 def _line(row: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from mpirun import find_mpirun, mpirun_command, write_agent
 
 from edgepeer.emulation.network import EmulatedNetwork
 
-__all__ = ["WARM_UP", "Fleet", "FleetError", "missing", "rank_names"]
+__all__ = ["WARM_UP", "Fleet", "FleetError", "missing", "rank_name", "rank_names"]
 
 _WORKER = Path(__file__).with_name("worker.py")
 _DEADLINE = 120.0  # s: a machine with few cores imports many torches slowly
@@ -46,9 +46,14 @@ def missing(system: str, *, apart: bool = False) -> str | None:
     return None
 
 
+def rank_name(rank: int) -> str:
+    """What a rank is called in a network, and in a fleet that it can prove to be of."""
+    return f"rank{rank}"
+
+
 def rank_names(peers: int) -> tuple[str, ...]:
-    """What the ranks are called in a network."""
-    return tuple(f"rank{rank}" for rank in range(peers))
+    """What the ranks are called."""
+    return tuple(map(rank_name, range(peers)))
 
 
 class Fleet:

@@ -14,12 +14,14 @@ import os
 import sys
 import time
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import uvloop
 from bare_lanes import BareLanes
 from bare_tree import BareTree
+from fleet import rank_name
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -172,12 +174,16 @@ class Edgepeer:
 
         peer = edgepeer.Peer(
             broker=self._options["broker"],
-            fabric=f"{self._options['fabric']}-{self.protocol}-{self.precision}",
             listen=f"{self._options['address']}:0",
             machine=MachineMaker(self.protocol),
+            **self.belongs(),
         )
         self._peer = await self._stack.enter_async_context(peer)
         await self._peer.ready(peers=self._peers)
+
+    def belongs(self) -> dict[str, Any]:
+        """Which fabric the peer is of."""
+        return {"fabric": f"{self._options['fabric']}-{self.protocol}-{self.precision}"}
 
     def prepare(self, vector: Vector) -> None:
         pass
@@ -213,11 +219,22 @@ class EdgepeerInt8(Edgepeer):
     precision = "int8"
 
 
+class EdgepeerSecure(Edgepeer):
+    """Between members of a fleet: who it is is proven, and all that is said is sealed."""
+
+    def belongs(self) -> dict[str, Any]:
+        from edgepeer.trust.identity import Identity
+
+        trust = Identity.load(Path(self._options["fleet"]) / rank_name(self.rank))
+        return {"fabric": trust.holder.fabric, "trust": trust}
+
+
 SYSTEMS: dict[str, Any] = {
     "bare": Bare,
     "edgepeer": Edgepeer,
     "edgepeer-bf16": EdgepeerBf16,
     "edgepeer-int8": EdgepeerInt8,
+    "edgepeer-secure": EdgepeerSecure,
     "gloo": Gloo,
     "lanes": Lanes,
     "mpi": Mpi,

@@ -7,12 +7,14 @@ a loop that is stuck does not feed it, and systemd starts the service anew.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
+from collections.abc import AsyncIterator
 from typing import Final
 
-__all__ = ["notify", "tend_watchdog"]
+__all__ = ["notify", "ready", "tend_watchdog"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,3 +44,15 @@ async def tend_watchdog() -> None:
     while True:
         notify(WATCHDOG="1")
         await asyncio.sleep(int(text) / 1e6 / _OFTEN)
+
+
+@contextlib.asynccontextmanager
+async def ready(status: str) -> AsyncIterator[None]:
+    """A service is ready while the context is open, and stands so; then it stops."""
+    notify(READY="1", STATUS=status)
+    feeding = asyncio.create_task(tend_watchdog(), name="watchdog")
+    try:
+        yield
+    finally:
+        feeding.cancel()
+        notify(STOPPING="1")

@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "trust": {"wire"},
     "enrol": {"trust", "wire"},
     "transport": {"wire", "trust"},
-    "fabric": {"wire", "topology", "trust"},
+    "fabric": {"wire", "topology", "trust", "transport"},
     "training": {"wire", "coding"},
     "baselines": {"protocol", "wire", "topology"},
     "simulation": {"protocol", "baselines", "wire", "topology", "coding", "training"},
@@ -44,8 +44,12 @@ ALLOWED["emulation"] = set(ALLOWED) - {"simulation"}
 ALLOWED["cli"] = set(ALLOWED)
 ALLOWED[""] = {*ALLOWED, "cli"}  # edgepeer/__init__.py and __main__.py
 
-ONLY = {("simulation", "training"): "edgepeer.training.split."}
-"""Of that layer the other may import nothing else: split training is NumPy without I/O, and the simulator runs it."""
+ONLY = {
+    ("simulation", "training"): "edgepeer.training.split.",
+    ("fabric", "transport"): "edgepeer.transport.door",
+}
+"""Of that layer the other may import nothing else: split training is NumPy without I/O, and the simulator runs it; the
+embedded broker lets strangers wait as peers do."""
 
 BARRED = {
     "protocol": {"asyncio", "time", "socket", "random", "threading", "secrets", "datetime"},
@@ -58,16 +62,23 @@ BARRED = {
 HEAVY = {"tensorflow", "keras", "sklearn", "matplotlib", "amqtt", "prometheus_client", "pyroute2", "cryptography"}
 LOADED_LATE = {
     "edgepeer.enrol.client",
+    "edgepeer.enrol.household",
     "edgepeer.enrol.joining",
     "edgepeer.enrol.registrar",
     "edgepeer.enrol.renewal",
     "edgepeer.enrol.service",
     "edgepeer.fabric.amqtt_parts",
     "edgepeer.following.plot",
+    "edgepeer.trust.ciphers",
+    "edgepeer.transport.handshake",
+    "edgepeer.transport.news",
+    "edgepeer.transport.records",
+    "edgepeer.transport.secure",
     "edgepeer.trust.certificates",
     "edgepeer.trust.evictions",
     "edgepeer.trust.founding",
     "edgepeer.trust.identity",
+    "edgepeer.trust.sealing",
 }
 """Modules that are about one heavy library, and that nobody but each other imports before it is needed."""
 

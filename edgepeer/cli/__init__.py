@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from edgepeer.cli import broker, emulate, export, peer, simulate, status, train, version
+from edgepeer.cli import broker, emulate, export, fleet, join, peer, simulate, status, train, version
 
 __all__ = ["application", "main"]
 
@@ -24,6 +24,10 @@ Examples:
   $ edgepeer peer
   $ edgepeer train --peers 2
   $ edgepeer status
+\b
+  # a fleet on a network: found it, then paste on each device the line that a token is
+  $ edgepeer fleet init greenhouse --broker raspberrypi.local
+  $ edgepeer fleet token
 
 `edgepeer VERB --help` shows more of each."""
 
@@ -33,7 +37,11 @@ def application() -> click.Group:
     verbs = (broker.VERB, peer.VERB, train.VERB, emulate.VERB, status.VERB)
     return click.Group(
         name="edgepeer",
-        commands=[*(verb.command() for verb in verbs), export.command(), simulate.command(), version.command],
+        commands=[
+            *(verb.command() for verb in verbs),
+            *(made() for made in (export.command, simulate.command, fleet.command, join.command)),
+            version.command,
+        ],
         help=_ABOUT,
         epilog=_EPILOG,
         no_args_is_help=True,

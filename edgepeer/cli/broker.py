@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from edgepeer.cli.signals import run_until_stopped
 from edgepeer.cli.verb import Verb
-from edgepeer.notify import notify, tend_watchdog
+from edgepeer.notify import ready
 from edgepeer.settings import BrokerSettings
+
+if TYPE_CHECKING:
+    from edgepeer.trust.identity import Identity
 
 __all__ = ["VERB"]
 
@@ -19,16 +23,24 @@ def run(settings: BrokerSettings) -> int:
 
 async def _serve(settings: BrokerSettings, stop: asyncio.Event) -> None:
     from edgepeer.fabric.broker import EmbeddedBroker
+    from edgepeer.trust.loading import load_trust
 
     host, _, port = settings.listen.rpartition(":")
-    async with EmbeddedBroker(host.strip("[]"), int(port), settings.username, settings.password) as broker:
+    identity, login = load_trust(settings.fleet), (settings.username, settings.password)
+    async with EmbeddedBroker(host.strip("[]"), int(port), *login, identity) as broker, asyncio.TaskGroup() as tasks:
         # The address without the password; on a line of its own, so that a script can read it.
         print(f"broker ready at {broker.address}", flush=True)
-        notify(READY="1", STATUS=f"listens on {broker.address}")
-        feeding = asyncio.create_task(tend_watchdog())
-        await stop.wait()
-        feeding.cancel()
-        notify(STOPPING="1")
+        renewing = tasks.create_task(_renewed(identity))
+        async with ready(f"listens on {broker.address}"):
+            await stop.wait()
+        renewing.cancel()
+
+
+async def _renewed(identity: Identity | None) -> None:
+    if identity is not None:
+        from edgepeer.enrol.renewal import keep_renewed
+
+        await keep_renewed(identity)
 
 
 VERB = Verb(
@@ -36,8 +48,9 @@ VERB = Verb(
     about="Run an MQTT broker for a fabric, where there is no other.",
     examples=[
         ("for peers on this machine", "edgepeer broker"),
+        ("for a fleet", "edgepeer broker --listen 0.0.0.0:8883 --fleet ~/.local/share/edgepeer-fleet/broker"),
         (
-            "for peers on a network that you trust (links are not encrypted)",
+            "for peers on a network that you trust (nothing is encrypted)",
             "edgepeer broker --listen 0.0.0.0:1883 --insecure",
         ),
         (

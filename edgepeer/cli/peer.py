@@ -57,6 +57,7 @@ VERB = Verb(
             "edgepeer peer --broker mqtt://broker.local --fabric greenhouse \\\n"
             "      --state-dir /var/lib/edgepeer --listen 0.0.0.0:7700 --insecure",
         ),
+        ("a device of a fleet", "edgepeer peer --fleet ~/.local/share/edgepeer/fleet --listen 0.0.0.0:7700"),
         ("a small device without TensorFlow", "edgepeer peer --trainer numpy --data-dir ~/mnist"),
         ("pretend to be a device that takes 0.2 s for a batch", "edgepeer peer --device-speed constant:0.2"),
         ("let jobs name functions of a package of yours", "edgepeer peer --models mymodels"),

@@ -45,15 +45,20 @@ async def _look(settings: StatusSettings, broker: BrokerAddress) -> Picture:
     from edgepeer.fabric.topics import Group
     from edgepeer.following.observe import observe, question
     from edgepeer.following.picture import Picture
+    from edgepeer.trust.loading import load_trust
 
+    identity = load_trust(settings.fleet)
     picture, news = Picture(), asyncio.Event()
 
     def take(event: FabricEvent) -> None:
         picture.take(event)
         news.set()
 
-    async with observe(broker, settings.fabric, take, interests=Group.KEPT, timeout=settings.timeout) as client:
+    async with observe(
+        broker, settings.fabric, take, interests=Group.KEPT, timeout=settings.timeout, identity=identity
+    ) as client:
         await question(client, picture, news)
+        picture.refused = dict(client.refusals)
         return picture
 
 
@@ -75,6 +80,7 @@ def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, An
             }
             for _, peer in sorted(picture.peers.items())
         ],
+        "refused": dict(picture.refused),
         "silent": {peer: presence.addresses for peer, presence in sorted(picture.silent.items())},
         "view": None
         if view is None or picture.deserted
@@ -154,6 +160,8 @@ def status_lines(fields: dict[str, Any]) -> list[str]:
             lines.append(f"    waits: {peer['waits']}")
     for peer, addresses in fields["silent"].items():
         lines.append(f"announced, but silent: {peer} at {', '.join(addresses) or 'no address'}")
+    for reason, count in fields["refused"].items():
+        lines.append(f"refused: {reason}{f' ({count} times)' if count > 1 else ''}")
     if view is None:
         lines.append("view: none")
     else:

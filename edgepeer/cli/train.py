@@ -33,7 +33,9 @@ def run(settings: TrainSettings) -> int:
     from edgepeer.following.progress import JobProgress
     from edgepeer.following.report import prepare_report
     from edgepeer.following.saving import ModelSaver, state_from_fleet
+    from edgepeer.trust.loading import load_trust
 
+    identity = load_trust(settings.fleet)
     broker = BrokerAddress.parse(settings.broker)
     if settings.report is not None:
         prepare_report(settings.report)
@@ -54,6 +56,7 @@ def run(settings: TrainSettings) -> int:
                     broker=broker,
                     fabric=settings.fabric,
                     timeout=settings.timeout,
+                    identity=identity,
                     detach=True,
                     at_end=save,
                 )
@@ -75,10 +78,11 @@ async def _withdraw(settings: TrainSettings) -> int:
     from edgepeer.fabric.topics import Group
     from edgepeer.following.observe import observe
     from edgepeer.following.picture import Picture
+    from edgepeer.trust.loading import load_trust
 
-    picture = Picture()
+    picture, identity = Picture(), load_trust(settings.fleet)
     broker = BrokerAddress.parse(settings.broker)
-    async with observe(broker, settings.fabric, picture.take, interests=Group.JOB) as client:
+    async with observe(broker, settings.fabric, picture.take, interests=Group.JOB, identity=identity) as client:
         if picture.job is None and not picture.unreadable:
             print(f"fabric {settings.fabric!r} has no job")
             return 0

@@ -17,6 +17,7 @@ from typing import Final
 
 from edgepeer.enrol import messages
 from edgepeer.enrol.messages import Granted
+from edgepeer.enrol.places import format_place
 from edgepeer.enrol.strings import JoinString, fingerprint, server_name
 from edgepeer.errors import FabricError, TrustError, WireError
 from edgepeer.printable import printable
@@ -47,8 +48,8 @@ async def enrol(host: str, port: int, string: JoinString, request: bytes, name: 
     authority = next((each for each in given if fingerprint(each) == string.authority), None)
     if authority is None:
         raise TrustError(
-            f"{_place(host, port)} is not of the fleet that the join string is for: somebody else answers there, or "
-            "the string is of another fleet, or of before the authority was rotated; nothing was sent"
+            f"{format_place(host, port)} is not of the fleet that the join string is for: somebody else answers there, "
+            "or the string is of another fleet, or of before the authority was rotated; nothing was sent"
         )
     trusted = [Authority.read(authority)]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -82,7 +83,7 @@ async def _ask(
     trusted: list[Authority] | None = None,
 ) -> tuple[messages.Answer, bytes]:
     """The answer; the question is sent only if who listens there enrols for one of those that are trusted, if any."""
-    place, writer = _place(host, port), None
+    place, writer = format_place(host, port), None
     with _said(place):
         try:
             async with asyncio.timeout(messages.PATIENCE_S):
@@ -154,7 +155,3 @@ def _granted(answer: messages.Answer) -> Granted:
     if not isinstance(answer, Granted):
         raise TrustError("the enrolment service has answered something else")
     return answer
-
-
-def _place(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

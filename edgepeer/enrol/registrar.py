@@ -349,10 +349,11 @@ class Registrar:
             spent = []
             for holder, key in found:
                 sql.execute("UPDATE certificates SET out = 1 WHERE serial = ?", (holder.serial,))
-                used = "SELECT token FROM joined WHERE key = ?"
-                for (token,) in sql.execute(
-                    f"SELECT id FROM tokens WHERE uses > 0 AND id IN ({used})", (key,)
-                ).fetchall():
+                open_still = (
+                    "SELECT id FROM tokens WHERE id IN (SELECT token FROM joined WHERE key = ?) "
+                    "AND uses > (SELECT count(*) FROM joined WHERE token = tokens.id)"
+                )
+                for (token,) in sql.execute(open_still, (key,)).fetchall():
                     sql.execute("UPDATE tokens SET uses = 0 WHERE id = ?", (token,))
                     spent.append(token.hex())
             _sign(sql, self.fabric)

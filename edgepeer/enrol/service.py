@@ -21,6 +21,7 @@ from typing import Final, Self
 from edgepeer.complaints import Complaints
 from edgepeer.enrol import messages
 from edgepeer.enrol.guesses import Guesses, source_of
+from edgepeer.enrol.places import format_place
 from edgepeer.enrol.registrar import Registrar
 from edgepeer.enrol.strings import fingerprint, server_name
 from edgepeer.errors import ConfigError, EdgepeerError, TrustError, WireError
@@ -64,8 +65,7 @@ class EnrolmentService:
 
     @property
     def address(self) -> str:
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{host}:{self.port}"
+        return format_place(self._host, self.port)
 
     async def __aenter__(self) -> Self:
         try:

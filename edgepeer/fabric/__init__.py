@@ -6,6 +6,11 @@ documents.py    what peers publish about themselves
 events.py       what a client tells its owner
 client.py       a peer's place in a fabric
 connection.py   one MQTT connection
+tls.py          its encryption
+gate.py         what counts of what comes, by who has signed it
+envelope.py     how it is signed
+announced.py    the last job that a fleet has announced
+spreading.py    who is out of a fleet
 outbox.py       what a client still has to say
 inbox.py        from messages to events
 hearing.py      what these mean
@@ -14,7 +19,9 @@ catching_up.py  how a new connection hears all that was said before
 looking.py      whether a broker that comes before this one is back
 twins.py        two peers of one id
 relay.py        vectors through the broker, where no other path is left
+rights.py       who may write and read what on a fleet's broker
 broker.py       a broker inside this process
+tls_server.py   how it listens in a fleet
 amqtt_parts.py  what it adds to amqtt
 mosquitto.py    mosquitto as a child
 """

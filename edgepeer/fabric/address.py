@@ -1,4 +1,4 @@
-"""Where the broker is: `mqtt://[user:password@]host[:port]`, or several of these, checked once.
+"""Where the broker is: `mqtts://[user:password@]host[:port]`, or several of these, checked once; mqtt://: without TLS.
 
 A password never shows: not in a repr, a log line or an error, not even when the rest is malformed.
 """
@@ -12,9 +12,10 @@ from urllib.parse import quote, unquote, urlsplit
 
 from edgepeer.errors import ConfigError
 
-__all__ = ["DEFAULT_PORT", "MAX_BROKERS", "BrokerAddress"]
+__all__ = ["DEFAULT_PORT", "DEFAULT_TLS_PORT", "MAX_BROKERS", "BrokerAddress"]
 
 DEFAULT_PORT = 1883
+DEFAULT_TLS_PORT = 8883
 MAX_BROKERS = 16
 _SEPARATOR = re.compile(r", ?(?=mqtts?://)", re.IGNORECASE)  # a password may hold a comma
 _HOST_NAME = re.compile(r"(?!-)[\w-]{1,63}(\.[\w-]{1,63})*\.?\Z")
@@ -23,7 +24,7 @@ _SHOWABLE = re.compile(
 )
 _SHOWN_CHARS = 120
 _CREDENTIAL_LIMIT_BYTES = 65535  # MQTT's own limit on a string
-_SHAPE = "must be mqtt://[user:password@]host[:port]"
+_SHAPE = "must be mqtt://[user:password@]host[:port], or mqtts://..."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +36,8 @@ class BrokerAddress:
     port: int = DEFAULT_PORT
     username: str | None = None
     password: str | None = field(default=None, repr=False)
+    tls: bool = False
+    """Whether it is spoken to in TLS."""
     others: tuple[BrokerAddress, ...] = ()
     """Brokers to use in its place, the best first."""
 
@@ -48,6 +51,8 @@ class BrokerAddress:
         first, *rest = map(cls._parse_one, _SEPARATOR.split(text))
         if len(rest) >= MAX_BROKERS:
             raise ConfigError(f"broker: {len(rest) + 1} addresses, at most {MAX_BROKERS}")
+        if any(other.tls != first.tls for other in rest):
+            raise ConfigError("broker: some with TLS, some without: who stops the first chooses; all mqtts://, or none")
         return replace(first, others=tuple(rest))
 
     @classmethod
@@ -62,9 +67,7 @@ class BrokerAddress:
             # urllib's own words may quote the password, when an unescaped '/' or '#' tore it apart.
             reason = "port must be 1 to 65535" if "ort" in str(error) else "not an address"
             raise ConfigError(f"{shown}: {reason}; {_SHAPE}") from None
-        if parts.scheme == "mqtts":
-            raise ConfigError(f"{shown}: TLS isn't available yet; use mqtt:// on a network that you trust")
-        if parts.scheme != "mqtt" or not parts.netloc:
+        if parts.scheme not in ("mqtt", "mqtts") or not parts.netloc:
             raise ConfigError(f"{shown}: {_SHAPE}")
         if parts.path not in ("", "/") or parts.query or parts.fragment:
             escapes = "in a password write '/', '?' and '#' as %2F, %3F and %23"
@@ -80,7 +83,9 @@ class BrokerAddress:
             raise ConfigError(f"{shown}: user name missing or not printable; {_SHAPE}")
         if max(len((secret or "").encode()) for secret in (username, password)) > _CREDENTIAL_LIMIT_BYTES:
             raise ConfigError(f"{shown}: user name or password is over {_CREDENTIAL_LIMIT_BYTES} bytes")
-        return cls(host=host, port=port or DEFAULT_PORT, username=username, password=password)
+        tls = parts.scheme == "mqtts"
+        usual = DEFAULT_TLS_PORT if tls else DEFAULT_PORT
+        return cls(host=host, port=port or usual, username=username, password=password, tls=tls)
 
     @property
     def choices(self) -> tuple[BrokerAddress, ...]:
@@ -96,14 +101,17 @@ class BrokerAddress:
         if self.username is not None:
             secret = "" if self.password is None else f":{quote(self.password, safe='')}"
             login = f"{quote(self.username, safe='')}{secret}@"
-        return f"mqtt://{login}{self._place()}"
+        return f"{self._scheme()}://{login}{self._place()}"
 
     def __str__(self) -> str:
         return ", ".join(each._shown() for each in self.choices)
 
     def _shown(self) -> str:
         login = "" if self.username is None else f"{quote(self.username, safe='')}@"
-        return f"mqtt://{login}{self._place()}"
+        return f"{self._scheme()}://{login}{self._place()}"
+
+    def _scheme(self) -> str:
+        return "mqtts" if self.tls else "mqtt"
 
     def _place(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

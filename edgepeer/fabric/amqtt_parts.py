@@ -3,23 +3,55 @@
 amqtt hands every new client the retained messages of everybody's subscriptions, iterating meanwhile over a
 dict that other clients change (which then ends the new connection); it lets two connections of one client
 id live side by side; and it takes packets of any size. All three are put right here.
+
+It also ends the session of a client id for whoever asks, let in or not; lets who comes with another's client id have
+its session, certificate included; and asks nobody about wills. So whoever connects is looked at before amqtt is: who
+is not let in never gets there, and in a fleet a client id is its holder's own, no session outlives its connection, and
+a will may be what a message may.
 """
 
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, Final
 
-from amqtt.adapters import StreamReaderAdapter, StreamWriterAdapter
+from amqtt.adapters import ReaderAdapter, StreamReaderAdapter, StreamWriterAdapter
 from amqtt.broker import Broker
-from amqtt.contexts import BaseContext
-from amqtt.plugins.base import BaseAuthPlugin
+from amqtt.contexts import Action
+from amqtt.errors import AMQTTError, MQTTError, NoDataError
+from amqtt.mqtt.connack import NOT_AUTHORIZED, ConnackPacket
+from amqtt.mqtt.connect import ConnectPacket
 from amqtt.session import Session
 
-__all__ = ["MAX_READ_BYTES", "BoundedReader", "PasswordPlugin", "StreamWriterAdapter", "TidyBroker"]
+from edgepeer.fabric.rights import may_read, may_write
+from edgepeer.fabric.topics import Topics
+from edgepeer.trust.names import Holder
+
+__all__ = [
+    "MAX_READ_BYTES",
+    "BoundedReader",
+    "FleetBroker",
+    "NotLetIn",
+    "StreamWriterAdapter",
+    "TidyBroker",
+    "anybody",
+    "holder_here",
+    "let_in",
+    "login",
+    "member",
+]
 
 MAX_READ_BYTES: Final = 16 << 20
+_CONNECT_BYTES: Final = 64 << 10
+
+holder_here: ContextVar[Holder] = ContextVar("holder_here")
+"""Whose certificate the connection has shown that is served here."""
+
+
+class NotLetIn(Exception):
+    """Who has connected is told so."""
 
 
 class TidyBroker(Broker):  # type: ignore[misc]  # amqtt isn't followed by mypy
@@ -42,21 +74,93 @@ class TidyBroker(Broker):  # type: ignore[misc]  # amqtt isn't followed by mypy
         await super()._delete_session(client_id)
 
 
-class PasswordPlugin(BaseAuthPlugin):  # type: ignore[misc]  # the same
+class FleetBroker(TidyBroker):
+    """The same where everybody has shown a certificate, and may do what that is for."""
+
+    def __init__(self, config: dict[str, Any], topics: Topics, listed: Callable[[bytes], bool]) -> None:
+        """`listed`: takes the list of who is out of the fleet; False: it is none, or older than ours."""
+        super().__init__(config)
+        self._topics = topics
+        self._listed = listed
+        self._readers: dict[str, Holder] = {}
+
+    async def _topic_filtering(self, session: Session, topic: str, action: Action) -> bool:
+        if action is Action.RECEIVE:  # asked while somebody else is served
+            reader = self._readers.get(session.client_id)
+            return reader is not None and may_read(reader, self._topics, topic)
+        holder = holder_here.get()
+        self._readers[session.client_id] = holder
+        return (may_write if action is Action.PUBLISH else may_read)(holder, self._topics, topic)
+
+    async def _cleanup_session(self, client_id: str) -> None:
+        self._readers.pop(client_id, None)
+        await super()._cleanup_session(client_id)
+
+    async def _handle_message_delivery(self, client_session: Session, handler: Any, wait_deliver: Any) -> bool:
+        message = wait_deliver.result()
+        if message is not None and message.topic == self._topics.evicted and not self._listed(bytes(message.data)):
+            return True
+        return bool(await super()._handle_message_delivery(client_session, handler, wait_deliver))
+
+    async def keep_list(self, signed: bytes) -> None:
+        """Have it there for whoever comes."""
+        await self.retain_message(None, self._topics.evicted, signed, 1)
+
+
+async def let_in(
+    reader: StreamReaderAdapter, writer: StreamWriterAdapter, check: Callable[[ConnectPacket], None]
+) -> ReaderAdapter:
+    """Look at who connects. Returns what amqtt is to read.
+
+    Args:
+        check: raises NotLetIn; may change the packet.
+
+    Raises:
+        NotLetIn: it has been told.
+    """
+    try:
+        connect = await ConnectPacket.from_stream(_Frugal(reader))
+    except (AMQTTError, MQTTError, NoDataError, UnicodeError) as error:
+        raise NotLetIn(f"no CONNECT: {error}") from error
+    try:
+        if connect.variable_header is None or connect.payload is None:
+            raise NotLetIn("no CONNECT")
+        check(connect)
+    except NotLetIn:
+        await ConnackPacket.build(0, NOT_AUTHORIZED).to_stream(writer)
+        raise
+    return _Again(connect.to_bytes(), reader)
+
+
+def login(username: str, password: str) -> Callable[[ConnectPacket], None]:
     """Lets in who knows the one user name and password."""
+    expected = username.encode(), password.encode()
 
-    @dataclass
-    class Config:
-        username: str
-        password: str = field(repr=False)
+    def check(connect: ConnectPacket) -> None:
+        said = [(text or "").encode() for text in (connect.payload.username, connect.payload.password)]
+        if not hmac.compare_digest(said[0], expected[0]) & hmac.compare_digest(said[1], expected[1]):
+            raise NotLetIn("wrong user name or password")
 
-    def __init__(self, context: BaseContext) -> None:
-        super().__init__(context)
-        self._expected = (self.config.username.encode(), self.config.password.encode())
+    return check
 
-    async def authenticate(self, *, session: Session) -> bool:
-        username, password = ((text or "").encode() for text in (session.username, session.password))
-        return hmac.compare_digest(username, self._expected[0]) & hmac.compare_digest(password, self._expected[1])
+
+def anybody(connect: ConnectPacket) -> None:
+    """Lets in everybody."""
+
+
+def member(holder: Holder, topics: Topics) -> Callable[[ConnectPacket], None]:
+    """Lets in who has shown that certificate."""
+
+    def check(connect: ConnectPacket) -> None:
+        header, payload = connect.variable_header, connect.payload
+        if header.will_flag and not may_write(holder, topics, payload.will_topic or ""):
+            raise NotLetIn(f"{holder} has a will for {payload.will_topic!r}, where it may not write")
+        # Another's session can't be had by its name; nor one's own of a certificate before, by persistence.
+        payload.client_id = f"{holder.common_name}/{payload.client_id}"
+        header.clean_session_flag = True
+        header.username_flag = header.password_flag = False
+
+    return check
 
 
 class BoundedReader(StreamReaderAdapter):  # type: ignore[misc]  # the same
@@ -66,3 +170,37 @@ class BoundedReader(StreamReaderAdapter):  # type: ignore[misc]  # the same
         if n > MAX_READ_BYTES:
             raise ConnectionAbortedError(f"packet of {n} bytes")
         return await super().read(n)
+
+
+class _Frugal(ReaderAdapter):  # type: ignore[misc]  # the same
+    """A reader of no more than a CONNECT may have."""
+
+    def __init__(self, reader: StreamReaderAdapter) -> None:
+        self._reader = reader
+        self._left = 4 * _CONNECT_BYTES
+
+    async def read(self, n: int = -1) -> Any:
+        self._left -= n
+        if n < 0 or self._left < 0:
+            raise ConnectionAbortedError("CONNECT that has no end")
+        return await self._reader.read(n)
+
+    def feed_eof(self) -> None:
+        self._reader.feed_eof()
+
+
+class _Again(ReaderAdapter):  # type: ignore[misc]  # the same
+    """A reader of something, and then of what comes after that."""
+
+    def __init__(self, first: bytes, then: StreamReaderAdapter) -> None:
+        self._first = memoryview(first)
+        self._then = then
+
+    async def read(self, n: int = -1) -> Any:
+        if n < 0 or not self._first:
+            return await self._then.read(n)
+        found, self._first = bytes(self._first[:n]), self._first[n:]
+        return found if len(found) == n else found + await self._then.read(n - len(found))
+
+    def feed_eof(self) -> None:
+        self._then.feed_eof()

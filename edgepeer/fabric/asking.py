@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from edgepeer.fabric.documents import Answer
+from edgepeer.fabric.gate import Gate
 from edgepeer.fabric.outbox import Letter, Outbox
-from edgepeer.fabric.topics import Topics
+from edgepeer.fabric.topics import Group, Topics
 from edgepeer.wire.documents import pack
 
 __all__ = ["MAX_ANSWERS", "Answers"]
@@ -24,28 +25,33 @@ class Answers:
     The same question of the same asker waits only once, and what is answered is what is kept by then.
     """
 
-    def __init__(self, topics: Topics, outbox: Outbox) -> None:
+    def __init__(self, topics: Topics, outbox: Outbox, gate: Gate) -> None:
         self._topics = topics
         self._outbox = outbox
-        self._waiting: dict[tuple[str, str], None] = {}
+        self._gate = gate
+        self._waiting: dict[tuple[str, str], bytes] = {}
         self._letter: Letter | None = None
 
-    def asked_by(self, client: str) -> None:
+    def asked_by(self, client: str, nonce: bytes) -> None:
         """Answer that client, unless too many wait for answers already: it can ask again."""
         for topic in self._outbox.kept:
-            if self._topics.parse(topic) is not None and len(self._waiting) < MAX_ANSWERS:
-                self._waiting[client, topic] = None
+            parsed = self._topics.parse(topic)
+            if parsed is not None and parsed.group in Group.KEPT and len(self._waiting) < MAX_ANSWERS:
+                self._waiting[client, topic] = nonce
 
     def next(self) -> Letter | None:
         """What to say now."""
         while self._letter is None and self._waiting:
-            client, topic = next(iter(self._waiting))
+            (client, topic), nonce = next(iter(self._waiting.items()))
             kept = self._outbox.kept.get(topic)
             if kept is None:
                 del self._waiting[client, topic]
                 continue
-            answer = Answer(topic=topic, payload=kept.payload)
-            self._letter = Letter(self._topics.answer(client), pack(answer), retain=False)
+            answer = pack(Answer(topic=topic, payload=kept.payload, nonce=nonce))
+            name = self._topics.answer(client)
+            parsed = self._topics.parse(name)
+            assert parsed is not None
+            self._letter = Letter(name, self._gate.sealed(name, parsed, answer), retain=False)
         return self._letter
 
     def acknowledged(self, letter: Letter) -> None:

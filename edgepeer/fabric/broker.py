@@ -1,54 +1,86 @@
 """An MQTT broker inside this process, for one machine or a small fleet without a broker of its own.
 
-Speaks MQTT 3.1.1 in clear text, holds everything in memory, takes packets of up to 16 MiB, and keeps nothing
-when it ends. Needs the `broker` extra. A client that vanishes without a word is noticed after half a minute.
+Speaks MQTT 3.1.1, holds everything in memory, takes packets of up to 16 MiB, and keeps nothing when it ends. Needs the
+`broker` extra. A client that vanishes without a word is noticed after half a minute.
+
+In a fleet it speaks TLS, and only with members, each of whom may do what its certificate is for (rights.py): who has
+been evicted is off at once, and what it has heard of that, it tells whoever comes. Without one it speaks in clear text.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from edgepeer.errors import ConfigError
+from edgepeer.complaints import Complaints
+from edgepeer.errors import ConfigError, TrustError
 from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.rights import may_connect
+from edgepeer.fabric.tls_server import TlsServer
+from edgepeer.fabric.topics import Topics
 from edgepeer.sockets import expect_life, is_loopback, listen_reason
+from edgepeer.trust.names import Holder, Role
+
+if TYPE_CHECKING:
+    from edgepeer.trust.identity import Identity
 
 __all__ = ["EmbeddedBroker"]
 
 _LOG = logging.getLogger(__name__)
 _STOP_S: Final = 0.8
+_CONNECT_S: Final = 10.0
+"""Who connects says what it wants within this time."""
 
 
 class EmbeddedBroker:
     """The broker, running while its context is open; `stop` and `start` restart it, empty, on the same port.
 
     Args:
-        host: address to listen on; anything but loopback opens it to the network, unencrypted.
+        host: address to listen on; anything but loopback opens it to the network, without an identity unencrypted.
         port: 0 takes any free one; see `address`.
         username, password: what clients must say; without them everybody is let in.
+        identity: of a broker of a fleet, which lets in members of it.
 
     Raises:
-        ConfigError: amqtt isn't installed, or it can't listen there.
+        ConfigError: amqtt isn't installed, it can't listen there, or the identity is not a broker's.
     """
 
     def __init__(
-        self, host: str = "127.0.0.1", port: int = 0, username: str | None = None, password: str | None = None
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        username: str | None = None,
+        password: str | None = None,
+        identity: Identity | None = None,
     ) -> None:
         if (username is None) != (password is None):
             raise ConfigError("broker login: give both a user name and a password, or neither")
+        if identity is not None and identity.holder.role is not Role.BROKER:
+            raise ConfigError(f"fleet = {identity.directory}: is of {identity.holder}, and not of a broker")
         self._host, self._port = host, port
         self._username, self._password = username, password
+        self._identity = identity
         self._broker: Any = None
-        self._server: asyncio.Server | None = None
-        self._clients: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._server: asyncio.Server | TlsServer | None = None
+        self._clients: dict[asyncio.Task[None], tuple[asyncio.StreamWriter, Holder | None]] = {}
+        self._forget: Callable[[], None] = lambda: None
+        self._refused = Complaints(_LOG)
+        self._told: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> BrokerAddress:
         """Where clients on this machine reach it, with the login."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
-        return BrokerAddress(host=host, port=self._port, username=self._username, password=self._password)
+        return BrokerAddress(
+            host=host,
+            port=self._port,
+            username=self._username,
+            password=self._password,
+            tls=self._identity is not None,
+        )
 
     async def __aenter__(self) -> EmbeddedBroker:
         await self.start()
@@ -64,17 +96,19 @@ class EmbeddedBroker:
         _hush("amqtt", logging.CRITICAL)
         _hush("transitions", logging.WARNING)
         try:
-            from edgepeer.fabric.amqtt_parts import PasswordPlugin, TidyBroker
+            from edgepeer.fabric.amqtt_parts import FleetBroker, TidyBroker
         except ImportError as error:
             raise ConfigError(f"the embedded broker needs amqtt ({error}): pip install 'edgepeer[broker]'") from error
-        if self._username is None:
-            plugins: dict[str, dict[str, object]] = {
-                "amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}
-            }
+        config = {
+            "listeners": {"default": {"type": "external"}},
+            # Who connects has been looked at before (`_serve`).
+            "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
+        }
+        identity = self._identity
+        if identity is None:
+            self._broker = TidyBroker(config)
         else:
-            name = f"{PasswordPlugin.__module__}.{PasswordPlugin.__name__}"
-            plugins = {name: {"username": self._username, "password": self._password}}
-        self._broker = TidyBroker({"listeners": {"default": {"type": "external"}}, "plugins": plugins})
+            self._broker = FleetBroker(config, Topics(identity.holder.fabric), self._listed)
         await self._broker.start()
         try:
             self._server = await self._listen()
@@ -82,15 +116,20 @@ class EmbeddedBroker:
             await self._broker.shutdown()
             raise
         self._port = self._server.sockets[0].getsockname()[1]
-        if not is_loopback(self._host):
+        if identity is not None:
+            await self._broker.keep_list(identity.evictions.signed)
+            loop = asyncio.get_running_loop()
+            self._forget = identity.on_change(lambda: _from_any_thread(loop, self._list_changed))
+        elif not is_loopback(self._host):
             _LOG.warning("broker on %s:%d: links to it are not encrypted", self._host, self._port)
 
     async def stop(self) -> None:
         """End it, within two seconds, whatever its clients do."""
         if self._server is None:
             return
+        self._forget()
         self._server.close()
-        for writer in self._clients.values():
+        for writer, _ in self._clients.values():
             writer.transport.abort()  # a client that doesn't read must not hold up the end
         try:
             async with asyncio.timeout(_STOP_S):
@@ -105,31 +144,101 @@ class EmbeddedBroker:
         await self._server.wait_closed()
         self._server = None
 
-    async def _listen(self) -> asyncio.Server:
+    async def _listen(self) -> asyncio.Server | TlsServer:
         try:
-            return await asyncio.start_server(self._serve, self._host, self._port)
+            if self._identity is None:
+                return await asyncio.start_server(self._serve, self._host, self._port)
+            return await TlsServer.listen(self._identity, self._serve, self._host, self._port, self._refused)
         except (OSError, UnicodeError) as error:
             raise ConfigError(f"broker on {self._host}:{self._port}: {listen_reason(error)}") from error
         except OverflowError as error:
             raise ConfigError(f"broker port {self._port}: must be 0 to 65535") from error
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        from edgepeer.fabric.amqtt_parts import BoundedReader, StreamWriterAdapter
+        from edgepeer.fabric.amqtt_parts import BoundedReader, NotLetIn, StreamWriterAdapter, let_in
 
         task = asyncio.current_task()
         assert task is not None
-        self._clients[task] = writer
+        self._clients[task] = writer, None
         try:
             # amqtt doesn't enforce MQTT's keepalive, so TCP's must.
             expect_life(writer.get_extra_info("socket"))
-            await self._broker.external_connected(BoundedReader(reader), StreamWriterAdapter(writer), "default")
+            out = StreamWriterAdapter(writer)
+            async with asyncio.timeout(_CONNECT_S):
+                source = await let_in(BoundedReader(reader), out, self._check(task, writer))
+            await self._broker.external_connected(source, out, "default")
         except asyncio.CancelledError:
             return  # we are stopping; asyncio.streams would report it as an error
+        except TimeoutError:
+            self._refused.add("broker on %s:%d: connection closed: no CONNECT", self._host, self._port)
+        except NotLetIn as error:
+            self._refused.add("broker on %s:%d: not let in: %s", self._host, self._port, error)
+            await _flushed(writer)
         except Exception as error:  # whatever a client sends ends its own connection, nothing else
             _LOG.warning("broker on %s:%d: connection closed: %r", self._host, self._port, error)
         finally:
             del self._clients[task]
             writer.transport.abort()
+
+    def _check(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> Callable[[Any], None]:
+        """What decides about who has connected."""
+        from edgepeer.fabric.amqtt_parts import NotLetIn, anybody, holder_here, login, member
+
+        if self._identity is None:
+            if self._username is None or self._password is None:
+                return anybody
+            return login(self._username, self._password)
+        identity, tls = self._identity, writer.get_extra_info("ssl_object")
+
+        def check(connect: Any) -> None:
+            try:
+                holder = identity.check(tls.getpeercert(binary_form=True) or b"").holder
+            except TrustError as error:
+                raise NotLetIn(str(error)) from None
+            if not may_connect(holder):
+                raise NotLetIn(f"{holder} is no client")
+            member(holder, Topics(holder.fabric))(connect)
+            # Of the connection, not of the session, which may be had by others.
+            holder_here.set(holder)
+            self._clients[task] = writer, holder
+
+        return check
+
+    # -- the fleet -----------------------------------------------------------------------------------------------
+
+    def _listed(self, signed: bytes) -> bool:
+        """Somebody tells who is out. Whether others are to hear it."""
+        assert self._identity is not None
+        evictions = self._identity.evictions
+        try:
+            evictions.accept(signed)
+        except TrustError as error:
+            self._refused.add("broker on %s:%d: %s", self._host, self._port, error)
+        return signed == evictions.signed
+
+    def _list_changed(self) -> None:
+        if self._server is None or self._identity is None:
+            return
+        evictions = self._identity.evictions
+        for writer, holder in self._clients.values():
+            if holder is not None and holder.serial in evictions.serials:
+                _LOG.warning("broker on %s:%d: %s was evicted: connection closed", self._host, self._port, holder)
+                writer.transport.abort()
+        self._told = asyncio.get_running_loop().create_task(self._broker.keep_list(evictions.signed))
+
+
+def _from_any_thread(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    loop.call_soon_threadsafe(call)
+
+
+async def _flushed(writer: asyncio.StreamWriter) -> None:
+    """Give what was written a moment to go out."""
+    try:
+        async with asyncio.timeout(_STOP_S):
+            writer.close()
+            await writer.wait_closed()
+    except (TimeoutError, OSError):
+        return
 
 
 def _hush(name: str, level: int) -> None:

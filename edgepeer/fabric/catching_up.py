@@ -53,7 +53,7 @@ async def catch_up(client: aiomqtt.Client, hearing: Hearing, *, broker: str, tim
         await _till_no_more_comes(client, hearing, late_s, timeout)
     else:
         _LOG.info("broker %s: does not tell newcomers all that it retains; asking the others", broker)
-        await publish(client, *hearing.question, timeout=timeout)
+        await publish(client, *hearing.question(), timeout=timeout)
         await _till_quiet(hearing.answers, _QUIET_S, timeout)
     hearing.settle()
     await publish(client, hearing.probe, b"", retain=True, timeout=timeout)

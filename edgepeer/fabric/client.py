@@ -13,27 +13,36 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Sequence
-from typing import Final
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 import aiomqtt
 import msgspec
 
-from edgepeer.errors import FabricError, ProtocolBug, first_error
+from edgepeer.errors import ConfigError, FabricError, ProtocolBug, TrustError, WireError, first_error
 from edgepeer.fabric import inbox
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.asking import Answers
 from edgepeer.fabric.catching_up import catch_up
 from edgepeer.fabric.connection import Refused, connection, describe, publish, subscribe
-from edgepeer.fabric.documents import Presence
-from edgepeer.fabric.events import Connected, Disconnected, FabricEvent
+from edgepeer.fabric.documents import Ask, Presence
+from edgepeer.fabric.events import Connected, Disconnected, Evicted, FabricEvent, PresenceGone, Synced
+from edgepeer.fabric.gate import FleetGate, Gate, OpenGate
 from edgepeer.fabric.hearing import Hearing
 from edgepeer.fabric.looking import Back, look_for
 from edgepeer.fabric.outbox import Outbox
 from edgepeer.fabric.relay import RelayQueue
+from edgepeer.fabric.spreading import Spreading
 from edgepeer.fabric.topics import Group, Topics
+from edgepeer.fabric.twins import TwinWatch
 from edgepeer.ids import PeerId, check_peer_id
+from edgepeer.topology.view import View
 from edgepeer.wire.documents import pack, unpack
+
+if TYPE_CHECKING:
+    from edgepeer.trust.identity import Identity
 
 __all__ = ["FabricClient"]
 
@@ -47,7 +56,8 @@ class FabricClient:
     """One client of one fabric.
 
     Args:
-        client_id: unique in the fabric; a peer's own id, or any other name of that form.
+        client_id: a peer's own id, or any other name of that form. What the broker knows us by is made of it, and
+            of what nobody can guess: who names himself so throws out whoever was there before.
         on_event: told everything, from within the event loop; must be quick. If it raises, `run` ends with
             that exception.
         will_topic: the retained topic that the broker clears when we vanish, and that we fill again when
@@ -55,9 +65,10 @@ class FabricClient:
         interests: what to subscribe to.
         timeout: seconds for finding and reaching a broker, and again for its answer.
         look_back: seconds, on average, between two looks for a broker before the one in use.
+        identity: in a fleet, who we are: then all that is said is signed, and nothing else counts.
 
     Raises:
-        ConfigError: the fabric or the client id is no name.
+        ConfigError: the fabric or the client id is no name; or not what the identity is for.
     """
 
     def __init__(
@@ -71,6 +82,7 @@ class FabricClient:
         interests: Group = Group.EVERYTHING,
         timeout: float = 4.0,
         look_back: float = 30.0,
+        identity: Identity | None = None,
     ) -> None:
         self.topics = Topics(fabric)
         self.broker = broker.choices[0]
@@ -80,13 +92,23 @@ class FabricClient:
         self.reconnects = 0
         """Connections after the first."""
         self._client_id = check_peer_id(client_id)
-        # The same peer may be in two fabrics of one broker, but MQTT knows only one client of a name.
-        self._identifier = f"{fabric}:{client_id}"
+        self._identifier = f"{fabric}:{client_id}:{secrets.token_hex(8)}"
         self._on_event = on_event
         self._will_topic = will_topic
         self._timeout = timeout
         self._brokers = broker.choices
         self._look_back = look_back
+        self._identity = identity
+        self._gate: Gate = OpenGate()
+        self._fleet: FleetGate | None = None
+        self._spreading: Spreading | None = None
+        if identity is not None:
+            _check_identity(identity, fabric, client_id, broker, peer=will_topic is not None)
+            self._gate = self._fleet = FleetGate(identity, client_id)
+            self._spreading = Spreading(identity, self._say_list)
+        self._certificate = identity.certificate if identity is not None else b""
+        self._bodies: dict[str, bytes] = {}
+        """What is kept, as it is without a signature."""
         self._outbox = Outbox()
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
@@ -96,12 +118,15 @@ class FabricClient:
             self._client_id,
             interests,
             will_topic,
+            gate=self._gate,
             emit=self._emit,
             say_again=self._say_again,
+            met=self._met,
             asked=self._asked,
-            fail=self._fail,
+            listed=self._listed,
         )
-        self._answers = Answers(self.topics, self._outbox)
+        self._twins = TwinWatch(fabric, serials=identity is not None)
+        self._answers = Answers(self.topics, self._outbox, self._gate)
         self._relay = RelayQueue()
         self._connections = 0
         self._failure: FabricError | None = None
@@ -118,6 +143,11 @@ class FabricClient:
         return self._hearing.rejected.count
 
     @property
+    def refusals(self) -> Mapping[str, int]:
+        """Why, and how many for each reason."""
+        return MappingProxyType(self._hearing.reasons)
+
+    @property
     def dropped_events(self) -> int:
         """Events that gave way to later ones during an outage."""
         return self._outbox.dropped_events
@@ -127,17 +157,29 @@ class FabricClient:
 
         Raises:
             ConfigError: an older peer of our id is in the fabric.
+            TrustError: this device has been evicted.
             Exception: whatever `on_event` raised.
         """
         if self._running:
             raise ProtocolBug("a FabricClient runs once")
         self._running = True
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                keeper = tasks.create_task(self._keep_connected())
-                await self._ending.wait()
-                if not self.connected_now:
-                    keeper.cancel()
+            with contextlib.ExitStack() as stack:
+                if self._identity is not None:
+
+                    def tell() -> None:  # in whatever thread
+                        loop.call_soon_threadsafe(self._identity_changed)
+
+                    stack.callback(self._identity.on_change(tell))
+                async with asyncio.TaskGroup() as tasks:
+                    keeper = tasks.create_task(self._keep_connected())
+                    spreading = tasks.create_task(self._spreading.run()) if self._spreading is not None else None
+                    await self._ending.wait()
+                    if spreading is not None:
+                        spreading.cancel()
+                    if not self.connected_now:
+                        keeper.cancel()
         finally:
             self._ended.set()
             self._first_answer.set()  # there won't be another
@@ -168,18 +210,46 @@ class FabricClient:
         Raises:
             WireError: the document breaks its own bounds; no receiver would take it.
         """
-        payload = b"" if document is None else self._packed(topic, document)
-        self._outbox.keep(topic, payload)
         if topic == self._will_topic and (document is None or isinstance(document, Presence)):
-            # A broker ends the connection of whoever came before under our name, and its will clears what it
-            # said. This stays, and tells who was here while we were not.
-            self._hearing.me = document
-            self._outbox.keep(self._hearing.trace, payload)
+            document = self._twins.say(document)
+        payload = self._packed(topic, document)
+        self._bodies.pop(topic, None)
+        if payload and self._fleet is not None:
+            self._bodies[topic] = payload
+        self._outbox.keep(topic, self._sealed(topic, payload))
         self._wake()
+
+    def announce_again(self) -> bool:
+        """In a fleet, say once more what its job is, as an operator has signed it. False: none was ever heard of, or
+        who has signed it counts no more."""
+        if self._fleet is None or not self._fleet.announced.signed:
+            return False
+        topic = self.topics.parse(self.topics.job)
+        assert topic is not None
+        try:
+            self._fleet.opened(self.topics.job, topic, self._fleet.announced.signed)
+        except WireError as error:
+            _LOG.warning("the job of this fleet can't be announced again: %s", error)
+            return False
+        self._outbox.keep(self.topics.job, self._fleet.announced.signed)
+        self._outbox.forget(self.topics.job)
+        self._wake()
+        return True
+
+    @property
+    def in_fleet(self) -> bool:
+        """Whether documents are signed."""
+        return self._fleet is not None
+
+    def works_in(self, view: View | None) -> None:
+        """The view that this peer is in, which is no matter of what brokers say."""
+        if self._fleet is not None:
+            self._fleet.view = view
 
     def forget(self, topic: str) -> None:
         """Stop saying it after reconnects; the broker keeps its copy."""
         self._outbox.forget(topic)
+        self._bodies.pop(topic, None)
 
     def publish_event(self, topic: str, document: msgspec.Struct) -> None:
         """Deliver this once, in order, at least to the broker; waits through outages, up to 1000 of them.
@@ -189,7 +259,7 @@ class FabricClient:
         Raises:
             WireError: the document breaks its own bounds; no receiver would take it.
         """
-        self._outbox.add_event(topic, self._packed(topic, document))
+        self._outbox.add_event(topic, self._sealed(topic, self._packed(topic, document)))
         self._wake()
 
     def clear_presence(self, peer: str, incarnation: int) -> None:
@@ -204,7 +274,7 @@ class FabricClient:
 
     def ask(self) -> None:
         """Have all others say again, to us alone, what they keep; Answered tells who lives."""
-        self._outbox.add_event(*self._hearing.question)
+        self._outbox.add_event(*self._hearing.question())
         self._wake()
 
     def reject(self, topic: str, reason: str) -> None:
@@ -230,6 +300,12 @@ class FabricClient:
             return False
         return True
 
+    async def spread(self, timeout: float) -> bool:
+        """Bring the newest list of who is out to the broker; whether it has it, within `timeout` seconds."""
+        assert self._identity is not None
+        self._say_list(self._identity.evictions.signed)
+        return await self.flush(timeout)
+
     async def close(self, timeout: float = 2.0) -> None:
         """Take our presence back, deliver what is pending, and leave; at the latest after `timeout` seconds.
 
@@ -245,13 +321,20 @@ class FabricClient:
         self._ending.set()
         await self._ended.wait()
 
-    def _packed(self, topic: str, document: msgspec.Struct) -> bytes:
+    def _packed(self, topic: str, document: msgspec.Struct | None) -> bytes:
         parsed = self.topics.parse(topic)
         if parsed is None:
             raise ProtocolBug(f"{topic!r} is no topic of fabric {self.topics.fabric!r}")
+        if document is None:
+            return b""
         payload = pack(document)
         unpack(payload, type(document), limit=inbox.LIMIT_BYTES[parsed.group])
         return payload
+
+    def _sealed(self, topic: str, payload: bytes) -> bytes:
+        parsed = self.topics.parse(topic)
+        assert parsed is not None
+        return self._gate.sealed(topic, parsed, payload)
 
     def _wake(self) -> None:
         self._idle.clear()
@@ -264,15 +347,73 @@ class FabricClient:
             self._on_event(event)
         except Exception as error:  # run() raises it: no other task of ours may swallow it
             self._fail(error)
+        if self._spreading is not None and isinstance(event, Synced):
+            self._spreading.look()
 
     def _say_again(self, topic: str) -> None:
         if topic in self._outbox.kept:
             self._outbox.repeat(topic)
             self._wake()
 
-    def _asked(self, client: PeerId) -> None:
-        self._answers.asked_by(client)
+    def _asked(self, ask: Ask) -> None:
+        self._answers.asked_by(ask.client, ask.nonce)
         self._wake()
+
+    def _met(self, found: Presence) -> None:
+        """That is said of us."""
+        assert self._will_topic is not None
+        answer = self._twins.meet(found)
+        if isinstance(answer, ConfigError):
+            self._fail(answer)
+        elif answer is not None and self._will_topic in self._outbox.kept:
+            if answer.met != found.started:
+                self._say_again(self._will_topic)
+            else:
+                self.publish_retained(self._will_topic, answer)
+
+    # -- the fleet ---------------------------------------------------------------------------------------------
+
+    def _listed(self, signed: bytes) -> None:
+        """Somebody says who is out."""
+        assert self._spreading is not None
+        try:
+            self._spreading.heard(signed)
+        except TrustError as error:
+            raise WireError(str(error)) from None
+
+    def _say_list(self, signed: bytes) -> None:
+        self._outbox.keep(self.topics.evicted, signed)
+        self._outbox.forget(self.topics.evicted)  # once: whoever misses it says so
+        self._wake()
+
+    def _identity_changed(self) -> None:
+        """There is another list, or certificate."""
+        identity, fleet, spreading = self._identity, self._fleet, self._spreading
+        assert identity is not None
+        assert fleet is not None
+        assert spreading is not None
+        if self._ended.is_set():
+            return
+        if identity.evicted:
+            self._fail(
+                TrustError(
+                    f"this device, {identity.holder}, was evicted (list {identity.evictions.number}): if it is to be "
+                    "in again, bring it in anew: edgepeer join HOST STRING"
+                )
+            )
+            return
+        for peer in fleet.out():
+            _LOG.warning("%s was evicted: what it says counts no more", peer)
+            self._hearing.lives.pop(peer, None)
+            self._emit(Evicted(peer))
+            self._emit(PresenceGone(peer))
+        spreading.look()
+        if identity.certificate != self._certificate:
+            # What was signed with the old one ends with it.
+            self._certificate = identity.certificate
+            for topic, payload in self._bodies.items():
+                self._outbox.keep(topic, self._sealed(topic, payload))
+            self._wake()
 
     def _fail(self, error: Exception) -> None:
         self._bug, self._polite = error, False
@@ -315,14 +456,16 @@ class FabricClient:
         return True
 
     async def _one_connection(self, broker: BrokerAddress) -> None:
-        if broker != self.broker:
-            self.broker, self._hearing.trace_left = broker, False
+        self.broker = broker
+        if self._spreading is not None:
+            self._spreading.begin()
         async with connection(
             broker,
             identifier=self._identifier,
             will_topic=self._will_topic,
             on_message=self._hearing.receive,
             timeout=self._timeout,
+            identity=self._identity,
         ) as client:
             self.connected_now = True
             self._emit(Connected())
@@ -330,7 +473,12 @@ class FabricClient:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     earlier = self._brokers[: self._brokers.index(broker)]
-                    look = look_for(earlier, self._identifier, every=self._look_back, timeout=self._timeout)
+                    look = look_for(
+                        *(earlier, self._identifier),
+                        every=self._look_back,
+                        timeout=self._timeout,
+                        identity=self._identity,
+                    )
                     serving = [tasks.create_task(work) for work in (self._watch(client), self._serve(client), look)]
                     await self._ending.wait()
                     for task in serving:
@@ -387,7 +535,6 @@ class FabricClient:
             await publish(client, letter.topic, letter.payload, retain=letter.retain, timeout=patience)
             self._outbox.acknowledged(letter)
             self._answers.acknowledged(letter)
-            self._hearing.trace_left |= letter.topic == self._hearing.trace
 
     def _note(self, errors: Sequence[FabricError]) -> None:
         news = self._failure is None
@@ -398,3 +545,18 @@ class FabricClient:
             # Until we were connected, connected() tells; after that, each outage is told once.
             level = logging.WARNING if news and self._connections else logging.DEBUG
             _LOG.log(level, "%s; trying again", error)
+
+
+def _check_identity(identity: Identity, fabric: str, client_id: str, broker: BrokerAddress, *, peer: bool) -> None:
+    holder, where = identity.holder, f"fleet = {identity.directory}"
+    if fabric != holder.fabric:
+        raise ConfigError(f"fabric = {fabric}: but {where} is of fabric {holder.fabric}: give one of the two")
+    if peer and holder.role != "peer":
+        raise ConfigError(f"{where}: the certificate there is that of {holder}, and not a peer's: edgepeer join")
+    if peer and client_id != holder.id:
+        raise ConfigError(f"peer_id = {client_id}: but the certificate in {identity.directory} is that of {holder}")
+    for each in broker.choices:
+        if not each.tls:
+            raise ConfigError(
+                f"broker {each}: {where} is of a fleet, which says nothing in clear text: use mqtts://{each.host}"
+            )

@@ -1,7 +1,8 @@
 """One MQTT connection: opened within a deadline, and never left half open.
 
 aiomqtt opens its socket in a thread that can't be interrupted, and leaves it open when the broker doesn't
-answer; such a connection could come up after its owner is gone. So the socket is opened here, and lent.
+answer; such a connection could come up after its owner is gone. So the socket is opened here, and lent; with TLS on
+it, where there is to be any (tls.py).
 
 What is used of aiomqtt and paho that is not public, for want of a public way:
 
@@ -19,7 +20,7 @@ import logging
 import math
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import aiomqtt
 from paho.mqtt.enums import MQTTErrorCode
@@ -27,7 +28,11 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.tls import TlsSocket, secured
 from edgepeer.processes import os_reason
+
+if TYPE_CHECKING:
+    from edgepeer.trust.identity import Identity
 
 __all__ = ["KEEPALIVE_S", "Refused", "connection", "describe", "publish", "subscribe"]
 
@@ -51,6 +56,7 @@ async def connection(
     will_topic: str | None,
     on_message: Callable[[str, bytes, bool], None],
     timeout: float,
+    identity: Identity | None = None,
 ) -> AsyncIterator[aiomqtt.Client]:
     """A client that the broker has let in.
 
@@ -60,7 +66,8 @@ async def connection(
     Args:
         on_message: called on the loop's thread with topic, payload, and whether the broker had kept it; must
             not raise.
-        timeout: for each step: finding the host and connecting to it; the broker's answer.
+        timeout: for each step: finding the host and connecting to it, TLS included; the broker's answer.
+        identity: shown to a broker of our fleet, which then must be one; None: there is no fleet.
 
     Raises:
         FabricError: no connection; one line with the reason.
@@ -72,7 +79,7 @@ async def connection(
         def put_nowait(self, item: aiomqtt.Message) -> None:
             on_message(str(item.topic), bytes(item.payload), item.retain)
 
-    sock = await _dial(address, timeout)
+    sock = await _dial(address, timeout, identity)
     lent = False
 
     def lend() -> socket.socket:
@@ -101,7 +108,7 @@ async def connection(
             await client.__aenter__()
         except aiomqtt.MqttError as error:
             _mind_cancellation()
-            raise _refusal(error, address, timeout) from error
+            raise _refusal(error, address, timeout, sock) from error
         _mind_cancellation()
         yield client
         client.timeout = _GOODBYE_S
@@ -119,7 +126,7 @@ async def connection(
 
 
 def _watch_socket(client: aiomqtt.Client) -> None:
-    """Tell paho when it can read and write, as aiomqtt does, but for three traps.
+    """Tell paho when it can read and write, as aiomqtt does, but for these traps.
 
     aiomqtt waits for an answer even from a broker that has hung up. It registers a socket's number a turn later
     without looking: by then the socket may be closed, and the number another's. And uvloop ceases to watch a socket
@@ -139,6 +146,8 @@ def _watch_socket(client: aiomqtt.Client) -> None:
 
     def can_read(sock: socket.socket) -> None:
         attempt(paho.loop_read)
+        while isinstance(sock, TlsSocket) and sock.pending():
+            attempt(paho.loop_read)  # read from the network already: nobody would say that there is more
         loop.call_soon(watch, loop.add_reader, sock, can_read, sock)
 
     def watch(register: Callable[..., None], sock: socket.socket, *callback: Any) -> None:
@@ -207,7 +216,7 @@ def _failed(code: int | ReasonCode) -> bool:
     return code.is_failure if isinstance(code, ReasonCode) else code >= 0x80
 
 
-async def _dial(address: BrokerAddress, timeout: float) -> socket.socket:
+async def _dial(address: BrokerAddress, timeout: float, identity: Identity | None) -> socket.socket:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout):
@@ -227,7 +236,7 @@ async def _dial(address: BrokerAddress, timeout: float) -> socket.socket:
                     sock.close()
                     raise
                 else:
-                    return sock
+                    return await secured(sock, address.host, identity) if address.tls else sock
             raise reason or OSError("host has no address")
     except TimeoutError:
         text = f"timed out after {timeout:g} s; is it running, and reachable from here?"
@@ -239,14 +248,20 @@ async def _dial(address: BrokerAddress, timeout: float) -> socket.socket:
         text = "connection refused; is a broker running there?"
     except OSError as error:
         text = os_reason(error)
+    except FabricError as error:
+        text = str(error)
     raise FabricError(f"broker {address}: {text}")
 
 
-def _refusal(error: aiomqtt.MqttError, address: BrokerAddress, timeout: float) -> FabricError:
+def _refusal(error: aiomqtt.MqttError, address: BrokerAddress, timeout: float, sock: socket.socket) -> FabricError:
     code = error.rc if isinstance(error, aiomqtt.MqttCodeError) else None
+    if isinstance(sock, TlsSocket) and sock.broken:
+        return Refused(f"broker {address}: {sock.broken}")
     if not isinstance(code, ReasonCode):
         silent = _HUNG_UP if str(error) == _HUNG_UP else f"timed out after {timeout:g} s"
         return FabricError(f"broker {address}: {silent} without an MQTT answer; is it an MQTT broker?")
     name = code.getName()
     text = "wrong user name or password" if name in _LOGIN_REFUSED else f"connection refused: {name}"
+    if name in _LOGIN_REFUSED and address.tls and address.username is None:
+        text = "refuses our certificate: it is not for a client of this fleet, or this device has been evicted"
     return Refused(f"broker {address}: {text}")

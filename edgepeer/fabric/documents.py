@@ -15,6 +15,7 @@ __all__ = [
     "MAX_ERROR_CHARS",
     "MAX_LINKS",
     "MAX_RECORDS",
+    "Announcement",
     "Answer",
     "Ask",
     "LinkEntry",
@@ -52,12 +53,29 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     """Of edgepeer, for a human to read."""
     started: _Seconds = 0.0
     """Unix time, in seconds, by the peer's own clock."""
+    met: _Seconds = 0.0
+    """When another life of the same id has started that lives beside this one, and later; 0: there is none."""
+    serial: _Count = 0
+    """In a fleet: grows with all that a device ever says of itself, so that none of it can be said again by others."""
+    key: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
+    """In a fleet: what others seal with what is for this life alone."""
+
+
+class Announcement(msgspec.Struct, frozen=True, kw_only=True):
+    """In a fleet: what the fabric's job is, in place of the job itself. Unlike an empty topic it can be signed."""
+
+    at: _Seconds
+    """Unix time, by the clock of who announces it, but later than all that was announced before."""
+    job: bytes = b""
+    """The job; empty: there is none any more."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """A client asks all others what they keep: of brokers that don't say it themselves, and to see who is alive."""
 
     client: _Id
+    nonce: Annotated[bytes, msgspec.Meta(max_length=16)] = b""
+    """To be repeated in the answers: those to an earlier question don't show that anybody lives now."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +84,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     topic: Annotated[str, msgspec.Meta(max_length=256)]
     """Where the document belongs."""
     payload: Annotated[bytes, msgspec.Meta(min_length=1)]
+    """As its author has said it, signature and all."""
+    nonce: Annotated[bytes, msgspec.Meta(max_length=16)] = b""
+    """Of the question."""
 
 
 class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):

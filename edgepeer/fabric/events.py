@@ -12,6 +12,7 @@ __all__ = [
     "Answered",
     "Connected",
     "Disconnected",
+    "Evicted",
     "FabricEvent",
     "JobSeen",
     "JobSpoiled",
@@ -57,6 +58,13 @@ class PresenceSeen:
 @dataclass(frozen=True, slots=True)
 class PresenceGone:
     """A peer left, or its last will was sent. Never told of the client's own presence."""
+
+    peer_id: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """A peer is not of the fleet any more: nothing that it says counts. PresenceGone follows."""
 
     peer_id: PeerId
 
@@ -113,6 +121,7 @@ FabricEvent = (
     | Disconnected
     | PresenceSeen
     | PresenceGone
+    | Evicted
     | ViewSeen
     | JobSeen
     | JobSpoiled

@@ -16,26 +16,31 @@ from edgepeer.errors import WireError
 from edgepeer.fabric import inbox
 from edgepeer.fabric.documents import Ask, Presence
 from edgepeer.fabric.events import Answered, FabricEvent, JobSpoiled, PresenceGone, PresenceSeen, Synced
+from edgepeer.fabric.gate import Gate
 from edgepeer.fabric.topics import Group, Topic, Topics
-from edgepeer.fabric.twins import TwinWatch
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import MAX_MEMBERS
-from edgepeer.wire.documents import pack, unpack
+from edgepeer.trust.names import Holder
+from edgepeer.wire.documents import pack
 
 __all__ = ["Hearing"]
 
 _LOG = logging.getLogger(__name__)
 _SHOWN_CHARS: Final = 200
+_REASONS: Final = 64
+"""So many different ones are kept."""
 
 
 class Hearing:
     """Of one client, over all its connections.
 
     Args:
+        gate: what counts.
         emit: told every event.
         say_again: told when somebody else has cleared our presence.
+        met: told what else is said of us.
         asked: told who wants to know what we keep.
-        fail: told why this client must end.
+        listed: told of lists of who is out.
     """
 
     def __init__(
@@ -45,20 +50,18 @@ class Hearing:
         interests: Group,
         will_topic: str | None,
         *,
+        gate: Gate,
         emit: Callable[[FabricEvent], None],
         say_again: Callable[[str], None],
-        asked: Callable[[PeerId], None],
-        fail: Callable[[Exception], None],
+        met: Callable[[Presence], None],
+        asked: Callable[[Ask], None],
+        listed: Callable[[bytes], None],
     ) -> None:
         self.rejected = Complaints(_LOG)
-        self.me: Presence | None = None
-        """What we say of ourselves."""
+        self.reasons: dict[str, int] = {}
+        """Why documents were refused, and how many for each."""
         self.marker = topics.marker(client_id)
         """A topic for notes to ourselves."""
-        self.trace = f"{self.marker}/presence"
-        """Where our presence stays when a will has cleared it."""
-        self.trace_left = False
-        """Whether we have left it at this broker."""
         self.probe = f"{self.marker}/kept/note"
         """Retained: what a broker gives back that tells new subscriptions what it retains, wildcards too."""
         self.note = b""
@@ -77,18 +80,18 @@ class Hearing:
         """How much had come that was retained, when the broker answered last."""
         self.answers = asyncio.Event()
         """Another client has answered a question of ours."""
-        self.question = (topics.ask, pack(Ask(client=client_id)))
-        """Where to ask the others what they keep, and how."""
+        self._nonce = b""
         self._topics = topics
         self._client_id = client_id
         self._interests = interests
         self._will_topic = will_topic
+        self._gate = gate
         self._emit = emit
         self._say_again = say_again
+        self._met = met
         self._asked = asked
-        self._fail = fail
-        self._traces = f"{topics.root}marker/"
-        self._twins = TwinWatch(topics.fabric)
+        self._listed = listed
+        self._markers = f"{topics.root}marker/"
         self._listening = False
         self._catching_up = False
         self._kept = 0
@@ -98,6 +101,16 @@ class Hearing:
         # ascii(): neither comes from us, and a terminal obeys control characters.
         shown, why = ascii(topic)[:_SHOWN_CHARS], ascii(reason)[:_SHOWN_CHARS]
         self.rejected.add("rejected a document on %s: %s", shown, why)
+        line = f"{shown[1:-1]}: {why[1:-1]}"
+        if line in self.reasons or len(self.reasons) < _REASONS:
+            self.reasons[line] = self.reasons.get(line, 0) + 1
+
+    def question(self) -> tuple[str, bytes]:
+        """Where to ask the others what they keep, and how: answers to earlier questions don't count any more."""
+        self._nonce = secrets.token_bytes(8)
+        name = self._topics.ask
+        ask = pack(Ask(client=self._client_id, nonce=self._nonce))
+        return name, self._gate.sealed(name, Topic(group=Group.ASK), ask)
 
     def begin(self) -> tuple[list[str], bytes]:
         """A new connection: what to subscribe to, and a note for `probe` and, after that, for `marker`."""
@@ -108,12 +121,10 @@ class Hearing:
         self.probed.clear()
         self.answers.clear()
         self.retained.clear()
-        groups = self._interests | Group.ASK | Group.ANSWERS
+        groups = self._interests | Group.ASK | Group.ANSWERS | self._gate.hears
         wanted = [*self._topics.filters(groups, self._client_id), self.marker]
-        if self._will_topic is not None:
-            wanted.append(self.trace)
-            if Group.PEERS not in self._interests:
-                wanted.append(self._will_topic)
+        if self._will_topic is not None and Group.PEERS not in self._interests:
+            wanted.append(self._will_topic)
         # Said and asked for last: what comes back late comes behind the rest.
         wanted.append(f"{self.marker}/kept/+")
         return wanted, self.note
@@ -142,26 +153,28 @@ class Hearing:
         if kept:
             self._kept += 1
             self.retained.set()
-        if topic == self.trace:
-            self._meet(payload)
-            return
         parsed = self._topics.parse(topic)
         if topic == self._will_topic and not payload:
             self._say_again(topic)
+        elif topic == self._will_topic and parsed is not None:
+            self._read(topic, lambda: self._hear_of_myself(topic, parsed, payload))
         elif parsed is None:
-            # amqtt may hand us what is retained for others; their traces are in order.
-            if topic.startswith(self._topics.root) and not topic.startswith(self._traces):
+            # amqtt may hand us what is retained for others; their notes are in order.
+            if topic.startswith(self._topics.root) and not topic.startswith(self._markers):
                 self.reject(topic, "no such topic")
         elif parsed.group in self._interests:
             if parsed.group is Group.RELAY and (kept or parsed.peer != self._client_id):
                 return  # somebody made the broker keep it, or amqtt hands us another's
-            self._read(topic, lambda: self._tell(parsed, payload))
+            self._read(topic, lambda: self._tell(topic, parsed, payload))
         elif parsed.group is Group.ASK:
-            self._read(topic, lambda: self._hear_question(inbox.read_ask(payload)))
+            self._read(topic, lambda: self._hear_question(topic, parsed, payload))
         elif parsed.group is Group.ANSWERS:
-            self._read(topic, lambda: self._hear_answer(payload))
+            if parsed.peer == self._client_id:
+                self._read(topic, lambda: self._hear_answer(topic, parsed, payload))
+        elif parsed.group in self._gate.hears:
+            self._read(topic, lambda: self._listed(payload))
 
-    def _read(self, topic: str, step: Callable[[], None]) -> None:
+    def _read(self, topic: str, step: Callable[[], object]) -> None:
         try:
             step()
         except WireError as error:
@@ -169,35 +182,38 @@ class Hearing:
             if topic == self._topics.job:
                 self._emit(JobSpoiled())
 
-    def _tell(self, topic: Topic, payload: bytes) -> None:
-        event = inbox.read(topic, payload)
+    def _tell(self, name: str, topic: Topic, payload: bytes) -> Holder | None:
+        body, holder = self._gate.opened(name, topic, payload)
+        event = inbox.read(topic, body)
+        if event is None:
+            return holder
+        self._gate.passed(event, holder)
         if isinstance(event, PresenceSeen) and (topic.peer in self.lives or len(self.lives) < MAX_MEMBERS):
             self.lives[PeerId(event.presence.id)] = event.presence.incarnation
         elif isinstance(event, PresenceGone):
             self.lives.pop(event.peer_id, None)
-        if event is not None:
-            self._emit(event)
+        self._emit(event)
+        return holder
 
-    def _hear_question(self, client: PeerId) -> None:
-        if client != self._client_id:
-            self._asked(client)
-
-    def _hear_answer(self, answer: bytes) -> None:
-        topic, payload = inbox.read_answer(self._topics, answer)
-        self.answers.set()
+    def _hear_of_myself(self, name: str, topic: Topic, payload: bytes) -> None:
+        event = inbox.read(topic, self._gate.opened(name, topic, payload)[0])
+        assert isinstance(event, PresenceSeen)
         if topic.group in self._interests:
-            self._tell(topic, payload)
-            if topic.group is Group.PEERS and topic.peer is not None:
-                self._emit(Answered(topic.peer))
+            self.lives[PeerId(event.presence.id)] = event.presence.incarnation
+            self._emit(event)
+        self._met(event.presence)
 
-    def _meet(self, payload: bytes) -> None:
-        """See who was the last to be here under our name; only what was retained when we came back counts."""
-        if self.me is None or not (self.trace_left and self.note and payload) or self.told.is_set():
-            return
-        try:
-            last = unpack(payload, Presence, limit=inbox.LIMIT_BYTES[Group.PEERS])
-        except WireError as error:
-            self.reject(self.trace, str(error))
-            return
-        if (reason := self._twins.meet(self.me, last)) is not None:
-            self._fail(reason)
+    def _hear_question(self, name: str, topic: Topic, payload: bytes) -> None:
+        ask = inbox.read_ask(self._gate.opened(name, topic, payload)[0])
+        if ask.client != self._client_id:
+            self._asked(ask)
+
+    def _hear_answer(self, name: str, topic: Topic, payload: bytes) -> None:
+        body, holder = self._gate.opened(name, topic, payload)
+        about, answer = inbox.read_answer(self._topics, body)
+        self.answers.set()
+        if about.group in self._interests:
+            author = self._tell(answer.topic, about, answer.payload)
+            fresh = holder is None or (answer.nonce == self._nonce and author == holder)
+            if about.group is Group.PEERS and about.peer is not None and fresh:
+                self._emit(Answered(about.peer))

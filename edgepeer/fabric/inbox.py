@@ -23,7 +23,6 @@ from edgepeer.fabric.events import (
 )
 from edgepeer.fabric.relay import RELAY_LIMIT_BYTES
 from edgepeer.fabric.topics import Group, Topic, Topics
-from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
 from edgepeer.wire.documents import DOCUMENT_LIMIT_BYTES, check_envelope, unpack
 
@@ -38,7 +37,8 @@ LIMIT_BYTES: Final = {
     Group.LINKS: 64 << 10,
     Group.RELAY: RELAY_LIMIT_BYTES,
     Group.ASK: 1 << 10,
-    Group.ANSWERS: DOCUMENT_LIMIT_BYTES + (1 << 10),
+    Group.ANSWERS: DOCUMENT_LIMIT_BYTES + (8 << 10),
+    Group.EVICTED: 1 << 20,
 }
 """The longest document of each group, in bytes."""
 
@@ -88,16 +88,16 @@ def read(topic: Topic, payload: bytes) -> FabricEvent | None:
             return TelemetrySeen(telemetry)
 
 
-def read_ask(payload: bytes) -> PeerId:
+def read_ask(payload: bytes) -> Ask:
     """Who asks.
 
     Raises:
         WireError: the document must not be used.
     """
-    return PeerId(unpack(payload, Ask, limit=LIMIT_BYTES[Group.ASK]).client)
+    return unpack(payload, Ask, limit=LIMIT_BYTES[Group.ASK])
 
 
-def read_answer(topics: Topics, payload: bytes) -> tuple[Topic, bytes]:
+def read_answer(topics: Topics, payload: bytes) -> tuple[Topic, Answer]:
     """What somebody else keeps: on which topic, which document.
 
     Raises:
@@ -107,7 +107,7 @@ def read_answer(topics: Topics, payload: bytes) -> tuple[Topic, bytes]:
     topic = topics.parse(answer.topic)
     if topic is None or topic.group not in Group.KEPT:
         raise WireError("answer about something that nobody keeps")
-    return topic, answer.payload
+    return topic, answer
 
 
 def _check_author(topic: Topic, peer: str, job: str | None) -> None:

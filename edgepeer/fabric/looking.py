@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.connection import connection
+
+if TYPE_CHECKING:
+    from edgepeer.trust.identity import Identity
 
 __all__ = ["Back", "look_for"]
 
@@ -20,12 +23,15 @@ class Back(FabricError):
     """A broker that comes before ours in the list can be reached again."""
 
 
-async def look_for(earlier: Sequence[BrokerAddress], identifier: str, *, every: float, timeout: float) -> None:
+async def look_for(
+    earlier: Sequence[BrokerAddress], identifier: str, *, every: float, timeout: float, identity: Identity | None = None
+) -> None:
     """Look until one lets us in, as a client of a name like that; for ever, if there is none.
 
     Args:
         every: seconds, on average, between two looks.
         timeout: for finding and reaching a broker, and again for its answer.
+        identity: as of `connection`.
 
     Raises:
         Back: one has let us in.
@@ -41,6 +47,7 @@ async def look_for(earlier: Sequence[BrokerAddress], identifier: str, *, every: 
                     will_topic=None,
                     on_message=lambda topic, payload, kept: None,
                     timeout=timeout,
+                    identity=identity,
                 ):
                     pass
             except FabricError:

@@ -17,11 +17,17 @@ import socket
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from edgepeer.errors import ConfigError
 from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.rights import patterns
 from edgepeer.processes import dies_with_parent
+from edgepeer.trust.directory import AUTHORITIES, CERTIFICATE, KEY
+from edgepeer.trust.names import Role
+
+if TYPE_CHECKING:
+    from edgepeer.trust.identity import Identity
 
 __all__ = ["Mosquitto", "find_mosquitto"]
 
@@ -43,22 +49,38 @@ class Mosquitto:
     Args:
         port: 0 takes a free one.
         username, password: what clients must say; without them everybody on this machine is let in.
+        identity: of a broker of a fleet, which lets in members of it, as deploy/mosquitto.conf has it.
 
     Raises:
-        ConfigError: mosquitto isn't installed, or does not start.
+        ConfigError: mosquitto isn't installed, or does not start; or the identity is not a broker's.
     """
 
-    def __init__(self, port: int = 0, username: str | None = None, password: str | None = None) -> None:
+    def __init__(
+        self,
+        port: int = 0,
+        username: str | None = None,
+        password: str | None = None,
+        identity: Identity | None = None,
+    ) -> None:
         if (username is None) != (password is None):
             raise ConfigError("broker login: give both a user name and a password, or neither")
+        if identity is not None and identity.holder.role is not Role.BROKER:
+            raise ConfigError(f"fleet = {identity.directory}: is of {identity.holder}, and not of a broker")
         self._port = port
+        self._identity = identity
         self._username, self._password = username, password
         self._home: tempfile.TemporaryDirectory[str] | None = None
         self._process: asyncio.subprocess.Process | None = None
 
     @property
     def address(self) -> BrokerAddress:
-        return BrokerAddress(host="127.0.0.1", port=self._port, username=self._username, password=self._password)
+        return BrokerAddress(
+            host="127.0.0.1",
+            port=self._port,
+            username=self._username,
+            password=self._password,
+            tls=self._identity is not None,
+        )
 
     async def __aenter__(self) -> Mosquitto:
         self._home = tempfile.TemporaryDirectory(prefix="edgepeer-mosquitto-")
@@ -146,7 +168,20 @@ class Mosquitto:
         if os.geteuid() == 0:
             # It would become user 'mosquitto', who may not read our directory.
             lines.append(f"user {pwd.getpwuid(0).pw_name}")
-        if self._username is None or self._password is None:
+        if self._identity is not None:
+            (home / "acl").touch(mode=0o600)
+            (home / "acl").write_text("\n".join(patterns(self._identity.holder.fabric)) + "\n")
+            lines += [
+                f"cafile {self._identity.directory / AUTHORITIES}",
+                f"certfile {self._identity.directory / CERTIFICATE}",
+                f"keyfile {self._identity.directory / KEY}",
+                "tls_version tlsv1.3",
+                "require_certificate true",
+                "use_identity_as_username true",
+                "allow_anonymous false",
+                f"acl_file {home / 'acl'}",
+            ]
+        elif self._username is None or self._password is None:
             lines.append("allow_anonymous true")
         else:
             (home / "passwords").touch(mode=0o600)

@@ -11,7 +11,7 @@
     edgepeer/v1/<fabric>/answer/<client>      Answer: to that client, what another keeps; not retained
     edgepeer/v1/<fabric>/marker/<client>      a client's note to itself, not retained
     edgepeer/v1/<fabric>/marker/<client>/kept/note  the same, retained for a moment: does the broker give it back?
-    edgepeer/v1/<fabric>/marker/<id>/presence the presence once more, retained, without a will: shows twins
+    edgepeer/v1/<fabric>/evicted              of a fleet: who is out, as its authority has signed it, retained
 
 Reading is strict: a topic that this module would not have built is nobody's, and read as None.
 """
@@ -44,6 +44,8 @@ class Group(enum.Flag):
     ASK = enum.auto()
     ANSWERS = enum.auto()
     """What other clients say to this one of what they keep."""
+    EVICTED = enum.auto()
+    """Who is out of the fleet."""
     KEPT = PEERS | VIEW | JOB | REPORTS | LINKS
     """What brokers are asked to retain."""
     EVERYTHING = KEPT | TELEMETRY
@@ -85,6 +87,10 @@ class Topics:
     def ask(self) -> str:
         return f"{self.root}ask"
 
+    @property
+    def evicted(self) -> str:
+        return f"{self.root}evicted"
+
     def presence(self, peer: str) -> str:
         return f"{self.root}peer/{check_peer_id(peer)}"
 
@@ -118,6 +124,7 @@ class Topics:
             Group.RELAY: self.relay(client),
             Group.ASK: self.ask,
             Group.ANSWERS: self.answer(client),
+            Group.EVICTED: self.evicted,
         }
         return [pattern for group, pattern in patterns.items() if group in groups]
 
@@ -141,6 +148,8 @@ class Topics:
                     return Topic(group=Group.LINKS, peer=check_peer_id(peer))
                 case ["relay", peer]:
                     return Topic(group=Group.RELAY, peer=check_peer_id(peer))
+                case ["evicted"]:
+                    return Topic(group=Group.EVICTED)
                 case ["ask"]:
                     return Topic(group=Group.ASK)
                 case ["answer", client]:

@@ -1,13 +1,23 @@
-"""Two peers of one id: the broker lets in only one at a time, so they would end each other's connection for ever.
+"""Two peers of one id: each hears what the other says of itself, on the topic of both.
 
-A presence is left beside the real one, on a topic that no will clears. Who finds another's there when it comes
-back knows that somebody else was here under its name, and of the two the younger one ends.
+Anybody may have kept an old presence of ours, and say it again. So nobody goes for having heard of an older life: the
+older one, when it hears of the younger, says that it has (`Presence.met`), which nobody could know before; then the
+younger one ends.
+
+    on our topic is ...                     | so we
+    ----------------------------------------+---------------------------------------------------------------------
+    what we have said last                  | do nothing
+    an older life, which has met ours       | end, and say why
+    a younger one                           | say that we have met it
+    anything else that is not our last word | say that again
 """
 
 from __future__ import annotations
 
 import logging
 from typing import Final
+
+import msgspec
 
 from edgepeer.errors import ConfigError
 from edgepeer.fabric.documents import Presence
@@ -16,33 +26,56 @@ __all__ = ["TwinWatch"]
 
 _LOG = logging.getLogger(__name__)
 
-_SEEN: Final = 2  # times; once may be a broker that was set back to an older memory
 _SHOWN_CHARS: Final = 200
 
 
 class TwinWatch:
-    """Tells whether somebody else lives under our name."""
+    """What a peer says of itself, and whether somebody else lives under its name.
 
-    def __init__(self, fabric: str) -> None:
+    Args:
+        serials: whether what it says is numbered, so that it can't be said again by others.
+    """
+
+    def __init__(self, fabric: str, *, serials: bool) -> None:
         self._fabric = fabric
-        self._seen = 0
+        self._serials = serials
+        self._serial = 0
+        self.me: Presence | None = None
+        """What we say of ourselves."""
 
-    def meet(self, me: Presence, last: Presence) -> ConfigError | None:
-        """`last` was here before us: the reason to go, if it is a twin of ours, and older."""
-        # Our incarnation and addresses may change while we live.
-        self._seen = 0 if last.started == me.started else self._seen + 1
-        if self._seen < _SEEN:
+    def say(self, presence: Presence | None) -> Presence | None:
+        """What to say from now on. Returns it as it is to be said."""
+        if presence is not None:
+            if self._serials:
+                # Over restarts it is the incarnation that grows.
+                self._serial = max(self._serial + 1, presence.incarnation)
+            met = self.me.met if self.me is not None and self.me.started == presence.started else 0.0
+            presence = msgspec.structs.replace(presence, serial=self._serial, met=met)
+        self.me = presence
+        return presence
+
+    def meet(self, found: Presence) -> ConfigError | Presence | None:
+        """That is on our topic: the reason to go, or what must be said there, if anything."""
+        me = self.me
+        if me is None or found == me:
             return None
-        self._seen = 0
-        where = ascii(", ".join(last.addresses))[1:-1][:_SHOWN_CHARS] or "no address"
-        line = (
-            f"another peer with the id {me.id!r} is in fabric {self._fabric!r} (at {where}): "
+        self._serial = max(self._serial, found.serial)
+        if found.started == me.started:
+            return me
+        if found.met == me.started:
+            return ConfigError(self._line(found))
+        if _age(found) < _age(me) or found.started == me.met:
+            return me
+        _LOG.error("%s", self._line(found))
+        self.me = msgspec.structs.replace(me, met=found.started)
+        return self.say(self.me)
+
+    def _line(self, other: Presence) -> str:
+        where = ascii(", ".join(other.addresses))[1:-1][:_SHOWN_CHARS] or "no address"
+        return (
+            f"another peer with the id {other.id!r} is in fabric {self._fabric!r} (at {where}): "
             "give each device its own --state-dir or --peer-id"
         )
-        if _age(last) < _age(me):
-            return ConfigError(line)
-        _LOG.error("%s", line)
-        return None
 
 
 def _age(presence: Presence) -> tuple[float, int, tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from edgepeer.errors import JobError, WireError
 from edgepeer.fabric.address import BrokerAddress
@@ -26,6 +26,9 @@ from edgepeer.following.result import JobResult
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import unpack
 
+if TYPE_CHECKING:
+    from edgepeer.trust.identity import Identity
+
 __all__ = ["Follower", "run_job"]
 
 _SETTLE_S: Final = 20.0
@@ -42,6 +45,7 @@ async def run_job(
     broker: BrokerAddress,
     fabric: str,
     timeout: float,
+    identity: Identity | None = None,
     detach: bool = False,
     at_end: Callable[[JobResult], Awaitable[None]] | None = None,
 ) -> JobResult:
@@ -49,6 +53,7 @@ async def run_job(
 
     Args:
         on_update: called several times a second, on the event loop.
+        identity: in a fleet, an operator's: only its jobs count there.
         timeout: seconds without any progress (a peer joining, a round finished) after which to give up.
         at_end: awaited when the job is done, before it is cleared: its peers still have its state.
         detach: leave the job to its fabric when we are cancelled; otherwise it ends with us.
@@ -65,7 +70,7 @@ async def run_job(
         follower.take(event)
         news.set()
 
-    async with observe(broker, fabric, take) as client:
+    async with observe(broker, fabric, take, identity=identity) as client:
         if picture.busy:
             await question(client, picture, news)  # whoever works on it may be dead
         if picture.busy:

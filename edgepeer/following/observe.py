@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
@@ -14,6 +14,9 @@ from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.events import FabricEvent, Synced
 from edgepeer.fabric.topics import Group
 from edgepeer.following.picture import Picture
+
+if TYPE_CHECKING:
+    from edgepeer.trust.identity import Identity
 
 __all__ = ["observe", "question"]
 
@@ -29,8 +32,12 @@ async def observe(
     *,
     interests: Group = Group.EVERYTHING,
     timeout: float = 6.0,
+    identity: Identity | None = None,
 ) -> AsyncIterator[FabricClient]:
     """A client of the fabric; when the context opens, `on_event` was told all that the broker retains.
+
+    Args:
+        identity: who looks, in a fleet.
 
     Raises:
         FabricError: the broker refused us, or did not answer, each within `timeout` seconds.
@@ -43,7 +50,8 @@ async def observe(
         if isinstance(event, Synced):
             synced.set()
 
-    client = FabricClient(broker, fabric, f"observer-{secrets.token_hex(6)}", on_event=tell, interests=interests)
+    name = f"observer-{secrets.token_hex(6)}"
+    client = FabricClient(broker, fabric, name, on_event=tell, interests=interests, identity=identity)
     running = asyncio.create_task(client.run(), name="observer")
     try:
         await client.connected(timeout)

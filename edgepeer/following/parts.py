@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -25,6 +25,9 @@ from edgepeer.transport.base import Channel
 from edgepeer.transport.tcp import TcpTransport
 from edgepeer.wire.frames import Frame, Hello, Ping, State, StateRequest
 
+if TYPE_CHECKING:
+    from edgepeer.trust.identity import Identity
+
 __all__ = ["parts_from_files", "parts_from_fleet"]
 
 _log = logging.getLogger(__name__)
@@ -35,17 +38,20 @@ _PING_S: Final = 0.2
 _LIMIT_BYTES: Final = 4 << 30
 
 
-async def parts_from_fleet(broker: str, fabric: str, result: JobResult, *, timeout: float) -> list[Part]:
+async def parts_from_fleet(
+    broker: str, fabric: str, result: JobResult, *, timeout: float, identity: Identity | None = None
+) -> list[Part]:
     """Ask each peer that has finished a split job for its blocks. Who does not answer is left out.
 
     Args:
         timeout: seconds in which nothing comes from a peer, after which it is given up.
+        identity: who asks, in a fleet.
 
     Raises:
         FabricError: the broker can't be reached.
     """
     picture = Picture()
-    async with observe(BrokerAddress.parse(broker), fabric, picture.take, interests=Group.PEERS):
+    async with observe(BrokerAddress.parse(broker), fabric, picture.take, interests=Group.PEERS, identity=identity):
         pass
     holders = [peer for peer in result.done if result.reports[peer].cell >= 0 and peer in picture.peers]
     hello = Hello(fabric=fabric, peer=f"saver-{secrets.token_hex(6)}", incarnation=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from edgepeer.errors import WireError
 from edgepeer.fabric.documents import LinkReport, PeerReport, Presence
 from edgepeer.fabric.events import (
@@ -37,6 +39,8 @@ class Picture:
         """By job and peer."""
         self.links: dict[str, LinkReport] = {}
         """How a peer's links are; of one that is not there any more it says nothing."""
+        self.refused: Mapping[str, int] = {}
+        """Documents that do not count: topic and reason, and how many of each."""
 
     def take(self, event: FabricEvent) -> None:
         """Add what an event tells."""

@@ -12,6 +12,7 @@ import asyncio
 import functools
 import json
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from edgepeer.coding.speed import parse_speed
@@ -31,6 +32,7 @@ from edgepeer.peer.split_run import SplitRun, planned_errors
 from edgepeer.peer.watching import Watch
 from edgepeer.peer.worker import Worker
 from edgepeer.training.job import Job
+from edgepeer.trust.loading import load_trust
 from edgepeer.wire.documents import unpack
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ __all__ = ["run_agent"]
 
 _log = logging.getLogger(__name__)
 _FT_TREE: Final = FtTree()
+_RESTORE_S: Final = 1.0
+"""In a fleet, its job is put back in its place at most so often."""
 
 
 async def run_agent(
@@ -71,6 +75,7 @@ class _Agent:
         self._regather_s = regather_s
         self._speed = parse_speed(settings.device_speed)
         planned_errors(settings)
+        self._trust = load_trust(settings.fleet)
         self._peer = Peer(
             settings.broker,
             settings.fabric,
@@ -81,6 +86,7 @@ class _Agent:
             fanout=settings.fanout,
             lanes=settings.lanes,
             quorum=settings.quorum,
+            trust=self._trust,
             machine=machine,
             aside=True,
             on_fabric_event=self._hear,
@@ -90,7 +96,9 @@ class _Agent:
         )
         self._unfinished: Job | None = None
         """What this device was at when it stopped."""
-        self._jobs = JobBoard(lambda job: self._checkpoints.ending(job) == "withdrawn")
+        in_fleet = settings.fleet is not None
+        self._jobs = JobBoard(lambda job: self._checkpoints.ending(job) == "withdrawn", in_order=in_fleet)
+        self._restored_at = float("-inf")
         self._run_told = ""
         self._met = False
         """Whether it is known what the fabric is at."""
@@ -161,7 +169,15 @@ class _Agent:
 
     def _restore(self) -> None:
         """Something that can't be read stands where the fabric's job was: those who join now would not know it."""
-        if self._leads and self._jobs.spoiled() is Verdict.CORRECT:
+        if not self._leads:
+            return
+        if self._peer.fabric.in_fleet:
+            # What counts there is the same for all: nobody can disagree for ever, but somebody may keep us busy.
+            now = time.monotonic()
+            if now - self._restored_at >= _RESTORE_S:
+                self._restored_at = now
+                self._peer.fabric.announce_again()
+        elif self._jobs.spoiled() is Verdict.CORRECT:
             self._announce(self._jobs.current)
 
     @property
@@ -177,7 +193,11 @@ class _Agent:
         self._announce(job)
 
     def _announce(self, job: Job | None) -> None:
-        self._peer.fabric.publish_retained(self._peer.fabric.topics.job, job)
+        fabric = self._peer.fabric
+        if fabric.in_fleet:
+            fabric.announce_again()  # as its operator has signed it, which no peer can
+        else:
+            fabric.publish_retained(fabric.topics.job, job)
 
     def _see(self, payload: bytes | None) -> None:
         try:
@@ -205,6 +225,10 @@ class _Agent:
         fabric = self._peer.fabric
         async with asyncio.TaskGroup() as tasks:
             aside = [tasks.create_task(Watch(self._peer).run()), tasks.create_task(self._tell(asked))]
+            if self._trust is not None:
+                from edgepeer.enrol.renewal import keep_renewed
+
+                aside.append(tasks.create_task(keep_renewed(self._trust)))
             await self._work(device, stop)
             for task in aside:
                 task.cancel()

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import msgspec
 
@@ -26,6 +26,7 @@ from edgepeer.peer.coded_call import Gradient, Pace
 from edgepeer.peer.control import ControlPlane
 from edgepeer.peer.driver import Driver
 from edgepeer.peer.keeper import StateKeeper
+from edgepeer.peer.letters import Letters
 from edgepeer.peer.machines import FtTree, MachineFactory
 from edgepeer.peer.outcome import FloatArray, Outcome
 from edgepeer.peer.reach import warn_of_reach
@@ -38,11 +39,15 @@ from edgepeer.protocol.links import LinkState
 from edgepeer.protocol.machine import ProtocolName
 from edgepeer.protocol.shape import Choice
 from edgepeer.topology.view import MAX_FANOUT, MAX_LANES, MAX_MEMBERS, Member, View
-from edgepeer.transport.base import Traffic
+from edgepeer.transport.base import Traffic, Transport
 from edgepeer.transport.options import advertised, parse_address
 from edgepeer.transport.tcp import TcpTransport
+from edgepeer.trust.names import Role
 from edgepeer.wire.frames import Hello, State
 from edgepeer.wire.precision import Precision
+
+if TYPE_CHECKING:
+    from edgepeer.trust.identity import Identity
 
 __all__ = ["ROUND_TIMEOUT_S", "Peer"]
 
@@ -79,6 +84,10 @@ class Peer:
         machine: what rounds run by; the default is the fault-tolerant tree, for others see edgepeer.baselines.
         limits: when to give up on what.
 
+        The fleet that this peer is of:
+        trust: its identity there. Then it speaks with members of that fleet only, by whom nobody else's word is taken
+            for theirs, and what they say can be read by nobody else. Its id and fabric are the identity's.
+
         Programs that do more than allreduce:
         aside: listen only, until `come_back`: the others do not know of this peer.
         on_fabric_event: also told what the fabric client tells.
@@ -104,6 +113,7 @@ class Peer:
         wait: str = "exact",
         machine: MachineFactory = _FT_TREE,
         limits: Limits | None = None,
+        trust: Identity | None = None,
         aside: bool = False,
         on_fabric_event: Callable[[seen.FabricEvent], None] | None = None,
     ) -> None:
@@ -114,6 +124,9 @@ class Peer:
             raise ConfigError(f"quorum = {quorum}: must be from 0, for a majority, to {MAX_MEMBERS}")
         self._broker = BrokerAddress.parse(broker)
         self._fabric_name = check_fabric(fabric)
+        self._trust = trust
+        if trust is not None:
+            peer_id = _named(trust, fabric, peer_id)
         self._identity_args = (Path(state_dir) if state_dir is not None else None, peer_id)
         self._listen = listen
         parse_address(listen)
@@ -142,6 +155,7 @@ class Peer:
         """Whether a broker has let this peer in, and has not gone since; None before the first has."""
         self._stack = contextlib.AsyncExitStack()
         self._keeper: StateKeeper | None = None
+        self._letters: Letters | None = None
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -156,11 +170,13 @@ class Peer:
     async def _start(self) -> None:
         identity = load_identity(*self._identity_args)
         self.id: PeerId = identity.peer_id
-        transport = TcpTransport()
+        transport = self._transport()
         self.traffic: Traffic = transport.traffic
         tasks = await self._stack.enter_async_context(task_group())
         # From here on, in reverse order of what must happen at the end.
-        me = Member(id=self.id, incarnation=identity.incarnation)
+        letters = self._letters = self._new_letters()
+        key = letters.key if letters is not None else b""
+        me = Member(id=self.id, incarnation=identity.incarnation, key=key)
         fanout, lanes, quorum = self._first_view
         node = self._machine(
             me,
@@ -172,7 +188,7 @@ class Peer:
             known=identity.known,
             now=time.monotonic(),
         )
-        self._driver = Driver(node, self)
+        self._driver = Driver(node, self, letters)
         self._calls.run_on(self._driver)
         hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation, protocol=self.protocol)
         switchboard = Switchboard(
@@ -195,16 +211,35 @@ class Peer:
             on_event=self._hear,
             will_topic=Topics(self._fabric_name).presence(self.id),
             interests=Group.PEERS | Group.VIEW | Group.JOB | Group.RELAY,
+            identity=self._trust,
         )
-        self.control = ControlPlane(self.fabric, self.traffic, self._driver.dispatch, aside=self._aside)
+        self.control = ControlPlane(
+            self.fabric, self.traffic, self._driver.dispatch, aside=self._aside, letters=letters
+        )
         tasks.create_task(self.fabric.run(), name="fabric")
         self._stack.push_async_callback(self.fabric.close)
         await self.fabric.connected()
-        warn_of_reach(listener.address, self._broker.host)
+        warn_of_reach(listener.address, self._broker.host, sealed=self._trust is not None)
         self.publish_presence()
         self._driver.start()
         tasks.create_task(self._watch(), name="watch")
         self._stack.push_async_callback(self._leave)
+
+    def _transport(self) -> Transport:
+        if self._trust is None:
+            return TcpTransport()
+        from edgepeer.transport.secure import SecureTransport  # here: it needs cryptography, which others don't
+
+        transport = SecureTransport(self._trust)
+        self._stack.callback(transport.close)
+        return transport
+
+    def _new_letters(self) -> Letters | None:
+        if self._trust is None:
+            return None
+        from edgepeer.trust.sealing import Correspondence
+
+        return Letters(self.id, Correspondence(self._fabric_name, self.id), self.traffic)
 
     def _knows(self, peer: PeerId) -> bool:
         return self.fabric.is_present(peer) or (self._view is not None and peer in self._view)
@@ -429,6 +464,9 @@ class Peer:
         if self._view is None or self._view.generation != view.generation:
             self._keep_generation(view.generation)
         self._view = view
+        if self._letters is not None:
+            self._letters.view(view)
+        self.fabric.works_in(view)
         self._calls.installed(view)
         self.bell.ring()
 
@@ -440,6 +478,7 @@ class Peer:
 
     def removed(self, effect: fx.Removed) -> None:
         self._view = None
+        self.fabric.works_in(None)
         self._calls.removed(effect)
         self.bell.ring()
         if effect.wanted:
@@ -482,3 +521,14 @@ class Peer:
             _log.warning("broker is away (%s); rounds go on, joining waits", event.reason)
         if self._on_fabric_event is not None:
             self._on_fabric_event(event)
+
+
+def _named(trust: Identity, fabric: str, peer_id: str | None) -> str:
+    """The id that a certificate gives a peer. Raises ConfigError."""
+    holder = trust.holder
+    if holder.role is not Role.PEER:
+        raise ConfigError(f"fleet = {trust.directory}: is of {holder}, but only a peer's certificate lets a peer in")
+    if (holder.fabric, holder.id) != (fabric, peer_id or holder.id):
+        wanted = f"{peer_id} of {fabric}" if peer_id else f"fabric {fabric}"
+        raise ConfigError(f"fleet = {trust.directory}: is of {holder}, not of {wanted}: give neither, or the same")
+    return holder.id

@@ -11,6 +11,7 @@ from edgepeer.errors import WireError
 from edgepeer.fabric import events as seen
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.documents import Presence
+from edgepeer.peer.letters import Letters
 from edgepeer.peer.translation import as_message, as_protocol
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
@@ -32,11 +33,19 @@ class ControlPlane:
         traffic: counts what the broker carries for the data plane, and what was refused.
         dispatch: takes the machine's events.
         aside: until `join`, listen only: nobody hears of this peer, and it makes no view.
+        letters: seals what goes through the broker to one peer, in a fleet.
     """
 
     def __init__(
-        self, fabric: FabricClient, traffic: Traffic, dispatch: Callable[[ev.Event], None], *, aside: bool = False
+        self,
+        fabric: FabricClient,
+        traffic: Traffic,
+        dispatch: Callable[[ev.Event], None],
+        *,
+        aside: bool = False,
+        letters: Letters | None = None,
     ) -> None:
+        self._letters = letters
         self._fabric = fabric
         self._traffic = traffic
         self._dispatch = dispatch
@@ -63,7 +72,12 @@ class ControlPlane:
         if self._aside:
             return
         presence = Presence(
-            id=me.id, incarnation=me.incarnation, addresses=me.addresses, version=VERSION, started=self._started
+            id=me.id,
+            incarnation=me.incarnation,
+            addresses=me.addresses,
+            version=VERSION,
+            started=self._started,
+            key=me.key,
         )
         self._fabric.publish_retained(self._fabric.topics.presence(me.id), presence)
 
@@ -73,12 +87,19 @@ class ControlPlane:
 
     def relay(self, effect: fx.Relay) -> None:
         """Send a frame through the broker, if there is one; the protocol notices if it is lost."""
-        message = as_message(effect.frame, effect.payload)
+        frame, payload = effect.frame, effect.payload
+        if self._letters is not None:
+            if (sealed := self._letters.seal(frame, payload)) is None:
+                return
+            frame, payload = sealed
+        message = as_message(frame, payload)
         if self._fabric.publish_relay(effect.peer, message):
             self._traffic.bytes_sent += len(message)
 
     def hear(self, event: seen.FabricEvent) -> None:
         """Tell the machine what concerns it."""
+        if isinstance(event, seen.Evicted) and self._letters is not None:
+            self._letters.forget(event.peer_id)
         try:
             told = as_protocol(event)
         except WireError as error:
@@ -89,6 +110,12 @@ class ControlPlane:
             return
         if isinstance(told, ev.Relayed):
             self._traffic.bytes_received += len(told.payload)
+            if self._letters is not None:
+                if (opened := self._letters.open(told.frame, told.payload)) is None:
+                    return
+                told = ev.Relayed(*opened)
+        elif isinstance(told, ev.PresenceSeen) and self._letters is not None:
+            self._letters.learn(told.member.id, told.member.incarnation, told.member.key)
         if isinstance(told, ev.ControlSynced):
             self._synced = True
             if self._aside:

@@ -13,12 +13,13 @@ from typing import Any, Final, Protocol
 
 from edgepeer.ids import PeerId
 from edgepeer.peer.control import ControlPlane
+from edgepeer.peer.letters import Letters
 from edgepeer.peer.switchboard import Switchboard
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.machine import Machine
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import PART, Frame, StateRequest
+from edgepeer.wire.frames import PART, Frame, StateRequest, Via
 
 __all__ = ["Driver", "Owner"]
 
@@ -63,8 +64,10 @@ LOOK_SELDOM_S: Final = 0.015
 class Driver:
     """Runs one machine."""
 
-    def __init__(self, node: Machine, owner: Owner) -> None:
+    def __init__(self, node: Machine, owner: Owner, letters: Letters | None = None) -> None:
         self.node = node
+        self._letters = letters
+        """Seals what neighbours carry, in a fleet."""
         self.switchboard: Switchboard | None = None
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the exception that stopped the machine: always a bug."""
@@ -171,6 +174,10 @@ class Driver:
 
     def send(self, peer: PeerId, frame: Frame, payload: memoryview | bytes | None) -> None:
         """What the protocol wants to be sent, or something beside it."""
+        if self._letters is not None and type(frame) is Via and frame.source == self.node.me.id:
+            if (sealed := self._letters.seal(frame, payload)) is None:
+                return
+            frame, payload = sealed
         self._lines.send(peer, frame, payload)
         if self._look is None and not self._stopped:
             self._look = self._loop.call_later(LOOK_S, self._look_at_lines)
@@ -205,4 +212,9 @@ class Driver:
         if type(frame) is StateRequest and PART in frame.run:
             self._part_wanted(peer, frame.run)  # of this peer alone: nothing that the protocol knows of
             return
+        if self._letters is not None and type(frame) is Via and frame.target == self.node.me.id:
+            if (opened := self._letters.open(frame, payload)) is None:
+                return
+            frame, payload = opened
+            payload_bytes = len(payload)
         self.dispatch(ev.FrameReceived(peer, frame, payload, payload_bytes, stored, seconds))

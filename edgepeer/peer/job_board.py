@@ -42,13 +42,15 @@ class JobBoard:
 
     Args:
         is_over: whether an earlier life of this device knew a job to have been withdrawn.
+        in_order: nothing is told of that is older than what was told before, as in a fleet: then no clock is asked.
     """
 
-    def __init__(self, is_over: Callable[[str], bool]) -> None:
+    def __init__(self, is_over: Callable[[str], bool], *, in_order: bool = False) -> None:
         self.current: Job | None = None
         self.told = False
         """Whether this connection has told of a job."""
         self._is_over = is_over
+        self._in_order = in_order
         self._catching_up = False
         self._over: dict[str, None] = {}
         self._corrected: Counter[str] = Counter()
@@ -86,4 +88,6 @@ class JobBoard:
         return Verdict.CORRECT if self._corrected[key] <= CORRECTIONS else Verdict.IGNORED
 
     def _is_stale(self, job: Job) -> bool:
-        return self._catching_up and self.current is not None and 0 < job.created < self.current.created
+        if self._in_order or not self._catching_up or self.current is None:
+            return False
+        return 0 < job.created < self.current.created

@@ -10,8 +10,9 @@ import msgspec
 
 from edgepeer.complaints import Complaints
 from edgepeer.ids import PeerId
+from edgepeer.printable import printable
 from edgepeer.transport.base import Channel, Traffic
-from edgepeer.wire.frames import Frame, Hello
+from edgepeer.wire.frames import Bye, Frame, Hello
 
 __all__ = ["FrameListener", "Session", "SessionOwner"]
 
@@ -112,12 +113,18 @@ class Session:
             self._lines.received(self.peer, frame, payload, payload_bytes, stored, seconds)
         elif isinstance(frame, Hello):
             self._meet(frame)
+        elif isinstance(frame, Bye):
+            self._refuse(f"the other end has closed it: {printable(frame.reason)}")
         else:
             self._refuse(f"{type(frame).__name__} before Hello")
 
     def _meet(self, hello: Hello) -> None:
         self.named = hello.peer
-        if hello.fabric != self._hello.fabric:
+        holder = self.channel.holder
+        if holder is not None and (hello.fabric, hello.peer) != (holder.fabric, holder.common_name):
+            said = f"{hello.peer} of {hello.fabric}"
+            self._refuse(f"says that it is {said}, by a certificate of {holder} (serial {holder.serial:x})")
+        elif hello.fabric != self._hello.fabric:
             self._refuse(f"speaks for fabric {hello.fabric!r}, this is {self._hello.fabric!r}")
         elif hello.protocol != self._hello.protocol:
             self._refuse(f"runs rounds by {hello.protocol!r}, this fabric by {self._hello.protocol!r}")

@@ -25,8 +25,14 @@ def as_protocol(event: seen.FabricEvent) -> ev.Event | None:
     """
     match event:
         case seen.PresenceSeen(presence):
-            member = Member(id=presence.id, incarnation=presence.incarnation, addresses=presence.addresses)
-            return ev.PresenceSeen(member)
+            return ev.PresenceSeen(
+                Member(
+                    id=presence.id,
+                    incarnation=presence.incarnation,
+                    addresses=presence.addresses,
+                    key=presence.key,
+                )
+            )
         case seen.PresenceGone(peer):
             return ev.PresenceGone(peer)
         case seen.ViewSeen(view):

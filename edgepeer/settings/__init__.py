@@ -2,6 +2,7 @@
 
 model.py       the settings of each verb
 simulating.py  those of `edgepeer simulate`
+fleets.py      those of `edgepeer fleet` and `edgepeer join`
 types.py       kinds of values that several have in common
 fields.py      one setting at a time: what it allows, in words
 sources.py     where values come from
@@ -10,6 +11,18 @@ verbs.py       all verbs that have settings
 """
 
 from edgepeer.settings.fields import Setting, settings_of
+from edgepeer.settings.fleets import (
+    FleetEvictSettings,
+    FleetInitSettings,
+    FleetListSettings,
+    FleetOperatorSettings,
+    FleetRotateSettings,
+    FleetServeSettings,
+    FleetSettings,
+    FleetTokenSettings,
+    JoinSettings,
+    seconds,
+)
 from edgepeer.settings.model import (
     BrokerSettings,
     EmulateSettings,
@@ -30,8 +43,17 @@ __all__ = [
     "ExploreSettings",
     "ExportSettings",
     "FabricSettings",
+    "FleetEvictSettings",
+    "FleetInitSettings",
+    "FleetListSettings",
+    "FleetOperatorSettings",
+    "FleetRotateSettings",
+    "FleetServeSettings",
+    "FleetSettings",
+    "FleetTokenSettings",
     "IsolationSettings",
     "JobSettings",
+    "JoinSettings",
     "PeerSettings",
     "RunSettings",
     "Setting",
@@ -41,6 +63,7 @@ __all__ = [
     "VerbSettings",
     "find_config",
     "load_settings",
+    "seconds",
     "settings_of",
     "variable",
 ]

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from edgepeer.settings.fleets import (
+    FleetEvictSettings,
+    FleetInitSettings,
+    FleetListSettings,
+    FleetOperatorSettings,
+    FleetRotateSettings,
+    FleetServeSettings,
+    FleetTokenSettings,
+    JoinSettings,
+)
 from edgepeer.settings.model import (
     BrokerSettings,
     EmulateSettings,
@@ -28,4 +38,12 @@ VERBS: Final[tuple[type[VerbSettings], ...]] = (
     ExploreSettings,
     RunSettings,
     IsolationSettings,
+    JoinSettings,
+    FleetInitSettings,
+    FleetTokenSettings,
+    FleetListSettings,
+    FleetEvictSettings,
+    FleetOperatorSettings,
+    FleetRotateSettings,
+    FleetServeSettings,
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from edgepeer.trust.names import Holder
 from edgepeer.wire.frames import Frame
 
 __all__ = ["Accept", "Channel", "Listener", "Receiver", "Traffic", "Transport"]
@@ -46,6 +47,10 @@ class Channel(Protocol):
     @property
     def remote(self) -> str:
         """Where the other end is, for people to read."""
+
+    @property
+    def holder(self) -> Holder | None:
+        """Who the other end is, as its certificate proves; None where nobody has to prove it."""
 
     def send(self, frame: Frame, payload: memoryview | bytes | None = None) -> None:
         """Queue a frame; its payload must not change until it is out. Nothing happens on a closed channel."""

@@ -20,6 +20,8 @@ _BATCH: Final = 16  # frames a channel delivers before others have their turn
 class _MemoryChannel:
     """One end. What it sends is delivered to `other` from the event loop, in order."""
 
+    holder = None
+
     def __init__(self, remote: str, traffic: Traffic) -> None:
         self.remote = remote
         self._traffic = traffic

@@ -61,6 +61,8 @@ __all__ = [
 
 FRAME_VERSION: Final = 3
 MAGIC: Final = b"EP"
+_TLS: Final = b"\x16\x03"
+"""What a TLS connection begins with."""
 PRELUDE: Final = struct.Struct("!2sBBHI")
 MAX_PAYLOAD_BYTES: Final = 1 << 30
 """No frame may announce more than this; what a receiver accepts is usually far less."""
@@ -101,6 +103,8 @@ def decode_prelude(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[t
         WireError: not a frame, an unknown kind, or longer than that kind may be.
     """
     magic, version, code, header_bytes, payload_bytes = PRELUDE.unpack_from(data, at)
+    if magic == _TLS:
+        raise WireError("not an edgepeer frame but TLS: the other end is in a fleet, this peer isn't (`edgepeer join`)")
     if magic != MAGIC:
         raise WireError(f"not an edgepeer frame: starts with {bytes(magic)!r}")
     if version != FRAME_VERSION:

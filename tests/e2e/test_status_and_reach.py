@@ -128,9 +128,9 @@ async def test_who_opens_a_port_is_told_what_that_means(tmp_path: Path) -> None:
         await field.add("open", listen="0.0.0.0:0", insecure=True)
         await field.add("shut")
         assert "0.0.0.0" in listening_to(field.peers["open"].process.pid)
-        warnings = [line for line in field.peers["open"].err if "not yet encrypted" in line]
+        warnings = [line for line in field.peers["open"].err if "not encrypted" in line]
         assert len(warnings) == 1, field.peers["open"].everything()
-        assert "not yet encrypted" not in field.peers["shut"].everything()
+        assert "not encrypted" not in field.peers["shut"].everything()
         addresses = field.watch.picture.peers["open"].addresses
         assert not any(address.startswith("0.0.0.0") for address in addresses)
         broker = await field.run("broker", "--listen", "0.0.0.0:0", "--insecure")

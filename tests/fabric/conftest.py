@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from fabric_guests import DEADLINE_S, Broker, Guest, Invite, StartBroker, presence
+from fleet_guests import LaxMosquitto
+from fleets import Fleet
 
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
@@ -57,3 +60,29 @@ async def invite() -> AsyncIterator[Invite]:
         assert guest.task is not None
         with contextlib.suppress(asyncio.CancelledError):
             await guest.task
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    """A fleet of the fabric that guests are in."""
+    return Fleet(tmp_path / "fleet", "lab")
+
+
+@pytest.fixture
+async def strict_broker(start_broker: StartBroker, fleet: Fleet) -> Broker:
+    """A broker of the fleet, as it should be."""
+    return await start_broker(identity=fleet.a_broker())
+
+
+@pytest.fixture(params=["embedded", "mosquitto"])
+async def lax_broker(
+    request: pytest.FixtureRequest, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Broker]:
+    """A broker of the fleet that lets members write whatever they like: what it carries is not to be believed."""
+    if request.param == "mosquitto" and find_mosquitto() is None:
+        pytest.skip("mosquitto is not installed")
+    monkeypatch.setattr("edgepeer.fabric.amqtt_parts.may_write", lambda *_: True)
+    monkeypatch.setattr(EmbeddedBroker, "_listed", lambda *_: True)
+    broker = EmbeddedBroker if request.param == "embedded" else LaxMosquitto
+    async with broker(identity=fleet.a_broker()) as running:
+        yield running

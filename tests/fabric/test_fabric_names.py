@@ -80,9 +80,11 @@ def test_any_text_is_an_address_or_a_config_error(text: str) -> None:
         assert BrokerAddress.parse(address.url()) == address
 
 
-def test_tls_is_refused_in_so_many_words() -> None:
-    with pytest.raises(ConfigError, match=r"'mqtts://\*\*\*@host': TLS isn't available yet"):
-        BrokerAddress.parse("mqtts://lab:s3cret@host")
+def test_tls_has_a_port_of_its_own() -> None:
+    address = BrokerAddress.parse("mqtts://lab:s3cret@host")
+    assert address == BrokerAddress(host="host", port=8883, username="lab", password="s3cret", tls=True)
+    assert str(address) == "mqtts://lab@host:8883"
+    assert BrokerAddress.parse(address.url()) == address
 
 
 def test_the_password_does_not_show() -> None:

@@ -1,19 +1,22 @@
-"""What a transport promises, asked of each: TCP on uvloop, TCP on plain asyncio, and in memory."""
+"""What a transport promises, asked of each: TCP on uvloop and on plain asyncio, plain and sealed, and in memory."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 
 import pytest
 import uvloop
+from fleets import Fleet
 
 from edgepeer.errors import ConfigError
 from edgepeer.topology.view import Member, View
 from edgepeer.transport.base import Channel, Transport
 from edgepeer.transport.memory import MemoryHub
+from edgepeer.transport.secure import SecureTransport
 from edgepeer.transport.tcp import TcpTransport
 from edgepeer.wire.codec import unwrap, wrap
 from edgepeer.wire.documents import pack
@@ -81,15 +84,23 @@ class Pair:
 class Arena:
     """One kind of transport, and a loop to run it on."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, fleet: Fleet) -> None:
         self.kind = kind
         self._hub = MemoryHub()
+        self._fleet = fleet
+        self._members = itertools.count()
 
     def transport(self) -> Transport:
+        if self.kind.startswith("sealed"):
+            return SecureTransport(self._fleet.member(f"p{next(self._members)}"))
         return self._hub.transport() if self.kind == "memory" else TcpTransport()
 
+    def overhead(self, size: int) -> int:
+        """Bytes on the way beside so many of frames: of the handshake, and of records."""
+        return 3000 + 20 * (size // (64 << 10) + 5) if self.kind.startswith("sealed") else 0
+
     def run(self, story: Callable[[], Coroutine[None, None, None]]) -> None:
-        factory = asyncio.new_event_loop if self.kind == "tcp asyncio" else uvloop.new_event_loop
+        factory = asyncio.new_event_loop if self.kind.endswith("asyncio") else uvloop.new_event_loop
         with asyncio.Runner(loop_factory=factory) as runner:
             runner.run(asyncio.wait_for(story(), 2 * PATIENCE_S))
 
@@ -125,9 +136,14 @@ class Arena:
             await listener.close()
 
 
-@pytest.fixture(params=["tcp uvloop", "tcp asyncio", "memory"])
-def arena(request: pytest.FixtureRequest) -> Arena:
-    return Arena(request.param)
+@pytest.fixture(scope="module")
+def fleet_of_all(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    return Fleet(tmp_path_factory.mktemp("fleet"))
+
+
+@pytest.fixture(params=["tcp uvloop", "tcp asyncio", "sealed uvloop", "sealed asyncio", "memory"])
+def arena(request: pytest.FixtureRequest, fleet_of_all: Fleet) -> Arena:
+    return Arena(request.param, fleet_of_all)
 
 
 def reduce(items: int, offset: int = 0, total: int | None = None) -> Reduce:
@@ -270,9 +286,9 @@ def test_64_megabytes_in_both_directions_at_once(arena: Arena) -> None:
             await pair.other.until(lambda ear: len(ear.heard) == 1)
             assert room[1] == data[0]
             assert room[0] == data[1]
-            for transport in pair.transports:
-                assert size < transport.traffic.bytes_sent < size + 200
-                assert transport.traffic.bytes_received == transport.traffic.bytes_sent
+            for transport, other in zip(pair.transports, reversed(pair.transports), strict=True):
+                assert size < transport.traffic.bytes_sent < size + 200 + arena.overhead(size)
+                assert transport.traffic.bytes_received == other.traffic.bytes_sent
 
     arena.run(story)
 

@@ -12,103 +12,25 @@ import pytest
 import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
+from speech import BYTES, SPEECH, WANTED, Ear, FakeSocketTransport, payload_of, vector
 
 from edgepeer.complaints import Complaints
 from edgepeer.errors import ConfigError
 from edgepeer.peer import api
 from edgepeer.sockets import is_loopback
-from edgepeer.transport import options, tcp
+from edgepeer.transport import connection, options, tcp
 from edgepeer.transport.base import Channel, Traffic
-from edgepeer.transport.window import ReceiveWindows
-from edgepeer.wire.codec import FRAME_VERSION, PRELUDE, encode, wrap
-from edgepeer.wire.frames import Frame, Have, Hello, Ping, Reduce, State, Via, ViewFrame
+from edgepeer.transport.connection import Shared
+from edgepeer.wire.codec import FRAME_VERSION, PRELUDE, encode
+from edgepeer.wire.frames import Ping, State
 
 PATIENCE_S = 60.0
 
 
-class Ear:
-    """Writes down what arrives, payloads included."""
-
-    def __init__(self, channel: Channel | None = None) -> None:
-        self.heard: list[tuple[Frame, bytes | None]] = []
-        self.reasons: list[str] = []
-        self.room: bytearray | None = None
-        self.gone = asyncio.Event()
-
-    def admits(self, frame: Frame, payload_bytes: int) -> bool:
-        return True
-
-    def sink(self, frame: Frame, payload_bytes: int) -> memoryview | None:
-        if isinstance(frame, Reduce) and frame.round == 13:
-            return None
-        self.room = bytearray(payload_bytes)
-        return memoryview(self.room)
-
-    def received(
-        self, frame: Frame, payload: memoryview | None, payload_bytes: int, stored: bool, seconds: float
-    ) -> None:
-        data = payload if payload is not None else self.room if stored and payload_bytes else b"" if stored else None
-        self.heard.append((frame, bytes(data) if data is not None else None))
-
-    def closed(self, reason: str) -> None:
-        self.reasons.append(reason)
-        self.gone.set()
-
-
-class FakeSocketTransport(asyncio.Transport):
-    """Keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.9", 9)})
-        self.written = b""
-        self.closed = False
-
-    def write(self, data: bytes) -> None:  # type: ignore[override]
-        self.written += data
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
-
-    def abort(self) -> None:
-        self.closed = True
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-
-def vector(items: int, number: int = 1) -> tuple[Reduce, bytes]:
-    frame = Reduce(
-        epoch=1, round=number, offset=0, total=items, dtype="<f4", contributors=b"\1", weight=1.0, rate_bytes_per_s=1.0
-    )
-    return frame, bytes(n % 251 for n in range(4 * items))
-
-
-SPEECH: list[tuple[Frame, bytes]] = [
-    (Hello(fabric="f", peer="p", incarnation=3), b""),
-    vector(7),
-    (Ping(waiting=False), b""),
-    vector(5, number=13),  # nobody wants it
-    vector(0),
-    (ViewFrame(epoch=1), b"a document"),
-    (State(run="r", round=2, offset=0, total=9), b"123456789"),
-    (
-        Via(source="a", target="b", tunnel=1, serial=2, kind=wrap(vector(3)[0])[0], header=wrap(vector(3)[0])[1]),
-        bytes(12),
-    ),
-    (Have(epoch=1, round=2), b""),
-    (Ping(waiting=True, stamp=12.5, every=0.1, reaches=b"\x05"), b""),
-]
-BYTES = b"".join(encode(frame, len(payload)) + payload for frame, payload in SPEECH)
-WANTED = [(frame, None if isinstance(frame, Reduce) and frame.round == 13 else payload) for frame, payload in SPEECH]
-
-
 def feed(chunks: list[bytes]) -> tuple[Ear, Traffic]:
     """Drive the protocol object as an event loop would, but with reads of our own choosing."""
-    ear, traffic = Ear(), Traffic()
-    channel = tcp._TcpChannel(lambda _: ear, traffic, ReceiveWindows(), Complaints(logging.getLogger("edgepeer")))
+    ear, shared = Ear(), Shared(Complaints(logging.getLogger("edgepeer")))
+    channel = tcp.PlainConnection(lambda _: ear, shared)
     channel.connection_made(FakeSocketTransport())
     for chunk in chunks:
         while chunk:
@@ -118,11 +40,7 @@ def feed(chunks: list[bytes]) -> tuple[Ear, Traffic]:
             room[:taken] = chunk[:taken]
             channel.buffer_updated(taken)
             chunk = chunk[taken:]
-    return ear, traffic
-
-
-def payload_of(heard: list[tuple[Frame, bytes | None]]) -> list[tuple[Frame, bytes | None]]:
-    return [(frame, payload or b"" if payload is not None else None) for frame, payload in heard]
+    return ear, shared.traffic
 
 
 async def test_frames_split_at_every_byte_boundary() -> None:
@@ -144,7 +62,7 @@ async def test_all_at_once_and_many_times_over() -> None:
 
 async def test_a_part_of_a_payload_is_progress_and_nothing_else_is() -> None:
     ear = Ear()
-    channel = tcp._TcpChannel(lambda _: ear, Traffic(), ReceiveWindows(), Complaints(logging.getLogger("edgepeer")))
+    channel = tcp.PlainConnection(lambda _: ear, Shared(Complaints(logging.getLogger("edgepeer"))))
     channel.connection_made(FakeSocketTransport())
 
     def arrive(data: bytes) -> None:
@@ -265,7 +183,7 @@ async def test_a_truncated_frame_is_just_a_closed_connection(at: int) -> None:
 
 
 async def test_a_connection_that_is_not_read_does_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp, "LINGER_S", 0.05)
+    monkeypatch.setattr(connection, "LINGER_S", 0.05)
     ears: list[Ear] = []
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         channel = await tcp.TcpTransport().dial(
@@ -278,7 +196,7 @@ async def test_a_connection_that_is_not_read_does_not_linger(monkeypatch: pytest
 
 
 async def test_too_large_a_backlog_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp, "BACKLOG_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(connection, "BACKLOG_LIMIT_BYTES", 1 << 20)
     ears: list[Ear] = []
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         channel = await tcp.TcpTransport().dial(

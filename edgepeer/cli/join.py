@@ -1,0 +1,78 @@
+"""`edgepeer join`: make this device one of a fleet, by one pasted line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from edgepeer.cli.signals import run as run_async
+from edgepeer.cli.verb import Verb
+from edgepeer.errors import ConfigError
+from edgepeer.settings import JoinSettings
+
+__all__ = ["VERB", "command"]
+
+_LONGEST: Final = 512
+_NEXT: Final = {
+    "peer": "edgepeer peer --listen 0.0.0.0:7700 --fleet {}",
+    "operator": "edgepeer train --fleet {}",
+    "viewer": "edgepeer status --fleet {}",
+    "broker": "edgepeer broker --listen 0.0.0.0:8883 --fleet {}",
+}
+
+
+def run(settings: JoinSettings) -> int:
+    """Join, and say as whom."""
+    if settings.host is None or (settings.string is None) != settings.stdin:
+        raise ConfigError("say where, and with which join string, as in: edgepeer join raspberrypi.local epj1-...")
+    from edgepeer.enrol.places import SERVICE_PORT, device_directory, host_and_port
+    from edgepeer.enrol.strings import JoinString
+
+    string = JoinString.parse(sys.stdin.readline(_LONGEST) if settings.string is None else settings.string)
+    host, port = host_and_port(settings.host, SERVICE_PORT)
+    directory: Path = (settings.dir or device_directory()).absolute()
+    try:
+        from edgepeer.enrol.joining import join
+    except ImportError as error:
+        raise ConfigError(f"join needs cryptography ({error}): pip install 'edgepeer[secure]'") from error
+    joined = run_async(join(directory, host, port, string, name=settings.id, again=settings.again))
+    where = joined.where
+    if settings.json:
+        import msgspec
+
+        fields = {"fabric": where.fabric, "role": where.role, "id": where.id, "directory": str(directory)}
+        print(msgspec.json.format(msgspec.json.encode({**fields, "changed": joined.anew}), indent=2).decode())
+        return 0
+    print(f"{'joined' if joined.anew else 'already in'} {where.fabric} as {where.role} {where.id}: {directory}")
+    print(f"next: {_NEXT[where.role].format(directory)}")
+    return 0
+
+
+VERB = Verb(
+    kind=JoinSettings,
+    about="Make this device one of a fleet.\n\n"
+    "HOST and STRING are what `edgepeer fleet token` has printed. The device makes a key, which never leaves it, and "
+    "gets a certificate; nobody but the fleet's own service learns the secret in STRING. Again on the same device, it "
+    "changes nothing.",
+    examples=[
+        ("the line that `edgepeer fleet token` prints", "edgepeer join raspberrypi.local epj1-..."),
+        ("from a file, so that no list of processes shows it", "edgepeer join raspberrypi.local --stdin < string"),
+        ("as p7", "edgepeer join raspberrypi.local epj1-... --id p7"),
+    ],
+    run=run,
+)
+
+
+def command() -> click.Command:
+    """The verb as click knows it; where, and the string, are arguments."""
+    found = VERB.command()
+    found.params = [
+        click.Argument([parameter.name], metavar=parameter.name.upper(), required=False)
+        if parameter.name in ("host", "string")
+        else parameter
+        for parameter in found.params
+    ]
+    return found

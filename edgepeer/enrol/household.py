@@ -1,0 +1,86 @@
+"""The members on the registrar's own machine, the broker and the first operator: they need neither token nor service.
+
+Besides, what other programs on this machine read: `broker/revoked.pem`, which tells a broker of somebody else's making
+who is out.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from edgepeer.enrol.joining import device_key, keep_granted
+from edgepeer.enrol.registrar import Registrar
+from edgepeer.enrol.renewal import due
+from edgepeer.enrol.strings import fingerprint
+from edgepeer.errors import EdgepeerError, TrustError
+from edgepeer.processes import os_reason
+from edgepeer.trust.directory import is_joined
+from edgepeer.trust.files import make_private_directory, write_whole
+from edgepeer.trust.identity import Identity
+from edgepeer.trust.names import Role
+
+__all__ = ["Household"]
+
+_BROKER: Final = "broker"
+_OPERATOR: Final = "operator"
+_REVOKED: Final = "revoked.pem"
+
+_log = logging.getLogger(__name__)
+
+
+class Household:
+    """Those members. Their directories are below the registrar's."""
+
+    def __init__(self, registrar: Registrar, home: Path) -> None:
+        self._registrar = registrar
+        self.broker: Final = home / _BROKER
+        self.operator: Final = home / _OPERATOR
+
+    def settle(self, operator: str) -> None:
+        """Make those that aren't there yet.
+
+        Raises:
+            ConfigError: the operator's name can't be; TrustError: it is taken, or nothing can be written.
+        """
+        for directory, role, name in ((self.broker, Role.BROKER, "broker"), (self.operator, Role.OPERATOR, operator)):
+            if is_joined(directory):
+                continue
+            try:
+                make_private_directory(directory)
+                key = device_key(directory)
+                granted = self._registrar.admit(role, name, key.public_key())
+                keep_granted(directory, granted, key.public_key(), fingerprint(granted.authorities[-1]))
+            except OSError as error:
+                raise TrustError(f"{directory}: can't write there: {os_reason(error)}") from None
+        self.update()
+
+    def update(self) -> list[Identity]:
+        """Let them know who is out, and have certificates that go on. Returns those that are members still.
+
+        Raises:
+            TrustError: it can't be written.
+        """
+        found = []
+        for directory in (self.broker, self.operator):
+            if not is_joined(directory):
+                continue
+            try:
+                identity = Identity.load(directory)
+                identity.evictions.accept(self._registrar.evictions)
+                if due(identity):
+                    granted = self._registrar.renew(identity.certificate)
+                    identity.renewed(granted.certificate)
+                if not identity.evicted:
+                    found.append(identity)
+            except OSError as error:
+                raise TrustError(f"{directory}: can't write there: {os_reason(error)}") from None
+            except EdgepeerError as error:
+                _log.warning("%s", error)
+        try:
+            if self.broker.is_dir():
+                write_whole(self.broker / _REVOKED, self._registrar.revocations())
+        except OSError as error:
+            raise TrustError(f"{self.broker}: can't write there: {os_reason(error)}") from None
+        return found

@@ -1,0 +1,138 @@
+"""What every TCP connection of ours has in common, whatever its bytes are: its socket, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, cast
+
+from edgepeer.complaints import Complaints
+from edgepeer.transport.acknowledged import Acknowledgements
+from edgepeer.transport.base import Accept, Receiver, Traffic
+from edgepeer.transport.losses import LossWatch
+from edgepeer.transport.options import format_address, tune
+from edgepeer.transport.reading import FrameReader
+from edgepeer.transport.window import ReceiveWindows
+from edgepeer.trust.names import Holder
+from edgepeer.wire.frames import Bye, Frame
+
+__all__ = ["BACKLOG_LIMIT_BYTES", "LINGER_S", "Connection", "Shared"]
+
+BACKLOG_LIMIT_BYTES: Final = 2 << 30
+LINGER_S: Final = 10.0
+"""How long a closed connection may take to deliver what is queued."""
+
+
+class Shared:
+    """What all connections of one transport have in common."""
+
+    def __init__(self, complaints: Complaints) -> None:
+        self.traffic = Traffic()
+        self.windows = ReceiveWindows()
+        self.complaints = complaints
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One TCP connection, either end."""
+
+    def __init__(self, accept: Accept, shared: Shared) -> None:
+        self._accept = accept
+        self._shared = shared
+        self._traffic = shared.traffic
+        self._losses = LossWatch()
+        self._acknowledgements = Acknowledgements()
+        self._sock: Any = None
+        self._network: Any = None
+        """The same, if it is not to this machine itself."""
+        self._receiver: Receiver | None = None
+        self._reader: FrameReader | None = None
+        self._transport: asyncio.Transport | None = None
+        self._reason = ""
+        self._closing = False
+        self._linger: asyncio.TimerHandle | None = None
+        self.remote = "?"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self.remote = format_address(transport.get_extra_info("peername"))
+        sock = transport.get_extra_info("socket")
+        self._sock = sock
+        if sock is not None and tune(sock):
+            self._network = sock
+
+    def _speak(self) -> FrameReader:
+        """From here on frames are exchanged."""
+        receiver = self._receiver = self._accept(cast(Any, self))
+        reader = self._reader = FrameReader(receiver)
+        if self._closing:  # that is what whoever accepts it has made of it
+            reader.stop()
+        return reader
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost(str(exc) if exc is not None else "closed by the other end")
+
+    def lost(self, reason: str) -> None:
+        """There is no connection any more."""
+        self._transport = None
+        self._shared.windows.forget(self._network)
+        self._sock = self._network = None
+        if self._linger is not None:
+            self._linger.cancel()
+        farewell = ""
+        if self._reader is not None:
+            self._reader.stop()
+            farewell = self._reader.farewell
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.closed(self._reason or farewell or reason)
+
+    def _reject(self, error: Exception) -> None:
+        """What has come is nothing that may."""
+        self._traffic.frames_rejected += 1
+        self._shared.complaints.add("connection with %s closed: %s", self.remote, error)
+        self.close(str(error))
+
+    # -- a channel -----------------------------------------------------------------------------------------
+
+    @property
+    def holder(self) -> Holder | None:
+        """Who the other end is, where it has to prove that."""
+        return None
+
+    def progressed(self) -> float | None:
+        return self._reader.progressed() if self._reader is not None else None
+
+    @property
+    def _queued(self) -> int:
+        """Bytes that the kernel has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def missing(self, now: float) -> tuple[float, float] | None:
+        if self._sock is None or self._transport is None or self._closing or self._transport.is_closing():
+            return None
+        return self._acknowledgements.missing(self._sock, now, queued=self._queued > 0)
+
+    def send(self, frame: Frame, payload: memoryview | bytes | None = None) -> None:
+        raise NotImplementedError
+
+    def close(self, reason: str) -> None:
+        if self._transport is not None and not self._closing and not self._transport.is_closing():
+            self._reason = self._reason or (self._reader.farewell if self._reader is not None else "") or reason
+            self.send(Bye(reason=reason[:250]))
+            self._closing = True
+            if self._reader is not None:
+                self._reader.stop()
+            self._linger = asyncio.get_running_loop().call_later(LINGER_S, self.abort, reason)
+            self._finish()
+
+    def _finish(self) -> None:
+        """Close the connection once all that is queued is out."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        if self._transport is not None:
+            self._reason = self._reason or (self._reader.farewell if self._reader is not None else "") or reason
+            self._closing = True
+            if self._reader is not None:
+                self._reader.stop()
+            self._transport.abort()

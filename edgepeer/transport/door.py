@@ -1,0 +1,59 @@
+"""Who may be half-way in: connections that others have opened and that have not shown yet who they are.
+
+Each of them holds memory, and its handshake takes processor time: so there are never more than a few. Where there
+would be, the one that has been there for longest gives way, for a peer is through within some milliseconds, and whoever
+holds a place on purpose isn't.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from edgepeer.sockets import is_loopback
+
+__all__ = ["WITHIN_S", "Door", "Guest"]
+
+MOST: Final = 64
+MOST_EACH: Final = 4
+"""Of one address; but any number of those of this machine's loopback, which peers on it share."""
+WITHIN_S: Final = 5.0
+
+
+class Guest(Protocol):
+    """A connection that is half-way in."""
+
+    host: str
+
+    def turn_away(self, reason: str) -> None:
+        """Close it."""
+
+
+class Door:
+    """All of them, of one listener."""
+
+    def __init__(self) -> None:
+        self._inside: dict[Guest, asyncio.TimerHandle] = {}
+        """Longest first."""
+
+    def __len__(self) -> int:
+        return len(self._inside)
+
+    def enter(self, guest: Guest) -> None:
+        """Somebody has connected."""
+        alike = [] if is_loopback(guest.host) else [one for one in self._inside if one.host == guest.host]
+        if len(alike) >= MOST_EACH:
+            self._turn_away(alike[0], f"{MOST_EACH} others from {guest.host} have not shown yet who they are")
+        elif len(self._inside) >= MOST:
+            self._turn_away(next(iter(self._inside)), f"{MOST} others have not shown yet who they are")
+        late = f"has not shown within {WITHIN_S:g} s who it is"
+        self._inside[guest] = asyncio.get_running_loop().call_later(WITHIN_S, self._turn_away, guest, late)
+
+    def leave(self, guest: Guest) -> None:
+        """It is in, or gone."""
+        if (timer := self._inside.pop(guest, None)) is not None:
+            timer.cancel()
+
+    def _turn_away(self, guest: Guest, reason: str) -> None:
+        self.leave(guest)
+        guest.turn_away(reason)

@@ -1,0 +1,234 @@
+"""`edgepeer fleet` and `edgepeer join` as a user meets them: help, one-line errors, tables and JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleets import Fleet
+
+import edgepeer.cli
+from edgepeer.cli import fleet, join
+from edgepeer.cli.verb import Verb
+from edgepeer.enrol.strings import JoinString
+from edgepeer.settings import settings_of
+from edgepeer.settings.fleets import seconds
+from edgepeer.trust.identity import Identity
+
+ALL = (*fleet.VERBS, join.VERB)
+PLACED = {"name", "member", "host", "string"}
+"""Arguments, not flags."""
+
+
+class Run:
+    """`edgepeer ...`, run in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def __call__(self, *arguments: object) -> tuple[int, str, str]:
+        """Exit code, standard output and standard error."""
+        self._monkeypatch.setattr(sys, "argv", ["edgepeer", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            edgepeer.cli.main()
+        written = self._capsys.readouterr()
+        return int(caught.value.code or 0), written.out, written.err
+
+    def json(self, *arguments: object) -> Any:
+        code, out, err = self(*arguments, "--json")
+        assert code == 0, err
+        return json.loads(out)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.chdir(tmp_path)
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    for name in [name for name in os.environ if name.startswith("EDGEPEER_")]:
+        monkeypatch.delenv(name)
+    return Run(monkeypatch, capsys)
+
+
+@pytest.fixture
+def founded(run: Run, tmp_path: Path) -> Run:
+    assert run("fleet", "init", "greenhouse", "--broker", "127.0.0.1:1", "--home", "f")[0] == 0
+    return run
+
+
+def words(verb: Verb[Any]) -> list[str]:
+    name = verb.kind.verb
+    if name == "fleet-operator-add":
+        return ["fleet", "operator", "add"]
+    return ["fleet", name.removeprefix("fleet-")] if name.startswith("fleet-") else [name]
+
+
+@pytest.mark.parametrize("verb", ALL, ids=lambda verb: verb.kind.verb)
+def test_help_names_every_setting_and_teaches_by_example(verb: Verb[Any], run: Run) -> None:
+    code, text, _ = run(*words(verb), "--help")
+    assert code == 0
+    command = " ".join(["edgepeer", *words(verb)])
+    for setting in settings_of(verb.kind).values():
+        assert setting.flag in text or setting.name in PLACED
+    assert f"$ {command}" in text
+    for _, line in verb.examples:
+        assert line.startswith(command)
+        assert set(re.findall(r"--[a-z-]+", line)) <= {setting.flag for setting in settings_of(verb.kind).values()}
+
+
+def test_the_lists_of_verbs(run: Run) -> None:
+    code, text, _ = run("fleet", "--help")
+    assert code == 0
+    for name in ("init", "token", "list", "evict", "operator", "rotate-ca", "serve"):
+        assert re.search(rf"^  {name} +\w.*\w\.$", text, re.MULTILINE), name
+    text = run("--help")[1]
+    for name in ("fleet", "join"):
+        assert re.search(rf"^  {name} +\w.*\w\.$", text, re.MULTILINE), name
+
+
+STRING = JoinString(bytes(16), bytes(4), b"s" * 16).text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["fleet", "init"], 2, "say how it is called and where devices find its broker, as in: edgepeer fleet init "),
+        (["fleet", "init", "a/b", "--broker", "h"], 2, "name = a/b (from --name): must be 1 to 63 letters"),
+        (["fleet", "init", "a", "--broker", "mqtt://h"], 2, "'mqtt://h': must be a host, or host:port"),
+        (["fleet", "init", "a", "--broker", "h:0"], 2, "'h:0': must be a host, or host:port"),
+        (
+            ["fleet", "init", "a", "--broker", "h", "--lifetime", "0"],
+            2,
+            "lifetime = 0 (from --lifetime): must be an",
+        ),
+        (
+            ["fleet", "init", "b", "--broker", "h", "--home", "f"],
+            2,
+            "fleet greenhouse lives there, with broker mqtts://",
+        ),
+        (["fleet", "init", "a", "--broker", "h", "--home", "file/x"], 2, "can't make it: Not a directory"),
+        (["fleet", "token"], 2, "there is no fleet here: `edgepeer fleet init NAME --broker HOST` makes one"),
+        (["fleet", "token", "--ttl", "1"], 2, "ttl = 1 (from --ttl): must be a number and s, m, h or d, such as 90s"),
+        (["fleet", "token", "--home", "f", "--id", "../p"], 2, "id = ../p (from --id): must be 1 to 63 letters"),
+        (["fleet", "token", "--home", "f", "--id", "p", "--uses", "2"], 2, "uses = 2: only one device can be p"),
+        (["fleet", "token", "--role", "king"], 2, "role = king (from --role): must be one of peer, viewer, broker"),
+        (["fleet", "evict", "--home", "f"], 2, "say whom, as in: edgepeer fleet evict p7"),
+        (["fleet", "evict", "p\x1b[1m", "--home", "f"], 2, r"nobody is called p\x1b[1m; members are @"),
+        (["fleet", "operator", "add", "--home", "f"], 2, "say who, as in: edgepeer fleet operator add bob"),
+        (["fleet", "rotate-ca", "--home", "f", "--finish"], 2, "no rotation is under way"),
+        (
+            ["fleet", "serve", "--home", "f", "--listen", "203.0.113.9:1"],
+            2,
+            "listen = 203.0.113.9:1: not an address",
+        ),
+        (["join"], 2, "say where, and with which join string, as in: edgepeer join raspberrypi.local epj1-..."),
+        (["join", "h"], 2, "say where, and with which join string"),
+        (["join", "h", STRING, "--stdin"], 2, "say where, and with which join string"),
+        (
+            ["join", "h", STRING[:-1]],
+            2,
+            "must be epj1- and 58 letters and digits (these are 62 characters)",
+        ),
+        (["join", "h:x", STRING], 2, "'h:x': must be a host, or host:port"),
+        (
+            ["join", "127.0.0.1:1", STRING, "--dir", "d"],
+            1,
+            "enrolment at 127.0.0.1:1: connection refused; is",
+        ),
+        (
+            ["join", "127.0.0.1:1", STRING, "--dir", "file/x"],
+            2,
+            "file/x: can't write there: not a directory",
+        ),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    arguments: list[str], code: int, said: str, founded: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    found, out, err = founded(*arguments)
+    assert said in err
+    assert err.startswith("edgepeer: ")
+    assert err.count("\n") == 1
+    assert (found, out) == (code, "")
+    assert STRING[20:] not in err
+
+
+def test_a_fleet_is_founded_and_founded_again(founded: Run, tmp_path: Path) -> None:
+    home = tmp_path / "f"
+    kept = {path: path.read_bytes() for path in (*home.rglob("*.toml"), *home.rglob("[kc]*.pem"))}
+    fields = founded.json("fleet", "init", "greenhouse", "--broker", "127.0.0.1:1", "--home", "f")
+    assert len(kept) == 6
+    assert kept == {path: path.read_bytes() for path in kept}
+    assert fields["urls"] == ["mqtts://127.0.0.1:1"]
+    assert fields["service"] == "127.0.0.1:7701"
+    assert Identity.load(Path(fields["broker"])).holder.common_name == "broker:broker"
+    assert Identity.load(Path(fields["operator"])).holder.common_name.startswith("@")
+    assert (home.stat().st_mode & 0o777, (home / "fleet.db").stat().st_mode & 0o777) == (0o700, 0o600)
+    (home / "operator" / "certificate.pem").unlink()  # as where power was lost
+    assert founded("fleet", "init", "greenhouse", "--broker", "127.0.0.1:1", "--home", "f")[0] == 0
+    Identity.load(home / "operator")
+
+
+def test_tokens_are_lines_to_be_pasted(founded: Run) -> None:
+    code, out, err = founded("fleet", "token", "--home", "f", "--uses", 3, "--ttl", "2d")
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"edgepeer join 127\.0\.0\.1 epj1-[a-z2-7]{58}\n", out)
+    fields = founded.json("fleet", "operator", "add", "bob", "--home", "f")
+    assert fields["command"] == f"edgepeer join 127.0.0.1 {fields['string']}"
+    tokens = founded.json("fleet", "list", "--home", "f")["tokens"]
+    assert [(token["role"], token["id"], token["uses"]) for token in tokens] == [
+        ("operator", "bob", 1),
+        ("peer", None, 3),
+    ]
+    out = founded("fleet", "list", "--home", "f")[1]
+    assert "lets 3 devices in, peer, for another 2 days" in out
+    assert "lets one device in as bob, operator, for another 60 min" in out
+    assert "broker:broker" in out
+
+
+def test_who_is_evicted_while_no_broker_runs_is_out_all_the_same(founded: Run, tmp_path: Path) -> None:
+    code, out, err = founded("fleet", "evict", "broker:broker", "--home", "f", "--timeout", "0.2")
+    assert code == 0
+    assert re.search(r"evicted broker:broker: certificate [0-9a-f]+ counts no more", out)
+    assert "not told yet: broker mqtts://127.0.0.1:1: connection refused" in err
+    states = {each["name"]: each["state"] for each in founded.json("fleet", "list", "--home", "f")["members"]}
+    assert states["broker:broker"] == "evicted"
+    assert Identity.load(tmp_path / "f" / "operator").evictions.number == 2
+    assert b"BEGIN X509 CRL" in (tmp_path / "f" / "broker" / "revoked.pem").read_bytes()
+
+
+def test_rotation_says_who_is_late(founded: Run) -> None:
+    code, out, err = founded("fleet", "rotate-ca", "--home", "f", "--timeout", "0.2")
+    assert (code, "a new authority issues certificates" in out, "not told yet" in err) == (0, True, True)
+    # The members of this machine have renewed at once.
+    assert {each["state"] for each in founded.json("fleet", "list", "--home", "f")["members"]} == {"member"}
+    code, out, _ = founded("fleet", "rotate-ca", "--home", "f", "--finish", "--timeout", "0.2")
+    assert (code, "the old authority counts no more" in out) == (0, True)
+
+
+def test_who_is_a_member_already(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Fleet(tmp_path / "g")
+    other.directory("p1")
+    code, _, err = run("join", "127.0.0.1:1", STRING, "--dir", "g/p1")
+    assert (code, "is peer p1 of greenhouse, another fleet than the join string is for: --again leaves it" in err) == (
+        2,
+        True,
+    )
+    string = JoinString.fresh(other.founder.authorities[0]).text()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{string}\n"))
+    code, out, _ = run("join", "127.0.0.1:1", "--stdin", "--dir", "g/p1")
+    assert (code, out.splitlines()[0]) == (0, f"already in greenhouse as peer p1: {tmp_path}/g/p1")
+    fields = run.json("join", "127.0.0.1:1", string, "--dir", "g/p1")
+    assert (fields["changed"], fields["id"]) == (False, "p1")
+
+
+def test_times() -> None:
+    assert [seconds(text) for text in ("90s", "30m", "24h", "7d")] == [90, 1800, 86400, 604800]
