@@ -1,4 +1,4 @@
-"""What deploy/ holds is accepted by those who will read it."""
+"""The settings in deploy/ are accepted by those who will read them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,6 @@ from edgepeer.settings import (
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SETTINGS = DEPLOY / "edgepeer.toml"
-UNITS = ["edgepeer-peer.service", "edgepeer-broker.service"]
 
 
 @pytest.mark.parametrize("kind", [PeerSettings, BrokerSettings, TrainSettings, EmulateSettings, StatusSettings])
@@ -54,54 +52,6 @@ def test_the_example_settings_are_valid_with_every_line_in_use(kind: type[PeerSe
     used.write_text("\n".join(lines))
     settings = load_settings(kind, environ={}, config=used)
     assert settings.listen.startswith("0.0.0.0:")
-
-
-def install(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["sh", str(DEPLOY / "install.sh"), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "PYTHON": sys.executable, **environment},
-    )
-
-
-def test_a_dry_run_of_the_installation_names_its_steps_and_does_none(tmp_path: Path) -> None:
-    done = install("--dry-run", "--with-broker", "--with-digits", DESTDIR=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert "[digits,broker]" in done.stdout
-    for unit in UNITS:
-        assert f"{tmp_path}/etc/systemd/system/{unit}" in done.stdout
-    assert not any(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("wrong", [("--trainer", "abacus"), ("--trainer",), ("--nonsense",)])
-def test_the_installation_refuses_what_it_does_not_know(wrong: tuple[str, ...]) -> None:
-    done = install("--dry-run", *wrong)
-    assert done.returncode != 0
-    assert done.stderr
-
-
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-def test_the_shell_scripts_are_clean() -> None:
-    checked = subprocess.run(
-        ["shellcheck", *map(str, DEPLOY.glob("*.sh"))], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert checked.returncode == 0, checked.stdout
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-@pytest.mark.parametrize("unit", UNITS)
-def test_systemd_accepts_the_unit(unit: str, tmp_path: Path) -> None:
-    # Only the program's path is changed, to one that is there.
-    text = (DEPLOY / unit).read_text()
-    assert "/opt/edgepeer/bin/edgepeer" in text
-    (tmp_path / unit).write_text(text.replace("/opt/edgepeer/bin/edgepeer", sys.executable))
-    checked = subprocess.run(
-        ["systemd-analyze", "verify", str(tmp_path / unit)], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (checked.returncode, checked.stderr) == (0, "")
 
 
 @pytest.fixture
