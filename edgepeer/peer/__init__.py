@@ -7,12 +7,10 @@ bell.py         waiting for a change
 control.py      what the machine wants said over MQTT, and what MQTT says to it
 letters.py      what goes through others, sealed
 translation.py  what MQTT says, in the protocol's words
-letters.py      what goes through others, sealed
 tasks.py        a TaskGroup that raises plain exceptions
 reach.py        who can connect, and what to warn of
 watching.py     what changes around a peer, told as it happens
 machines.py     what rounds run by
-letters.py      what neighbours and the broker carry for a peer of a fleet, sealed
 keeper.py       who keeps the state of a run
 outcome.py      what an allreduce gives back; flattening and restoring what goes in
 calls.py        the rounds that a program takes part in, one call each
