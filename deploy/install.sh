@@ -1,21 +1,27 @@
 #!/bin/sh
-# Install edgepeer as a service on a Raspberry-Pi-class device. Run it again to upgrade: nothing is lost.
+# Install edgepeer as a service on a Raspberry-Pi-class device. Run it again to upgrade: nothing is lost, and what does
+# not start within a minute is taken back (versions.sh says how).
 set -eu
 
 usage() {
     cat <<'USAGE'
-usage: install.sh [--trainer numpy|tensorflow] [--with-digits] [--with-broker] [--from DIR|PACKAGE] [--dry-run]
+usage: install.sh [--trainer numpy|tensorflow] [--with-digits] [--with-broker] [--with-fleet]
+                  [--from DIR|WHEEL|PACKAGE] [--wheels DIR] [--if-changed] [--dry-run]
 
   --trainer numpy       NumPy alone (default): the built-in dense networks, about 55 MB of memory
   --trainer tensorflow  Keras and TensorFlow too: any Keras model, 64-bit systems only
   --with-digits         scikit-learn, for its data set of handwritten digits
   --with-broker         the embedded MQTT broker and its service
-  --from DIR|PACKAGE    what to install: a checkout or a pip requirement; default: the checkout that this
-                        script is in, else edgepeer from the package index
+  --with-fleet          the service that lets new devices into the fleet (edgepeer fleet serve)
+  --from DIR|WHEEL|PACKAGE
+                        what to install: a checkout, a wheel or a pip requirement; default: the checkout that
+                        this script is in, else edgepeer from the package index
+  --wheels DIR          take all packages from this directory: no network is needed
+  --if-changed          do nothing if the same was installed last time
   --dry-run             say what would be done, do nothing
 
-Puts a virtual environment into /opt/edgepeer, settings into /etc/edgepeer (once), units into
-/etc/systemd/system. DESTDIR=DIR puts all of it below DIR and leaves systemd alone.
+Puts a virtual environment into /opt/edgepeer/versions, the command into /usr/local/bin, settings into /etc/edgepeer
+(once), units into /etc/systemd/system. DESTDIR=DIR puts all of it below DIR and leaves systemd alone, to try it.
 USAGE
 }
 
@@ -30,13 +36,16 @@ run() {
     [ "$dry" = yes ] || "$@"
 }
 
-trainer=numpy digits=no broker=no source="" dry=no
+trainer=numpy digits=no broker=no fleet=no source="" wheels="" changed=no dry=no
 while [ $# -gt 0 ]; do
     case $1 in
         --trainer) trainer=${2-}; shift ;;
         --from) source=${2-}; shift ;;
+        --wheels) wheels=${2-}; shift ;;
         --with-digits) digits=yes ;;
         --with-broker) broker=yes ;;
+        --with-fleet) fleet=yes ;;
+        --if-changed) changed=yes ;;
         --dry-run) dry=yes ;;
         -h | --help) usage; exit 0 ;;
         *) usage >&2; exit 2 ;;
@@ -47,16 +56,21 @@ case $trainer in
     numpy | tensorflow) ;;
     *) fail "--trainer '$trainer': must be numpy or tensorflow" ;;
 esac
+[ -z "$wheels" ] || [ -d "$wheels" ] || fail "--wheels '$wheels': no such directory"
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=${DESTDIR-}
 home=$root/opt/edgepeer
 settings=$root/etc/edgepeer
 units=$root/etc/systemd/system
+commands=$root/usr/local/bin
 python=${PYTHON:-python3}
 if [ -z "$source" ]; then
     if [ -f "$here/../pyproject.toml" ]; then source=$(dirname "$here"); else source=edgepeer; fi
 fi
+case $source in
+    */* | *.whl) [ -e "$source" ] || fail "--from '$source': no such file" ;;
+esac
 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
     fail "$python: Python 3.11 or newer is needed (Debian 12, Raspberry Pi OS bookworm); PYTHON=... names another"
@@ -73,40 +87,116 @@ if [ "$dry" = no ] && [ -z "$root" ]; then
     command -v systemctl >/dev/null || fail "there is no systemd here; run edgepeer peer by other means"
 fi
 
-extras=""
+extras=secure
 [ "$trainer" = tensorflow ] && extras=$extras,tensorflow
 [ "$digits" = yes ] && extras=$extras,digits
 [ "$broker" = yes ] && extras=$extras,broker
-extras=${extras#,}
 
-say "edgepeer on $machine, trainer $trainer, from $source"
-run mkdir -p "$home" "$settings" "$units"
-[ -x "$home/bin/python" ] || run "$python" -m venv "$home"
-run "$home/bin/python" -m pip install --quiet --upgrade pip
+# What is installed, in one line: another one is another version.
+if [ -d "$source" ]; then
+    sum=$(cd "$source" && find edgepeer pyproject.toml -type f ! -name '*.pyc' -exec sha256sum {} + | sort | sha256sum)
+elif [ -f "$source" ]; then
+    sum=$(sha256sum "$source")
+else
+    sum=$source
+fi
+what="${sum%% *} $extras"
+if [ "$changed" = yes ] && [ "$(cat "$home/current/what" 2>/dev/null || true)" = "$what" ] && [ ! -e "$home/trial" ]; then
+    say "edgepeer is installed already: nothing to do"
+    exit 0
+fi
+
+number=1
+for each in "$home/versions/"*; do
+    [ -e "$each" ] && [ "${each##*/}" -ge "$number" ] && number=$((${each##*/} + 1))
+done
+new=$home/versions/$number
+
+say "edgepeer on $machine, trainer $trainer, from $source, as version $number"
+run mkdir -p "$home/versions" "$settings" "$units" "$commands"
+if [ "$dry" = no ]; then
+    exec 9>"$home/lock"
+    flock -n 9 || fail "another installation is at work ($home/lock)"
+fi
+# What an installation that was cut short has left; the units come last.
+for each in "$home/versions/"*; do
+    if [ -d "$each" ] && [ ! -d "$each/units" ]; then run rm -rf "$each"; fi
+done
+# Installed before there were versions: it is one of them, called 0, as long as it is needed.
+if [ -x "$home/bin/edgepeer" ] && [ ! -L "$home/current" ]; then
+    run mkdir -p "$home/units"
+    for each in "$units"/edgepeer-*.service; do
+        [ ! -e "$each" ] || run cp "$each" "$home/units"
+    done
+    run ln -sfn .. "$home/versions/0"
+    run ln -sfn versions/0 "$home/current"
+fi
+
+temporary=""
+undo() {
+    [ -z "$temporary" ] || rm -rf "$temporary"
+    # What is not in use now did not get so far, or was taken back.
+    [ "$(readlink "$home/current" || true)" = "versions/$number" ] || rm -rf "$new"
+}
+[ "$dry" = yes ] || trap undo EXIT
+trap 'exit 1' INT TERM HUP
+
+run "$python" -m venv "$new"
 if [ -d "$source" ]; then
     # Built in a copy: a build leaves files behind, which the next one would pick up again.
     copy=/tmp/edgepeer-source
-    if [ "$dry" = no ]; then
-        copy=$(mktemp -d)
-        trap 'rm -rf "$copy"' EXIT
-    fi
+    if [ "$dry" = no ]; then temporary=$(mktemp -d) copy=$temporary; fi
     run cp -R "$source/edgepeer" "$source/pyproject.toml" "$source/README.md" "$source/LICENSE" "$copy"
     source=$copy
 fi
-run "$home/bin/python" -m pip install --quiet --upgrade "$source${extras:+[$extras]}"
+offline=""
+[ -z "$wheels" ] || offline="--no-index --find-links $wheels"
+# shellcheck disable=SC2086  # two words, or none
+run "$new/bin/python" -m pip install --quiet --disable-pip-version-check $offline "${source}[$extras]"
+# What was made for another machine, or is not whole, shows here.
+run "$new/bin/edgepeer" version
+if [ "$dry" = no ]; then
+    printf '%s\n' "$what" >"$new/what"
+    mkdir "$new/units.new"
+    cp "$here"/edgepeer-*.service "$new/units.new"
+    sync
+    mv -T "$new/units.new" "$new/units"
+fi
 
 # Settings are the user's: never written over. They may hold a password, so only root reads them.
 [ -e "$settings/edgepeer.toml" ] || run install -m 600 "$here/edgepeer.toml" "$settings/edgepeer.toml"
-run install -m 644 "$here/edgepeer-peer.service" "$units/edgepeer-peer.service"
-[ "$broker" = no ] || run install -m 644 "$here/edgepeer-broker.service" "$units/edgepeer-broker.service"
-if [ -z "$root" ]; then
-    run systemctl daemon-reload
-    # Does nothing to a service that does not run.
-    run systemctl try-restart edgepeer-peer.service
-    [ "$broker" = no ] || run systemctl try-restart edgepeer-broker.service
+place() {
+    [ -e "$2" ] || run install -m "$3" "$1" "$2"
+}
+[ "$dry" = yes ] || rm -f "$home/versions.sh.new"
+run install -m 755 "$here/versions.sh" "$home/versions.sh.new"
+run mv -T "$home/versions.sh.new" "$home/versions.sh"
+place "$here/edgepeer-rollback.service" "$units/edgepeer-rollback.service" 644
+run mkdir -p "$units/multi-user.target.wants"
+run ln -sfn ../edgepeer-rollback.service "$units/multi-user.target.wants/edgepeer-rollback.service"
+if [ -e "$commands/edgepeer" ] && [ ! -L "$commands/edgepeer" ]; then
+    say "$commands/edgepeer is there already, and not ours: left alone"
+else
+    run ln -sfn /opt/edgepeer/current/bin/edgepeer "$commands/edgepeer"
 fi
+before=$(readlink "$home/current" 2>/dev/null || true)
+run "$home/versions.sh" try "$number" 9>&-
+# Where they are not yet: those that are here were brought to their version just now.
+place "$here/edgepeer-peer.service" "$units/edgepeer-peer.service" 644
+[ "$broker" = no ] || place "$here/edgepeer-broker.service" "$units/edgepeer-broker.service" 644
+[ "$fleet" = no ] || place "$here/edgepeer-fleet.service" "$units/edgepeer-fleet.service" 644
+if [ -z "$root" ]; then run systemctl daemon-reload; fi
+
+# The one before stays, to go back to by hand: versions.sh try N.
+for each in "$home/versions/"*; do
+    case ${each##*/} in
+        "$number" | "${before#versions/}" | "*") ;;
+        0) run rm -rf "$each" "$home/bin" "$home/include" "$home/lib" "$home/lib64" "$home/share" "$home/pyvenv.cfg" "$home/units" ;;
+        *) run rm -rf "$each" ;;
+    esac
+done
 
 say "done; what is left to you:"
-say "  1. set broker, fabric and listen in $settings/edgepeer.toml"
+say "  1. set broker, fabric and listen in $settings/edgepeer.toml, or join a fleet: edgepeer join ..."
 [ "$broker" = no ] || say "  2. systemctl enable --now edgepeer-broker"
 say "  3. systemctl enable --now edgepeer-peer; journalctl -fu edgepeer-peer"

@@ -6,6 +6,7 @@ import asyncio
 
 from edgepeer.cli.signals import run_until_stopped
 from edgepeer.cli.verb import Verb
+from edgepeer.notify import ready
 from edgepeer.settings import BrokerSettings
 
 __all__ = ["VERB"]
@@ -26,7 +27,8 @@ async def _serve(settings: BrokerSettings, stop: asyncio.Event) -> None:
     async with kept(identity), EmbeddedBroker(host.strip("[]"), int(port), *login, identity) as broker:
         # The address without the password; on a line of its own, so that a script can read it.
         print(f"broker ready at {broker.address}", flush=True)
-        await stop.wait()
+        async with ready(f"listens on {broker.address}"):
+            await stop.wait()
 
 
 VERB = Verb(

@@ -18,6 +18,7 @@ from edgepeer.cli.signals import run as run_async
 from edgepeer.cli.signals import run_until_stopped
 from edgepeer.cli.verb import Verb
 from edgepeer.errors import ConfigError, EdgepeerError
+from edgepeer.notify import ready
 from edgepeer.settings import (
     FleetEvictSettings,
     FleetInitSettings,
@@ -339,7 +340,8 @@ async def _serve(settings: FleetServeSettings, registrar: Registrar, household: 
         print(f"enrolment of fleet {registrar.fabric} ready at {service.address}", flush=True)
         async with asyncio.TaskGroup() as tasks:
             house = tasks.create_task(_keep_house(registrar, household))
-            await stop.wait()
+            async with ready(f"listens on {service.address}"):
+                await stop.wait()
             house.cancel()
 
 

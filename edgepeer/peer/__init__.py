@@ -32,5 +32,6 @@ split_training.py  edgepeer.train_split
 reporting.py    round records on their way to whoever follows a job
 round_log.py    the same in a file of the device's own
 metrics.py      what a device counts and measures
+service.py      what systemd is told
 page_server.py  where that can be fetched
 """

@@ -27,6 +27,7 @@ from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.peer.run import REGATHER_S, Device
+from edgepeer.peer.service import Service
 from edgepeer.peer.split_run import SplitRun, planned_errors
 from edgepeer.peer.watching import Watch
 from edgepeer.peer.worker import Worker
@@ -107,7 +108,7 @@ class _Agent:
         settings, peer, checkpoints = self._settings, self._peer, self._checkpoints
         # One thread computes, and writes what is to stay; the loop's thread only moves frames.
         with RoundLog(settings.round_log) as round_log:
-            async with Worker() as worker, Metrics(settings.metrics_port) as metrics:
+            async with Worker() as worker, Metrics(settings.metrics_port) as metrics, Service(peer, stop):
                 self._unfinished = await asyncio.get_running_loop().run_in_executor(worker, checkpoints.unfinished)
                 device = Device(
                     peer=peer,

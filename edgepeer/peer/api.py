@@ -150,6 +150,10 @@ class Peer:
         self._calls = Calls(self.bell)
         self._left: asyncio.Event = asyncio.Event()
         self._closed = False
+        self.address = ""
+        """Where this peer listens; empty before it does."""
+        self.broker_there: bool | None = None
+        """Whether a broker has let this peer in, and has not gone since; None before the first has."""
         self._stack = contextlib.AsyncExitStack()
         self._keeper: StateKeeper | None = None
         self._letters: Letters | None = None
@@ -200,6 +204,7 @@ class Peer:
         listener = await switchboard.listen(self._listen)
         self._stack.push_async_callback(listener.close)
         self.address = listener.address
+        self.bell.ring()
         node.introduce(self._advertise or advertised(listener.address))
         self.fabric = FabricClient(
             self._broker,
@@ -511,6 +516,9 @@ class Peer:
 
     def _hear(self, event: seen.FabricEvent) -> None:
         self.control.hear(event)
+        if isinstance(event, seen.Connected | seen.Disconnected):
+            self.broker_there = isinstance(event, seen.Connected)
+            self.bell.ring()
         if isinstance(event, seen.Disconnected) and not self._closed:
             _log.warning("broker is away (%s); rounds go on, joining waits", event.reason)
         if self._on_fabric_event is not None:

@@ -248,6 +248,30 @@ def cut(client: aiomqtt.Client) -> None:
     sock.shutdown(socket.SHUT_RDWR)
 
 
+async def test_rules_that_keep_a_peer_from_being_seen_are_blamed(
+    fleet: Fleet, invite: Invite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers acknowledge what they don't pass on."""
+    monkeypatch.setattr("edgepeer.fabric.client._ECHO_S", 0.05)
+    monkeypatch.setattr("edgepeer.fabric.amqtt_parts.may_write", lambda _, __, name: "/peer/" not in name)
+    blamed, lines = asyncio.Event(), list[str]()
+
+    def note(text: str, *arguments: object) -> None:
+        lines.append(text % arguments)
+        blamed.set()
+
+    monkeypatch.setattr("edgepeer.fabric.client._LOG.error", note)
+    async with EmbeddedBroker(identity=fleet.a_broker()) as broker:
+        peer = await invite(broker.address, "p3", identity=fleet.member("p3"), interests=Group.PEERS)
+        peer.client._will_topic = TOPICS.presence("p3")  # else its will is refused, and so is it
+        peer.client.publish_retained(TOPICS.presence("p3"), of("p3"))
+        async with asyncio.timeout(DEADLINE_S):
+            await blamed.wait()
+        peer.client._will_topic = None
+    line = f"broker {broker.address}: has taken our presence, and passes it on to nobody: do its rules let p3 write "
+    assert lines == [f"{line}{TOPICS.presence('p3')}?"]
+
+
 # -- client ids ----------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,122 @@
+"""The settings in deploy/ are accepted by those who will read them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from fleets import Fleet, Identity, Role
+
+from edgepeer.errors import FabricError
+from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.client import FabricClient
+from edgepeer.fabric.mosquitto import find_mosquitto
+from edgepeer.fabric.rights import patterns
+from edgepeer.settings import (
+    BrokerSettings,
+    EmulateSettings,
+    PeerSettings,
+    StatusSettings,
+    TrainSettings,
+    load_settings,
+)
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+SETTINGS = DEPLOY / "edgepeer.toml"
+
+
+@pytest.mark.parametrize("kind", [PeerSettings, BrokerSettings, TrainSettings, EmulateSettings, StatusSettings])
+def test_the_example_settings_are_the_defaults(kind: type[PeerSettings]) -> None:
+    assert load_settings(kind, environ={}, config=SETTINGS) == kind()
+
+
+@pytest.mark.parametrize("kind", [PeerSettings, BrokerSettings])
+def test_the_example_settings_are_valid_with_every_line_in_use(kind: type[PeerSettings], tmp_path: Path) -> None:
+    # A key may be there twice, as an example and as the default: the first is used.
+    lines: list[str] = []
+    keys: set[str] = set()
+    for line in SETTINGS.read_text().splitlines():
+        setting = re.fullmatch(r"# (\w+) = (.+)", line)
+        if line.startswith("["):
+            keys.clear()
+        if setting and setting[1] not in keys:
+            keys.add(setting[1])
+            lines.append(line.removeprefix("# "))
+        elif line.startswith("["):
+            lines.append(line)
+    used = tmp_path / "edgepeer.toml"
+    used.write_text("\n".join(lines))
+    settings = load_settings(kind, environ={}, config=used)
+    assert settings.listen.startswith("0.0.0.0:")
+
+
+@pytest.fixture
+def mosquitto_settings(tmp_path: Path) -> tuple[Path, Fleet, int]:
+    """The recommended settings with a free port, and certificates of this test's own; the fleet, and the port."""
+    if find_mosquitto() is None:
+        pytest.skip("mosquitto is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    fleet = Fleet(tmp_path / "fleet", "lab")
+    for name in ("p1", "out"):
+        fleet.member(name)
+    fleet.evict("out")
+    broker = fleet.directory("broker", Role.BROKER)
+    (broker / "revoked.pem").write_bytes(fleet.founder.revocations())
+    text = (DEPLOY / "mosquitto.conf").read_text()
+    changes = {
+        "\nlistener 8883\n": f"\nlistener {port} 127.0.0.1\n",
+        " /etc/mosquitto/edgepeer/": f" {broker}/",
+        " /etc/mosquitto/edgepeer.acl\n": f" {DEPLOY}/mosquitto.acl\n",
+    }
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    if os.geteuid() == 0:
+        text += "user root\n"  # or it would become user mosquitto, who can't read this test's files
+    config = tmp_path / "mosquitto.conf"
+    config.write_text(text)
+    return config, fleet, port
+
+
+async def test_mosquitto_accepts_the_recommended_settings(mosquitto_settings: tuple[Path, Fleet, int]) -> None:
+    config, fleet, port = mosquitto_settings
+    program = find_mosquitto()
+    assert program is not None
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(program, "-c", config, stdout=pipe, stderr=pipe)
+    address = BrokerAddress(host="127.0.0.1", port=port, tls=True)
+    try:
+        assert await _lets_in(address, fleet.member("p1"))
+        assert await _lets_in(address, fleet.operator())
+        assert not await _lets_in(address, fleet.other().member("p1"))
+        assert not await _lets_in(address, fleet.member("out"))
+        assert not await _lets_in(BrokerAddress(host="127.0.0.1", port=port), None)
+        assert process.returncode is None
+    finally:
+        process.terminate()
+        async with asyncio.timeout(10):
+            said = b"".join(await process.communicate())
+    assert b": Error: " not in said, said
+
+
+def test_the_rules_for_mosquitto_are_those_of_the_embedded_broker() -> None:
+    rules = [line for line in (DEPLOY / "mosquitto.acl").read_text().splitlines() if line and line[0] != "#"]
+    assert rules == [line.replace("/lab/", "/+/") for line in patterns("lab")]
+
+
+async def _lets_in(address: BrokerAddress, identity: Identity | None) -> bool:
+    client = FabricClient(address, "lab", "visitor", on_event=lambda event: None, identity=identity)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(client.run())
+        try:
+            await client.connected(2)
+        except FabricError:
+            return False
+        finally:
+            await client.close(timeout=0.2)
+    return True
