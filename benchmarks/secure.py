@@ -101,12 +101,14 @@ async def _cuts(arguments: argparse.Namespace) -> dict[str, list[float]]:
     async with open_network(names, mode="auto") as network:
         print(f"network: {network.mode}, {network.description}", file=sys.stderr)
         with ExitStack() as stack:
-            broker = stack.enter_context(running_broker(network.broker_address(), network.broker_prefix()))
+            place = network.broker_address(), network.broker_prefix()
             fleet = stack.enter_context(members(names))
-            bench = Bench(network, broker, own)
+            plain = Bench(network, stack.enter_context(running_broker(*place)), own)
+            secure = Bench(network, stack.enter_context(running_broker(*place, fleet)), own)
+            secure.fleet = fleet
             for block in range(2):
                 for system in _SYSTEMS[:: 1 - 2 * (block % 2)]:
-                    bench.fleet = fleet if system == _SYSTEMS[1] else None
+                    bench = secure if system == _SYSTEMS[1] else plain
                     clean_s, took = await bench.single_cuts(_PEERS, arguments.trials)
                     found[system] += [seconds - clean_s for seconds in took]
     return found
@@ -140,13 +142,16 @@ async def _be(options: dict[str, Any]) -> None:
             if asked.done():
                 if not asked.result():
                     return
-                print(json.dumps({"rounds": rounds, "slowest_s": slowest, "rss": _resident()}), flush=True)
+                print(json.dumps({"rounds": rounds, "slowest_s": slowest, **_resident()}), flush=True)
                 slowest = 0.0
                 asked = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
 
 
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def _resident() -> dict[str, int]:
+    """Bytes of memory, and those of them that are no file's."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    sizes = {name: int(size.split()[0]) << 10 for name, _, size in (line.partition(":") for line in lines)}
+    return {"rss": sizes["Rss"], "own": sizes["Anonymous"]}
 
 
 class _Probe:
@@ -186,25 +191,30 @@ class _Probe:
 
 def memory(arguments: argparse.Namespace) -> list[Row]:
     """Resident memory of a peer that waits among others, and has done nothing else."""
-    found: dict[str, float] = {}
+    found: dict[str, dict[str, float]] = {}
     names = [f"p{number}" for number in range(_PEERS)]
-    with running_broker() as broker, members(names) as fleet:
-        for system, of in zip(_SYSTEMS, ("", str(fleet)), strict=True):
+    with members(names) as fleet:
+        for system, of in zip(_SYSTEMS, (None, fleet), strict=True):
             with ExitStack() as stack:
-                options = {"broker": broker, "fleet": of, "peers": _PEERS, "rounds": False}
+                broker = stack.enter_context(running_broker(members=of))
+                options = {"broker": broker, "fleet": str(of or ""), "peers": _PEERS, "rounds": False}
                 probes = [stack.enter_context(_Probe.start(name=name, **options)) for name in names]
                 for probe in probes:
                     probe.told()
                 time.sleep(3)
-                found[system] = max(probe.ask()["rss"] for probe in probes) / 1e6
+                told = [probe.ask() for probe in probes]
+                found[system] = {key: max(each[key] for each in told) / 1e6 for key in ("rss", "own")}
     plain, secure = (found[system] for system in _SYSTEMS)
-    return [_row("memory of a peer that waits", "MB", plain, secure, comes_to=secure, target=62.0)]
+    return [
+        _row("memory of a peer that waits", "MB", plain["rss"], secure["rss"], secure["rss"], 62.0),
+        _row("of that no file's", "MB", plain["own"], secure["own"], secure["own"], None),
+    ]
 
 
 def half_open(arguments: argparse.Namespace) -> list[Row]:
     """Memory, rounds and the next member's way in, while as many as can be never show who they are."""
     names = ["p0", "p1", "p2", "late"]
-    with running_broker() as broker, members(names) as fleet, ExitStack() as stack:
+    with members(names) as fleet, running_broker(members=fleet) as broker, ExitStack() as stack:
         options = {"broker": broker, "fleet": str(fleet), "peers": 3, "rounds": True}
         probes = [stack.enter_context(_Probe.start(name=name, **options)) for name in names[:3]]
         addresses = [probe.told()["address"] for probe in probes]

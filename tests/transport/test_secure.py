@@ -521,6 +521,39 @@ async def test_of_one_address_there_are_fewer(
     assert "4 others from 127.0.0.1 have not shown yet who they are" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("hosts", "inside"),
+    [
+        (["192.0.2.1"] * 9, 4),
+        ([f"192.0.2.{number}" for number in range(9)], 9),
+        ([f"2001:db8::{number}" for number in range(9)], 4),
+        ([f"2001:db8:{number}::1" for number in range(9)], 9),
+        (["fe80::1%eth0", "fe80::2%eth0", "fe80::3", "fe80::4", "fe80::5"], 4),
+        (["::ffff:192.0.2.1"] * 4 + ["192.0.2.1"] * 4, 4),
+        (["127.0.0.1"] * 9 + ["::1"] * 9, 18),
+        (["?"] * 9, 4),
+        ([f"10.0.{number}.1" for number in range(99)], 64),
+    ],
+)
+async def test_who_counts_as_one(hosts: list[str], inside: int) -> None:
+    class Guest:
+        def __init__(self, host: str) -> None:
+            self.host = host
+
+        def turn_away(self, reason: str) -> None:
+            gone.append(self)
+
+    gone: list[Guest] = []
+    guests, entrance = [Guest(host) for host in hosts], door.Door()
+    for guest in guests:
+        entrance.enter(guest)
+    assert len(entrance) == inside
+    assert gone == guests[: len(guests) - inside]  # those who came first
+    for guest in guests:
+        entrance.leave(guest)
+    assert not len(entrance)
+
+
 async def test_whoever_goes_leaves_the_door(fleet: Fleet) -> None:
     async with listening(fleet) as (transport, address, _):
         await say(address, CLAIMED, read=False)
