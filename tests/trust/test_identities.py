@@ -283,6 +283,15 @@ def test_a_key_that_others_can_read_is_refused(fleet: Fleet) -> None:
     Identity.load(directory)
 
 
+def test_a_directory_that_others_can_write_to_is_refused(fleet: Fleet) -> None:
+    directory = fleet.directory("p1")
+    for mode in (0o777, 0o770, 0o702):
+        directory.chmod(mode)
+        assert f"others may write there (mode {mode:o}): chmod 700 {directory}" in unloadable(directory)
+    directory.chmod(0o755)
+    Identity.load(directory)
+
+
 def test_directories_of_two_devices_that_were_mixed(fleet: Fleet) -> None:
     p1, p2 = fleet.directory("p1"), fleet.directory("p2")
     (p1 / "key.pem").write_bytes((p2 / "key.pem").read_bytes())
