@@ -118,7 +118,7 @@ def init(settings: FleetInitSettings) -> int:
     print(f"fleet {settings.name}: {home} (whoever can read it has the fleet: keep a copy, in a safe place)\n")
     print("its broker, here or with that directory copied to where it runs:")
     print(f"  edgepeer broker --listen 0.0.0.0:{port} --fleet {household.broker}")
-    print("where devices come to join, and renew their certificates:")
+    print(f"here, where devices come to join and to renew their certificates; they look for it at {service}:")
     print(f"  edgepeer fleet serve{_where(settings)}")
     print("for each device, a line to be pasted there:")
     print(f"  edgepeer fleet token{_where(settings)}")
