@@ -9,17 +9,21 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "BROKER",
     "SINGLE_THREADED",
     "counts",
     "cpu_seconds",
     "emulate",
     "machine",
+    "members",
     "positive",
     "show",
     "warn_if_busy",
@@ -29,6 +33,7 @@ __all__ = [
 #: The processes of a benchmark share few cores: no library may start a thread pool of its own in each.
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
+BROKER = "broker"
 _WIDTH = 120
 """Of a table in a file, in characters."""
 _PACKAGES = ("edgepeer", "numpy", "uvloop", "msgpack", "aiomqtt", "amqtt", "xxhash", "torch", "mpi4py", "openmpi")
@@ -43,6 +48,20 @@ def counts(text: str) -> list[int]:
     if not values or min(values) < 2:
         raise argparse.ArgumentTypeError(f"{text!r}: numbers of peers, each at least 2, such as 3,7,15")
     return values
+
+
+@contextmanager
+def members(names: Iterable[str]) -> Iterator[Path]:
+    """Directories that make peers members of a fleet, each by its name, and BROKER its broker."""
+    from edgepeer.trust.founding import Founder
+    from edgepeer.trust.names import Role
+
+    with tempfile.TemporaryDirectory(prefix="edgepeer-bench-") as root:
+        founder = Founder(Path(root), "secure-benchmark")
+        for name in names:
+            founder.member(name)
+        founder.member(BROKER, Role.BROKER)
+        yield Path(root)
 
 
 def positive(text: str) -> int:
