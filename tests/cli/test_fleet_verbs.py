@@ -198,6 +198,7 @@ def test_who_is_evicted_while_no_broker_runs_is_out_all_the_same(founded: Run, t
     code, out, err = founded("fleet", "evict", "broker:broker", "--home", "f", "--timeout", "0.2")
     assert code == 0
     assert re.search(r"evicted broker:broker: certificate [0-9a-f]+ counts no more", out)
+    assert f"if the broker is a mosquitto: restart it, with {tmp_path}/f/broker/revoked.pem as its crlfile" in out
     assert "not told yet: broker mqtts://127.0.0.1:1: connection refused" in err
     states = {each["name"]: each["state"] for each in founded.json("fleet", "list", "--home", "f")["members"]}
     assert states["broker:broker"] == "evicted"
