@@ -479,7 +479,6 @@ async def test_a_handshake_of_a_byte_now_and_then_does_not_get_more_time(
                 sent += 1
                 await asyncio.sleep(0.01)  # as slow as that
         assert transport.traffic.frames_rejected == 1
-        assert sent > 5
 
 
 async def test_never_more_than_so_many_are_half_way_in_and_a_member_still_gets_in(
