@@ -225,9 +225,10 @@ def test_who_is_a_member_already(run: Run, tmp_path: Path, monkeypatch: pytest.M
         True,
     )
     string = JoinString.fresh(other.founder.authorities[0]).text()
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{string}\n"))
-    code, out, _ = run("join", "127.0.0.1:1", "--stdin", "--dir", "g/p1")
-    assert (code, out.splitlines()[0]) == (0, f"already in greenhouse as peer p1: {tmp_path}/g/p1")
+    for line in (string, f"edgepeer join 127.0.0.1:1 {string}"):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(f"{line}\n"))
+        code, out, _ = run("join", "127.0.0.1:1", "--stdin", "--dir", "g/p1")
+        assert (code, out.splitlines()[0]) == (0, f"already in greenhouse as peer p1: {tmp_path}/g/p1")
     fields = run.json("join", "127.0.0.1:1", string, "--dir", "g/p1")
     assert (fields["changed"], fields["id"]) == (False, "p1")
 
