@@ -54,15 +54,21 @@ async def parts_from_fleet(
     async with observe(BrokerAddress.parse(broker), fabric, picture.take, interests=Group.PEERS, identity=identity):
         pass
     holders = [peer for peer in result.done if result.reports[peer].cell >= 0 and peer in picture.peers]
-    hello = Hello(fabric=fabric, peer=f"saver-{secrets.token_hex(6)}", incarnation=1)
     name = name_of_part(result.job)
+    if identity is None:
+        transport, me = TcpTransport(), f"saver-{secrets.token_hex(6)}"
+    else:
+        from edgepeer.transport.secure import SecureTransport  # here: it needs cryptography, which others don't
+
+        transport, me = SecureTransport(identity), identity.holder.common_name
+    hello = Hello(fabric=fabric, peer=me, incarnation=1)
     few = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(peer: str) -> Part | None:
         async with few:
             for address in picture.peers[peer].addresses:
                 try:
-                    return unpack_part(await _Asking(hello, peer, name).ask(address, timeout=timeout))
+                    return unpack_part(await _Asking(transport, hello, peer, name).ask(address, timeout=timeout))
                 except (OSError, WireError) as error:  # TimeoutError is one
                     reason = os_reason(error) if isinstance(error, OSError) else str(error)
                     _log.warning("%s at %s does not hand over its blocks: %s", peer, address, reason)
@@ -74,7 +80,8 @@ async def parts_from_fleet(
 class _Asking:
     """A connection with one peer, for one question. A `transport.base.Receiver`."""
 
-    def __init__(self, hello: Hello, peer: str, name: str) -> None:
+    def __init__(self, transport: TcpTransport, hello: Hello, peer: str, name: str) -> None:
+        self._transport = transport
         self._hello = hello
         self._peer = peer
         self._name = name
@@ -95,7 +102,7 @@ class _Asking:
             channel.send(StateRequest(run=self._name))
             return self
 
-        channel = await TcpTransport().dial(address, accept, timeout=_DIAL_S)
+        channel = await self._transport.dial(address, accept, timeout=_DIAL_S)
         try:
             while not self._found.done():
                 if time.monotonic() - self._moved > timeout:
