@@ -185,11 +185,11 @@ def test_the_readme_upgrades_and_faults(boxes: tuple[Box, Box], wheel: Path, tmp
     by_name = {"hub": hub, "pi": pi}
     steps = commands()
     assert len(steps) == 9
-    began, said, spent = time.monotonic(), "", []
+    began, said, pasted, spent = time.monotonic(), "", "", []
     for name, line in steps:
         at = time.monotonic()
         if "epj1-..." in line:
-            line = said.strip().splitlines()[-1]
+            line = pasted
             assert line.startswith("edgepeer join raspberrypi.local epj1-")
         if line.startswith("edgepeer train"):
             for box in boxes:
@@ -197,6 +197,8 @@ def test_the_readme_upgrades_and_faults(boxes: tuple[Box, Box], wheel: Path, tmp
             hub.run("$(edgepeer fleet token) && systemctl enable --now edgepeer-peer")  # the hub is a peer, too
         line = line.replace("deploy/install.sh", "deploy/install.sh --wheels /root/wheels")
         said = by_name[name].run(line).stdout
+        if line.endswith("fleet token"):
+            pasted = said.strip()
         spent.append(f"{time.monotonic() - at:6.1f} s  {name}# {line[:70]}")
     seconds = time.monotonic() - began
     print("\n".join([*spent, f"{seconds:.1f} s from empty devices to the end of 20 rounds"]))
