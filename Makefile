@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 # For two cores: real processes mostly wait for each other, so three tests at once keep both busy.
 WORKERS ?= 3
 
-.PHONY: help demo test lint types bench clean mosquitto check-deploy
+.PHONY: help demo test test-secure lint types bench clean mosquitto check-deploy
 
 help:
 	@echo "make demo    seven peers train a classifier of handwritten digits; a link is cut, one is killed"
 	@echo "make test    the whole test suite"
+	@echo "make test-secure   its fleets of processes once more, with identities and encrypted links"
 	@echo "make lint    ruff; make types: mypy"
 	@echo "make check-deploy  devices that boot, images, aarch64: as root, in minutes"
 	@echo "make bench   what the benchmarks need (large: PyTorch and Open MPI)"
@@ -26,6 +27,10 @@ demo: $(VENV)/.ready
 
 test: $(VENV)/.ready mosquitto
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+# All emulations once more, each as a fleet of its own.
+test-secure: $(VENV)/.ready mosquitto
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --secure tests/e2e $(PYTEST_ARGS)
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -1,7 +1,8 @@
 """Settings of all tests: Hypothesis draws the same examples everywhere, and says how to repeat a failure.
 
 Commands that run in the tests' own process set up logging: the next test finds it as it was. Many tests run side by
-side: NumPy's threads would only wait for each other. `--rewrite-transcripts` writes what tests compare with anew.
+side: NumPy's threads would only wait for each other. `--rewrite-transcripts` writes what tests compare with anew;
+`--secure` lets all emulated fleets be ones with identities, encrypted links and signed documents.
 
 Hundreds of processes are started, which would all compile edgepeer if the environment keeps Python from writing
 bytecode: tests write it all the same.
@@ -41,6 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-transcripts", action="store_true", help="write the transcripts of tests/scenarios anew, for a review"
     )
+    parser.addoption("--secure", action="store_true", help="emulated fleets are made with --secure")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--secure"):
+        os.environ["SECURE_EMULATIONS"] = "1"
 
 
 def pytest_collection_finish() -> None:

@@ -34,6 +34,7 @@ def loaded_by(statement: str) -> set[str]:
         "import edgepeer; edgepeer.Peer; edgepeer.connect",
         "import edgepeer.simulation.world",
         "import edgepeer.cli",
+        "import edgepeer.peer.agent, edgepeer.cli.peer as verb; verb.machine_of(verb.PeerSettings())",
     ],
 )
 def test_importing_pulls_in_nothing_heavy(statement: str) -> None:

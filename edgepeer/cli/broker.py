@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from edgepeer.cli.signals import run_until_stopped
 from edgepeer.cli.verb import Verb
 from edgepeer.notify import ready
 from edgepeer.settings import BrokerSettings
-
-if TYPE_CHECKING:
-    from edgepeer.trust.identity import Identity
 
 __all__ = ["VERB"]
 
@@ -22,25 +18,17 @@ def run(settings: BrokerSettings) -> int:
 
 
 async def _serve(settings: BrokerSettings, stop: asyncio.Event) -> None:
+    from edgepeer.enrol.keeping import kept
     from edgepeer.fabric.broker import EmbeddedBroker
     from edgepeer.trust.loading import load_trust
 
     host, _, port = settings.listen.rpartition(":")
     identity, login = load_trust(settings.fleet), (settings.username, settings.password)
-    async with EmbeddedBroker(host.strip("[]"), int(port), *login, identity) as broker, asyncio.TaskGroup() as tasks:
+    async with kept(identity), EmbeddedBroker(host.strip("[]"), int(port), *login, identity) as broker:
         # The address without the password; on a line of its own, so that a script can read it.
         print(f"broker ready at {broker.address}", flush=True)
-        renewing = tasks.create_task(_renewed(identity))
         async with ready(f"listens on {broker.address}"):
             await stop.wait()
-        renewing.cancel()
-
-
-async def _renewed(identity: Identity | None) -> None:
-    if identity is not None:
-        from edgepeer.enrol.renewal import keep_renewed
-
-        await keep_renewed(identity)
 
 
 VERB = Verb(

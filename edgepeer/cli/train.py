@@ -7,6 +7,7 @@ The job belongs to the fabric, not to this process: Ctrl-C ends the following, a
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from edgepeer.following.jobs import make_job, nodes_of
 from edgepeer.settings import TrainSettings
 
 if TYPE_CHECKING:
+    from edgepeer.following.progress import JobProgress
     from edgepeer.following.result import JobResult
 
 __all__ = ["VERB"]
@@ -27,6 +29,7 @@ def run(settings: TrainSettings) -> int:
         return run_async(_withdraw(settings))
 
     from edgepeer.cli.outcome import conclude
+    from edgepeer.enrol.keeping import kept
     from edgepeer.fabric.address import BrokerAddress
     from edgepeer.following.display import open_display
     from edgepeer.following.follow import run_job
@@ -45,22 +48,24 @@ def run(settings: TrainSettings) -> int:
         fetch = partial(state_from_fleet, settings.broker, settings.fabric, timeout=settings.timeout)
         await saver.save(result, fetch)
 
+    async def follow(show: Callable[[JobProgress], None]) -> JobResult:
+        async with kept(identity):
+            return await run_job(
+                progress,
+                show,
+                broker=broker,
+                fabric=settings.fabric,
+                timeout=settings.timeout,
+                identity=identity,
+                detach=True,
+                at_end=save,
+            )
+
     wait_for = settings.peers or nodes_of(settings) or 1
     progress = JobProgress(make_job(settings, wait_for=wait_for), broker=str(broker))
     try:
         with open_display() as display:
-            result = run_async(
-                run_job(
-                    progress,
-                    display.update,
-                    broker=broker,
-                    fabric=settings.fabric,
-                    timeout=settings.timeout,
-                    identity=identity,
-                    detach=True,
-                    at_end=save,
-                )
-            )
+            result = run_async(follow(display.update))
     except KeyboardInterrupt:
         if progress.published:
             print(

@@ -11,6 +11,7 @@ _OPTIONAL = {
     "keras": ("keras",),
     "scikit-learn": ("scikit-learn",),
     "amqtt": ("amqtt",),
+    "cryptography": ("cryptography",),
     "matplotlib": ("matplotlib",),
 }
 

@@ -8,7 +8,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,6 +61,7 @@ class EmulatedFleet:
         network: has the peers' names.
         broker: as this process reaches it; peers reach it through their network.
         faults: of these, peers themselves make the soft errors.
+        members: in a fleet, the directory of each peer's identity.
     """
 
     def __init__(
@@ -69,6 +70,8 @@ class EmulatedFleet:
         network: EmulatedNetwork,
         broker: BrokerAddress,
         faults: Sequence[PlannedFault] = (),
+        *,
+        members: Mapping[str, Path] | None = None,
     ) -> None:
         self.names = peer_names(peers_of(settings))
         self._settings = settings
@@ -76,6 +79,7 @@ class EmulatedFleet:
         self._memory = min(max(1, (available_memory() >> 20) // len(self.names)), MAX_MEMORY)
         """What each may take of this machine, in MiB: none of them knows of the others."""
         self._network = network
+        self._members = members
         self._broker = broker
         self._stack = contextlib.AsyncExitStack()
         self._processes: dict[str, asyncio.subprocess.Process] = {}
@@ -141,8 +145,9 @@ class EmulatedFleet:
         arguments = ["--peer-id", name, "--fabric", settings.fabric, "--fanout", str(fanout_of(settings))]
         # The trees of a star are what was asked for.
         arguments += ["--lanes", str(1 if settings.topology == "star" and settings.lanes == "auto" else settings.lanes)]
-        # Beyond loopback in a network of its own, which nothing else is in.
-        arguments += ["--listen", f"{self._network.address(name)}:0", "--insecure"]
+        arguments += ["--listen", f"{self._network.address(name)}:0"]
+        # Without a fleet, beyond loopback all the same: in a network of its own, which nothing else is in.
+        arguments += ["--insecure"] if self._members is None else ["--fleet", str(self._members[name])]
         arguments += ["--state-dir", str(home / "state"), "--round-log", str(home / "rounds.jsonl")]
         arguments += ["--protocol", settings.protocol, "--static-timeout", str(settings.static_timeout)]
         arguments += ["--device-speed", _absolute(settings.device_speed)]

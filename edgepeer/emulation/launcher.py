@@ -6,12 +6,14 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from edgepeer.emulation.faults.injector import FaultInjector
 from edgepeer.emulation.faults.plan import plan_of, possible
 from edgepeer.emulation.faults.scene import BrokerControl, Scene
 from edgepeer.emulation.fleet import EmulatedFleet, peer_names
 from edgepeer.emulation.jobs import emulated_job
+from edgepeer.emulation.members import found
 from edgepeer.emulation.network import open_network, parse_links, parse_peers
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
@@ -23,6 +25,9 @@ from edgepeer.following.result import JobResult
 from edgepeer.following.round_feed import RoundFeed
 from edgepeer.following.saving import ModelSaver, state_from_files
 from edgepeer.settings import EmulateSettings
+
+if TYPE_CHECKING:
+    from edgepeer.trust.identity import Identity
 
 __all__ = ["OpenBroker", "emulate", "open_broker"]
 
@@ -52,19 +57,23 @@ async def emulate(settings: EmulateSettings, on_update: Callable[[JobProgress], 
     names = peer_names(job.wait_for)
     links = parse_links(settings.link, names)
     shut = [name for text in settings.nat for name in parse_peers(text, names, "nat")]
-    async with (
-        open_network(names, mode=settings.network, links=links, shut=shut) as network,
-        open_broker(settings.broker) as broker,
-    ):
+    async with contextlib.AsyncExitStack() as stack:
+        members = stack.enter_context(found(settings, names))
+        network = await stack.enter_async_context(open_network(names, mode=settings.network, links=links, shut=shut))
+        identity = None if members is None else members.broker
+        broker = await stack.enter_async_context(open_broker(settings.broker, identity))
         progress = JobProgress(job, broker=broker.name)
         progress.note(f"network: {network.description}")
+        if members is not None:
+            progress.note("fleet: made for this run; links are encrypted, documents signed")
         if shut:
             progress.note(f"nat: nobody can dial {', '.join(sorted(set(shut)))}")
         if nodes := nodes_of(settings):
             spares = job.wait_for - nodes
             progress.note(f"split {settings.split}: {nodes} nodes, {job.wait_for} peers, {spares or 'none'} to spare")
         faults = possible(faults, network, skip=settings.skip_impossible, note=progress.note)
-        async with EmulatedFleet(settings, network, broker.address, faults) as fleet:
+        peers = None if members is None else members.peers
+        async with EmulatedFleet(settings, network, broker.address, faults, members=peers) as fleet:
             paced = settings.device_speed != "none"
             scene = Scene(
                 fleet=fleet,
@@ -86,19 +95,20 @@ async def emulate(settings: EmulateSettings, on_update: Callable[[JobProgress], 
                     broker=broker.address,
                     fabric=settings.fabric,
                     timeout=settings.timeout,
+                    identity=None if members is None else members.operator,
                     at_end=save,
                 )
                 return await fleet.watched(injector.accompany(job_run), progress)
 
 
 @contextlib.asynccontextmanager
-async def open_broker(choice: str) -> AsyncIterator[OpenBroker]:
-    """The broker that `choice` asks for, running."""
+async def open_broker(choice: str, identity: Identity | None = None) -> AsyncIterator[OpenBroker]:
+    """The broker that `choice` asks for, running; `identity`: its own, if it is to be one of a fleet."""
     if choice == "embedded":
-        async with EmbeddedBroker() as embedded:
+        async with EmbeddedBroker(identity=identity) as embedded:
             yield OpenBroker(address=embedded.address, name="embedded", control=embedded)
     elif choice == "mosquitto":
-        async with Mosquitto() as mosquitto:
+        async with Mosquitto(identity=identity) as mosquitto:
             yield OpenBroker(address=mosquitto.address, name="mosquitto", control=mosquitto)
     else:
         address = BrokerAddress.parse(choice)

@@ -10,8 +10,9 @@ service.py    `edgepeer fleet serve`: enrolment and renewal over TLS
 client.py     the other end of it
 joining.py    what a device does to join, whenever its power fails
 renewal.py    keeps a member's certificate from expiring while it runs
+keeping.py    the same beside whatever else a process does
 household.py  the members on the registrar's own machine
 
-The registrar's machine is trusted with everything; training never needs it. All but the first three load cryptography,
-and nobody imports them before they are needed.
+The registrar's machine is trusted with everything; training never needs it. Nobody imports what loads cryptography,
+which is most of it, before it is needed.
 """

@@ -34,7 +34,7 @@ from edgepeer.trust.certificates import (
 )
 from edgepeer.trust.directory import CERTIFICATE, FILES, KEY, Whereabouts, is_joined, keep
 from edgepeer.trust.evictions import Listed
-from edgepeer.trust.files import make_private_directory, read_private, write_whole
+from edgepeer.trust.files import clear_leftovers, make_private_directory, read_private, write_whole
 from edgepeer.trust.identity import Identity
 from edgepeer.trust.names import is_name
 
@@ -79,6 +79,7 @@ async def join(
             for file in (CERTIFICATE, KEY):
                 (directory / file).unlink(missing_ok=True)
         make_private_directory(directory)
+        clear_leftovers(directory)
         key = device_key(directory)
         wish = name or kept or _host_name()
         granted = await enrol(host, port, string, request(key), wish, exact=wish in (name, kept))

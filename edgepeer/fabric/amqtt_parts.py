@@ -44,7 +44,9 @@ __all__ = [
 ]
 
 MAX_READ_BYTES: Final = 16 << 20
+_CONNECT: Final = b"\x10"
 _CONNECT_BYTES: Final = 64 << 10
+_LENGTH_BYTES: Final = 3
 
 holder_here: ContextVar[Holder] = ContextVar("holder_here")
 """Whose certificate the connection has shown that is served here."""
@@ -119,8 +121,8 @@ async def let_in(
         NotLetIn: it has been told.
     """
     try:
-        connect = await ConnectPacket.from_stream(_Frugal(reader))
-    except (AMQTTError, MQTTError, NoDataError, UnicodeError) as error:
+        connect = await ConnectPacket.from_stream(_Again(await _first_packet(reader), None))
+    except (AMQTTError, MQTTError, NoDataError, ValueError) as error:
         raise NotLetIn(f"no CONNECT: {error}") from error
     try:
         if connect.variable_header is None or connect.payload is None:
@@ -172,35 +174,37 @@ class BoundedReader(StreamReaderAdapter):  # type: ignore[misc]  # the same
         return await super().read(n)
 
 
-class _Frugal(ReaderAdapter):  # type: ignore[misc]  # the same
-    """A reader of no more than a CONNECT may have."""
-
-    def __init__(self, reader: StreamReaderAdapter) -> None:
-        self._reader = reader
-        self._left = 4 * _CONNECT_BYTES
-
-    async def read(self, n: int = -1) -> Any:
-        self._left -= n
-        if n < 0 or self._left < 0:
-            raise ConnectionAbortedError("CONNECT that has no end")
-        return await self._reader.read(n)
-
-    def feed_eof(self) -> None:
-        self._reader.feed_eof()
+async def _first_packet(reader: StreamReaderAdapter) -> bytes:
+    """As much as a CONNECT may be, and nothing that isn't one."""
+    if await reader.read(1) != _CONNECT:
+        raise NotLetIn("the first byte is not that of an MQTT client")
+    length = b""
+    while True:
+        length += bytes(await reader.read(1))
+        if length[-1] < 0x80:
+            break
+        if len(length) == _LENGTH_BYTES:
+            raise NotLetIn("a CONNECT that is too long")
+    count = sum((digit & 0x7F) << 7 * place for place, digit in enumerate(length))
+    if count > _CONNECT_BYTES:
+        raise NotLetIn(f"a CONNECT of {count} bytes")
+    rest: bytes = await reader.read(count)
+    return _CONNECT + length + rest
 
 
 class _Again(ReaderAdapter):  # type: ignore[misc]  # the same
     """A reader of something, and then of what comes after that."""
 
-    def __init__(self, first: bytes, then: StreamReaderAdapter) -> None:
+    def __init__(self, first: bytes, then: StreamReaderAdapter | None) -> None:
         self._first = memoryview(first)
         self._then = then
 
     async def read(self, n: int = -1) -> Any:
-        if n < 0 or not self._first:
-            return await self._then.read(n)
         found, self._first = bytes(self._first[:n]), self._first[n:]
-        return found if len(found) == n else found + await self._then.read(n - len(found))
+        if len(found) == n or self._then is None:
+            return found
+        return found + bytes(await self._then.read(n - len(found) if n >= 0 else n))
 
     def feed_eof(self) -> None:
-        self._then.feed_eof()
+        if self._then is not None:
+            self._then.feed_eof()

@@ -169,8 +169,8 @@ class EmbeddedBroker:
             await self._broker.external_connected(source, out, "default")
         except asyncio.CancelledError:
             return  # we are stopping; asyncio.streams would report it as an error
-        except TimeoutError:
-            self._refused.add("broker on %s:%d: connection closed: no CONNECT", self._host, self._port)
+        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+            return  # whoever looks whether somebody listens says nothing
         except NotLetIn as error:
             self._refused.add("broker on %s:%d: not let in: %s", self._host, self._port, error)
             await _flushed(writer)

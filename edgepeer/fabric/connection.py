@@ -259,6 +259,8 @@ def _refusal(error: aiomqtt.MqttError, address: BrokerAddress, timeout: float, s
         return Refused(f"broker {address}: {sock.broken}")
     if not isinstance(code, ReasonCode):
         silent = _HUNG_UP if str(error) == _HUNG_UP else f"timed out after {timeout:g} s"
+        if isinstance(sock, TlsSocket) and silent == _HUNG_UP:
+            return FabricError(f"broker {address}: hung up on our certificate; is this device of its fleet, and still?")
         return FabricError(f"broker {address}: {silent} without an MQTT answer; is it an MQTT broker?")
     name = code.getName()
     text = "wrong user name or password" if name in _LOGIN_REFUSED else f"connection refused: {name}"

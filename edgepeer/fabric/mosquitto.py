@@ -158,7 +158,7 @@ class Mosquitto:
         lines = [
             f"listener {self._port} 127.0.0.1",
             "persistence false",
-            "max_queued_messages 0",
+            "max_queued_messages 1000000",  # with 0, no limit, 2.0.11 hangs up on who writes where it may not
             "max_inflight_messages 0",
             "set_tcp_nodelay true",
             "log_dest stderr",

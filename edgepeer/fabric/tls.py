@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TlsSocket", "secured"]
 
+_HUNG_UP: Final = "hung up while TLS was set up; is it the port for TLS (mostly 8883)?"
 _REASONS: Final = {
     "WRONG_VERSION_NUMBER": "does not speak TLS there; is it the port for TLS (mostly 8883)?",
     "TLSV1_ALERT_UNKNOWN_CA": "does not know who has issued our certificate: it is of another fleet",
@@ -33,8 +34,8 @@ _REASONS: Final = {
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "refuses our certificate: it has expired",
     "SSLV3_ALERT_CERTIFICATE_REVOKED": "refuses our certificate: this device has been evicted",
     "SSLV3_ALERT_BAD_CERTIFICATE": "refuses our certificate",
-    "UNSUPPORTED_PROTOCOL": "speaks no version of TLS that is safe",
-    "TLSV1_ALERT_PROTOCOL_VERSION": "speaks no version of TLS that is safe",
+    "UNSUPPORTED_PROTOCOL": "speaks no version of TLS that both take",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "speaks no version of TLS that both take",
 }
 
 
@@ -86,6 +87,8 @@ async def secured(sock: socket, host: str, identity: Identity | None) -> TlsSock
         secure.close()
         if isinstance(error, ssl.SSLError):  # a subclass of OSError, which says less
             raise FabricError(_reason(error)) from error
+        if isinstance(error, ConnectionError):
+            raise FabricError(_HUNG_UP) from error
         raise
     return secure
 
@@ -136,5 +139,5 @@ def _reason(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not to be trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-        return "hung up while TLS was set up"
+        return _HUNG_UP
     return _REASONS.get(error.reason or "", f"TLS failed: {error.reason or error}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Final
 
 from edgepeer.complaints import Complaints
@@ -28,12 +28,17 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 class _Guest:
     """A connection that is half-way in."""
 
-    def __init__(self, host: str, shake: Callable[[_Guest], Awaitable[None]]) -> None:
+    def __init__(self, host: str, sock: socket.socket, shake: Callable[[_Guest], Coroutine[None, None, None]]) -> None:
         self.host = host
-        self.task = asyncio.ensure_future(shake(self))
+        self.sock = sock
+        self.handed_over = False
+        """Whether the event loop closes the socket."""
+        self.task = asyncio.create_task(shake(self))
 
-    def turn_away(self, reason: str) -> None:
+    def turn_away(self, reason: str = "") -> None:
         self.task.cancel()
+        if not self.handed_over:  # it may not have begun
+            self.sock.close()
 
 
 class TlsServer:
@@ -76,7 +81,7 @@ class TlsServer:
         for task in self._accepting:
             task.cancel()
         for guest in [*self._guests]:
-            guest.task.cancel()
+            guest.turn_away()
 
     async def wait_closed(self) -> None:
         await asyncio.gather(*self._accepting, *(guest.task for guest in self._guests), return_exceptions=True)
@@ -92,25 +97,26 @@ class TlsServer:
                 await asyncio.sleep(_PAUSE_S)
                 continue
             host = place[0] if isinstance(place, tuple) else ""
-            guest = _Guest(host, lambda guest, sock=sock: self._shake_hands(guest, sock))  # type: ignore[misc]
+            guest = _Guest(host, sock, self._shake_hands)
             self._guests.add(guest)
+            guest.task.add_done_callback(lambda _, guest=guest: self._over(guest))  # type: ignore[misc]
             self._door.enter(guest)
 
-    async def _shake_hands(self, guest: _Guest, sock: socket.socket) -> None:
+    def _over(self, guest: _Guest) -> None:
+        self._door.leave(guest)
+        self._guests.discard(guest)
+
+    async def _shake_hands(self, guest: _Guest) -> None:
         loop = asyncio.get_running_loop()
-        handed_over = False
         try:
             context = self._identity.context(server=True)
             protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._serve)
-            handed_over = True
+            guest.handed_over = True
             await loop.connect_accepted_socket(
-                lambda: protocol, sock, ssl=context, ssl_handshake_timeout=WITHIN_S, ssl_shutdown_timeout=WITHIN_S
+                lambda: protocol, guest.sock, ssl=context, ssl_handshake_timeout=WITHIN_S, ssl_shutdown_timeout=WITHIN_S
             )
         except OSError as error:  # ssl.SSLError is one
             why = error.reason if isinstance(error, ssl.SSLError) else str(error) or type(error).__name__
             self._refused.add("no TLS with %s: %s", guest.host, why)
-        finally:
-            if not handed_over:
-                sock.close()
-            self._door.leave(guest)
-            self._guests.discard(guest)
+            if not guest.handed_over:
+                guest.sock.close()

@@ -6,6 +6,7 @@ driver.py       events in, effects out, one timer
 bell.py         waiting for a change
 control.py      what the machine wants said over MQTT, and what MQTT says to it
 translation.py  what MQTT says, in the protocol's words
+letters.py      what goes through others, sealed
 tasks.py        a TaskGroup that raises plain exceptions
 reach.py        who can connect, and what to warn of
 watching.py     what changes around a peer, told as it happens
@@ -31,5 +32,6 @@ split_training.py  edgepeer.train_split
 reporting.py    round records on their way to whoever follows a job
 round_log.py    the same in a file of the device's own
 metrics.py      what a device counts and measures
+service.py      what systemd is told
 page_server.py  where that can be fetched
 """

@@ -75,7 +75,6 @@ class _Agent:
         self._regather_s = regather_s
         self._speed = parse_speed(settings.device_speed)
         planned_errors(settings)
-        self._trust = load_trust(settings.fleet)
         self._peer = Peer(
             settings.broker,
             settings.fabric,
@@ -86,7 +85,7 @@ class _Agent:
             fanout=settings.fanout,
             lanes=settings.lanes,
             quorum=settings.quorum,
-            trust=self._trust,
+            trust=load_trust(settings.fleet),
             machine=machine,
             aside=True,
             on_fabric_event=self._hear,
@@ -225,10 +224,6 @@ class _Agent:
         fabric = self._peer.fabric
         async with asyncio.TaskGroup() as tasks:
             aside = [tasks.create_task(Watch(self._peer).run()), tasks.create_task(self._tell(asked))]
-            if self._trust is not None:
-                from edgepeer.enrol.renewal import keep_renewed
-
-                aside.append(tasks.create_task(keep_renewed(self._trust)))
             await self._work(device, stop)
             for task in aside:
                 task.cancel()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import msgspec
 
 from edgepeer.coding.scheme import CodingScheme, parse_scheme
+from edgepeer.enrol.keeping import kept
 from edgepeer.errors import ConfigError, LeftFabric, NotReady, PeerError
 from edgepeer.fabric import events as seen
 from edgepeer.fabric.address import BrokerAddress
@@ -172,6 +173,7 @@ class Peer:
         self.id: PeerId = identity.peer_id
         transport = self._transport()
         self.traffic: Traffic = transport.traffic
+        await self._stack.enter_async_context(kept(self._trust))
         tasks = await self._stack.enter_async_context(task_group())
         # From here on, in reverse order of what must happen at the end.
         letters = self._letters = self._new_letters()

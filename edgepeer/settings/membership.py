@@ -46,8 +46,10 @@ def with_membership(
     if where.role not in _ROLES[kind.verb]:
         needed = " or ".join(_ROLES[kind.verb])
         raise ConfigError(f"fleet = {directory}: is of {where.role} {where.id}, but {kind.verb} needs {needed}")
-    broker = values.get("broker", "mqtts://")
-    if not all(url.strip().startswith("mqtts://") for url in broker.split(",") if "://" in url):
+    broker = values.get("broker", ",".join(where.broker))
+    if "broker" in settings and not all(
+        url.strip().startswith("mqtts://") for url in broker.split(",") if "://" in url
+    ):
         shown = settings["broker"].shown(broker)
         raise ConfigError(f"broker = {shown}: a fleet ({directory}) needs mqtts://, so that nobody else can listen")
     result = {"broker": ",".join(where.broker), "fabric": where.fabric, **values, "fleet": directory}

@@ -336,6 +336,9 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
         _EmulatedBroker, _says("embedded, mosquitto (both started here), or the URL of a running broker.")
     ] = "embedded"
     fabric: Annotated[_Name, _says("Fabric to use on that broker.")] = "emulation"
+    secure: Annotated[
+        bool, _says("Make a fleet for this run: links are encrypted, documents signed, nobody else is let in.")
+    ] = False
     peers: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_PEERS)] | None,
         _says("Peers to start, each its own process; without it 7, or what --split or --scenario takes."),

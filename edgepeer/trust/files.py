@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edgepeer.errors import ConfigError
 
-__all__ = ["make_private_directory", "read_private", "write_whole"]
+__all__ = ["clear_leftovers", "make_private_directory", "read_private", "write_whole"]
 
 
 def make_private_directory(path: Path) -> None:
@@ -45,6 +45,12 @@ def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
             fresh.unlink()
         raise
     _sync(path.parent)
+
+
+def clear_leftovers(directory: Path) -> None:
+    """Remove what was half written when the power failed. Nobody else may be writing there."""
+    for path in directory.glob(".*.new"):
+        path.unlink()
 
 
 def read_private(path: Path) -> bytes:

@@ -218,11 +218,16 @@ class Identity:
         stamp = _stamp(self.directory)
         if stamp == self._stamp:
             return False
+        changed = False
+        with contextlib.suppress(OSError, TrustError):  # first of all: it may say that this device is out
+            changed = self.evictions.accept((self.directory / EVICTIONS).read_bytes())
+        if self.evicted:
+            self._stamp = stamp
+            return changed
         fresh = Identity.load(self.directory)
         if key_bytes(fresh._key.public_key()) != key_bytes(self._key.public_key()) or fresh.where != self.where:
             raise ConfigError(f"fleet = {self.directory}: another identity was put there: start again to use it")
         self._stamp = stamp
-        changed = self.evictions.accept(fresh.evictions.signed)
         if fresh.certificate != self.certificate:
             self._take(fresh.certificate, self._own_checked(fresh.certificate))
             self._tell()
@@ -248,8 +253,12 @@ class Identity:
     def _listed(self, listed: Listed) -> None:
         # Authorities first: each of the lists before and after is signed by one that is in the file then.
         try:
-            write_whole(self.directory / AUTHORITIES, pem(each.der for each in listed.authorities))
-            write_whole(self.directory / EVICTIONS, listed.signed)
+            for name, data in (
+                (AUTHORITIES, pem(each.der for each in listed.authorities)),
+                (EVICTIONS, listed.signed),
+            ):
+                if (self.directory / name).read_bytes() != data:  # else another process has written it
+                    write_whole(self.directory / name, data)
             self._stamp = _stamp(self.directory)
         except OSError as error:
             _log.error(

@@ -62,7 +62,10 @@ def test_what_contradicts_it(fleet: Fleet, tmp_path: Path) -> None:
     alice = str(fleet.directory("alice", Role.OPERATOR))
     assert "is of operator alice, but peer needs peer" in refusal(PeerSettings, fleet=alice)
     assert f"fleet = {tmp_path}: no fleet was joined there" in refusal(StatusSettings, fleet=str(tmp_path))
-    (Path(p1) / "fleet.toml").write_text("fabric = 'a/b'\n")
+    where = Path(p1) / "fleet.toml"
+    where.write_text(where.read_text().replace("mqtts://b", "mqtt://b"))
+    assert "needs mqtts://, so that nobody else can listen" in refusal(PeerSettings, fleet=p1)
+    where.write_text("fabric = 'a/b'\n")
     assert f"{p1}/fleet.toml: " in refusal(PeerSettings, fleet=p1)
 
 

@@ -35,6 +35,8 @@ _ONE_THREAD_EACH = {
 def clean_environment(home: Path, **more: str) -> dict[str, str]:
     """Nobody's settings but a test's own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EDGEPEER_")}
+    if "SECURE_EMULATIONS" in kept:
+        kept["EDGEPEER_EMULATE_SECURE"] = "true"
     return {**kept, **_ONE_THREAD_EACH, "XDG_CONFIG_HOME": str(home), "HOME": str(home), **more}
 
 

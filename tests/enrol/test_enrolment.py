@@ -298,6 +298,31 @@ async def test_whoever_says_nothing_or_nonsense_keeps_nobody_out(
     await until(lambda: not office.service._sources)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [b"\xff\xff\xff\xff", b"\0\0\0\5hello", b"\0\0\x1f\x40" + b"\x91" * 8000, b"\0\0\0\2\x91\x09"],
+    ids=["4 GiB", "text", "deep", "unknown"],
+)
+async def test_nonsense_inside_of_tls_is_hung_up_on(office: Office, data: bytes) -> None:
+    blind = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    blind.check_hostname, blind.verify_mode = False, ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection("127.0.0.1", office.service.port, ssl=blind)
+    writer.write(data)
+    async with asyncio.timeout(DEADLINE_S):
+        assert await reader.read() == b""
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+async def test_old_tls_is_refused(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.check_hostname, old.verify_mode, old.maximum_version = False, ssl.CERT_NONE, ssl.TLSVersion.TLSv1_2
+    with contextlib.suppress(OSError):
+        await asyncio.open_connection("127.0.0.1", office.service.port, ssl=old)
+    await until(lambda: "unsupported protocol" in caplog.text)
+
+
 async def test_a_certificate_is_renewed_over_mutual_tls(office: Office) -> None:
     p1 = await office.member("p1")
     told: list[int] = []

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 import uvloop
+from fleets import Fleet
+from peer_fleet import MEMBERS
 
 from edgepeer.fabric.broker import EmbeddedBroker
 
@@ -33,6 +36,17 @@ def _nothing_unhandled(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     yield
     said = [record.getMessage() for record in caplog.get_records("call") if record.name == "asyncio"]
     assert said == []
+
+
+@pytest.fixture(params=["plain", "sealed"])
+def links(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """Run the test with peers of no fleet, and again with members of one."""
+    if request.param == "plain":
+        yield
+        return
+    token = MEMBERS.set(Fleet(tmp_path / "members", "lab"))
+    yield
+    MEMBERS.reset(token)
 
 
 @pytest.fixture

@@ -7,11 +7,13 @@ import contextlib
 import functools
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fleets import Fleet
 
 from edgepeer import Limits, Outcome, Peer, View
 from edgepeer.baselines import MachineMaker
@@ -23,6 +25,7 @@ from edgepeer.wire.protocols import ProtocolName
 
 __all__ = [
     "DEADLINE_S",
+    "MEMBERS",
     "QUICK",
     "Broker",
     "Keeper",
@@ -42,8 +45,14 @@ QUICK = Limits(settle_s=0.05, join_batch_s=0.02)
 Broker = EmbeddedBroker | Mosquitto
 
 
+MEMBERS: ContextVar[Fleet | None] = ContextVar("MEMBERS", default=None)
+"""Set: peers are of that fleet."""
+
+
 def peer_at(broker: Broker, name: str | None = None, *, protocol: ProtocolName = "ft-tree", **options: Any) -> Peer:
     """A peer, not yet started."""
+    if (fleet := MEMBERS.get()) is not None and name is not None:
+        options.setdefault("trust", fleet.member(name))
     if protocol != "ft-tree":
         options["machine"] = MachineMaker(protocol)
     return Peer(broker.address.url(), "lab", **{"peer_id": name, "limits": QUICK, **options})
@@ -193,6 +202,7 @@ class Stranger:
             broker.address.url(),
             name,
             str(_worth(name)),
+            *([str(fleet.directory(name))] if (fleet := MEMBERS.get()) is not None else []),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -10,9 +11,14 @@ import edgepeer
 from edgepeer.errors import FellBehind, LeftFabric, NotReady
 
 
-def main(broker: str, name: str, worth: str) -> None:
+def main(broker: str, name: str, worth: str, fleet: str = "") -> None:
     value = np.full(1000, float(worth), dtype=np.float32)
-    with edgepeer.connect(broker, "lab", peer_id=name) as peer:
+    trust = {}
+    if fleet:
+        from edgepeer.trust.identity import Identity
+
+        trust = {"trust": Identity.load(Path(fleet))}
+    with edgepeer.connect(broker, "lab", peer_id=name, **trust) as peer:
         peer.ready()
         print("ready", flush=True)
         while True:

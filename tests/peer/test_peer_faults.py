@@ -17,6 +17,8 @@ from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.events import FabricEvent, Synced
 from edgepeer.fabric.mosquitto import Mosquitto, find_mosquitto
 
+pytestmark = pytest.mark.usefixtures("links")
+
 IMPATIENT = Limits(settle_s=0.05, join_batch_s=0.02, heartbeat_s=0.2, silence_s=1.0, takeover_s=0.5)
 
 

@@ -169,6 +169,28 @@ def test_what_another_process_renews_is_taken(fleet: Fleet) -> None:
     assert p1.context(server=True) is not context
 
 
+def test_that_it_is_out_a_device_takes_from_its_directory_as_well(fleet: Fleet) -> None:
+    p1 = fleet.member("p1")
+    told: list[bool] = []
+    p1.on_change(lambda: told.append(p1.evicted))
+    (p1.directory / "evictions").write_bytes(fleet.evict("p1"))
+    assert p1.refresh()
+    assert not p1.refresh()
+    assert told == [True]
+    before = p1.directory.joinpath("evictions").stat().st_mtime_ns
+    assert not p1.evictions.accept(fleet.founder.signed)
+    assert p1.directory.joinpath("evictions").stat().st_mtime_ns == before
+
+
+def test_another_identity_in_the_directory_is_not_taken(fleet: Fleet) -> None:
+    p1, p2 = fleet.member("p1"), fleet.directory("p2")
+    for path in p2.iterdir():
+        (p1.directory / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(ConfigError, match="another identity was put there: start again to use it"):
+        p1.refresh()
+    assert p1.holder.id == "p1"
+
+
 def test_a_certificate_for_something_else_is_no_renewal(fleet: Fleet) -> None:
     p1 = fleet.member("p1")
     kept = (p1.directory / "certificate.pem").read_bytes()

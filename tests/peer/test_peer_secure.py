@@ -1,0 +1,355 @@
+"""Peers of a fleet: who may be one, whose word is taken for whose, and what those who carry frames can do to them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from fleets import Fleet, Role
+from peer_fleet import DEADLINE_S, MEMBERS, Pumps, all_reduce, fleet, view_of
+
+from edgepeer import Peer
+from edgepeer.errors import ConfigError
+from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.peer.letters import SEALED, Letters
+from edgepeer.peer.session import Session
+from edgepeer.peer.switchboard import Switchboard
+from edgepeer.topology.view import Member
+from edgepeer.transport.base import Traffic
+from edgepeer.transport.secure import SecureTransport
+from edgepeer.trust.sealing import Correspondence
+from edgepeer.wire.codec import wrap
+from edgepeer.wire.frames import Frame, Hello, Ping, Via
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> Iterator[Fleet]:
+    fleet = Fleet(tmp_path / "members", "lab")
+    token = MEMBERS.set(fleet)
+    yield fleet
+    MEMBERS.reset(token)
+
+
+async def test_peers_of_a_fleet_reduce_as_others_do(broker: EmbeddedBroker, members: Fleet, both_loops: None) -> None:
+    async with fleet(broker, "a", "b", "c") as peers:
+        value = np.arange(200_000, dtype=np.float32)
+        for outcome in await all_reduce(peers, [value] * 3):
+            assert outcome.exact
+            assert (outcome.sum == 3 * value).all()
+        assert peers[0]._trust is not None
+        assert all(len(member.key) == 32 for member in (await view_of(peers[0], "a", "b", "c")).members)
+
+
+def test_without_a_fleet_nobody_loads_cryptography() -> None:
+    program = """if True:
+        import asyncio, sys, edgepeer, edgepeer.cli
+        from edgepeer.fabric.broker import EmbeddedBroker
+        async def main():
+            async with EmbeddedBroker() as broker, edgepeer.Peer(broker.address.url(), "lab") as peer:
+                await peer.ready()
+                print(sorted(name for name in sys.modules if name.split(".")[0] == "cryptography"))
+        asyncio.run(main())
+    """
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=DEADLINE_S
+    )
+    assert said.stdout == "[]\n"
+
+
+async def test_whose_certificate_it_is_not(broker: EmbeddedBroker, members: Fleet) -> None:
+    url = broker.address.url()
+    with pytest.raises(ConfigError, match=r"is of peer a of lab, not of b of lab"):
+        Peer(url, "lab", peer_id="b", trust=members.member("a"))
+    with pytest.raises(ConfigError, match=r"is of peer a of lab, not of fabric barn"):
+        Peer(url, "barn", trust=members.member("a"))
+    with pytest.raises(ConfigError, match=r"is of broker mosquitto of lab, but only a peer's"):
+        Peer(url, "lab", trust=members.member("mosquitto", Role.BROKER))
+    async with Peer(url, "lab", trust=members.member("a")) as peer:
+        assert peer.id == "a"
+
+
+# -- whose word is taken for whose ---------------------------------------------------------------------------
+
+
+class Lines:
+    """Hears of links, and of nothing else."""
+
+    def __init__(self) -> None:
+        self.up: list[str] = []
+        self.failed: list[tuple[str, str, bool]] = []
+        self.news = asyncio.Event()
+
+    def link_up(self, peer: str, incarnation: int, *, dialled: bool) -> None:
+        self.up.append(peer)
+        self.news.set()
+
+    def link_down(self, peer: str, reason: str) -> None:
+        self.news.set()
+
+    def dial_failed(self, peer: str, reason: str, refused: bool) -> None:
+        self.failed.append((peer, reason, refused))
+        self.news.set()
+
+    def sink(self, *_: Any) -> None:
+        return None
+
+    def received(self, *_: Any) -> None: ...
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                self.news.clear()
+                await self.news.wait()
+
+
+@contextlib.asynccontextmanager
+async def board(members: Fleet, name: str, says: str | None = None) -> AsyncIterator[tuple[Switchboard, Lines, str]]:
+    """A switchboard with the certificate of one peer, which says that it is that, or another."""
+    lines, transport = Lines(), SecureTransport(members.member(name))
+    async with asyncio.TaskGroup() as tasks:
+        hello = Hello(fabric="lab", peer=says or name, incarnation=1)
+        switchboard = Switchboard(transport, hello, lines, tasks, max_links=9, known=lambda _: True)  # type: ignore[arg-type]
+        listener = await switchboard.listen("127.0.0.1:0")
+        try:
+            yield switchboard, lines, listener.address
+        finally:
+            switchboard.close("the test is over")
+            await listener.close()
+            transport.close()
+
+
+def at(name: str, address: str) -> Member:
+    return Member(id=name, incarnation=1, addresses=(address,))
+
+
+async def test_who_is_dialled_and_says_who_it_is(members: Fleet) -> None:
+    async with board(members, "a") as (a, lines, _), board(members, "b") as (_, there, address):
+        a.dial(at("b", address))
+        await lines.until(lambda: lines.up == ["b"])
+        await there.until(lambda: there.up == ["a"])
+
+
+async def test_a_member_that_says_that_it_is_another(members: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    async with board(members, "evil", says="b") as (evil, hears, _), board(members, "a") as (a, lines, address):
+        evil.dial(at("a", address))
+        await hears.until(lambda: bool(hears.failed) or not hears.up)
+        async with asyncio.timeout(DEADLINE_S):
+            while not a.refused.count:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert lines.up == []
+    assert "says that it is b of lab, by a certificate of peer evil of lab (serial " in caplog.text
+
+
+@pytest.mark.parametrize("says", ["evil", "b"])
+async def test_a_member_that_answers_at_anothers_address(
+    members: Fleet, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with board(members, "a") as (a, lines, _), board(members, "evil", says=says) as (_, _, address):
+        a.dial(at("b", address))
+        await lines.until(lambda: bool(lines.failed))
+        assert lines.up == []
+        assert [(peer, refused) for peer, _, refused in lines.failed] == [("b", says == "evil")]
+
+
+async def test_an_operator_takes_no_peers_place(members: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    """Even one of the same name: in the fabric it is @b."""
+    members.directory("b", Role.OPERATOR)
+    async with board(members, "b") as (operator, _, _), board(members, "a") as (a, lines, address):
+        operator.dial(at("a", address))
+        async with asyncio.timeout(DEADLINE_S):
+            while not a.refused.count:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert lines.up == []
+    assert "says that it is b of lab, by a certificate of operator b of lab" in caplog.text
+
+
+# -- who is out ----------------------------------------------------------------------------------------------
+
+
+async def test_an_evicted_peer_is_off_and_stays_off(broker: EmbeddedBroker, members: Fleet) -> None:
+    """The list comes to one peer, and goes on from there."""
+    async with fleet(broker, "a", "b", "c", "d") as peers:
+        await all_reduce(peers, [np.ones(4)] * 4)
+        out = peers[3]
+        trust = peers[1]._trust
+        assert trust is not None
+        began = asyncio.get_running_loop().time()
+        trust.evictions.accept(members.evict("d"))
+        async with asyncio.timeout(DEADLINE_S):
+            while out._driver.switchboard._sessions:  # type: ignore[union-attr]  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        assert asyncio.get_running_loop().time() - began < 2.0
+        for peer in peers[:3]:
+            sessions = peer._driver.switchboard._sessions  # type: ignore[union-attr]
+            assert "d" not in sessions
+            assert peer._trust.evictions.number == trust.evictions.number  # type: ignore[union-attr]
+
+
+# -- those who carry frames ----------------------------------------------------------------------------------
+
+
+def keep_apart(one: Peer, other: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection between these two any more, as if a firewall dropped what they send."""
+    for here, there in ((one, other), (other, one)):
+        lines = here._driver.switchboard
+        assert lines is not None
+        introduced, dial = lines.introduced, lines.dial
+
+        def refuses(session: Session, there: Peer = there, introduced: Any = introduced) -> bool:
+            return session.peer != there.id and introduced(session)
+
+        def dials(member: Member, here: Peer = here, there: Peer = there, dial: Any = dial) -> None:
+            if member.id == there.id:
+                here._driver.dial_failed(there.id, "it does not answer", False)
+            else:
+                dial(member)
+
+        monkeypatch.setattr(lines, "introduced", refuses)
+        monkeypatch.setattr(lines, "dial", dials)
+    for here, there in ((one, other), (other, one)):
+        session = here._driver.switchboard._sessions.get(there.id)  # type: ignore[union-attr]
+        if session is not None:
+            session.channel.abort("cut")
+
+
+Carried = tuple[Via, bytes]
+
+
+@pytest.fixture
+def carried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Carried]]:
+    """All that any peer carries for others, and which peer."""
+    found: list[tuple[str, Carried]] = []
+    received = Session.received
+
+    def hear(self: Session, frame: Frame, payload: Any, *rest: Any) -> None:
+        if isinstance(frame, Via) and frame.target != self._hello.peer:
+            found.append((self._hello.peer, (frame, bytes(payload))))
+        received(self, frame, payload, *rest)
+
+    monkeypatch.setattr(Session, "received", hear)
+    return found
+
+
+async def test_what_a_neighbour_carries_is_sealed_and_the_rounds_go_on(
+    broker: EmbeddedBroker, members: Fleet, carried: list[tuple[str, Carried]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fleet(broker, "a", "b", "c") as peers, Pumps(peers) as pumps:
+        await pumps.more(rounds=2)
+        keep_apart(peers[0], peers[1], monkeypatch)
+        async with asyncio.timeout(DEADLINE_S):
+            while not carried:
+                await pumps.more(rounds=1)
+        await pumps.more(rounds=5)
+        pumps.check()
+        assert carried
+        for hop, (via, payload) in carried:
+            assert hop == "c"
+            assert via.kind == SEALED
+            assert via.header == b""
+            assert np.float32(1).tobytes() * 4 not in payload
+        assert {(via.source, via.target) for _, (via, _) in carried} == {("a", "b"), ("b", "a")}
+        assert sum(peer.traffic.frames_rejected for peer in peers) == 0
+
+
+@pytest.mark.parametrize("attack", ["changed", "repeated", "reordered", "reflected", "in plain", "retargeted"])
+async def test_what_a_neighbour_does_to_what_it_carries(
+    attack: str,
+    broker: EmbeddedBroker,
+    members: Fleet,
+    carried: list[tuple[str, Carried]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """None of it gets through, none of it gets a wrong sum into a round; and what is carried rightly still does."""
+    caplog.set_level(logging.WARNING, "edgepeer")
+    async with fleet(broker, "a", "b", "c") as peers, Pumps(peers) as pumps:
+        a, b, c = peers
+        await pumps.more(rounds=2)
+        keep_apart(a, b, monkeypatch)
+        async with asyncio.timeout(DEADLINE_S):
+            while len(carried) < 20:
+                await pumps.more(rounds=1)
+        _, (via, payload) = next(each for each in reversed(carried) if each[1][0].target == "b")
+        before = b.traffic.frames_rejected, a.traffic.frames_rejected
+        send = c._driver.switchboard.send  # type: ignore[union-attr]
+        victim = b
+        if attack == "changed":
+            send(b.id, via, payload[:-1] + bytes([payload[-1] ^ 1]))
+        elif attack == "repeated":
+            send(b.id, via, payload)
+        elif attack == "reordered":
+            send(b.id, msgspec.structs.replace(via, serial=via.serial + 1), payload)
+        elif attack == "reflected":
+            victim = a
+            send(a.id, msgspec.structs.replace(via, source="b", target="a"), payload)
+        elif attack == "in plain":
+            kind, header = wrap(Ping(waiting=False))
+            send(b.id, msgspec.structs.replace(via, kind=kind, header=header), None)
+        else:
+            victim = a
+            send(a.id, msgspec.structs.replace(via, source="c", target="a"), payload)
+        async with asyncio.timeout(DEADLINE_S):
+            while (b.traffic.frames_rejected, a.traffic.frames_rejected) == before:
+                await pumps.more(rounds=1)
+        assert victim.traffic.frames_rejected > before[victim is a]
+        await pumps.more(rounds=3)
+        pumps.check()
+    assert "dropped on its way through others: " in caplog.text
+
+
+def letters(*names: str) -> list[Letters]:
+    """Of peers who know each other's keys."""
+    found = {name: Letters(name, Correspondence("lab", name), Traffic()) for name in names}
+    for one in names:
+        for other in names:
+            found[one].learn(other, 1, found[other].key)
+    return list(found.values())
+
+
+VIA = Via(
+    source="a", target="b", tunnel=1, serial=2, kind=wrap(Ping(waiting=True))[0], header=wrap(Ping(waiting=True))[1]
+)
+
+
+@pytest.mark.parametrize("payload", [None, b"", b"some", bytes(100_000)])
+def test_a_via_is_the_same_again(payload: bytes | None) -> None:
+    a, b = letters("a", "b")
+    sealed = a.seal(VIA, payload)
+    assert sealed is not None
+    assert sealed[0] == msgspec.structs.replace(VIA, kind=SEALED, header=b"")
+    opened = b.open(*sealed)
+    assert opened is not None
+    assert (opened[0], bytes(opened[1])) == (VIA, payload or b"")
+
+
+@pytest.mark.parametrize("change", [{"source": "c"}, {"tunnel": 2}, {"serial": 3}, {"header": b"x"}, {"kind": 4}])
+def test_nothing_that_is_told_beside_it_can_be_changed(change: dict[str, Any]) -> None:
+    a, b, _ = letters("a", "b", "c")
+    sealed = a.seal(VIA, b"payload")
+    assert sealed is not None
+    assert b.open(msgspec.structs.replace(sealed[0], **change), sealed[1]) is None
+    assert b._traffic.frames_rejected == 1
+    assert b.open(*sealed) is not None
+
+
+@pytest.mark.parametrize("inside", [b"", b"\1", b"\1\0\5abcd", b"\0\0\0"])
+def test_what_a_member_seals_that_is_no_frame_is_dropped(inside: bytes) -> None:
+    a, b = letters("a", "b")
+    about = msgspec.msgpack.encode(("a", "b", 1, 2))
+    sealed = a._correspondence.seal("b", inside, about)
+    assert b.open(msgspec.structs.replace(VIA, kind=SEALED, header=b""), sealed) is None
+
+
+def test_whose_key_is_not_known_is_sent_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    (a,) = letters("a")
+    assert a.seal(VIA, None) is None
+    assert "not sent to b: no key of b is known" in caplog.text
