@@ -57,7 +57,7 @@ def clear_leftovers(directory: Path) -> None:
 
 
 def read_private(path: Path) -> bytes:
-    """What a file holds that only its owner may read: this user, root, or, where this is root, whose directory it is in.
+    """What a file holds that only its owner may read: this user, root or, for root, whose directory it is in.
 
     Raises:
         ConfigError: others may read it, or have written it; OSError: it can't be read.
