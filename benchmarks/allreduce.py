@@ -7,16 +7,15 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from broker import running_broker
-from common import counts, positive, show, warn_if_busy, write_json
+from common import counts, members, positive, show, warn_if_busy, write_json
 from fleet import WARM_UP, Fleet, FleetError, missing, rank_names
 from shaped import link_name, shaped_network
 
@@ -77,7 +76,7 @@ def measure(
         broker = stack.enter_context(running_broker(*place))
         options = {"broker": broker, "fabric": "benchmark", "lanes": lanes}
         if "edgepeer-secure" in systems:
-            options["fleet"] = str(stack.enter_context(members(peers)))
+            options["fleet"] = str(stack.enter_context(members(rank_names(peers))))
         fleets = {s: stack.enter_context(Fleet(s, peers, elements, options, network)) for s in systems}
         for fleet in fleets.values():
             fleet.measure(3)
@@ -109,18 +108,6 @@ def measure(
         }
         for system in systems
     ]
-
-
-@contextmanager
-def members(peers: int) -> Iterator[Path]:
-    """Directories that make the ranks members of a fleet, each by its name."""
-    from edgepeer.trust.founding import Founder
-
-    with tempfile.TemporaryDirectory(prefix="edgepeer-bench-") as root:
-        founder = Founder(Path(root), "secure-benchmark")
-        for name in rank_names(peers):
-            founder.member(name)
-        yield Path(root)
 
 
 def _line(row: dict[str, Any]) -> dict[str, Any]:

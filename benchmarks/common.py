@@ -9,7 +9,9 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ __all__ = [
     "cpu_seconds",
     "emulate",
     "machine",
+    "members",
     "positive",
     "show",
     "warn_if_busy",
@@ -43,6 +46,18 @@ def counts(text: str) -> list[int]:
     if not values or min(values) < 2:
         raise argparse.ArgumentTypeError(f"{text!r}: numbers of peers, each at least 2, such as 3,7,15")
     return values
+
+
+@contextmanager
+def members(names: Iterable[str]) -> Iterator[Path]:
+    """Directories that make peers members of a fleet, each by its name."""
+    from edgepeer.trust.founding import Founder
+
+    with tempfile.TemporaryDirectory(prefix="edgepeer-bench-") as root:
+        founder = Founder(Path(root), "secure-benchmark")
+        for name in names:
+            founder.member(name)
+        yield Path(root)
 
 
 def positive(text: str) -> int:

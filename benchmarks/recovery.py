@@ -52,6 +52,8 @@ class Bench:
         self._broker = broker
         self._arguments = arguments
         self._random = random.Random(arguments.seed)
+        self.fleet: Path | None = None
+        """Directories that make peers members of one, by their names; None: they are of none."""
         self._fabrics = itertools.count(1)
 
     def _arena(
@@ -72,6 +74,7 @@ class Bench:
             static_timeout=timeout_s or 0.5,
             elements=elements or self._arguments.elements,
             pause=pause_s,
+            fleet=str(self.fleet) if self.fleet is not None else "",
         )
 
     # -- nothing fails -----------------------------------------------------------------------------------------
@@ -124,6 +127,18 @@ class Bench:
         kinds = [(faults, _NO_PAUSE) for faults in (*_FAULTS, _ONE_WAY)]
         async with self._arena(peers, "ft-tree", None, pause_s=0.0, elements=elements) as arena:
             return await self._cut_each(arena, peers, "ft-tree", None, kinds, self._arguments.trials, elements)
+
+    async def single_cuts(self, peers: int, trials: int) -> tuple[float, list[float]]:
+        """One link at a time is cut in mid-round. Seconds of a round without that, and of each that has met one."""
+        took: list[float] = []
+        async with self._arena(peers, "ft-tree", None) as arena:
+            arena.begin()
+            clean_s = await self._clean_s(arena)
+            while len(took) < trials:
+                trial = await self._cut(arena, self._links(peers, "1 fault"), "1 fault", "mid-round", clean_s, 8)
+                took += [trial[0]] if trial is not None else []
+                await arena.calm(clean_s)
+        return clean_s, took
 
     async def _cut_each(
         self,

@@ -34,9 +34,15 @@ def say(**line: object) -> None:
 
 
 async def main(options: dict[str, Any]) -> None:
+    belongs: dict[str, Any] = {"fabric": options["fabric"]}
+    if options.get("fleet"):
+        from edgepeer.trust.identity import Identity
+
+        trust = Identity.load(Path(options["fleet"]) / options["name"])
+        belongs = {"fabric": trust.holder.fabric, "trust": trust}
     peer = edgepeer.Peer(
         options["broker"],
-        options["fabric"],
+        **belongs,
         peer_id=options["name"],
         listen=f"{options['address']}:0",
         machine=MachineMaker(options["protocol"], options["static_timeout"]),

@@ -83,7 +83,7 @@ class PartialCode(GradientCode):
         return Recovery(missing == 0, copies / self.blocks, missing / self.blocks)
 
     def brings(self, done: Sequence[int]) -> tuple[bool, ...]:
-        return tuple(count > 0 and load > 0 for count, load in zip(done, self.assignment.loads, strict=True))
+        return tuple(bool(count > 0 and load > 0) for count, load in zip(done, self.assignment.loads, strict=True))
 
     def _systems(self, chunks: NDArray[np.int64], done: Sequence[int]) -> NDArray[np.float64]:
         """X of these chunks, shape (len(chunks), blocks, most); zeros in the place of who hasn't computed them."""

@@ -5,6 +5,7 @@ switchboard.py  all connections of a peer, one per other peer
 driver.py       events in, effects out, one timer
 bell.py         waiting for a change
 control.py      what the machine wants said over MQTT, and what MQTT says to it
+letters.py      what goes through others, sealed
 translation.py  what MQTT says, in the protocol's words
 letters.py      what goes through others, sealed
 tasks.py        a TaskGroup that raises plain exceptions

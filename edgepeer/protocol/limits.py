@@ -11,7 +11,7 @@ __all__ = ["Limits"]
 class Limits:
     """Bounds within which timeouts adapt to what is measured, and sizes. None needs to be tuned."""
 
-    heartbeat_min_s: float = 0.2
+    heartbeat_min_s: float = 0.05
     """While rounds are short, a link on which nothing was sent for this long gets a Ping ..."""
     heartbeat_s: float = 1.0
     """... and for this long while there are none."""

@@ -32,8 +32,9 @@ __all__ = ["SecureTransport"]
 _BATCH_BYTES: Final = 4 * (MOST_BYTES + OVERHEAD_BYTES)
 """Sealed, and handed to the kernel, at once."""
 _ARRIVING_BYTES: Final = 256 << 10
+"""Read at once where more is."""
 _FIRST_BYTES: Final = 4096
-"""Read at once from somebody who has not shown yet who it is."""
+"""Read at once from somebody who has not shown yet who it is, and over a link where little is said."""
 _EVERYTHING: Final = 1 << 64
 _SMALL_BYTES: Final = 4096
 """What is shorter goes into a record with others."""
@@ -173,7 +174,7 @@ class SecureConnection(Connection):
             self._fleet.identity.check(met.certificate)
         except TrustError as error:  # it was evicted in between
             raise Refused(str(error)) from None
-        self._arriving = memoryview(bytearray(max(_ARRIVING_BYTES, len(rest))))
+        self._arriving = memoryview(bytearray(len(rest) + _FIRST_BYTES))
         self._fleet.open.add(self)
         self._speak()
         self.spread(met.evictions)
@@ -249,11 +250,16 @@ class SecureConnection(Connection):
                 break
             self._take_record(met, kind, data[at:end])
             at = end
-        if at == filled:
+        rest = filled - at
+        if len(data) < _ARRIVING_BYTES and (filled == len(data) or end > len(data)):
+            self._arriving = memoryview(bytearray(_ARRIVING_BYTES))  # more comes than a link at rest has room for
+            self._arriving[:rest] = data[at:filled]
+            at, filled = 0, rest
+        elif not rest:
             at = filled = 0
         elif at and len(data) - at < MOST_BYTES + OVERHEAD_BYTES:
-            data[: filled - at] = data[at:filled]
-            at, filled = 0, filled - at
+            data[:rest] = data[at:filled]
+            at, filled = 0, rest
         self._at, self._filled = at, filled
         if filled and self._reader is not None:
             self._reader.go_on()
