@@ -4,6 +4,7 @@ mmdebstrap, and the packages are brought along. Minutes, and root: `make check-d
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -14,9 +15,12 @@ from typing import Final
 
 import pytest
 from devices import DEPLOY, REPOSITORY
+from real_programs import edgepeer
 
 MISSING: Final = [name for name in ("buildah", "mmdebstrap", "qemu-aarch64-static") if shutil.which(name) is None]
 MOST_MB: Final = 250
+RUNS_S: Final = 20
+NUMBERS: Final = "import sys; sys.path.insert(0, '/opt/edgepeer'); import numpy, uvloop, edgepeer.trust.identity;"
 RUNS: Final = "import sys; sys.path.insert(0, '/opt/edgepeer'); sys.argv = {!r}; import edgepeer.cli as c; c.main()"
 
 pytestmark = [
@@ -97,7 +101,7 @@ def built(place: Path) -> Path:
 
 
 @pytest.mark.parametrize("machine", ["amd64", "arm64"])
-def test_the_image_is_small_and_runs(machine: str, builder: Builder, context: Path) -> None:
+async def test_the_image_is_small_and_runs(machine: str, builder: Builder, context: Path, tmp_path: Path) -> None:
     told = {
         "BASE": f"localhost/base-{machine}",
         "BUILD": "localhost/build",
@@ -108,7 +112,9 @@ def test_the_image_is_small_and_runs(machine: str, builder: Builder, context: Pa
     given = [f"--build-arg={name}={value}" for name, value in told.items()]
     options = ["--isolation=chroot", "--network=host", "--pull-never", f"--platform=linux/{machine}", *given]
     name = f"edgepeer-{machine}"
-    builder("bud", *options, "-f", context / "deploy/container/Containerfile", "-t", name, context)
+    await asyncio.to_thread(
+        builder, "bud", *options, "-f", context / "deploy/container/Containerfile", "-t", name, context
+    )
     image = builder("from", "--pull-never", f"--arch={machine}", f"localhost/{name}")
     root = Path(builder("mount", image))
     megabytes = int(call("du", "-s", "--apparent-size", "-B1", root).split()[0]) / 1e6
@@ -120,9 +126,17 @@ def test_the_image_is_small_and_runs(machine: str, builder: Builder, context: Pa
         assert builder("run", "--isolation=chroot", image, "--", "id", "-u") == "65532"
         shown = builder(*run, "version")
         builder(*run, "fleet", "init", "lab", "--broker", "localhost", "--home", "/var/lib/edgepeer/trial")
+        async with edgepeer("broker", "--listen", "127.0.0.1:0", home=tmp_path) as broker:
+            url = (await broker.said("broker ready at (.+)"))[1]
+            # It ends by itself: who is killed here would leave it running.
+            line = f"timeout {RUNS_S} python3 -m edgepeer peer --trainer numpy --broker {url} 2>&1 || test $? = 124"
+            peer = ["run", "--isolation=chroot", image, "--", "sh", "-c", line]
+            assert "view 1 of generation" in await asyncio.to_thread(builder, *peer)
     else:
         # Nothing is registered for foreign programs here, so it is run by hand.
         shutil.copy(shutil.which("qemu-aarch64-static") or "", root / "qemu")
-        shown = call("chroot", root, "/qemu", "/usr/bin/python3.11", "-c", RUNS.format(["edgepeer", "version"]))
+        shown = call(
+            "chroot", root, "/qemu", "/usr/bin/python3.11", "-c", NUMBERS + RUNS.format(["edgepeer", "version"])
+        )
     assert shown.startswith("edgepeer ")
     assert {"amd64": "x86_64", "arm64": "aarch64"}[machine] in shown
