@@ -64,7 +64,7 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
     lean = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "info", "locale", "man")]
     for name, machine, options in (
         ("build", "amd64", ["--variant=essential", "--include=python3,python3-venv"]),
-        ("base-amd64", "amd64", ["--variant=essential", "--include=python3", *lean]),
+        ("base-amd64", "amd64", ["--variant=essential", "--include=python3,libstdc++6", *lean]),
         ("base-arm64", "arm64", ["--variant=extract", "--arch=arm64", "--include=python3,libstdc++6", *lean]),
     ):
         call("mmdebstrap", "--quiet", *options, "bookworm", place / f"{name}.tar")
