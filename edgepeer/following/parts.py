@@ -52,8 +52,13 @@ async def parts_from_fleet(
         FabricError: the broker can't be reached.
     """
     holders = [peer for peer in result.done if result.reports[peer].cell >= 0]
-    parts = await _asked(broker, fabric, holders, name_of_part(result.job), timeout, identity)
-    return [unpack_part(part) for part in parts]
+    found = []
+    for part in await _asked(broker, fabric, holders, name_of_part(result.job), timeout, identity):
+        try:
+            found.append(unpack_part(part))
+        except WireError as error:
+            _log.warning("%s", error)
+    return found
 
 
 async def state_from_peer(
