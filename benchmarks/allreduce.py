@@ -76,7 +76,9 @@ def measure(
         broker = stack.enter_context(running_broker(*place))
         options = {"broker": broker, "fabric": "benchmark", "lanes": lanes}
         if "edgepeer-secure" in systems:
-            options["fleet"] = str(stack.enter_context(members(rank_names(peers))))
+            fleet_of_all = stack.enter_context(members(rank_names(peers)))
+            options["fleet"] = str(fleet_of_all)
+            options["its broker"] = stack.enter_context(running_broker(*(place or ("127.0.0.1", ())), fleet_of_all))
         fleets = {s: stack.enter_context(Fleet(s, peers, elements, options, network)) for s in systems}
         for fleet in fleets.values():
             fleet.measure(3)

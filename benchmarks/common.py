@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "BROKER",
     "SINGLE_THREADED",
     "counts",
     "cpu_seconds",
@@ -32,6 +33,7 @@ __all__ = [
 #: The processes of a benchmark share few cores: no library may start a thread pool of its own in each.
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
+BROKER = "broker"
 _WIDTH = 120
 """Of a table in a file, in characters."""
 _PACKAGES = ("edgepeer", "numpy", "uvloop", "msgpack", "aiomqtt", "amqtt", "xxhash", "torch", "mpi4py", "openmpi")
@@ -50,13 +52,15 @@ def counts(text: str) -> list[int]:
 
 @contextmanager
 def members(names: Iterable[str]) -> Iterator[Path]:
-    """Directories that make peers members of a fleet, each by its name."""
+    """Directories that make peers members of a fleet, each by its name, and BROKER its broker."""
     from edgepeer.trust.founding import Founder
+    from edgepeer.trust.names import Role
 
     with tempfile.TemporaryDirectory(prefix="edgepeer-bench-") as root:
         founder = Founder(Path(root), "secure-benchmark")
         for name in names:
             founder.member(name)
+        founder.member(BROKER, Role.BROKER)
         yield Path(root)
 
 

@@ -101,12 +101,14 @@ async def _cuts(arguments: argparse.Namespace) -> dict[str, list[float]]:
     async with open_network(names, mode="auto") as network:
         print(f"network: {network.mode}, {network.description}", file=sys.stderr)
         with ExitStack() as stack:
-            broker = stack.enter_context(running_broker(network.broker_address(), network.broker_prefix()))
+            place = network.broker_address(), network.broker_prefix()
             fleet = stack.enter_context(members(names))
-            bench = Bench(network, broker, own)
+            plain = Bench(network, stack.enter_context(running_broker(*place)), own)
+            secure = Bench(network, stack.enter_context(running_broker(*place, fleet)), own)
+            secure.fleet = fleet
             for block in range(2):
                 for system in _SYSTEMS[:: 1 - 2 * (block % 2)]:
-                    bench.fleet = fleet if system == _SYSTEMS[1] else None
+                    bench = secure if system == _SYSTEMS[1] else plain
                     clean_s, took = await bench.single_cuts(_PEERS, arguments.trials)
                     found[system] += [seconds - clean_s for seconds in took]
     return found
@@ -188,10 +190,11 @@ def memory(arguments: argparse.Namespace) -> list[Row]:
     """Resident memory of a peer that waits among others, and has done nothing else."""
     found: dict[str, float] = {}
     names = [f"p{number}" for number in range(_PEERS)]
-    with running_broker() as broker, members(names) as fleet:
-        for system, of in zip(_SYSTEMS, ("", str(fleet)), strict=True):
+    with members(names) as fleet:
+        for system, of in zip(_SYSTEMS, (None, fleet), strict=True):
             with ExitStack() as stack:
-                options = {"broker": broker, "fleet": of, "peers": _PEERS, "rounds": False}
+                broker = stack.enter_context(running_broker(members=of))
+                options = {"broker": broker, "fleet": str(of or ""), "peers": _PEERS, "rounds": False}
                 probes = [stack.enter_context(_Probe.start(name=name, **options)) for name in names]
                 for probe in probes:
                     probe.told()
@@ -204,7 +207,7 @@ def memory(arguments: argparse.Namespace) -> list[Row]:
 def half_open(arguments: argparse.Namespace) -> list[Row]:
     """Memory, rounds and the next member's way in, while as many as can be never show who they are."""
     names = ["p0", "p1", "p2", "late"]
-    with running_broker() as broker, members(names) as fleet, ExitStack() as stack:
+    with members(names) as fleet, running_broker(members=fleet) as broker, ExitStack() as stack:
         options = {"broker": broker, "fleet": str(fleet), "peers": 3, "rounds": True}
         probes = [stack.enter_context(_Probe.start(name=name, **options)) for name in names[:3]]
         addresses = [probe.told()["address"] for probe in probes]

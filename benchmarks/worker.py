@@ -173,7 +173,6 @@ class Edgepeer:
         from edgepeer.baselines import MachineMaker
 
         peer = edgepeer.Peer(
-            broker=self._options["broker"],
             listen=f"{self._options['address']}:0",
             machine=MachineMaker(self.protocol),
             **self.belongs(),
@@ -182,8 +181,9 @@ class Edgepeer:
         await self._peer.ready(peers=self._peers)
 
     def belongs(self) -> dict[str, Any]:
-        """Which fabric the peer is of."""
-        return {"fabric": f"{self._options['fabric']}-{self.protocol}-{self.precision}"}
+        """Which fabric the peer is of, and where that meets."""
+        fabric = f"{self._options['fabric']}-{self.protocol}-{self.precision}"
+        return {"broker": self._options["broker"], "fabric": fabric}
 
     def prepare(self, vector: Vector) -> None:
         pass
@@ -226,7 +226,7 @@ class EdgepeerSecure(Edgepeer):
         from edgepeer.trust.identity import Identity
 
         trust = Identity.load(Path(self._options["fleet"]) / rank_name(self.rank))
-        return {"fabric": trust.holder.fabric, "trust": trust}
+        return {"broker": self._options["its broker"], "fabric": trust.holder.fabric, "trust": trust}
 
 
 SYSTEMS: dict[str, Any] = {

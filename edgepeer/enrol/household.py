@@ -1,4 +1,5 @@
-"""The members on the registrar's own machine, the broker and the first operator: they need neither token nor service.
+"""The members on the registrar's own machine, the broker and the first operator (with the peer by which it fetches
+models): they need neither token nor service.
 
 Besides, what other programs on this machine read: `broker/revoked.pem`, which tells a broker of somebody else's making
 who is out.
@@ -16,7 +17,7 @@ from edgepeer.enrol.renewal import due
 from edgepeer.enrol.strings import fingerprint
 from edgepeer.errors import EdgepeerError, TrustError
 from edgepeer.processes import os_reason
-from edgepeer.trust.directory import is_joined
+from edgepeer.trust.directory import FETCHER, is_joined
 from edgepeer.trust.files import make_private_directory, write_whole
 from edgepeer.trust.identity import Identity
 from edgepeer.trust.names import Role
@@ -37,6 +38,8 @@ class Household:
         self._registrar = registrar
         self.broker: Final = home / _BROKER
         self.operator: Final = home / _OPERATOR
+        self.fetcher: Final = self.operator / FETCHER
+        self.revoked: Final = self.broker / _REVOKED
 
     def settle(self, operator: str) -> None:
         """Make those that aren't there yet.
@@ -44,7 +47,11 @@ class Household:
         Raises:
             ConfigError: the operator's name can't be; TrustError: it is taken, or nothing can be written.
         """
-        for directory, role, name in ((self.broker, Role.BROKER, "broker"), (self.operator, Role.OPERATOR, operator)):
+        for directory, role, name in (
+            (self.broker, Role.BROKER, "broker"),
+            (self.operator, Role.OPERATOR, operator),
+            (self.fetcher, Role.PEER, f"fetcher-{operator}"),
+        ):
             if is_joined(directory):
                 continue
             try:
@@ -63,7 +70,7 @@ class Household:
             TrustError: it can't be written.
         """
         found = []
-        for directory in (self.broker, self.operator):
+        for directory in (self.broker, self.operator, self.fetcher):
             if not is_joined(directory):
                 continue
             try:
@@ -80,7 +87,7 @@ class Household:
                 _log.warning("%s", error)
         try:
             if self.broker.is_dir():
-                write_whole(self.broker / _REVOKED, self._registrar.revocations())
+                write_whole(self.revoked, self._registrar.revocations())
         except OSError as error:
             raise TrustError(f"{self.broker}: can't write there: {os_reason(error)}") from None
         return found

@@ -105,8 +105,9 @@ class FleetBroker(TidyBroker):
         return bool(await super()._handle_message_delivery(client_session, handler, wait_deliver))
 
     async def keep_list(self, signed: bytes) -> None:
-        """Have it there for whoever comes."""
+        """Have it there for whoever comes, and tell those who are here."""
         await self.retain_message(None, self._topics.evicted, signed, 1)
+        await self.internal_message_broadcast(self._topics.evicted, signed, 1)
 
 
 async def let_in(

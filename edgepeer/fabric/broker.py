@@ -33,6 +33,8 @@ _LOG = logging.getLogger(__name__)
 _STOP_S: Final = 0.8
 _CONNECT_S: Final = 10.0
 """Who connects says what it wants within this time."""
+_GRACE_S: Final = 0.25
+"""Who is evicted may still hear of it, so that it can say why it ends."""
 
 
 class EmbeddedBroker:
@@ -222,8 +224,8 @@ class EmbeddedBroker:
         evictions = self._identity.evictions
         for writer, holder in self._clients.values():
             if holder is not None and holder.serial in evictions.serials:
-                _LOG.warning("broker on %s:%d: %s was evicted: connection closed", self._host, self._port, holder)
-                writer.transport.abort()
+                _LOG.warning("broker on %s:%d: %s was evicted", self._host, self._port, holder)
+                asyncio.get_running_loop().call_later(_GRACE_S, writer.transport.abort)
         self._told = asyncio.get_running_loop().create_task(self._broker.keep_list(evictions.signed))
 
 

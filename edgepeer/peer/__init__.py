@@ -7,7 +7,6 @@ bell.py         waiting for a change
 control.py      what the machine wants said over MQTT, and what MQTT says to it
 letters.py      what goes through others, sealed
 translation.py  what MQTT says, in the protocol's words
-letters.py      what goes through others, sealed
 tasks.py        a TaskGroup that raises plain exceptions
 reach.py        who can connect, and what to warn of
 watching.py     what changes around a peer, told as it happens

@@ -96,8 +96,13 @@ class Switchboard:
         peer = PeerId(member.id)
         if peer in self._dialling or self._closed:
             return
+        attempts = self._dial(peer, member.addresses)
+        try:
+            call = self._tasks.create_task(attempts, name=f"dial {peer}")
+        except RuntimeError:  # something else has failed, and ends all tasks of this peer
+            attempts.close()
+            return
         self._dialling.add(peer)
-        call = self._tasks.create_task(self._dial(peer, member.addresses), name=f"dial {peer}")
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
 

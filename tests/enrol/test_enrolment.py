@@ -463,7 +463,13 @@ async def test_who_was_evicted_joins_anew_with_another_key(office: Office) -> No
     p1 = await office.member("p1")
     office.registrar.evict("p1")
     p1.evictions.accept(office.registrar.evictions)
+    # Who is not let in stays who it was.
+    kept = {path.name: path.read_bytes() for path in p1.directory.iterdir()}
+    string = office.registrar.token()
+    assert "not known here" in await office.refused("p1", JoinString(string.authority, string.token, bytes(16)))
+    assert kept.items() <= {path.name: path.read_bytes() for path in p1.directory.iterdir()}.items()
     again = await office.member("p1")
+    assert sorted(path.name for path in p1.directory.iterdir()) == sorted(kept)
     assert again.holder.serial > p1.holder.serial
     assert again.key.public_key() != p1.key.public_key()
     p1.evictions.accept(office.registrar.evictions)
@@ -510,6 +516,24 @@ async def test_power_lost_at_each_step_of_joining(office: Office, writes: list[i
     writes[:] = [-1, 0]
     assert Identity.load(office.home / "p1" / "fleet").holder.id == "p1"
     assert len(office.registrar.members()) == 1
+
+
+async def test_power_lost_at_each_step_of_joining_anew(office: Office, writes: list[int]) -> None:
+    old = await office.member("p1")
+    office.registrar.evict("p1")
+    old.evictions.accept(office.registrar.evictions)
+    string, steps = office.registrar.token(), 0
+    while True:
+        writes[:] = [steps, 0]
+        try:
+            await office.join("p1", string)
+            break
+        except PowerLost:
+            steps += 1
+    writes[:] = [-1, 0]
+    assert steps > 10
+    assert Identity.load(old.directory).holder.serial > old.holder.serial
+    assert len(list(old.directory.iterdir())) == 5
 
 
 async def test_power_lost_at_each_step_of_renewal_and_of_a_new_list(office: Office, writes: list[int]) -> None:

@@ -7,10 +7,11 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
+import peer_fleet
 import pytest
 import uvloop
 from fleets import Fleet
-from peer_fleet import MEMBERS
+from peer_fleet import its_broker
 
 from edgepeer.fabric.broker import EmbeddedBroker
 
@@ -39,19 +40,26 @@ def _nothing_unhandled(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 @pytest.fixture(params=["plain", "sealed"])
-def links(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+def links(request: pytest.FixtureRequest) -> None:
     """Run the test with peers of no fleet, and again with members of one."""
-    if request.param == "plain":
-        yield
-        return
-    token = MEMBERS.set(Fleet(tmp_path / "members", "lab"))
-    yield
-    MEMBERS.reset(token)
+    if request.param == "sealed":
+        request.getfixturevalue("members")
 
 
 @pytest.fixture
-async def broker() -> AsyncIterator[EmbeddedBroker]:
-    async with EmbeddedBroker() as running:
+def members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
+    """Peers are of this fleet, and so is their broker."""
+    fleet = Fleet(tmp_path / "members", "lab")
+    monkeypatch.setattr(peer_fleet, "MEMBERS", fleet)
+    return fleet
+
+
+@pytest.fixture
+async def broker(request: pytest.FixtureRequest) -> AsyncIterator[EmbeddedBroker]:
+    for name in ("links", "members"):  # a fleet's has its certificate
+        if name in request.fixturenames:
+            request.getfixturevalue(name)
+    async with EmbeddedBroker(identity=its_broker()) as running:
         yield running
 
 

@@ -7,13 +7,12 @@ import contextlib
 import functools
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fleets import Fleet
+from fleets import Fleet, Identity
 
 from edgepeer import Limits, Outcome, Peer, View
 from edgepeer.baselines import MachineMaker
@@ -25,7 +24,6 @@ from edgepeer.wire.protocols import ProtocolName
 
 __all__ = [
     "DEADLINE_S",
-    "MEMBERS",
     "QUICK",
     "Broker",
     "Keeper",
@@ -33,6 +31,7 @@ __all__ = [
     "Stranger",
     "all_reduce",
     "fleet",
+    "its_broker",
     "peer_at",
     "until",
     "view_of",
@@ -45,14 +44,19 @@ QUICK = Limits(settle_s=0.05, join_batch_s=0.02)
 Broker = EmbeddedBroker | Mosquitto
 
 
-MEMBERS: ContextVar[Fleet | None] = ContextVar("MEMBERS", default=None)
+MEMBERS: Fleet | None = None
 """Set: peers are of that fleet."""
+
+
+def its_broker() -> Identity | None:
+    """Who a broker for these peers must be."""
+    return MEMBERS.a_broker() if MEMBERS is not None else None
 
 
 def peer_at(broker: Broker, name: str | None = None, *, protocol: ProtocolName = "ft-tree", **options: Any) -> Peer:
     """A peer, not yet started."""
-    if (fleet := MEMBERS.get()) is not None and name is not None:
-        options.setdefault("trust", fleet.member(name))
+    if MEMBERS is not None and name is not None:
+        options.setdefault("trust", MEMBERS.member(name))
     if protocol != "ft-tree":
         options["machine"] = MachineMaker(protocol)
     return Peer(broker.address.url(), "lab", **{"peer_id": name, "limits": QUICK, **options})
@@ -202,7 +206,7 @@ class Stranger:
             broker.address.url(),
             name,
             str(_worth(name)),
-            *([str(fleet.directory(name))] if (fleet := MEMBERS.get()) is not None else []),
+            *([str(MEMBERS.directory(name))] if MEMBERS is not None else []),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
         )

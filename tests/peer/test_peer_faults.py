@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import numpy as np
 import pytest
-from peer_fleet import DEADLINE_S, Broker, Pumps, Stranger, fleet, peer_at, view_of
+from peer_fleet import DEADLINE_S, Broker, Pumps, Stranger, fleet, its_broker, peer_at, view_of
 
 from edgepeer import Limits, Peer
 from edgepeer.fabric.broker import EmbeddedBroker
@@ -47,7 +47,9 @@ class Back:
 async def any_broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
     if request.param == "mosquitto" and find_mosquitto() is None:
         pytest.skip("mosquitto is not installed")
-    async with EmbeddedBroker() if request.param == "embedded" else Mosquitto() as broker:
+    request.getfixturevalue("links")
+    kind = EmbeddedBroker if request.param == "embedded" else Mosquitto
+    async with kind(identity=its_broker()) as broker:
         yield broker
 
 

@@ -7,15 +7,14 @@ import contextlib
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from fleets import Fleet, Role
-from peer_fleet import DEADLINE_S, MEMBERS, Pumps, all_reduce, fleet, view_of
+from peer_fleet import DEADLINE_S, Pumps, all_reduce, fleet, view_of
 
 from edgepeer import Peer
 from edgepeer.errors import ConfigError
@@ -29,14 +28,6 @@ from edgepeer.transport.secure import SecureTransport
 from edgepeer.trust.sealing import Correspondence
 from edgepeer.wire.codec import wrap
 from edgepeer.wire.frames import Frame, Hello, Ping, Via
-
-
-@pytest.fixture
-def members(tmp_path: Path) -> Iterator[Fleet]:
-    fleet = Fleet(tmp_path / "members", "lab")
-    token = MEMBERS.set(fleet)
-    yield fleet
-    MEMBERS.reset(token)
 
 
 async def test_peers_of_a_fleet_reduce_as_others_do(broker: EmbeddedBroker, members: Fleet, both_loops: None) -> None:
@@ -175,8 +166,11 @@ async def test_an_operator_takes_no_peers_place(members: Fleet, caplog: pytest.L
 # -- who is out ----------------------------------------------------------------------------------------------
 
 
-async def test_an_evicted_peer_is_off_and_stays_off(broker: EmbeddedBroker, members: Fleet) -> None:
+async def test_an_evicted_peer_is_off_and_stays_off(
+    broker: EmbeddedBroker, members: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The list comes to one peer, and goes on from there."""
+    monkeypatch.setattr("edgepeer.peer.api._LEAVE_S", 0.1)  # nobody lets it go in peace
     async with fleet(broker, "a", "b", "c", "d") as peers:
         await all_reduce(peers, [np.ones(4)] * 4)
         out = peers[3]
