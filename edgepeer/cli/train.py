@@ -9,15 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepeer.cli.signals import run as run_async
 from edgepeer.cli.verb import Verb
-from edgepeer.errors import ConfigError
 from edgepeer.following.jobs import make_job, nodes_of
 from edgepeer.settings import TrainSettings
-from edgepeer.trust.directory import FETCHER, is_joined
 
 if TYPE_CHECKING:
     from edgepeer.following.progress import JobProgress
@@ -42,14 +39,13 @@ def run(settings: TrainSettings) -> int:
     from edgepeer.trust.loading import load_trust
 
     identity = load_trust(settings.fleet)
-    fetcher = load_trust(_fetcher(settings)) if settings.save is not None else None
     broker = BrokerAddress.parse(settings.broker)
     if settings.report is not None:
         prepare_report(settings.report)
     saver = ModelSaver(settings)
 
     async def save(result: JobResult) -> None:
-        fetch = partial(state_from_fleet, settings.broker, settings.fabric, timeout=settings.timeout, identity=fetcher)
+        fetch = partial(state_from_fleet, settings.broker, settings.fabric, timeout=settings.timeout)
         await saver.save(result, fetch)
 
     async def follow(show: Callable[[JobProgress], None]) -> JobResult:
@@ -79,19 +75,6 @@ def run(settings: TrainSettings) -> int:
             )
         raise
     return conclude(result, display, report=settings.report, saver=saver)
-
-
-def _fetcher(settings: TrainSettings) -> Path | None:
-    """Who fetches a model must be a peer, and an operator is none: it has the identity of one beside its own."""
-    if settings.fleet is None:
-        return None
-    directory = settings.fleet / FETCHER
-    if not is_joined(directory):
-        raise ConfigError(
-            f"save = {settings.save}: a peer of the fleet fetches the model: let this machine be one as well, with "
-            f"what `edgepeer fleet token` prints and --dir {directory}"
-        )
-    return directory
 
 
 async def _withdraw(settings: TrainSettings) -> int:

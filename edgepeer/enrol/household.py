@@ -1,5 +1,4 @@
-"""The members on the registrar's own machine, the broker and the first operator (with the peer by which it fetches
-models): they need neither token nor service.
+"""The members on the registrar's own machine, the broker and the first operator: they need neither token nor service.
 
 Besides, what other programs on this machine read: `broker/revoked.pem`, which tells a broker of somebody else's making
 who is out.
@@ -17,7 +16,7 @@ from edgepeer.enrol.renewal import due
 from edgepeer.enrol.strings import fingerprint
 from edgepeer.errors import EdgepeerError, TrustError
 from edgepeer.processes import os_reason
-from edgepeer.trust.directory import FETCHER, is_joined
+from edgepeer.trust.directory import is_joined
 from edgepeer.trust.files import make_private_directory, write_whole
 from edgepeer.trust.identity import Identity
 from edgepeer.trust.names import Role
@@ -38,7 +37,6 @@ class Household:
         self._registrar = registrar
         self.broker: Final = home / _BROKER
         self.operator: Final = home / _OPERATOR
-        self.fetcher: Final = self.operator / FETCHER
         self.revoked: Final = self.broker / _REVOKED
 
     def settle(self, operator: str) -> None:
@@ -47,11 +45,7 @@ class Household:
         Raises:
             ConfigError: the operator's name can't be; TrustError: it is taken, or nothing can be written.
         """
-        for directory, role, name in (
-            (self.broker, Role.BROKER, "broker"),
-            (self.operator, Role.OPERATOR, operator),
-            (self.fetcher, Role.PEER, f"fetcher-{operator}"),
-        ):
+        for directory, role, name in ((self.broker, Role.BROKER, "broker"), (self.operator, Role.OPERATOR, operator)):
             if is_joined(directory):
                 continue
             try:
@@ -70,7 +64,7 @@ class Household:
             TrustError: it can't be written.
         """
         found = []
-        for directory in (self.broker, self.operator, self.fetcher):
+        for directory in (self.broker, self.operator):
             if not is_joined(directory):
                 continue
             try:

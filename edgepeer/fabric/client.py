@@ -50,6 +50,7 @@ _LOG = logging.getLogger(__name__)
 _JITTER: Final = random.SystemRandom()  # nobody's seed is disturbed
 _BACKOFF_S: Final = (0.2, 5.0)
 _SLOWEST_BYTES_PER_S: Final = 10_000
+_ECHO_S: Final = 5.0
 
 
 class FabricClient:
@@ -129,6 +130,8 @@ class FabricClient:
         self._answers = Answers(self.topics, self._outbox, self._gate)
         self._relay = RelayQueue()
         self._connections = 0
+        self._passed_on = False
+        """Whether the broker has given back what we say of ourselves, in this connection."""
         self._failure: FabricError | None = None
         self._first_answer = asyncio.Event()
         self._running = False
@@ -212,11 +215,7 @@ class FabricClient:
         """
         if topic == self._will_topic and (document is None or isinstance(document, Presence)):
             document = self._twins.say(document)
-        payload = self._packed(topic, document)
-        self._bodies.pop(topic, None)
-        if payload and self._fleet is not None:
-            self._bodies[topic] = payload
-        self._outbox.keep(topic, self._sealed(topic, payload))
+        self._outbox.keep(topic, self._kept_as(topic, self._packed(topic, document)))
         self._wake()
 
     def announce_again(self) -> bool:
@@ -331,6 +330,13 @@ class FabricClient:
         unpack(payload, type(document), limit=inbox.LIMIT_BYTES[parsed.group])
         return payload
 
+    def _kept_as(self, topic: str, payload: bytes) -> bytes:
+        """As it is said, and remembered as it is without a signature."""
+        self._bodies.pop(topic, None)
+        if payload and self._fleet is not None:
+            self._bodies[topic] = payload
+        return self._sealed(topic, payload)
+
     def _sealed(self, topic: str, payload: bytes) -> bytes:
         parsed = self.topics.parse(topic)
         assert parsed is not None
@@ -362,14 +368,18 @@ class FabricClient:
     def _met(self, found: Presence) -> None:
         """That is said of us."""
         assert self._will_topic is not None
+        self._passed_on = True
+        said = self._twins.me
         answer = self._twins.meet(found)
         if isinstance(answer, ConfigError):
             self._fail(answer)
         elif answer is not None and self._will_topic in self._outbox.kept:
-            if answer.met != found.started:
+            if answer is said:
                 self._say_again(self._will_topic)
             else:
-                self.publish_retained(self._will_topic, answer)
+                payload = self._packed(self._will_topic, answer)
+                self._outbox.keep(self._will_topic, self._kept_as(self._will_topic, payload))
+                self._wake()
 
     # -- the fleet ---------------------------------------------------------------------------------------------
 
@@ -505,6 +515,7 @@ class FabricClient:
         if self._connections or self.broker != self._brokers[0]:
             _LOG.info("broker %s: connected%s", self.broker, " again" if self._connections else "")
         self._connections += 1
+        self._passed_on = False
         self._failure = None
         self._first_answer.set()
         self._relay.open()
@@ -535,6 +546,17 @@ class FabricClient:
             await publish(client, letter.topic, letter.payload, retain=letter.retain, timeout=patience)
             self._outbox.acknowledged(letter)
             self._answers.acknowledged(letter)
+            if letter.topic == self._will_topic and letter.payload and not self._passed_on:
+                asyncio.get_running_loop().call_later(_ECHO_S, self._miss_ourselves, self._connections)
+
+    def _miss_ourselves(self, connection: int) -> None:
+        """Brokers acknowledge what they refuse to pass on, too."""
+        if self._passed_on or connection != self._connections or not self.connected_now or self._ending.is_set():
+            return
+        _LOG.error(
+            "broker %s: has taken our presence, and passes it on to nobody: do its rules let %s write %s?",
+            *(self.broker, self._client_id, self._will_topic),
+        )
 
     def _note(self, errors: Sequence[FabricError]) -> None:
         news = self._failure is None

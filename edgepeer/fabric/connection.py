@@ -8,6 +8,7 @@ What is used of aiomqtt and paho that is not public, for want of a public way:
 
     aiomqtt.Client._client              the paho client: hooks for sockets are set on it, and aiomqtt shows it nowhere
     aiomqtt.Client._connected           what it waits for when it connects: it does not see that the broker hangs up
+    aiomqtt.Client._disconnected        how it ended: asyncio complains where nobody asks, and aiomqtt may not
     paho.Client._create_socket_connection   paho always opens the socket itself, and blocks
     paho.Client._loop_rc_handle         a connection given up as lost; `disconnect` would try to take leave first
 """
@@ -121,6 +122,8 @@ async def connection(
         client.timeout = 0
         with contextlib.suppress(aiomqtt.MqttError):
             await client.__aexit__(None, None, None)
+        if client._disconnected.done() and not client._disconnected.cancelled():
+            client._disconnected.exception()  # of a broker that hangs up on who is connecting, nobody asks
         if not lent:
             sock.close()
 

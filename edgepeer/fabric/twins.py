@@ -9,7 +9,7 @@ younger one ends.
     what we have said last                  | do nothing
     an older life, which has met ours       | end, and say why
     a younger one                           | say that we have met it
-    anything else that is not our last word | say that again
+    anything else that is not our last word | say that again, by a number that counts
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class TwinWatch:
         if me is None or found == me:
             return None
         self._serial = max(self._serial, found.serial)
-        if found.started == me.started:
+        if found.started == me.started and found.serial < me.serial:
             return me
         if found.met == me.started:
             return ConfigError(self._line(found))
-        if _age(found) < _age(me) or found.started == me.met:
-            return me
+        if _age(found) < _age(me) or found.started in (me.started, me.met):
+            return me if found.serial < me.serial or not self._serials else self.say(me)
         _LOG.error("%s", self._line(found))
         self.me = msgspec.structs.replace(me, met=found.started)
         return self.say(self.me)

@@ -21,7 +21,7 @@ from edgepeer.following.result import JobResult
 from edgepeer.processes import os_reason
 from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
 from edgepeer.training.split.part import Part, name_of_part, unpack_part
-from edgepeer.transport.base import Channel, Transport
+from edgepeer.transport.base import Channel
 from edgepeer.transport.tcp import TcpTransport
 from edgepeer.wire.frames import Frame, Hello, Ping, State, StateRequest
 
@@ -45,7 +45,7 @@ async def parts_from_fleet(
 
     Args:
         timeout: seconds in which nothing comes from a peer, after which it is given up.
-        identity: a peer's, in a fleet.
+        identity: who asks, in a fleet.
 
     Raises:
         FabricError: the broker can't be reached.
@@ -54,16 +54,21 @@ async def parts_from_fleet(
     async with observe(BrokerAddress.parse(broker), fabric, picture.take, interests=Group.PEERS, identity=identity):
         pass
     holders = [peer for peer in result.done if result.reports[peer].cell >= 0 and peer in picture.peers]
-    own = identity.holder.id if identity is not None else f"saver-{secrets.token_hex(6)}"
-    hello = Hello(fabric=fabric, peer=own, incarnation=1)
     name = name_of_part(result.job)
-    few, transport = asyncio.Semaphore(_AT_ONCE), _transport(identity)
+    if identity is None:
+        transport, me = TcpTransport(), f"saver-{secrets.token_hex(6)}"
+    else:
+        from edgepeer.transport.secure import SecureTransport  # here: it needs cryptography, which others don't
+
+        transport, me = SecureTransport(identity), identity.holder.common_name
+    hello = Hello(fabric=fabric, peer=me, incarnation=1)
+    few = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(peer: str) -> Part | None:
         async with few:
             for address in picture.peers[peer].addresses:
                 try:
-                    return unpack_part(await _Asking(hello, peer, name).ask(transport, address, timeout=timeout))
+                    return unpack_part(await _Asking(transport, hello, peer, name).ask(address, timeout=timeout))
                 except (OSError, WireError) as error:  # TimeoutError is one
                     reason = os_reason(error) if isinstance(error, OSError) else str(error)
                     _log.warning("%s at %s does not hand over its blocks: %s", peer, address, reason)
@@ -72,18 +77,11 @@ async def parts_from_fleet(
     return [part for part in await asyncio.gather(*map(ask, holders)) if part is not None]
 
 
-def _transport(identity: Identity | None) -> Transport:
-    if identity is None:
-        return TcpTransport()
-    from edgepeer.transport.secure import SecureTransport
-
-    return SecureTransport(identity)
-
-
 class _Asking:
     """A connection with one peer, for one question. A `transport.base.Receiver`."""
 
-    def __init__(self, hello: Hello, peer: str, name: str) -> None:
+    def __init__(self, transport: TcpTransport, hello: Hello, peer: str, name: str) -> None:
+        self._transport = transport
         self._hello = hello
         self._peer = peer
         self._name = name
@@ -92,7 +90,7 @@ class _Asking:
         self._moved = time.monotonic()
         self._found: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-    async def ask(self, transport: Transport, address: str, *, timeout: float) -> bytes:
+    async def ask(self, address: str, *, timeout: float) -> bytes:
         """The peer's answer.
 
         Raises:
@@ -104,7 +102,7 @@ class _Asking:
             channel.send(StateRequest(run=self._name))
             return self
 
-        channel = await transport.dial(address, accept, timeout=_DIAL_S)
+        channel = await self._transport.dial(address, accept, timeout=_DIAL_S)
         try:
             while not self._found.done():
                 if time.monotonic() - self._moved > timeout:

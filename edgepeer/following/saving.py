@@ -8,7 +8,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from edgepeer.coding.scheme import parse_scheme
 from edgepeer.errors import EdgepeerError, JobError, WireError
@@ -24,9 +24,6 @@ from edgepeer.training.saved import check_target, save_model
 from edgepeer.training.split.part import Part
 from edgepeer.training.split.whole import whole_model
 from edgepeer.training.state import unpack_run_state
-
-if TYPE_CHECKING:
-    from edgepeer.trust.identity import Identity
 
 __all__ = ["ModelSaver", "state_from_files", "state_from_fleet"]
 
@@ -81,15 +78,12 @@ class ModelSaver:
             self.saved = path
 
 
-async def state_from_fleet(
-    broker: str, fabric: str, result: JobResult, *, timeout: float, identity: Identity | None = None
-) -> memoryview | list[Part]:
+async def state_from_fleet(broker: str, fabric: str, result: JobResult, *, timeout: float) -> memoryview | list[Part]:
     """Join the fleet after the job's last round, as any peer may, and take the state that joiners are given; of a split
     job, ask its peers for their blocks.
 
     Args:
         timeout: seconds without anything new after which to give up.
-        identity: a peer's, in a fleet.
 
     Raises:
         FabricError: the broker can't be reached.
@@ -97,10 +91,9 @@ async def state_from_fleet(
     """
     job = result.job
     if job.split:
-        return await parts_from_fleet(broker, fabric, result, timeout=timeout, identity=identity)
+        return await parts_from_fleet(broker, fabric, result, timeout=timeout)
     wanted = _Wanted(job.id, result.rounds)
-    name = identity.holder.id if identity is not None else f"saver-{secrets.token_hex(6)}"
-    async with Peer(broker, fabric, peer_id=name, aside=True, trust=identity) as peer:
+    async with Peer(broker, fabric, peer_id=f"saver-{secrets.token_hex(6)}", aside=True) as peer:
         peer.attach(wanted)
         peer.use_scheme(parse_scheme(job.code, job.wait))
         async with _wanting(peer, job):

@@ -275,12 +275,13 @@ class Views:
 
     def on_view(self, view: View) -> None:
         """A view that has been decided."""
-        if self.left or (self._membership.view is not None and not self._membership.view.precedes(view)):
+        before = self._membership.view
+        if self.left or (before is not None and not before.precedes(view)):
             return
-        if self._membership.contains_me(view):
+        if self._membership.contains_me(view) and (before is None or before.leads_to(view)):
             self.install(view)
-        elif self._membership.view is not None:
-            self.exit(view, _why_out(self._membership.view, view))
+        elif before is not None:
+            self.exit(view, _why_out(before, view))
         else:
             self._outside.on_hint(view, self._place.now)
             life = view.member(self._me).incarnation if self._me in view else -1

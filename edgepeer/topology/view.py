@@ -115,6 +115,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     why: Annotated[str, msgspec.Meta(max_length=200)] = ""
     """Why order, fan-out, lanes and leaves are as they are, for people to read; empty: as they were set, and as peers
     came."""
+    goes_on: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    """The stamp of the view with whose rounds this generation goes on: its members were in that one, or in none. 0: all
+    of them were in none."""
 
     def __post_init__(self) -> None:
         if len(set(self.ids)) != len(self.members):
@@ -310,6 +313,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Whether `other` comes after this one: in its chain, or in a later generation."""
         return self.place < other.place
 
+    def leads_to(self, other: View) -> bool:
+        """Whether a member of this view may go on in `other`, which comes after it, with what it has: that is of the
+        same chain, or its generation goes on from this very view. Whoever was counted on for another generation, and
+        has begun or entered one beside it meanwhile, may have ended rounds there that nobody else knows of."""
+        return self.generation == other.generation or self.stamp == other.goes_on
+
     def successor(
         self,
         *,
@@ -360,6 +369,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             lanes=self.lanes if form is None else form.lanes,
             leaves=leaves,
             why=self.why if form is None else form.why,
+            goes_on=self.stamp if anew else self.goes_on,
         )
 
 

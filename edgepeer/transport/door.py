@@ -8,6 +8,7 @@ holds a place on purpose isn't.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from typing import Final, Protocol
 
 from edgepeer.sockets import is_loopback
@@ -41,9 +42,10 @@ class Door:
 
     def enter(self, guest: Guest) -> None:
         """Somebody has connected."""
-        alike = [] if is_loopback(guest.host) else [one for one in self._inside if one.host == guest.host]
+        place = _place(guest.host)
+        alike = [] if is_loopback(guest.host) else [one for one in self._inside if _place(one.host) == place]
         if len(alike) >= MOST_EACH:
-            self._turn_away(alike[0], f"{MOST_EACH} others from {guest.host} have not shown yet who they are")
+            self._turn_away(alike[0], f"{MOST_EACH} others from {place} have not shown yet who they are")
         elif len(self._inside) >= MOST:
             self._turn_away(next(iter(self._inside)), f"{MOST} others have not shown yet who they are")
         late = f"has not shown within {WITHIN_S:g} s who it is"
@@ -57,3 +59,14 @@ class Door:
     def _turn_away(self, guest: Guest, reason: str) -> None:
         self.leave(guest)
         guest.turn_away(reason)
+
+
+def _place(host: str) -> str:
+    """What one somebody has: an address, or of IPv6 a network of 2^64."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    return str(address.ipv4_mapped or ipaddress.ip_network((int(address) >> 64 << 64, 64)))

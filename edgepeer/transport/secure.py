@@ -77,6 +77,8 @@ class SecureConnection(Connection):
         self._arriving = memoryview(bytearray(_FIRST_BYTES))
         self._at = 0
         self._filled = 0
+        self._enough = 0
+        """How far it has to be filled for a record to be whole."""
         # What is to be sent, and how much of the first is on its way already.
         self._waiting: deque[tuple[int, bytes | memoryview]] = deque()
         self._waiting_bytes = 0
@@ -110,6 +112,9 @@ class SecureConnection(Connection):
     def buffer_updated(self, nbytes: int) -> None:
         self._traffic.bytes_received += nbytes
         self._filled += nbytes
+        if self._filled < self._enough and not self._closing:
+            self._wait_for_more(nbytes)
+            return
         if self._closing:
             self._at = self._filled = 0
             return
@@ -118,8 +123,7 @@ class SecureConnection(Connection):
                 self._meet()
             else:
                 self._take_records(self._met)
-                if self._network is not None and (nbytes > _SMALL_BYTES or self._in_payload):
-                    self._fleet.windows.received(self._network, nbytes)
+                self._wait_for_more(nbytes)
         except Refused as error:
             self._turn_down(str(error))
         except WireError as error:
@@ -142,9 +146,14 @@ class SecureConnection(Connection):
             self.opened.exception()  # nobody need ask
         super().lost(reason)
 
-    @property
-    def _in_payload(self) -> bool:
-        return self._reader is not None and self._reader.in_payload
+    def _wait_for_more(self, nbytes: int) -> None:
+        """So many bytes have come, and what is not read of them yet waits for more."""
+        reader = self._reader
+        if reader is not None and (reader.in_payload or nbytes > _SMALL_BYTES):
+            if self._network is not None:
+                self._fleet.windows.received(self._network, nbytes)
+            if self._filled:
+                reader.go_on()
 
     # -- meeting -------------------------------------------------------------------------------------------
 
@@ -250,7 +259,7 @@ class SecureConnection(Connection):
                 break
             self._take_record(met, kind, data[at:end])
             at = end
-        rest = filled - at
+        rest, wanted = filled - at, max(end - at, HEAD_BYTES)
         if len(data) < _ARRIVING_BYTES and (filled == len(data) or end > len(data)):
             self._arriving = memoryview(bytearray(_ARRIVING_BYTES))  # more comes than a link at rest has room for
             self._arriving[:rest] = data[at:filled]
@@ -261,8 +270,7 @@ class SecureConnection(Connection):
             data[:rest] = data[at:filled]
             at, filled = 0, rest
         self._at, self._filled = at, filled
-        if filled and self._reader is not None:
-            self._reader.go_on()
+        self._enough = at + wanted
 
     def _take_record(self, met: Met, kind: int, record: memoryview) -> None:
         size = len(record) - OVERHEAD_BYTES

@@ -25,7 +25,6 @@ __all__ = [
     "AUTHORITIES",
     "CERTIFICATE",
     "EVICTIONS",
-    "FETCHER",
     "FILES",
     "KEY",
     "WHERE",
@@ -40,8 +39,6 @@ CERTIFICATE: Final = "certificate.pem"
 AUTHORITIES: Final = "authorities.pem"
 EVICTIONS: Final = "evictions"
 WHERE: Final = "fleet.toml"
-FETCHER: Final = "peer"
-"""Within an operator's: that of the peer by which it fetches models."""
 FILES: Final = (KEY, CERTIFICATE, AUTHORITIES, EVICTIONS, WHERE)
 
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]

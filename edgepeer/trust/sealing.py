@@ -55,11 +55,10 @@ class Window:
 class _Other:
     """One life of another peer."""
 
-    def __init__(self, incarnation: int, key: bytes) -> None:
+    def __init__(self, incarnation: int, key: bytes, window: Window) -> None:
         self.incarnation = incarnation
         self.key = key
-        self.window = Window()
-        self.sent = 0
+        self.window = window
         self.sealer: Cipher | None = None
         self.opener: Cipher | None = None
 
@@ -73,6 +72,10 @@ class Correspondence:
         self.key: Final = self._private.public_key().public_bytes_raw()
         """The public half."""
         self._others: dict[str, _Other] = {}
+        self._sent = 0
+        """To all together: whatever is forgotten and learned again, no nonce comes twice ..."""
+        self._windows: dict[bytes, Window] = {}
+        """... and, by their keys, nothing of theirs counts twice."""
 
     def learn(self, peer: str, incarnation: int, key: bytes, *, hearsay: bool = False) -> None:
         """A life of another peer has that key. What the peer says itself last counts; what others say of it
@@ -87,12 +90,14 @@ class Correspondence:
             return
         if known is None and len(self._others) >= _OTHERS:
             del self._others[next(iter(self._others))]
-        self._others[peer] = _Other(incarnation, key)
+        if key not in self._windows and len(self._windows) >= 2 * _OTHERS:
+            del self._windows[next(iter(self._windows))]
+        self._others[peer] = _Other(incarnation, key, self._windows.setdefault(key, Window()))
 
     def forget(self, peer: str) -> None:
         """No life of that peer that is known may be written to, or heard, any more."""
         if (known := self._others.get(peer)) is not None:
-            self._others[peer] = _Other(known.incarnation, b"")
+            self._others[peer] = _Other(known.incarnation, b"", Window())
 
     def seal(self, peer: str, data: bytes, about: bytes) -> bytes:
         """Data for that peer alone; `about` is what it must be told beside it, unchanged.
@@ -101,12 +106,12 @@ class Correspondence:
             TrustError: no key of it is known.
         """
         other = self._known(peer)
-        number = other.sent
+        number = self._sent
         if number > _LAST:
             raise TrustError(f"no number is left for what is said to {peer}")
         if other.sealer is None:
             other.sealer = self._cipher(other, self._me, peer, self.key, other.key)
-        other.sent += 1
+        self._sent += 1
         sealed = other.sealer.encrypt(_NONCE.pack(number), data, about)
         return _COUNT.pack(number) + sealed
 

@@ -165,13 +165,12 @@ def test_a_fleet_is_founded_and_founded_again(founded: Run, tmp_path: Path) -> N
     home = tmp_path / "f"
     kept = {path: path.read_bytes() for path in (*home.rglob("*.toml"), *home.rglob("[kc]*.pem"))}
     fields = founded.json("fleet", "init", "greenhouse", "--broker", "127.0.0.1:1", "--home", "f")
-    assert len(kept) == 9
+    assert len(kept) == 6
     assert kept == {path: path.read_bytes() for path in kept}
     assert fields["urls"] == ["mqtts://127.0.0.1:1"]
     assert fields["service"] == "127.0.0.1:7701"
     assert Identity.load(Path(fields["broker"])).holder.common_name == "broker:broker"
     assert Identity.load(Path(fields["operator"])).holder.common_name.startswith("@")
-    assert Identity.load(Path(fields["operator"]) / "peer").holder.common_name.startswith("fetcher-")
     assert (home.stat().st_mode & 0o777, (home / "fleet.db").stat().st_mode & 0o777) == (0o700, 0o600)
     (home / "operator" / "certificate.pem").unlink()  # as where power was lost
     assert founded("fleet", "init", "greenhouse", "--broker", "127.0.0.1:1", "--home", "f")[0] == 0

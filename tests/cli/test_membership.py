@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from fleets import Fleet, Role
 
-from edgepeer.cli import train
 from edgepeer.errors import ConfigError
 from edgepeer.settings import BrokerSettings, PeerSettings, StatusSettings, TrainSettings, VerbSettings, load_settings
 
@@ -68,14 +67,6 @@ def test_what_contradicts_it(fleet: Fleet, tmp_path: Path) -> None:
     assert "needs mqtts://, so that nobody else can listen" in refusal(PeerSettings, fleet=p1)
     where.write_text("fabric = 'a/b'\n")
     assert f"{p1}/fleet.toml: " in refusal(PeerSettings, fleet=p1)
-
-
-def test_a_model_is_fetched_by_a_peer(fleet: Fleet) -> None:
-    alice = fleet.directory("alice", Role.OPERATOR)
-    with pytest.raises(
-        ConfigError, match=r"save = m.npz: a peer of the fleet fetches the model: .* --dir .*alice/peer"
-    ):
-        train.run(TrainSettings(fleet=alice, save=Path("m.npz")))
 
 
 @pytest.mark.parametrize("kind", [PeerSettings, BrokerSettings])

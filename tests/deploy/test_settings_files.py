@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
+from fleets import Fleet, Identity, Role
 
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.mosquitto import find_mosquitto
+from edgepeer.fabric.rights import patterns
 from edgepeer.settings import (
     BrokerSettings,
     EmulateSettings,
@@ -55,19 +55,23 @@ def test_the_example_settings_are_valid_with_every_line_in_use(kind: type[PeerSe
 
 
 @pytest.fixture
-def mosquitto_settings(tmp_path: Path) -> tuple[Path, int]:
-    """The recommended settings with a free port and a login of this test's own; the port."""
-    passwords = shutil.which("mosquitto_passwd")
-    if find_mosquitto() is None or passwords is None:
+def mosquitto_settings(tmp_path: Path) -> tuple[Path, Fleet, int]:
+    """The recommended settings with a free port, and certificates of this test's own; the fleet, and the port."""
+    if find_mosquitto() is None:
         pytest.skip("mosquitto is not installed")
-    login = tmp_path / "edgepeer.passwd"
-    subprocess.run([passwords, "-c", "-b", str(login), "greenhouse", "secret"], check=True, timeout=10)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
+    fleet = Fleet(tmp_path / "fleet", "lab")
+    for name in ("p1", "out"):
+        fleet.member(name)
+    fleet.evict("out")
+    broker = fleet.directory("broker", Role.BROKER)
+    (broker / "revoked.pem").write_bytes(fleet.founder.revocations())
     text = (DEPLOY / "mosquitto.conf").read_text()
     changes = {
-        "\nlistener 1883\n": f"\nlistener {port} 127.0.0.1\n",
-        "\npassword_file ": f"\npassword_file {login}\n# ",
+        "\nlistener 8883\n": f"\nlistener {port} 127.0.0.1\n",
+        " /etc/mosquitto/edgepeer/": f" {broker}/",
+        " /etc/mosquitto/edgepeer.acl\n": f" {DEPLOY}/mosquitto.acl\n",
     }
     for old, new in changes.items():
         assert old in text
@@ -76,32 +80,41 @@ def mosquitto_settings(tmp_path: Path) -> tuple[Path, int]:
         text += "user root\n"  # or it would become user mosquitto, who can't read this test's files
     config = tmp_path / "mosquitto.conf"
     config.write_text(text)
-    return config, port
+    return config, fleet, port
 
 
-async def test_mosquitto_accepts_the_recommended_settings(mosquitto_settings: tuple[Path, int]) -> None:
-    config, port = mosquitto_settings
+async def test_mosquitto_accepts_the_recommended_settings(mosquitto_settings: tuple[Path, Fleet, int]) -> None:
+    config, fleet, port = mosquitto_settings
     program = find_mosquitto()
     assert program is not None
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(program, "-c", config, stdout=pipe, stderr=pipe)
+    address = BrokerAddress(host="127.0.0.1", port=port, tls=True)
     try:
-        assert await _lets_in(BrokerAddress(host="127.0.0.1", port=port, username="greenhouse", password="secret"))
-        assert not await _lets_in(BrokerAddress(host="127.0.0.1", port=port))
+        assert await _lets_in(address, fleet.member("p1"))
+        assert await _lets_in(address, fleet.operator())
+        assert not await _lets_in(address, fleet.other().member("p1"))
+        assert not await _lets_in(address, fleet.member("out"))
+        assert not await _lets_in(BrokerAddress(host="127.0.0.1", port=port), None)
         assert process.returncode is None
     finally:
         process.terminate()
         async with asyncio.timeout(10):
             said = b"".join(await process.communicate())
-    assert b"rror" not in said, said
+    assert b": Error: " not in said, said
 
 
-async def _lets_in(address: BrokerAddress) -> bool:
-    client = FabricClient(address, "lab", "visitor", on_event=lambda event: None)
+def test_the_rules_for_mosquitto_are_those_of_the_embedded_broker() -> None:
+    rules = [line for line in (DEPLOY / "mosquitto.acl").read_text().splitlines() if line and line[0] != "#"]
+    assert rules == [line.replace("/lab/", "/+/") for line in patterns("lab")]
+
+
+async def _lets_in(address: BrokerAddress, identity: Identity | None) -> bool:
+    client = FabricClient(address, "lab", "visitor", on_event=lambda event: None, identity=identity)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(client.run())
         try:
-            await client.connected(8)
+            await client.connected(2)
         except FabricError:
             return False
         finally:

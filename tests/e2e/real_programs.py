@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from fleets import Fleet, Role
+
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.documents import RoundRecord
@@ -165,10 +167,11 @@ class Watch:
 
 
 class Field:
-    """A broker, peers and a job, each in a process of its own."""
+    """A broker, peers and a job, each in a process of its own; members of a fleet, if there is one."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, fleet: Fleet | None = None) -> None:
         self.home = home
+        self.fleet = fleet
         self.peers: dict[str, Program] = {}
         self.watch = Watch()
         self.broker: Program | None = None
@@ -198,10 +201,17 @@ class Field:
         else:
             self.url = url
         address = BrokerAddress.parse(self.url)
-        self.client = await self._stack.enter_async_context(observe(address, "default", self.watch.take))
+        identity = self.fleet.operator() if self.fleet is not None else None
+        self.client = await self._stack.enter_async_context(
+            observe(address, "default", self.watch.take, identity=identity)
+        )
+
+    def belongs(self, name: str, role: Role = Role.PEER) -> tuple[object, ...]:
+        """What makes a program that member of the fleet."""
+        return ("--fleet", self.fleet.directory(name, role)) if self.fleet is not None else ()
 
     async def start_broker(self, listen: str) -> None:
-        self.broker = await self.run("broker", "--listen", listen)
+        self.broker = await self.run("broker", "--listen", listen, *self.belongs("broker", Role.BROKER))
         self.url = (await self.broker.said(r"broker ready at (\S+)"))[1]
 
     async def add(self, *names: str, **settings: object) -> None:
@@ -212,14 +222,16 @@ class Field:
             for part in ((f"--{name.replace('_', '-')}",) if value is True else (f"--{name.replace('_', '-')}", value))
         ]
         for name in names:
-            self.peers[name] = await self.run("peer", "--broker", self.url, "--peer-id", name, *flags)
+            self.peers[name] = await self.run(
+                "peer", "--broker", self.url, "--peer-id", name, *self.belongs(name), *flags
+            )
         await self.watch.until(lambda: set(names) <= set(self.watch.members))
 
     async def train(self, **settings: object) -> Program:
         """Start a job. It fails if fewer than `peers` finish it."""
         settings = {"trainer": "numpy", "peers": 2, "report": "out", **settings}
         flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
-        return await self.run("train", "--broker", self.url, *flags)
+        return await self.run("train", "--broker", self.url, *self.belongs("alice", Role.OPERATOR), *flags)
 
     async def outcome(self, training: Program) -> dict[str, Any]:
         """The report of a training that ended well."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fleets import Fleet
 from real_programs import DEADLINE_S, Field, Program
 
 from edgepeer.fabric.mosquitto import Mosquitto, find_mosquitto
@@ -24,9 +25,14 @@ NAMES = ("p0", "p1", "p2", "p3")
 
 
 @pytest.fixture
-async def field(tmp_path: Path) -> AsyncIterator[Field]:
-    async with Field(tmp_path) as field:
+async def field(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Field]:
+    fleet = Fleet(tmp_path / "members", "default") if getattr(request, "param", "plain") == "sealed" else None
+    async with Field(tmp_path, fleet) as field:
         yield field
+
+
+both = pytest.mark.parametrize("field", ["plain", "sealed"], indirect=True)
+"""Also with members of a fleet, whose links are sealed and whose documents are signed."""
 
 
 async def in_full_swing(field: Field) -> None:
@@ -75,6 +81,7 @@ async def test_a_peer_is_told_to_stop(place: str, field: Field) -> None:
     assert longest(report, at + 1, ROUNDS) < 3 + longest(report, 2, at)  # on a busy machine all take longer
 
 
+@both
 @pytest.mark.parametrize("place", ["coordinator", "inner"])
 async def test_a_peer_is_killed(place: str, field: Field) -> None:
     await field.open()
@@ -92,6 +99,7 @@ async def test_a_peer_is_killed(place: str, field: Field) -> None:
     assert f"{gone} is gone" in training.everything()
 
 
+@both
 async def test_two_of_five_are_killed_at_once(field: Field) -> None:
     await field.open()
     await field.add(*NAMES, "p4")
@@ -137,6 +145,7 @@ async def test_a_peer_freezes(field: Field) -> None:
     assert len(set(report["parameter_digests"].values())) == 1
 
 
+@both
 async def test_a_peer_comes_late(field: Field) -> None:
     await field.open()
     await field.add(*NAMES)
@@ -149,6 +158,7 @@ async def test_a_peer_comes_late(field: Field) -> None:
     assert contributors(report, LONG) == {*NAMES, "late"}
 
 
+@both
 async def test_a_killed_peer_comes_back(field: Field) -> None:
     await field.open()
     await field.add(*NAMES[:3])
@@ -163,6 +173,7 @@ async def test_a_killed_peer_comes_back(field: Field) -> None:
     assert contributors(report, LONG) == set(NAMES)
 
 
+@both
 async def test_the_embedded_broker_is_killed_and_comes_back(field: Field) -> None:
     await field.open()
     await field.add(*NAMES)
@@ -172,7 +183,7 @@ async def test_the_embedded_broker_is_killed_and_comes_back(field: Field) -> Non
     field.broker.signal(signal.SIGKILL)
     at = field.watch.round
     await training.said("lost the broker")
-    await field.start_broker(field.url.removeprefix("mqtt://"))
+    await field.start_broker(field.url.partition("://")[2])
     await check_undisturbed(field, training, at)
 
 

@@ -170,6 +170,27 @@ def test_of_two_generations_the_earlier_gives_way_on_contact_and_joins_in_a_new_
     assert b.learn(following)[0] == "view 2 acb"
 
 
+def test_who_is_counted_on_for_a_generation_goes_on_in_it_only_from_the_view_that_it_was_counted_in() -> None:
+    """Two survivors of a view begin a generation each. One of them has ended a round in its own, of which the other
+    knows nothing: it must not go on in the other's with what it has, though that names it in this very life."""
+    world = view(3, "abc", run="r", first_round=8)
+    theirs = world.successor(first_round=8, without={PeerId("a")}, coordinator=PeerId("c"), generation=Generation(2, 2))
+    b = Machine("b").join(world)
+    assert "view 1 cb" in b.learn(theirs)
+
+    b = Machine("b").join(world)
+    gone = {PeerId("a"), PeerId("c")}
+    b.learn(world.successor(first_round=8, without=gone, generation=Generation(2, 1)))
+    assert b.node.view is not None
+    assert b.node.view.ids == ("b",)
+    said = b.learn(theirs)
+    assert said[-2:] == ["removed", "publish presence"]
+    assert b.node.parts.membership.me.incarnation == 2
+
+    b = Machine("b").join(world.successor(first_round=9))
+    assert "removed" in b.learn(theirs)  # nor from a later view of the same chain
+
+
 def test_the_later_generation_stays_and_tells_the_other() -> None:
     a = outside("a", "b")
     a.until(0.5)

@@ -241,6 +241,11 @@ def test_a_view_keeps_those_before_it_for_guards_until_it_is_settled() -> None:
     assert third.successor(first_round=1, settled=True).guards == (third.guard,)
     anew = third.successor(first_round=1, settled=False, generation=Generation(2))
     assert (anew.guards, anew.epoch, anew.generation) == ((), 1, Generation(2))
+    assert third.leads_to(anew)
+    assert third.leads_to(anew.successor(first_round=2))
+    assert not second.leads_to(anew)
+    assert second.leads_to(third)
+    assert not anew.leads_to(of("abc"))
     assert first.guard.lives == (Life("a", 1), Life("b", 1), Life("c", 1))
     assert quorate(3, 2).guard.quorum == 2
 

@@ -129,6 +129,34 @@ def test_who_joins_again_in_the_same_process_goes_on() -> None:
     assert b.open("a", a.seal("b", b"second", b""), b"") == b"second"
 
 
+def test_of_who_was_evicted_nothing_opens_until_it_has_come_anew() -> None:
+    a, b = pair()
+    sealed = b.seal("a", b"x", b"")
+    a.forget("b")
+    a.learn("b", 1, b.key, hearsay=True)
+    with pytest.raises(TrustError):
+        a.open("b", sealed, b"")
+    with pytest.raises(TrustError):
+        a.seal("b", b"x", b"")
+    a.learn("b", 2, b.key)
+    assert a.open("b", sealed, b"") == b"x"
+
+
+def test_a_key_that_is_learned_again_goes_on_where_it_was() -> None:
+    """No nonce comes twice with one key, and nothing opens twice, whatever was said of other lives meanwhile."""
+    a, b = pair()
+    first = a.seal("b", b"the same", b"")
+    b.open("a", first, b"")
+    for one, other, its in ((a, "b", b.key), (b, "a", a.key)):
+        one.learn(other, 2, Correspondence("lab", other).key)
+        one.learn(other, 3, its)
+        one.forget(other)
+        one.learn(other, 4, its)
+    assert a.seal("b", b"the same", b"") != first
+    with pytest.raises(TrustError, match="has come before"):
+        b.open("a", first, b"")
+
+
 @pytest.mark.parametrize("key", [b"", b"short", bytes(31), bytes(33)])
 def test_what_is_no_key_is_not_learned(key: bytes) -> None:
     a = Correspondence("lab", "a")
