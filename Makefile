@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 # For two cores: real processes mostly wait for each other, so three tests at once keep both busy.
 WORKERS ?= 3
 
-.PHONY: help demo test test-secure lint types bench clean mosquitto check-deploy
+.PHONY: help demo test test-secure fuzz lint types bench clean mosquitto check-deploy
 
 help:
 	@echo "make demo    seven peers train a classifier of handwritten digits; a link is cut, one is killed"
 	@echo "make test    the whole test suite"
 	@echo "make test-secure   its fleets of processes once more, with identities and encrypted links"
+	@echo "make fuzz    guesses at all that is parsed before a peer is known, FUZZ_SECONDS=20 each"
 	@echo "make lint    ruff; make types: mypy"
 	@echo "make check-deploy  devices that boot, images, aarch64: as root, in minutes"
 	@echo "make bench   what the benchmarks need (large: PyTorch and Open MPI)"
@@ -31,6 +32,11 @@ test: $(VENV)/.ready mosquitto
 # All emulations once more, each as a fleet of its own.
 test-secure: $(VENV)/.ready mosquitto
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --secure tests/e2e $(PYTEST_ARGS)
+
+# By coverage. What gets further is kept in build/fuzz, and so is what fails: tests/fuzz/fuzz.py NAME FILE repeats it.
+fuzz: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --editable '.[dev,fuzz]'
+	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz.py
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

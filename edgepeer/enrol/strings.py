@@ -62,7 +62,7 @@ class JoinString:
                 "characters): copy the whole line that `edgepeer fleet token` has printed"
             )
         try:
-            data = base64.b32decode(body.upper() + "=" * (-len(body) % 8))
+            data = base64.b32decode(body.encode("ascii").upper() + b"=" * (-len(body) % 8))
         except ValueError:
             raise ConfigError("join string: has a character that none has: copy it, don't type it") from None
         return cls(data[:_AUTHORITY], data[_AUTHORITY : _AUTHORITY + _TOKEN], data[_AUTHORITY + _TOKEN :])

@@ -77,6 +77,13 @@ def test_any_text_is_a_join_string_or_refused(text: str) -> None:
     assert said.isprintable()
 
 
+@pytest.mark.parametrize("body", ["ß" * 8 + "a" * 50, "ﬁ" * 8 + "a" * 50, "é" + "a" * 57, "1" * 58])
+def test_letters_that_no_join_string_has(body: str) -> None:
+    """Some of them become two where small letters are made large ones."""
+    with pytest.raises(ConfigError, match="has a character that none has"):
+        JoinString.parse("epj1-" + body)
+
+
 @given(st.text(max_size=30) | st.from_regex(r"\[?[a-f0-9.:]{1,20}\]?(:[0-9]{1,6})?", fullmatch=True))
 def test_any_text_is_a_place_or_refused(text: str) -> None:
     try:
