@@ -95,7 +95,7 @@ def init(settings: FleetInitSettings) -> int:
             "raspberrypi.local"
         )
     given = (re.sub(r"^mqtts://|/$", "", each.strip()) for each in settings.broker.split(","))
-    brokers = [host_and_port(each, BROKER_PORT) for each in given]
+    brokers = [host_and_port(each, BROKER_PORT, "broker") for each in given]
     urls = tuple(f"mqtts://{format_place(*place)}" for place in brokers)
     service = settings.service or format_place(brokers[0][0], SERVICE_PORT)
     with _needs():

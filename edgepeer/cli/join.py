@@ -31,6 +31,8 @@ def run(settings: JoinSettings) -> int:
     from edgepeer.enrol.places import SERVICE_PORT, device_directory, host_and_port
     from edgepeer.enrol.strings import JoinString
 
+    if settings.host.startswith("epj1-"):
+        raise ConfigError("the host comes first, then the string, as in: edgepeer join raspberrypi.local epj1-...")
     # All of the line that `edgepeer fleet token` prints will do, too.
     given = sys.stdin.readline(_LONGEST).rpartition(" ")[2] if settings.string is None else settings.string
     string = JoinString.parse(given)

@@ -49,7 +49,8 @@ async def enrol(host: str, port: int, string: JoinString, request: bytes, name: 
     if authority is None:
         raise TrustError(
             f"{format_place(host, port)} is not of the fleet that the join string is for: somebody else answers there, "
-            "or the string is of another fleet, or of before the authority was rotated; nothing was sent"
+            "or the string is of another fleet, or of before the authority was rotated: let "
+            "`edgepeer fleet token` print another; nothing was sent"
         )
     trusted = [Authority.read(authority)]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

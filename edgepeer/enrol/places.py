@@ -31,15 +31,15 @@ def _data() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
 
 
-def host_and_port(text: str, port: int) -> tuple[str, int]:
-    """What a user has called a place, with the port that it has if none is said.
+def host_and_port(text: str, port: int, setting: str = "host") -> tuple[str, int]:
+    """What a user has called a place, in that setting, with the port that it has if none is said.
 
     Raises:
         ConfigError: it is none.
     """
     found = _PLACE.match(text)
     if found is None or (found[3] is not None and not 0 < int(found[3]) < 65536):
-        raise ConfigError(f"{printable(text)!r}: must be a host, or host:port")
+        raise ConfigError(f"{setting} = {printable(text)}: must be a host, or host:port")
     return found[1] or found[2], int(found[3] or port)
 
 

@@ -39,15 +39,14 @@ from edgepeer.trust.certificates import (
     private_pem,
     revocations,
 )
-from edgepeer.trust.clock import certain_time, date
-from edgepeer.trust.directory import Whereabouts
+from edgepeer.trust.clock import certain_time, date, minute
+from edgepeer.trust.directory import AUTHORITY, Whereabouts
 from edgepeer.trust.evictions import LONGEST, sign_list
 from edgepeer.trust.files import make_private_directory
 from edgepeer.trust.names import LONGEST_ID, Holder, Role, is_name
 
 __all__ = ["Issued", "Registrar", "Token"]
 
-_FILE: Final = "fleet.db"
 _MOST_USES: Final = 4096
 _NAMESAKES: Final = 4096
 
@@ -109,7 +108,7 @@ class Registrar:
         Raises:
             ConfigError: none does; TrustError: its database can't be used.
         """
-        return cls(Database(home / _FILE))
+        return cls(Database(home / AUTHORITY))
 
     @classmethod
     def found(
@@ -125,7 +124,7 @@ class Registrar:
         except OSError as error:
             raise ConfigError(f"home = {home}: can't make it: {error.strerror or error}") from None
         facts = _Facts(fabric=fabric, broker=broker, service=service, lifetime_s=lifetime_s)
-        database = Database(home / _FILE, make=True)
+        database = Database(home / AUTHORITY, make=True)
         with database.change() as sql:
             there = _fact(sql, "fleet")
             if there is None:
@@ -211,8 +210,7 @@ class Registrar:
             now = certain_time()
             if now > ends:
                 raise TrustError(
-                    f"token {token.hex()} has expired ({date(ends)} was its last day): make another with "
-                    "`edgepeer fleet token`"
+                    f"token {token.hex()} has expired at {minute(ends)}: make another with `edgepeer fleet token`"
                 )
             public = key_of_request(request)
             key = key_bytes(public)

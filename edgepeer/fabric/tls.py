@@ -86,8 +86,13 @@ async def secured(sock: socket, host: str, identity: Identity | None) -> TlsSock
     except BaseException as error:
         secure.close()
         if isinstance(error, ssl.SSLError):  # a subclass of OSError, which says less
-            unknown = identity is None and isinstance(error, ssl.SSLCertVerificationError)
-            hint = "; if it is a fleet's, say where this device has joined: --fleet" if unknown else ""
+            hint = ""
+            if isinstance(error, ssl.SSLCertVerificationError):
+                hint = (
+                    "; if it is a fleet's, say where this device has joined: --fleet"
+                    if identity is None
+                    else f"; it is not of the fleet {identity.holder.fabric} in {identity.directory}"
+                )
             raise FabricError(_reason(error) + hint) from error
         if isinstance(error, ConnectionError):
             raise FabricError(_HUNG_UP) from error

@@ -74,7 +74,7 @@ class TwinWatch:
         where = ascii(", ".join(other.addresses))[1:-1][:_SHOWN_CHARS] or "no address"
         return (
             f"another peer with the id {other.id!r} is in fabric {self._fabric!r} (at {where}): "
-            "give each device its own --state-dir or --peer-id"
+            "give each device its own --state-dir or --peer-id; in a fleet, its own place in it: edgepeer join"
         )
 
 

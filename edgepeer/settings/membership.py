@@ -16,6 +16,11 @@ from edgepeer.trust.names import Role
 __all__ = ["with_membership"]
 
 _UNDER_STATE: Final = "fleet"
+_TO_BE: Final = {
+    Role.PEER: "on the device, `edgepeer join HOST STRING` makes one",
+    Role.BROKER: "`edgepeer fleet init` has said where one is",
+    Role.OPERATOR: "`edgepeer fleet operator add NAME` lets one in",
+}
 _ROLES: Final = {
     "peer": (Role.PEER,),
     "broker": (Role.BROKER,),
@@ -45,7 +50,10 @@ def with_membership(
     where = Whereabouts.read(directory)
     if where.role not in _ROLES[kind.verb]:
         needed = " or ".join(_ROLES[kind.verb])
-        raise ConfigError(f"fleet = {directory}: is of {where.role} {where.id}, but {kind.verb} needs {needed}")
+        remedy = _TO_BE[_ROLES[kind.verb][0]]
+        raise ConfigError(
+            f"fleet = {directory}: is of {where.role} {where.id}, but {kind.verb} needs {needed}: {remedy}"
+        )
     broker = values.get("broker", ",".join(where.broker))
     if "broker" in settings and not all(
         url.strip().startswith("mqtts://") for url in broker.split(",") if "://" in url

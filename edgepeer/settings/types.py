@@ -77,8 +77,8 @@ def unguarded(listen: str, fleet: object, insecure: bool) -> str | None:
     if fleet is not None or insecure or is_loopback(host):
         return None
     return (
-        f"listen = {listen}: whoever reaches that port could read and change everything: join a fleet (edgepeer join), "
-        "or give --insecure where you trust the whole network"
+        f"listen = {listen}: whoever reaches that port could read and change everything: join a fleet (edgepeer join) "
+        "and say --fleet, or give --insecure where you trust the whole network"
     )
 
 

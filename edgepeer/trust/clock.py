@@ -13,7 +13,7 @@ from typing import Final
 
 from edgepeer.errors import TrustError
 
-__all__ = ["BUILT", "believable", "certain_time", "date"]
+__all__ = ["BUILT", "believable", "certain_time", "date", "minute"]
 
 BUILT: Final = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
 """Nobody runs this earlier."""
@@ -41,3 +41,8 @@ def certain_time() -> float:
 def date(when: float) -> str:
     """A day, for people."""
     return datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%d")
+
+
+def minute(when: float) -> str:
+    """A time of a day, for people."""
+    return datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -18,14 +18,17 @@ import msgspec
 
 from edgepeer.errors import ConfigError
 from edgepeer.printable import printable
+from edgepeer.processes import os_reason
 from edgepeer.trust.files import write_whole
 from edgepeer.trust.names import Role
 
 __all__ = [
     "AUTHORITIES",
+    "AUTHORITY",
     "CERTIFICATE",
     "EVICTIONS",
     "FILES",
+    "JOIN_AGAIN",
     "KEY",
     "WHERE",
     "Whereabouts",
@@ -39,7 +42,11 @@ CERTIFICATE: Final = "certificate.pem"
 AUTHORITIES: Final = "authorities.pem"
 EVICTIONS: Final = "evictions"
 WHERE: Final = "fleet.toml"
+AUTHORITY: Final = "fleet.db"
+"""Where no member is, but the authority: it is the file of its database."""
 FILES: Final = (KEY, CERTIFICATE, AUTHORITIES, EVICTIONS, WHERE)
+
+JOIN_AGAIN: Final = "bring the device in again: edgepeer join HOST STRING"
 
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
@@ -69,17 +76,14 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         try:
             return msgspec.convert(tomllib.loads(path.read_text()), cls)
         except OSError as error:
-            raise ConfigError(f"{path}: can't read it: {error.strerror or error}; {_JOIN_AGAIN}") from None
+            raise ConfigError(f"{path}: can't read it: {os_reason(error)}; {JOIN_AGAIN}") from None
         except (ValueError, msgspec.ValidationError) as error:
-            raise ConfigError(f"{path}: {printable(str(error))}; {_JOIN_AGAIN}") from None
+            raise ConfigError(f"{path}: {printable(str(error))}; {JOIN_AGAIN}") from None
 
     def toml(self) -> bytes:
         """The file."""
         lines = [f"{name} = {json.dumps(value)}" for name, value in msgspec.to_builtins(self).items()]
         return ("\n".join(["# Made by `edgepeer join`.", *lines]) + "\n").encode()
-
-
-_JOIN_AGAIN: Final = "bring the device in again: edgepeer join HOST STRING"
 
 
 def keep(directory: Path, where: Whereabouts, *, certificate: bytes, authorities: bytes, evictions: bytes) -> None:
@@ -101,6 +105,11 @@ def is_joined(directory: Path) -> bool:
 
 def not_joined(directory: Path) -> ConfigError:
     """That no device has."""
+    if (directory / AUTHORITY).exists():
+        return ConfigError(
+            f"fleet = {directory}: the fleet's authority lives there; what its operator and its broker need is in "
+            f"{directory / 'operator'} and {directory / 'broker'}"
+        )
     return ConfigError(
         f"fleet = {directory}: no fleet was joined there ({CERTIFICATE} is missing): on the administrator's machine, "
         "`edgepeer fleet token` prints the line that does it"

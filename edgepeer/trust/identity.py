@@ -34,7 +34,7 @@ from edgepeer.trust.certificates import (
     load_key,
     pem,
 )
-from edgepeer.trust.directory import AUTHORITIES, CERTIFICATE, EVICTIONS, KEY, Whereabouts
+from edgepeer.trust.directory import AUTHORITIES, CERTIFICATE, EVICTIONS, JOIN_AGAIN, KEY, Whereabouts
 from edgepeer.trust.evictions import Evictions, Listed
 from edgepeer.trust.files import read_private, write_whole
 from edgepeer.trust.names import Holder
@@ -242,7 +242,7 @@ class Identity:
         if (holder.fabric, holder.role, holder.id) != (where.fabric, where.role, where.id):
             raise TrustError(f"is of {holder}, but fleet.toml says {where.role} {where.id} of {where.fabric}")
         if key_bytes(checked.key) != key_bytes(self._key.public_key()):
-            raise TrustError(f"is for another key than the one in {KEY}: they were not made together; join again")
+            raise TrustError(f"is for another key than the one in {KEY}: they were not made together")
         if (late := expired(checked)) is not None:
             raise late
         self._refuse(holder)
@@ -282,12 +282,13 @@ class Identity:
 def _read(path: Path, take: Callable[[bytes], _T], *, private: bool = False) -> _T:
     try:
         return take(read_private(path) if private else path.read_bytes())
+    except PermissionError:
+        raise ConfigError(f"{path}: can't read it: permission denied; start as the user whose it is") from None
     except OSError as error:
-        raise ConfigError(
-            f"{path}: can't read it: {os_reason(error)}; bring the device in again: edgepeer join"
-        ) from None
+        raise ConfigError(f"{path}: can't read it: {os_reason(error)}; {JOIN_AGAIN}") from None
     except (TrustError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+        remedy = "" if " edgepeer join " in str(error) else f"; {JOIN_AGAIN}"
+        raise ConfigError(f"{path}: {error}{remedy}") from None
 
 
 def _stamp(directory: Path) -> object:

@@ -101,8 +101,8 @@ STRING = JoinString(bytes(16), bytes(4), b"s" * 16).text()
     [
         (["fleet", "init"], 2, "say how it is called and where devices find its broker, as in: edgepeer fleet init "),
         (["fleet", "init", "a/b", "--broker", "h"], 2, "name = a/b (from --name): must be 1 to 63 letters"),
-        (["fleet", "init", "a", "--broker", "mqtt://h"], 2, "'mqtt://h': must be a host, or host:port"),
-        (["fleet", "init", "a", "--broker", "h:0"], 2, "'h:0': must be a host, or host:port"),
+        (["fleet", "init", "a", "--broker", "mqtt://h"], 2, "broker = mqtt://h: must be a host, or host:port"),
+        (["fleet", "init", "a", "--broker", "h:0"], 2, "broker = h:0: must be a host, or host:port"),
         (
             ["fleet", "init", "a", "--broker", "h", "--lifetime", "0"],
             2,
@@ -136,7 +136,8 @@ STRING = JoinString(bytes(16), bytes(4), b"s" * 16).text()
             2,
             "must be epj1- and 58 letters and digits (these are 62 characters)",
         ),
-        (["join", "h:x", STRING], 2, "'h:x': must be a host, or host:port"),
+        (["join", STRING, "h"], 2, "the host comes first, then the string, as in: edgepeer join raspberrypi.local"),
+        (["join", "h:x", STRING], 2, "host = h:x: must be a host, or host:port"),
         (
             ["join", "127.0.0.1:1", STRING, "--dir", "d"],
             1,

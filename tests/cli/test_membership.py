@@ -56,12 +56,18 @@ def test_what_contradicts_it(fleet: Fleet, tmp_path: Path) -> None:
     assert refusal(PeerSettings, fleet=p1, peer_id="p2") == f"peer_id = p2: the fleet in {p1} says p1: leave it out"
     said = refusal(PeerSettings, fleet=p1, broker="mqtts://a,mqtt://u:hunter2@b")
     assert said == f"broker = mqtts://***@b: a fleet ({p1}) needs mqtts://, so that nobody else can listen"
-    assert refusal(TrainSettings, fleet=p1) == f"fleet = {p1}: is of peer p1, but train needs operator"
+    assert refusal(TrainSettings, fleet=p1) == (
+        f"fleet = {p1}: is of peer p1, but train needs operator: `edgepeer fleet operator add NAME` lets one in"
+    )
     assert "but broker needs broker" in refusal(BrokerSettings, fleet=p1)
     assert "leave one of them out" in refusal(PeerSettings, fleet=p1, insecure="true")
     alice = str(fleet.directory("alice", Role.OPERATOR))
-    assert "is of operator alice, but peer needs peer" in refusal(PeerSettings, fleet=alice)
+    assert "is of operator alice, but peer needs peer: on the device, `edgepeer join" in refusal(
+        PeerSettings, fleet=alice
+    )
     assert f"fleet = {tmp_path}: no fleet was joined there" in refusal(StatusSettings, fleet=str(tmp_path))
+    (tmp_path / "fleet.db").touch()
+    assert f"need is in {tmp_path}/operator and {tmp_path}/broker" in refusal(StatusSettings, fleet=str(tmp_path))
     where = Path(p1) / "fleet.toml"
     where.write_text(where.read_text().replace("mqtts://b", "mqtt://b"))
     assert "needs mqtts://, so that nobody else can listen" in refusal(PeerSettings, fleet=p1)
@@ -73,8 +79,8 @@ def test_what_contradicts_it(fleet: Fleet, tmp_path: Path) -> None:
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:7700", "192.168.1.10:7700", "raspberrypi.local:7700"])
 def test_an_open_port_without_a_fleet_must_be_asked_for(kind: type[VerbSettings], listen: str) -> None:
     assert refusal(kind, listen=listen) == (
-        f"listen = {listen}: whoever reaches that port could read and change everything: join a fleet (edgepeer join), "
-        "or give --insecure where you trust the whole network"
+        f"listen = {listen}: whoever reaches that port could read and change everything: join a fleet (edgepeer join) "
+        "and say --fleet, or give --insecure where you trust the whole network"
     )
     load(kind, listen=listen, insecure="true")
     for own in ("127.0.0.1:0", "127.0.0.9:1", "localhost:0", "[::1]:0"):

@@ -34,7 +34,7 @@ async def test_the_younger_one_of_two_goes(broker: Broker, invite: Invite) -> No
     younger.client.publish_retained(TOPIC, life(2, 200.0))
     line = (
         r"^another peer with the id 'a' is in fabric 'lab' \(at 127\.0\.0\.1:1\): "
-        r"give each device its own --state-dir or --peer-id$"
+        r"give each device its own --state-dir or --peer-id; "
     )
     async with asyncio.timeout(3 * DEADLINE_S):
         with pytest.raises(ConfigError, match=line):

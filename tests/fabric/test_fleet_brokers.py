@@ -58,7 +58,9 @@ async def test_members_get_in_and_nobody_else(strict_broker: Broker, fleet: Flee
         ):
             pass
     stranger = fleet.other().member("p1")
-    assert "its certificate is not to be trusted: " in await no_way_in(address, stranger)
+    line = await no_way_in(address, stranger)
+    assert "its certificate is not to be trusted: " in line
+    assert f"; it is not of the fleet {stranger.holder.fabric} in {stranger.directory}" in line
     # The same, of a client that does not care who the broker is.
     for who, why in (
         (Careless(stranger), "does not know who has issued our certificate: it is of another fleet"),

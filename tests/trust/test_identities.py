@@ -283,6 +283,16 @@ def test_a_key_that_others_can_read_is_refused(fleet: Fleet) -> None:
     Identity.load(directory)
 
 
+@pytest.mark.parametrize("name", ["key.pem", "authorities.pem", "evictions", "certificate.pem", "fleet.toml"])
+@pytest.mark.parametrize("data", [b"", b"spoilt", None])
+def test_what_to_do_where_a_directory_was_copied_by_halves(fleet: Fleet, name: str, data: bytes | None) -> None:
+    path = fleet.directory("p1") / name
+    path.unlink() if data is None else path.write_bytes(data)
+    said = unloadable(fleet.directory("p1"))
+    assert name in said
+    assert said.endswith(": edgepeer join HOST STRING") or "`edgepeer fleet token` prints the line that does it" in said
+
+
 def test_a_directory_that_others_can_write_to_is_refused(fleet: Fleet) -> None:
     directory = fleet.directory("p1")
     for mode in (0o777, 0o770, 0o702):
