@@ -42,6 +42,7 @@ def run(settings: StatusSettings) -> int:
 
 
 async def _look(settings: StatusSettings, broker: BrokerAddress) -> Picture:
+    from edgepeer.enrol.keeping import kept
     from edgepeer.fabric.topics import Group
     from edgepeer.following.observe import observe, question
     from edgepeer.following.picture import Picture
@@ -54,9 +55,8 @@ async def _look(settings: StatusSettings, broker: BrokerAddress) -> Picture:
         picture.take(event)
         news.set()
 
-    async with observe(
-        broker, settings.fabric, take, interests=Group.KEPT, timeout=settings.timeout, identity=identity
-    ) as client:
+    look = observe(broker, settings.fabric, take, interests=Group.KEPT, timeout=settings.timeout, identity=identity)
+    async with kept(identity), look as client:
         await question(client, picture, news)
         picture.refused = dict(client.refusals)
         return picture

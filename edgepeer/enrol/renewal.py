@@ -1,5 +1,6 @@
 """Keeps a member one while it runs: a new certificate when a third of its life is left, or when the fleet has a new
-authority; and whatever another process puts into its directory.
+authority; and whatever another process puts into its directory. Who was off while the authority was rotated does not
+know the broker any more: the service, which also has a certificate of the old one, says why.
 
 A service that can't be reached is asked again, ever more rarely; there are months for it. Nothing else waits for it.
 """
@@ -58,6 +59,7 @@ async def keep_renewed(identity: Identity, *, look_s: float = _LOOK_S, spread_s:
     loop = asyncio.get_running_loop()
     chance = random.Random(identity.certificate)
     pause, at, complaint = _AT_FIRST_S, 0.0, ""
+    told = -1  # the list that the service had: with it, a doubt about the broker is none about the authority
     while True:
         try:
             identity.refresh()
@@ -66,13 +68,15 @@ async def keep_renewed(identity: Identity, *, look_s: float = _LOOK_S, spread_s:
             if str(error) != complaint:
                 complaint = str(error)
                 _log.warning("%s", error)
-        if not due(identity):
+        doubted = identity.doubted and not identity.evicted and identity.evictions.number != told
+        if not doubted and not due(identity):
             pause, at = _AT_FIRST_S, 0.0
         elif not at:
-            at = loop.time() + chance.uniform(0, spread_s)
-        elif loop.time() >= at:
+            at = loop.time() + (0.0 if doubted else chance.uniform(0, spread_s))
+        if at and loop.time() >= at:
             try:
                 await renew_now(identity)
+                told = identity.evictions.number
                 _log.info("%s has a new certificate, until %s", identity.holder, date(identity.ends))
             except EdgepeerError as error:
                 _log.warning("certificate of %s, until %s: %s", identity.holder, date(identity.ends), error)

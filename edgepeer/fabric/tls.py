@@ -88,11 +88,13 @@ async def secured(sock: socket, host: str, identity: Identity | None) -> TlsSock
         if isinstance(error, ssl.SSLError):  # a subclass of OSError, which says less
             hint = ""
             if isinstance(error, ssl.SSLCertVerificationError):
-                hint = (
-                    "; if it is a fleet's, say where this device has joined: --fleet"
-                    if identity is None
-                    else f"; it is not of the fleet {identity.holder.fabric} in {identity.directory}"
-                )
+                hint = "; if it is a fleet's, say where this device has joined: --fleet"
+                if identity is not None:
+                    identity.doubted = True
+                    hint = (
+                        f"; it is not of the fleet {identity.holder.fabric} in {identity.directory}, or the fleet has "
+                        f"a new authority, as `edgepeer fleet serve` ({identity.where.service}) would say"
+                    )
             raise FabricError(_reason(error) + hint) from error
         if isinstance(error, ConnectionError):
             raise FabricError(_HUNG_UP) from error

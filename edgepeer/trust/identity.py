@@ -87,6 +87,9 @@ class Identity:
         self.evictions: Final = Evictions(where.fabric, listed, self._listed)
         self.certificate = b""
         """DER."""
+        self.doubted = False
+        """Whether the fleet's broker shows a certificate of an authority that is not known here: perhaps the fleet has
+        had a new one while this device was off."""
         self._key: ec.EllipticCurvePrivateKey
         self._own: Checked
         self._credentials: dict[bytes, Credential] = {}
@@ -249,7 +252,7 @@ class Identity:
         return checked
 
     def _take(self, certificate: bytes, checked: Checked) -> None:
-        self._own, self.certificate = checked, certificate
+        self._own, self.certificate, self.doubted = checked, certificate, False
         self._forget()
 
     def _listed(self, listed: Listed) -> None:

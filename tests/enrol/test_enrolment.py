@@ -407,6 +407,27 @@ async def test_the_authority_is_rotated_under_a_member(tmp_path: Path) -> None:
         task.cancel()
 
 
+async def test_who_was_off_when_the_authority_was_rotated(tmp_path: Path) -> None:
+    """The broker has a certificate of the new one by then, and what would say so comes through the broker."""
+    async with at_its_own_port(tmp_path, lifetime_s=1000) as office:
+        p1 = await office.member("p1")
+        office.registrar.rotate()
+        p1.doubted = True
+        task = asyncio.create_task(keep_renewed(p1, look_s=0.01, spread_s=1000))
+        await until(lambda: p1.authority.der == office.registrar.authorities[-1])
+        assert not p1.doubted
+        certificate = p1.certificate
+        p1.doubted = True  # again, with nothing new: whoever shows us something else is no broker of ours
+        own = Identity.load(p1.directory)
+        own.evictions.accept(office.registrar.evictions)
+        assert own.certificate == certificate
+        office.registrar.evict(p1.holder.id)
+        p1.evictions.accept(office.registrar.evictions)
+        await until(lambda: p1.evicted)
+        task.cancel()
+    assert p1.certificate == certificate
+
+
 async def test_a_service_that_is_away_is_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with at_its_own_port(tmp_path, lifetime_s=1000) as office:
         p1 = await office.member("p1")
