@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 # For two cores: real processes mostly wait for each other, so three tests at once keep both busy.
 WORKERS ?= 3
 
-.PHONY: help demo test test-secure lint types bench clean mosquitto
+.PHONY: help demo test test-secure lint types bench clean mosquitto check-deploy
 
 help:
 	@echo "make demo    seven peers train a classifier of handwritten digits; a link is cut, one is killed"
 	@echo "make test    the whole test suite"
 	@echo "make test-secure   its fleets of processes once more, with identities and encrypted links"
 	@echo "make lint    ruff; make types: mypy"
+	@echo "make check-deploy  devices that boot, images, aarch64: as root, in minutes"
 	@echo "make bench   what the benchmarks need (large: PyTorch and Open MPI)"
 
 $(VENV)/.ready: pyproject.toml
@@ -37,6 +38,11 @@ lint: $(VENV)/.ready
 
 types: $(VENV)/.ready
 	$(BIN)/mypy
+
+# Everything in deploy/, also what takes minutes: devices with a systemd of their own, images, aarch64 under qemu.
+check-deploy: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --editable '.[dev,deploy]'
+	CHECK_DEPLOY=1 $(BIN)/python -m pytest tests/deploy $(PYTEST_ARGS)
 
 # The real broker, for the tests that use one. Without it they are skipped and say why.
 mosquitto:

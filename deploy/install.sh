@@ -164,7 +164,14 @@ if [ "$dry" = no ]; then
 fi
 
 # Settings are the user's: never written over. They may hold a password, so only root reads them.
-[ -e "$settings/edgepeer.toml" ] || run install -m 600 "$here/edgepeer.toml" "$settings/edgepeer.toml"
+# A service is for others on the network: without a fleet it refuses to listen there, and says what to do.
+if [ ! -e "$settings/edgepeer.toml" ]; then
+    run install -m 600 "$here/edgepeer.toml" "$settings/edgepeer.toml.new"
+    run sed -i '/^\[peer\]$/a listen = "0.0.0.0:7700"' "$settings/edgepeer.toml.new"
+    [ "$fleet" = no ] ||
+        run sed -i '/^\[broker\]$/a listen = "0.0.0.0:8883"\nfleet = "/var/lib/edgepeer-fleet/broker"' "$settings/edgepeer.toml.new"
+    run mv -T "$settings/edgepeer.toml.new" "$settings/edgepeer.toml"
+fi
 place() {
     [ -e "$2" ] || run install -m "$3" "$1" "$2"
 }
@@ -197,6 +204,11 @@ for each in "$home/versions/"*; do
 done
 
 say "done; what is left to you:"
-say "  1. set broker, fabric and listen in $settings/edgepeer.toml, or join a fleet: edgepeer join ..."
-[ "$broker" = no ] || say "  2. systemctl enable --now edgepeer-broker"
-say "  3. systemctl enable --now edgepeer-peer; journalctl -fu edgepeer-peer"
+if [ "$fleet" = yes ]; then
+    say "  1. edgepeer fleet init NAME --broker $(hostname).local"
+    say "  2. systemctl enable --now edgepeer-fleet$([ "$broker" = no ] || printf ' edgepeer-broker')"
+    say "  3. edgepeer fleet token, which prints the line that brings a device in"
+else
+    say "  1. the line that edgepeer fleet token prints where the fleet is looked after: edgepeer join ..."
+    say "  2. systemctl enable --now edgepeer-peer; journalctl -fu edgepeer-peer"
+fi

@@ -118,7 +118,7 @@ def init(settings: FleetInitSettings) -> int:
     print(f"fleet {settings.name}: {home} (whoever can read it has the fleet: keep a copy, in a safe place)\n")
     print("its broker, here or with that directory copied to where it runs:")
     print(f"  edgepeer broker --listen 0.0.0.0:{port} --fleet {household.broker}")
-    print("where devices come to join, and renew their certificates:")
+    print(f"here, where devices come to join and to renew their certificates; they look for it at {service}:")
     print(f"  edgepeer fleet serve{_where(settings)}")
     print("for each device, a line to be pasted there:")
     print(f"  edgepeer fleet token{_where(settings)}")
@@ -195,6 +195,7 @@ def list_members(settings: FleetListSettings) -> int:
             "serial": f"{each.holder.serial:x}",
             "issued": each.holder.issued,
             "expires": each.ends,
+            "token": each.token,
             "state": _state(each, newest, now),
         }
         for each in members
@@ -211,13 +212,13 @@ def list_members(settings: FleetListSettings) -> int:
     from rich.text import Text
 
     table = Table(title=f"fleet {fabric}: {sum(not each.evicted for each in members)} members", title_justify="left")
-    for column in ("name", "role", "since", "until", "state"):
+    for column in ("name", "role", "since", "until", "came with", "state"):
         table.add_column(column)
     for each in members:
         holder, state = each.holder, _state(each, newest, now)
         looks = {"member": "green", "evicted": "red", "expired": "red"}.get(state, "yellow")
         dates = date(holder.issued), date(each.ends)
-        table.add_row(holder.common_name, holder.role, *dates, Text(state, style=looks))
+        table.add_row(holder.common_name, holder.role, *dates, each.token or "", Text(state, style=looks))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
     console.print(table)
     for good in tokens:
@@ -264,6 +265,7 @@ def evict(settings: FleetEvictSettings) -> int:
     print(f"evicted {holders[0].common_name}: certificate {serials} {count} no more")
     for each in tokens:
         print(f"token {each}, with which it came in, lets nobody else in")
+    print(f"if the broker is a mosquitto: restart it, with {household.revoked} as its crlfile")
     _say_told(told)
     return 0
 

@@ -31,7 +31,9 @@ def run(settings: JoinSettings) -> int:
     from edgepeer.enrol.places import SERVICE_PORT, device_directory, host_and_port
     from edgepeer.enrol.strings import JoinString
 
-    string = JoinString.parse(sys.stdin.readline(_LONGEST) if settings.string is None else settings.string)
+    # All of the line that `edgepeer fleet token` prints will do, too.
+    given = sys.stdin.readline(_LONGEST).rpartition(" ")[2] if settings.string is None else settings.string
+    string = JoinString.parse(given)
     host, port = host_and_port(settings.host, SERVICE_PORT)
     directory: Path = (settings.dir or device_directory()).absolute()
     try:
@@ -59,7 +61,7 @@ VERB = Verb(
     "changes nothing.",
     examples=[
         ("the line that `edgepeer fleet token` prints", "edgepeer join raspberrypi.local epj1-..."),
-        ("from a file, so that no list of processes shows it", "edgepeer join raspberrypi.local --stdin < string"),
+        ("from a file, so that no list of processes shows it", "edgepeer join raspberrypi.local --stdin < line"),
         ("as p7", "edgepeer join raspberrypi.local epj1-... --id p7"),
     ],
     run=run,

@@ -45,7 +45,8 @@ def run(settings: TrainSettings) -> int:
     saver = ModelSaver(settings)
 
     async def save(result: JobResult) -> None:
-        fetch = partial(state_from_fleet, settings.broker, settings.fabric, timeout=settings.timeout)
+        where = settings.broker, settings.fabric
+        fetch = partial(state_from_fleet, *where, timeout=settings.timeout, identity=identity)
         await saver.save(result, fetch)
 
     async def follow(show: Callable[[JobProgress], None]) -> JobResult:

@@ -37,6 +37,7 @@ class Household:
         self._registrar = registrar
         self.broker: Final = home / _BROKER
         self.operator: Final = home / _OPERATOR
+        self.revoked: Final = self.broker / _REVOKED
 
     def settle(self, operator: str) -> None:
         """Make those that aren't there yet.
@@ -80,7 +81,7 @@ class Household:
                 _log.warning("%s", error)
         try:
             if self.broker.is_dir():
-                write_whole(self.broker / _REVOKED, self._registrar.revocations())
+                write_whole(self.revoked, self._registrar.revocations())
         except OSError as error:
             raise TrustError(f"{self.broker}: can't write there: {os_reason(error)}") from None
         return found

@@ -7,6 +7,7 @@ with the key that is there, to which the service gives the same certificate agai
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import socket
@@ -40,7 +41,10 @@ from edgepeer.trust.names import is_name
 
 __all__ = ["Joined", "device_key", "join", "keep_granted"]
 
+_NEXT_KEY: Final = "next-key.pem"
 _ODD: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -72,15 +76,14 @@ async def join(
     if kept is not None and name not in (None, kept):
         raise ConfigError(f"id {name}: {directory.parent} belongs to peer {kept}: leave --id out")
     with _written(directory):
-        if is_joined(directory):
-            if not again and (there := _still(directory, string)) is not None:
-                return Joined(there, directory, anew=False)
-            # From here on the device is nobody. A key of before may be known to whoever it was evicted for.
-            for file in (CERTIFICATE, KEY):
-                (directory / file).unlink(missing_ok=True)
+        if is_joined(directory) and not again and (there := _still(directory, string)) is not None:
+            return Joined(there, directory, anew=False)
         make_private_directory(directory)
         clear_leftovers(directory)
-        key = device_key(directory)
+        # Who joins anew takes another key, for the old one may be known to whoever it was evicted for; and stays who it
+        # was until it is let in.
+        anew = is_joined(directory) or (directory / _NEXT_KEY).exists()
+        key = device_key(directory, _NEXT_KEY if anew else KEY)
         wish = name or kept or _host_name()
         granted = await enrol(host, port, string, request(key), wish, exact=wish in (name, kept))
         keep_granted(directory, granted, key.public_key(), string.authority)
@@ -88,13 +91,13 @@ async def join(
     return Joined(granted.where, directory, anew=True)
 
 
-def device_key(directory: Path) -> ec.EllipticCurvePrivateKey:
+def device_key(directory: Path, file: str = KEY) -> ec.EllipticCurvePrivateKey:
     """The key that is there, or a new one.
 
     Raises:
         ConfigError: others can read it; OSError: it can't be written.
     """
-    path = directory / KEY
+    path = directory / file
     with contextlib.suppress(FileNotFoundError, ValueError):  # a spoilt one was never used
         return load_key(read_private(path))
     key = make_key()
@@ -117,6 +120,9 @@ def keep_granted(directory: Path, granted: Granted, key: ec.EllipticCurvePublicK
         raise TrustError(f"the enrolment service says {where.role} {where.id}, its certificate {holder}")
     if key_bytes(checked.key) != key_bytes(key):
         raise TrustError("the enrolment service has issued a certificate for another key than this device's")
+    if (directory / _NEXT_KEY).exists():
+        (directory / CERTIFICATE).unlink(missing_ok=True)  # from here on it is nobody, until the last file is there
+        (directory / _NEXT_KEY).replace(directory / KEY)
     keep(
         directory,
         where,
@@ -134,7 +140,8 @@ def _still(directory: Path, string: JoinString) -> Whereabouts | None:
     """
     try:
         identity = Identity.load(directory)
-    except EdgepeerError:
+    except EdgepeerError as error:
+        _log.warning("joining anew: %s", error)
         return None
     if string.authority in map(fingerprint, (each.der for each in identity.evictions.authorities)):
         return identity.where

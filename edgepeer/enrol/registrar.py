@@ -71,6 +71,8 @@ class Issued:
     evicted: bool
     authority: int
     """Which one has issued it; the highest number is the newest."""
+    token: str | None
+    """With which it came in, if that is still known: no secret."""
 
 
 @dataclass(frozen=True)
@@ -418,13 +420,20 @@ class Registrar:
 
     def _members(self, sql: sqlite3.Connection, now: float) -> list[Issued]:
         rows = sql.execute(
-            "SELECT role, name, max(serial), ends, out, authority FROM certificates WHERE ends > ? "
-            "GROUP BY role, name ORDER BY role, name",
+            "SELECT role, name, max(serial), ends, out, authority, "
+            "(SELECT lower(hex(token)) FROM joined WHERE joined.key = certificates.key LIMIT 1) "
+            "FROM certificates WHERE ends > ? GROUP BY role, name ORDER BY role, name",
             (now,),
         ).fetchall()
         return [
-            Issued(Holder(self.fabric, Role(role), name, serial), ends, bool(out), authority)
-            for role, name, serial, ends, out, authority in rows
+            Issued(
+                Holder(self.fabric, Role(role), name, serial),
+                ends,
+                bool(out),
+                authority,
+                token,
+            )
+            for role, name, serial, ends, out, authority, token in rows
         ]
 
     def tokens(self) -> list[Token]:

@@ -86,7 +86,9 @@ async def secured(sock: socket, host: str, identity: Identity | None) -> TlsSock
     except BaseException as error:
         secure.close()
         if isinstance(error, ssl.SSLError):  # a subclass of OSError, which says less
-            raise FabricError(_reason(error)) from error
+            unknown = identity is None and isinstance(error, ssl.SSLCertVerificationError)
+            hint = "; if it is a fleet's, say where this device has joined: --fleet" if unknown else ""
+            raise FabricError(_reason(error) + hint) from error
         if isinstance(error, ConnectionError):
             raise FabricError(_HUNG_UP) from error
         raise

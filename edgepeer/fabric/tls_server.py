@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["TlsServer"]
 
+_REASONS: Final = {
+    "TLSV1_ALERT_UNKNOWN_CA": "does not believe this broker: it has joined another fleet, or none",
+    "WRONG_VERSION_NUMBER": "speaks no TLS: clients of a fleet use mqtts://",
+    "HTTP_REQUEST": "speaks HTTP",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "shows no certificate: it has joined no fleet",
+    "CERTIFICATE_VERIFY_FAILED": "shows a certificate of another fleet",
+    "UNSUPPORTED_PROTOCOL": "speaks no TLS 1.3",
+}
 _PAUSE_S: Final = 0.1
 _BACKLOG: Final = 128
 
@@ -116,7 +124,7 @@ class TlsServer:
                 lambda: protocol, guest.sock, ssl=context, ssl_handshake_timeout=WITHIN_S, ssl_shutdown_timeout=WITHIN_S
             )
         except OSError as error:  # ssl.SSLError is one
-            why = error.reason if isinstance(error, ssl.SSLError) else str(error) or type(error).__name__
-            self._refused.add("no TLS with %s: %s", guest.host, why)
+            why = (error.reason if isinstance(error, ssl.SSLError) else "") or str(error) or type(error).__name__
+            self._refused.add("no TLS with %s: %s", guest.host, _REASONS.get(why, why))
             if not guest.handed_over:
                 guest.sock.close()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from edgepeer.errors import WireError
+from edgepeer.errors import JobError, WireError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.topics import Group
 from edgepeer.following.observe import observe
@@ -21,6 +21,7 @@ from edgepeer.following.result import JobResult
 from edgepeer.processes import os_reason
 from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
 from edgepeer.training.split.part import Part, name_of_part, unpack_part
+from edgepeer.training.state import name_of_state, unpack_run_state
 from edgepeer.transport.base import Channel
 from edgepeer.transport.tcp import TcpTransport
 from edgepeer.wire.frames import Frame, Hello, Ping, State, StateRequest
@@ -28,7 +29,7 @@ from edgepeer.wire.frames import Frame, Hello, Ping, State, StateRequest
 if TYPE_CHECKING:
     from edgepeer.trust.identity import Identity
 
-__all__ = ["parts_from_files", "parts_from_fleet"]
+__all__ = ["parts_from_files", "parts_from_fleet", "state_from_peer"]
 
 _log = logging.getLogger(__name__)
 
@@ -50,11 +51,39 @@ async def parts_from_fleet(
     Raises:
         FabricError: the broker can't be reached.
     """
+    holders = [peer for peer in result.done if result.reports[peer].cell >= 0]
+    found = []
+    for part in await _asked(broker, fabric, holders, name_of_part(result.job), timeout, identity):
+        try:
+            found.append(unpack_part(part))
+        except WireError as error:
+            _log.warning("%s", error)
+    return found
+
+
+async def state_from_peer(
+    broker: str, fabric: str, result: JobResult, *, timeout: float, identity: Identity
+) -> memoryview:
+    """Ask a peer of a fleet that has finished a job for its state, being an operator, who can't join as a peer.
+
+    Raises:
+        FabricError: the broker can't be reached.
+        JobError: nobody hands it over.
+    """
+    name = name_of_state(result.job.id)
+    for peer in result.done:
+        if states := await _asked(broker, fabric, [peer], name, timeout, identity):
+            return unpack_run_state(memoryview(states[0]))[1]
+    raise JobError("no peer has handed over the model")
+
+
+async def _asked(
+    broker: str, fabric: str, peers: Sequence[str], name: str, timeout: float, identity: Identity | None
+) -> list[bytes]:
+    """What each of these gives by that name."""
     picture = Picture()
     async with observe(BrokerAddress.parse(broker), fabric, picture.take, interests=Group.PEERS, identity=identity):
         pass
-    holders = [peer for peer in result.done if result.reports[peer].cell >= 0 and peer in picture.peers]
-    name = name_of_part(result.job)
     if identity is None:
         transport, me = TcpTransport(), f"saver-{secrets.token_hex(6)}"
     else:
@@ -64,17 +93,18 @@ async def parts_from_fleet(
     hello = Hello(fabric=fabric, peer=me, incarnation=1)
     few = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask(peer: str) -> Part | None:
+    async def ask(peer: str) -> bytes | None:
         async with few:
             for address in picture.peers[peer].addresses:
                 try:
-                    return unpack_part(await _Asking(transport, hello, peer, name).ask(address, timeout=timeout))
+                    return await _Asking(transport, hello, peer, name).ask(address, timeout=timeout)
                 except (OSError, WireError) as error:  # TimeoutError is one
                     reason = os_reason(error) if isinstance(error, OSError) else str(error)
-                    _log.warning("%s at %s does not hand over its blocks: %s", peer, address, reason)
+                    _log.warning("%s at %s does not hand over its part: %s", peer, address, reason)
         return None
 
-    return [part for part in await asyncio.gather(*map(ask, holders)) if part is not None]
+    answers = await asyncio.gather(*(ask(peer) for peer in peers if peer in picture.peers))
+    return [answer for answer in answers if answer is not None]
 
 
 class _Asking:

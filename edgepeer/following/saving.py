@@ -8,11 +8,11 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from edgepeer.coding.scheme import parse_scheme
 from edgepeer.errors import EdgepeerError, JobError, WireError
-from edgepeer.following.parts import parts_from_files, parts_from_fleet
+from edgepeer.following.parts import parts_from_files, parts_from_fleet, state_from_peer
 from edgepeer.following.result import JobResult
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
@@ -24,6 +24,9 @@ from edgepeer.training.saved import check_target, save_model
 from edgepeer.training.split.part import Part
 from edgepeer.training.split.whole import whole_model
 from edgepeer.training.state import unpack_run_state
+
+if TYPE_CHECKING:
+    from edgepeer.trust.identity import Identity
 
 __all__ = ["ModelSaver", "state_from_files", "state_from_fleet"]
 
@@ -78,12 +81,15 @@ class ModelSaver:
             self.saved = path
 
 
-async def state_from_fleet(broker: str, fabric: str, result: JobResult, *, timeout: float) -> memoryview | list[Part]:
+async def state_from_fleet(
+    broker: str, fabric: str, result: JobResult, *, timeout: float, identity: Identity | None = None
+) -> memoryview | list[Part]:
     """Join the fleet after the job's last round, as any peer may, and take the state that joiners are given; of a split
     job, ask its peers for their blocks.
 
     Args:
         timeout: seconds without anything new after which to give up.
+        identity: in a fleet, an operator's: who can't join, but ask.
 
     Raises:
         FabricError: the broker can't be reached.
@@ -91,7 +97,9 @@ async def state_from_fleet(broker: str, fabric: str, result: JobResult, *, timeo
     """
     job = result.job
     if job.split:
-        return await parts_from_fleet(broker, fabric, result, timeout=timeout)
+        return await parts_from_fleet(broker, fabric, result, timeout=timeout, identity=identity)
+    if identity is not None:
+        return await state_from_peer(broker, fabric, result, timeout=timeout, identity=identity)
     wanted = _Wanted(job.id, result.rounds)
     async with Peer(broker, fabric, peer_id=f"saver-{secrets.token_hex(6)}", aside=True) as peer:
         peer.attach(wanted)

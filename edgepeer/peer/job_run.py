@@ -12,6 +12,7 @@ import time
 import numpy as np
 
 from edgepeer.errors import ContributionMismatch, FellBehind, JobError, LeftFabric, NotFinite, NotReady, RoundTimeout
+from edgepeer.ids import PeerId
 from edgepeer.peer.computing import Computing
 from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.run import Device, Restored, Run
@@ -22,7 +23,7 @@ from edgepeer.training.code_choice import choose_scheme
 from edgepeer.training.datasets import Dataset, load_dataset
 from edgepeer.training.job import Job
 from edgepeer.training.precision_choice import check_precision
-from edgepeer.training.state import pack_run_state, parameter_digest, unpack_run_state
+from edgepeer.training.state import name_of_state, pack_run_state, parameter_digest, unpack_run_state
 from edgepeer.training.trainer import Evaluation, Float32Vector, Trainer
 
 __all__ = ["JobRun"]
@@ -78,6 +79,11 @@ class JobRun(Run):
 
     def _pack(self) -> bytes:
         return pack_run_state(self._diverged, self._require_trainer().state())
+
+    def _give_part(self, peer: PeerId, name: str) -> None:
+        """Somebody who can be no peer, an operator of the fleet, saves the model, now that it is trained."""
+        if name == name_of_state(self._job.id) and self._is_over():
+            self._state.hand_out(peer, name)
 
     def _require_trainer(self) -> Trainer:
         if self._trainer is None:

@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _NONE: Final = -1
+_ASKED: Final = 64
 
 
 class RunState:
@@ -55,6 +56,8 @@ class RunState:
         self._give_part = part
         self._incoming: tuple[int, memoryview] | None = None
         self._wanted: dict[PeerId, int] = {}
+        self._asked: dict[PeerId, str] = {}
+        """Who is in no view, and has asked for it by which name."""
         self._packed: tuple[int, bytes] | None = None
         self._fresh: int | None = None
         """The last round in a neighbour's state, from when the worker has put it to use until the peer knows."""
@@ -86,6 +89,12 @@ class RunState:
     def part_wanted(self, peer: PeerId, name: str) -> None:
         if self._give_part is not None:
             self._give_part(peer, name)
+
+    def hand_out(self, peer: PeerId, name: str) -> None:
+        """Give the state that is here to one that is in no view, as a part of that name."""
+        if len(self._asked) < _ASKED:
+            self._asked[peer] = name
+            self._peer.bell.ring()
 
     # -- work ------------------------------------------------------------------------------------------------
 
@@ -146,6 +155,12 @@ class RunState:
 
     async def _give(self) -> bool:
         """Give the state to one that has asked for it. Returns whether there was one, and the state was here."""
+        if self._asked and self.applied >= 0:
+            asker = next(iter(self._asked))
+            name = self._asked.pop(asker)
+            number, state = await self.in_worker(lambda: (self._at, self._pack()))
+            self._peer.give_part(asker, name, number, state)
+            return True
         ready = next((peer for peer, number in self._wanted.items() if 0 <= number <= self.applied), None)
         if ready is None:
             return False

@@ -23,6 +23,7 @@ from edgepeer.training.form import Form
 
 __all__ = [
     "ArraySpec",
+    "name_of_state",
     "pack_run_state",
     "pack_state",
     "parameter_digest",
@@ -43,6 +44,11 @@ _DTYPES: Final = frozenset(
         *("float16", "float32", "float64"),
     )
 )
+
+
+def name_of_state(run: str) -> str:
+    """What to ask a peer for that has finished that run, if one can't join it."""
+    return f"{run}/state"
 
 
 class ArraySpec(msgspec.Struct, frozen=True, array_like=True):

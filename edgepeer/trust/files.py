@@ -36,6 +36,9 @@ def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
         with contextlib.suppress(FileNotFoundError):
             fresh.unlink()
         with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644), "wb") as file:
+            owner = path.parent.stat()
+            if os.geteuid() == 0 and owner.st_uid != 0:  # what root writes for a service is the service's
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -54,7 +57,7 @@ def clear_leftovers(directory: Path) -> None:
 
 
 def read_private(path: Path) -> bytes:
-    """What a file holds that only its owner may read.
+    """What a file holds that only its owner may read: this user, root or, for root, whose directory it is in.
 
     Raises:
         ConfigError: others may read it, or have written it; OSError: it can't be read.
@@ -67,7 +70,8 @@ def read_private(path: Path) -> bytes:
                 f"{path}: others on this machine can read the key (mode {mode:o}): chmod 600 {path}, and if it may "
                 "have been read, evict this device and join again"
             )
-        if found.st_uid not in (0, os.geteuid()):
+        owners = {0, os.geteuid()} | ({path.parent.stat().st_uid} if os.geteuid() == 0 else set())
+        if found.st_uid not in owners:
             raise ConfigError(f"{path}: belongs to user {found.st_uid}, not to this one ({os.geteuid()}): chown it")
         return file.read(1 << 16)
 

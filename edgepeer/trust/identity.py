@@ -102,6 +102,8 @@ class Identity:
             ConfigError: it has none, or what it has can't be used: which file, what is wrong, what to do.
         """
         where = Whereabouts.read(directory)
+        if (mode := directory.stat().st_mode) & 0o022:
+            raise ConfigError(f"{directory}: others may write there (mode {mode & 0o777:o}): chmod 700 {directory}")
         stamp = _stamp(directory)
         known = _read(directory / AUTHORITIES, lambda data: [Authority.read(each) for each in certificates_in(data)])
         listed = _read(directory / EVICTIONS, lambda data: Listed.read(data, where.fabric, known))

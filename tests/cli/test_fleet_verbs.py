@@ -198,6 +198,7 @@ def test_who_is_evicted_while_no_broker_runs_is_out_all_the_same(founded: Run, t
     code, out, err = founded("fleet", "evict", "broker:broker", "--home", "f", "--timeout", "0.2")
     assert code == 0
     assert re.search(r"evicted broker:broker: certificate [0-9a-f]+ counts no more", out)
+    assert f"if the broker is a mosquitto: restart it, with {tmp_path}/f/broker/revoked.pem as its crlfile" in out
     assert "not told yet: broker mqtts://127.0.0.1:1: connection refused" in err
     states = {each["name"]: each["state"] for each in founded.json("fleet", "list", "--home", "f")["members"]}
     assert states["broker:broker"] == "evicted"
@@ -223,9 +224,10 @@ def test_who_is_a_member_already(run: Run, tmp_path: Path, monkeypatch: pytest.M
         True,
     )
     string = JoinString.fresh(other.founder.authorities[0]).text()
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{string}\n"))
-    code, out, _ = run("join", "127.0.0.1:1", "--stdin", "--dir", "g/p1")
-    assert (code, out.splitlines()[0]) == (0, f"already in greenhouse as peer p1: {tmp_path}/g/p1")
+    for line in (string, f"edgepeer join 127.0.0.1:1 {string}"):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(f"{line}\n"))
+        code, out, _ = run("join", "127.0.0.1:1", "--stdin", "--dir", "g/p1")
+        assert (code, out.splitlines()[0]) == (0, f"already in greenhouse as peer p1: {tmp_path}/g/p1")
     fields = run.json("join", "127.0.0.1:1", string, "--dir", "g/p1")
     assert (fields["changed"], fields["id"]) == (False, "p1")
 

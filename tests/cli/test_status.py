@@ -104,3 +104,14 @@ def test_who_is_announced_and_does_not_answer_is_named_and_not_counted() -> None
     fields = status_fields(picture, fabric="lab", broker="mqtt://b")
     assert fields["view"] is None  # nobody of it is there
     assert status_lines(fields)[2:] == ["peers: 0", "announced, but silent: birch at birch:1", "view: none"]
+
+
+def test_documents_that_do_not_count_are_named() -> None:
+    picture = Picture()
+    picture.refused = {"edgepeer/v1/lab/peer/p7: signed by peer p8 of lab, on another's topic": 3, "x: y": 1}
+    fields = status_fields(picture, fabric="lab", broker="mqtts://b")
+    assert fields["refused"] == picture.refused
+    assert status_lines(fields)[3:5] == [
+        "refused: edgepeer/v1/lab/peer/p7: signed by peer p8 of lab, on another's topic (3 times)",
+        "refused: x: y",
+    ]

@@ -122,8 +122,6 @@ def test_an_upgrade_that_fails_is_taken_back(device: Device, broker: str, wheel:
     worse = changed_wheel(wheel, tmp_path / "worse", {"cli/__init__.py": BROKEN})
     for refused in (
         device.install("--from", worse),
-        device.install("--from", tmp_path),
-        device.install("--from", "edgepeer", "--wheels", tmp_path / "worse", PIP_NO_DEPS=""),
         device.run("sh", "-c", f"ulimit -f 100; exec sh {DEPLOY}/install.sh --from {wheel}"),  # the disk is full
     ):
         assert refused.returncode != 0
@@ -138,11 +136,6 @@ def test_an_upgrade_that_fails_is_taken_back(device: Device, broker: str, wheel:
         assert (device.current, device.there, device.on_trial) == ("2", {"1", "2"}, False)
         assert device.pid
         assert peer_id(device) == name
-
-    # After that, as if nothing had been; and the oldest version goes.
-    last = device.install("--from", wheel)
-    assert last.returncode == 0, last.stderr
-    assert (device.current, device.there) == ("3", {"2", "3"})
 
 
 @pytest.mark.slow

@@ -125,6 +125,20 @@ async def test_the_broker_is_a_service_too(manager: Manager, tmp_path: Path) -> 
         assert await program.end() == 0
 
 
+async def test_the_enrolment_service_is_one(manager: Manager, tmp_path: Path) -> None:
+    told = {"NOTIFY_SOCKET": str(manager.path), **WATCHDOG}
+    home = ["--home", tmp_path / "fleet"]
+    async with edgepeer("fleet", "init", "lab", "--broker", "127.0.0.1", *home, home=tmp_path) as founding:
+        assert await founding.end() == 0
+    async with edgepeer("fleet", "serve", "--listen", "127.0.0.1:0", *home, home=tmp_path, **told) as program:
+        said = await manager.until("READY=1")
+        said += await manager.until("WATCHDOG=1", 2)
+        assert re.fullmatch(r"listens on 127\.0\.0\.1:\d+", facts(said, "STATUS")[0])
+        program.signal(signal.SIGTERM)
+        await manager.until("STOPPING=1")
+        assert await program.end() == 0
+
+
 STUCK: Final = """
 import asyncio, signal, sys, threading
 import edgepeer.notify

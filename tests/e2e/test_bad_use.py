@@ -178,6 +178,9 @@ async def test_a_data_directory_that_may_not_be_read(tmp_path: Path) -> None:
         ("sklearn", ("emulate", "--peers", "1", "--trainer", "numpy"), "edgepeer[digits]"),
         ("amqtt", ("broker", "--listen", "127.0.0.1:0"), "edgepeer[broker]"),
         ("amqtt", ("emulate", "--peers", "1"), "edgepeer[broker]"),
+        ("cryptography", ("join", "127.0.0.1:1", "epj1-" + "a" * 58), "edgepeer[secure]"),
+        ("cryptography", ("fleet", "list"), "edgepeer[secure]"),
+        ("cryptography", ("fleet", "init", "g", "--broker", "b"), "edgepeer[secure]"),
     ],
 )
 async def test_a_package_that_is_not_installed(

@@ -298,6 +298,31 @@ async def test_whoever_says_nothing_or_nonsense_keeps_nobody_out(
     await until(lambda: not office.service._sources)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [b"\xff\xff\xff\xff", b"\0\0\0\5hello", b"\0\0\x1f\x40" + b"\x91" * 8000, b"\0\0\0\2\x91\x09"],
+    ids=["4 GiB", "text", "deep", "unknown"],
+)
+async def test_nonsense_inside_of_tls_is_hung_up_on(office: Office, data: bytes) -> None:
+    blind = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    blind.check_hostname, blind.verify_mode = False, ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection("127.0.0.1", office.service.port, ssl=blind)
+    writer.write(data)
+    async with asyncio.timeout(DEADLINE_S):
+        assert await reader.read() == b""
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+async def test_old_tls_is_refused(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.check_hostname, old.verify_mode, old.maximum_version = False, ssl.CERT_NONE, ssl.TLSVersion.TLSv1_2
+    with contextlib.suppress(OSError):
+        await asyncio.open_connection("127.0.0.1", office.service.port, ssl=old)
+    await until(lambda: "unsupported protocol" in caplog.text)
+
+
 async def test_a_certificate_is_renewed_over_mutual_tls(office: Office) -> None:
     p1 = await office.member("p1")
     told: list[int] = []
@@ -438,7 +463,13 @@ async def test_who_was_evicted_joins_anew_with_another_key(office: Office) -> No
     p1 = await office.member("p1")
     office.registrar.evict("p1")
     p1.evictions.accept(office.registrar.evictions)
+    # Who is not let in stays who it was.
+    kept = {path.name: path.read_bytes() for path in p1.directory.iterdir()}
+    string = office.registrar.token()
+    assert "not known here" in await office.refused("p1", JoinString(string.authority, string.token, bytes(16)))
+    assert kept.items() <= {path.name: path.read_bytes() for path in p1.directory.iterdir()}.items()
     again = await office.member("p1")
+    assert sorted(path.name for path in p1.directory.iterdir()) == sorted(kept)
     assert again.holder.serial > p1.holder.serial
     assert again.key.public_key() != p1.key.public_key()
     p1.evictions.accept(office.registrar.evictions)
@@ -485,6 +516,24 @@ async def test_power_lost_at_each_step_of_joining(office: Office, writes: list[i
     writes[:] = [-1, 0]
     assert Identity.load(office.home / "p1" / "fleet").holder.id == "p1"
     assert len(office.registrar.members()) == 1
+
+
+async def test_power_lost_at_each_step_of_joining_anew(office: Office, writes: list[int]) -> None:
+    old = await office.member("p1")
+    office.registrar.evict("p1")
+    old.evictions.accept(office.registrar.evictions)
+    string, steps = office.registrar.token(), 0
+    while True:
+        writes[:] = [steps, 0]
+        try:
+            await office.join("p1", string)
+            break
+        except PowerLost:
+            steps += 1
+    writes[:] = [-1, 0]
+    assert steps > 10
+    assert Identity.load(old.directory).holder.serial > old.holder.serial
+    assert len(list(old.directory.iterdir())) == 5
 
 
 async def test_power_lost_at_each_step_of_renewal_and_of_a_new_list(office: Office, writes: list[int]) -> None:

@@ -86,7 +86,7 @@ def test_a_token_lets_one_device_in(registrar: Registrar) -> None:
     assert enrol(registrar, string, "other", key=key) == granted
     said = refusal(registrar, string)
     assert said.startswith(f"token {string.token.hex()} is used up, by pi: make another with `edgepeer fleet token`")
-    assert [each.holder.id for each in registrar.members()] == ["pi"]
+    assert [(each.holder.id, each.token) for each in registrar.members()] == [("pi", string.token.hex())]
     assert registrar.tokens() == []
 
 

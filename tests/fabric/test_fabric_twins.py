@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import aiomqtt
+import msgspec
 import pytest
 from fabric_guests import DEADLINE_S, Broker, Guest, Invite
 
 from edgepeer.errors import ConfigError
 from edgepeer.fabric.documents import Presence
 from edgepeer.fabric.topics import Topics
+from edgepeer.fabric.twins import TwinWatch
 
 TOPIC = Topics("lab").presence("a")
 
@@ -71,3 +73,31 @@ async def test_whoever_leaves_leaves_no_trace(broker: Broker, invite: Invite) ->
         await raw.subscribe("edgepeer/#", qos=1)
         await raw.publish("edgepeer/end", b"", qos=1)
         assert (await anext(raw.messages)).topic.value == "edgepeer/end"
+
+
+def test_what_is_answered_to_what_is_said_of_us() -> None:
+    """Each line of the table, and numbers that only grow."""
+    watch = TwinWatch("lab", serials=True)
+    assert watch.meet(life(9, 1.0)) is None
+    me = watch.say(life(1, 100.0, incarnation=50))
+    assert me is not None
+    assert me.serial == 50
+    assert watch.meet(me) is None
+    older = msgspec.structs.replace(life(2, 90.0, incarnation=40), serial=49)
+    assert watch.meet(older) is me
+    # Another life, or an earlier one of a clock that was ahead, has come further with its numbers: ours go on after it.
+    ahead = msgspec.structs.replace(older, serial=70)
+    answer = watch.meet(ahead)
+    assert isinstance(answer, Presence)
+    assert (answer.serial, answer.met) == (71, 0.0)
+    younger = msgspec.structs.replace(life(3, 200.0, incarnation=60), serial=90)
+    answer = watch.meet(younger)
+    assert isinstance(answer, Presence)
+    assert (answer.serial, answer.met, answer.started) == (91, 200.0, 100.0)
+    assert watch.meet(answer) is None
+    assert watch.meet(younger) is watch.me
+    again = watch.say(life(1, 100.0, incarnation=51))
+    assert again is not None
+    assert (again.serial, again.met) == (92, 200.0)
+    assert isinstance(watch.meet(msgspec.structs.replace(older, met=100.0)), ConfigError)
+    assert isinstance(watch.meet(msgspec.structs.replace(older, met=99.0)), Presence)

@@ -7,17 +7,24 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import aiomqtt
 import pytest
 import uvloop
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 from fabric_guests import DEADLINE_S, Broker, Guest, Invite
 from fleet_guests import TOPICS, as_member, liar, of, said
-from fleets import Fleet, Identity, Role
+from fleets import Fleet, Role
 
 from edgepeer.errors import ConfigError, FabricError
+from edgepeer.fabric import tls
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.connection import connection
@@ -26,6 +33,7 @@ from edgepeer.fabric.mosquitto import Mosquitto
 from edgepeer.fabric.rights import may_read, may_write
 from edgepeer.fabric.topics import Group
 from edgepeer.ids import PeerId
+from edgepeer.trust.certificates import make_key, private_pem
 from edgepeer.trust.names import Holder
 
 
@@ -52,19 +60,24 @@ async def test_members_get_in_and_nobody_else(strict_broker: Broker, fleet: Flee
     stranger = fleet.other().member("p1")
     assert "its certificate is not to be trusted: " in await no_way_in(address, stranger)
     # The same, of a client that does not care who the broker is.
+    past = SimpleNamespace(directory=fleet.directory("past", lifetime_s=-1000.0))
+    if isinstance(strict_broker, EmbeddedBroker):  # mosquitto lets it in, where what it says counts for nothing
+        assert "it is not for a client of this fleet" in await no_way_in(address, Careless(fleet.a_broker("another")))
     for who, why in (
+        (Careless(past), "refuses our certificate: it has expired"),
         (Careless(stranger), "does not know who has issued our certificate: it is of another fleet"),
         (Careless(None), "wants to see a certificate: join its fleet"),
         (Careless(fleet.member("p1"), latest=ssl.TLSVersion.TLSv1_2), "speaks no version of TLS that both take"),
     ):
         line = await no_way_in(address, who)
-        assert line.endswith((why, "is this device of its fleet, and still?", "the port for TLS (mostly 8883)?"))
+        usual = "is this device of its fleet, and still?", "the port for TLS (mostly 8883)?", "device has been evicted"
+        assert line.endswith((why, *usual))
 
 
 class Careless:
     """Believes any broker. Stands for an identity."""
 
-    def __init__(self, who: Identity | None, *, latest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> None:
+    def __init__(self, who: Any, *, latest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._context.check_hostname, self._context.verify_mode = False, ssl.CERT_NONE
         self._context.maximum_version = latest
@@ -91,15 +104,13 @@ async def test_plaintext_and_other_servers_are_told_from_a_broker_of_the_fleet(
 
 
 @contextlib.asynccontextmanager
-async def tls_server(who: Identity) -> AsyncIterator[BrokerAddress]:
-    """Somebody who listens with that certificate."""
-    done = asyncio.Event()
+async def tls_server(who: Any) -> AsyncIterator[BrokerAddress]:
+    """Somebody who listens with that certificate, hears what is said first, and hangs up."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            await reader.read()
+        with contextlib.suppress(OSError):
+            await reader.read(100)
         writer.transport.abort()
-        done.set()
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(who.directory / "certificate.pem", who.directory / "key.pem")
@@ -114,6 +125,30 @@ async def test_a_members_certificate_makes_no_broker(fleet: Fleet) -> None:
     for kind in (EmbeddedBroker, Mosquitto):
         with pytest.raises(ConfigError, match="is of peer p2 of lab, and not of a broker"):
             kind(identity=p2)
+
+
+async def test_a_foreign_broker_counts_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As others offer them: whom the system's authorities vouch for, under the name that was asked for."""
+    key = make_key()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1)
+        .not_valid_before(datetime(2020, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime(2050, 1, 1, tzinfo=UTC))
+        .add_extension(names, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (tmp_path / "certificate.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+    (tmp_path / "key.pem").write_bytes(private_pem(key))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))  # what the system trusts
+    tls._foreign.cache_clear()
+    async with tls_server(SimpleNamespace(directory=tmp_path)) as address:
+        line = await no_way_in(address, None)
+        assert "its certificate is not to be trusted: IP address mismatch" in line
+        by_name = BrokerAddress(host="localhost", port=address.port, tls=True)
+        assert "hung up on our certificate" in await no_way_in(by_name, None)  # beyond TLS: this one is no broker
+    tls._foreign.cache_clear()
 
 
 async def test_a_handshake_that_does_not_end_is_given_up(fleet: Fleet) -> None:

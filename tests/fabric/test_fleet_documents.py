@@ -18,8 +18,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fabric_guests import DEADLINE_S, Broker, Invite, presence
 from fleet_guests import TOPICS, announcement, as_member, liar, of, said, signed
 from fleets import Fleet, Identity, Role
+from hypothesis import given
+from hypothesis import strategies as st
 
-from edgepeer.errors import ConfigError
+from edgepeer.errors import ConfigError, WireError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.documents import Answer, Ask, LinkReport, PeerReport, Telemetry
@@ -389,6 +391,29 @@ def test_500_presences_are_checked_in_no_time(fleet: Fleet) -> None:
     print(f"500 presences: {1000 * first:.0f} ms, after a reconnect {1000 * again:.0f} ms")
     assert first < 0.4  # a quarter of it on a machine with nothing else to do
     assert again < first / 2
+
+
+GROUPS = [TOPICS.presence("p1"), TOPICS.view, TOPICS.job, TOPICS.report("j", "p1"), TOPICS.ask, TOPICS.answer("w")]
+ENVELOPES = st.tuples(
+    st.integers(0, 2), st.binary(max_size=600), st.binary(max_size=80), st.binary(max_size=300) | st.just(b"")
+).map(msgspec.msgpack.encode)
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory: pytest.TempPathFactory) -> FleetGate:
+    return FleetGate(Fleet(tmp_path_factory.mktemp("fuzzed"), "lab").member("w"), "w")
+
+
+@given(st.sampled_from(GROUPS), st.binary(max_size=800) | ENVELOPES, st.booleans())
+def test_any_bytes_are_refused(gate: FleetGate, name: str, payload: bytes, ours: bool) -> None:
+    """Those as well that come with a certificate of the fleet, and without its holder's signature."""
+    topic = TOPICS.parse(name)
+    assert topic is not None
+    if ours:
+        payload = Envelope(1, gate.identity.certificate, payload[:100] or b"x", payload).pack()
+    if payload or topic.group is Group.JOB:
+        with pytest.raises(WireError):
+            gate.opened(name, topic, payload)
 
 
 async def test_reports_of_a_job_come_signed(strict_broker: Broker, invite: Invite, fleet: Fleet) -> None:

@@ -20,12 +20,15 @@ from edgepeer.errors import TrustError
 from edgepeer.fabric.events import FabricEvent, JobSeen
 from edgepeer.following.follow import run_job
 from edgepeer.following.progress import JobProgress
+from edgepeer.following.result import JobResult
+from edgepeer.following.saving import state_from_fleet
 from edgepeer.peer.agent import run_agent
 from edgepeer.peer.job_board import CORRECTIONS
 from edgepeer.peer.translation import as_message
 from edgepeer.settings import PeerSettings
 from edgepeer.topology.view import Member
 from edgepeer.training.job import new_job
+from edgepeer.training.state import read_about
 from edgepeer.wire.codec import wrap
 from edgepeer.wire.documents import pack
 from edgepeer.wire.frames import Here, Via
@@ -188,6 +191,12 @@ async def test_a_fleet_trains_for_its_operators_alone(lax_broker: Broker, invite
     operator = fleet.operator()
     job = new_job(id="j1", trainer="numpy", rounds=40, wait_for=2, batch_size=20)
     last_year = announcement(operator, time.time() - 365 * 86400, new_job(id="old", trainer="numpy", rounds=10_000))
+    saved: list[object] = []
+
+    async def save(result: JobResult) -> None:
+        url = lax_broker.address.url()
+        saved.append(await state_from_fleet(url, "lab", result, timeout=10, identity=operator))
+
     async with agents(lax_broker, fleet, "p0", "p1"), liar(lax_broker.address, fleet.member("evil")) as evil:
         progress = JobProgress(job, broker="")
         result = asyncio.create_task(
@@ -197,6 +206,7 @@ async def test_a_fleet_trains_for_its_operators_alone(lax_broker: Broker, invite
                 fabric="lab",
                 timeout=DEADLINE_S,
                 identity=operator,
+                at_end=save,
             )
         )
         watcher = await invite(lax_broker.address, "w", identity=fleet.viewer())
@@ -206,6 +216,8 @@ async def test_a_fleet_trains_for_its_operators_alone(lax_broker: Broker, invite
         done = await result
     assert sorted(done.done) == ["p0", "p1"]
     assert done.identical
+    assert isinstance(saved[0], memoryview)
+    assert read_about(saved[0])[0] == "numpy sgd"
     _, at, _ = msgspec.msgpack.decode((fleet.directory("p0") / "announced").read_bytes())
     assert at > time.time() - 3600
 

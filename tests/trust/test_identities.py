@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from edgepeer.errors import ConfigError, TrustError
 from edgepeer.trust import clock
-from edgepeer.trust.certificates import key_of_request, make_key, pem, request
+from edgepeer.trust.certificates import key_of_request, make_key, request
 from edgepeer.trust.evictions import Listed
 from edgepeer.trust.names import Holder
 
@@ -283,6 +283,15 @@ def test_a_key_that_others_can_read_is_refused(fleet: Fleet) -> None:
     Identity.load(directory)
 
 
+def test_a_directory_that_others_can_write_to_is_refused(fleet: Fleet) -> None:
+    directory = fleet.directory("p1")
+    for mode in (0o777, 0o770, 0o702):
+        directory.chmod(mode)
+        assert f"others may write there (mode {mode:o}): chmod 700 {directory}" in unloadable(directory)
+    directory.chmod(0o755)
+    Identity.load(directory)
+
+
 def test_directories_of_two_devices_that_were_mixed(fleet: Fleet) -> None:
     p1, p2 = fleet.directory("p1"), fleet.directory("p2")
     (p1 / "key.pem").write_bytes((p2 / "key.pem").read_bytes())
@@ -370,11 +379,20 @@ def test_any_bytes_are_refused_in_one_line(tmp_path_factory: pytest.TempPathFact
             kind()
 
 
-def test_the_revocations_for_other_brokers(fleet: Fleet) -> None:
+def test_the_revocations_for_other_brokers(fleet: Fleet, tmp_path: Path) -> None:
     p1 = fleet.member("p1")
     fleet.evict("p1")
     found = x509.load_pem_x509_crl(fleet.founder.revocations())
     assert [each.serial_number for each in found] == [p1.holder.serial]
     assert found.next_update_utc is not None
     assert found.next_update_utc > datetime.now(UTC) + timedelta(days=3600)
-    assert pem([p1.certificate]).startswith(b"-----BEGIN CERTIFICATE-----")
+
+    # OpenSSL reads them so: whoever is in the list is refused in the handshake already, and nobody else.
+    context = fleet.a_broker().context(server=True)
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+    lists = tmp_path / "revoked.pem"
+    lists.write_bytes(fleet.founder.revocations())
+    context.load_verify_locations(cafile=lists)
+    shake_hands(context, fleet.member("p2").context(server=False))
+    with pytest.raises(ssl.SSLCertVerificationError, match="revoked"):
+        shake_hands(context, p1.context(server=False))
