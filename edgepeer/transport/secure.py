@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from edgepeer.errors import TrustError, WireError
+from edgepeer.processes import os_reason
 from edgepeer.transport import connection
 from edgepeer.transport.base import Accept
 from edgepeer.transport.connection import Connection, Shared
@@ -102,7 +103,11 @@ class SecureConnection(Connection):
         if not self._dialled:
             self._fleet.door.enter(self)
             return  # nothing is made for whoever says nothing
-        self._handshake = Handshake(self._fleet.identity, server=False)
+        try:
+            self._handshake = self._new_handshake()
+        except Refused as error:
+            self._turn_down(str(error))
+            return
         self._handshake.begin()
         self._answer(self._handshake)
 
@@ -160,7 +165,7 @@ class SecureConnection(Connection):
     def _meet(self) -> None:
         """Something has come of the handshake."""
         if self._handshake is None:
-            self._handshake = Handshake(self._fleet.identity, server=True)
+            self._handshake = self._new_handshake()
         came = self._arriving[: self._filled]
         self._filled = 0
         try:
@@ -170,6 +175,13 @@ class SecureConnection(Connection):
         if self._handshake.met is not None:
             rest, self._met, self._handshake = self._handshake.rest, self._handshake.met, None
             self._open(self._met, rest)
+
+    def _new_handshake(self) -> Handshake:
+        identity = self._fleet.identity
+        try:
+            return Handshake(identity, server=not self._dialled)
+        except OSError as error:  # ssl's are, too: the files have been changed since they were read
+            raise Refused(f"fleet = {identity.directory}: can't be used any more: {os_reason(error)}") from None
 
     def _answer(self, handshake: Handshake) -> None:
         if (data := handshake.outgoing()) and self._transport is not None:
