@@ -177,7 +177,7 @@ class Peer:
         tasks = await self._stack.enter_async_context(task_group())
         # From here on, in reverse order of what must happen at the end.
         letters = self._letters = self._new_letters()
-        key = letters.key if letters is not None else b""
+        key = letters.key if letters is not None else msgspec.UNSET
         me = Member(id=self.id, incarnation=identity.incarnation, key=key)
         fanout, lanes, quorum = self._first_view
         node = self._machine(

@@ -77,7 +77,7 @@ class ControlPlane:
             addresses=me.addresses,
             version=VERSION,
             started=self._started,
-            key=me.key,
+            key=me.key or b"",
         )
         self._fabric.publish_retained(self._fabric.topics.presence(me.id), presence)
 
@@ -115,7 +115,7 @@ class ControlPlane:
                     return
                 told = ev.Relayed(*opened)
         elif isinstance(told, ev.PresenceSeen) and self._letters is not None:
-            self._letters.learn(told.member.id, told.member.incarnation, told.member.key)
+            self._letters.learn(told.member.id, told.member.incarnation, told.member.key or b"")
         if isinstance(told, ev.ControlSynced):
             self._synced = True
             if self._aside:

@@ -61,7 +61,7 @@ class Letters:
     def view(self, view: View) -> None:
         """A view tells of the keys of all its members, though not in their own words."""
         for member in view.members:
-            self._correspondence.learn(member.id, member.incarnation, member.key, hearsay=True)
+            self._correspondence.learn(member.id, member.incarnation, member.key or b"", hearsay=True)
 
     def seal(self, via: Via, payload: memoryview | bytes | None) -> tuple[Via, bytes] | None:
         """What is to be sent in place of a Via that this peer has written; None: it can't be."""

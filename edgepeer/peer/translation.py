@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from edgepeer.errors import WireError
 from edgepeer.fabric import events as seen
 from edgepeer.protocol import events as ev
@@ -30,7 +32,7 @@ def as_protocol(event: seen.FabricEvent) -> ev.Event | None:
                     id=presence.id,
                     incarnation=presence.incarnation,
                     addresses=presence.addresses,
-                    key=presence.key,
+                    key=presence.key or msgspec.UNSET,
                 )
             )
         case seen.PresenceGone(peer):

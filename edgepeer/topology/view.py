@@ -43,7 +43,7 @@ _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern=r"^[A-Za-
 _Address = Annotated[str, msgspec.Meta(max_length=128)]
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One peer as the others know it."""
 
     id: _Id
@@ -51,8 +51,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which life of the peer is meant: a restarted peer is admitted anew."""
     addresses: Annotated[tuple[_Address, ...], msgspec.Meta(max_length=16)] = ()
     """Where it listens, as host:port; the first that answers is used."""
-    key: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
-    """In a fleet: what others seal with what is for this life alone."""
+    key: Annotated[bytes, msgspec.Meta(max_length=32)] | msgspec.UnsetType = msgspec.UNSET
+    """In a fleet: what others seal with what is for this life alone. Else it is not said at all."""
 
 
 class Life(msgspec.Struct, frozen=True, array_like=True):

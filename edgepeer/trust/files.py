@@ -57,7 +57,7 @@ def clear_leftovers(directory: Path) -> None:
 
 
 def read_private(path: Path) -> bytes:
-    """What a file holds that only its owner may read: this user, root or, for root, whose directory it is in.
+    """What a file holds that only its owner may read: this user, root or, for root, anybody.
 
     Raises:
         ConfigError: others may read it, or have written it; OSError: it can't be read.
@@ -70,8 +70,7 @@ def read_private(path: Path) -> bytes:
                 f"{path}: others on this machine can read the key (mode {mode:o}): chmod 600 {path}, and if it may "
                 "have been read, evict this device and join again"
             )
-        owners = {0, os.geteuid()} | ({path.parent.stat().st_uid} if os.geteuid() == 0 else set())
-        if found.st_uid not in owners:
+        if os.geteuid() != 0 and found.st_uid not in (0, os.geteuid()):
             raise ConfigError(f"{path}: belongs to user {found.st_uid}, not to this one ({os.geteuid()}): chown it")
         return file.read(1 << 16)
 
