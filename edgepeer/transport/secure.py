@@ -127,8 +127,9 @@ class SecureConnection(Connection):
             if self._met is None:
                 self._meet()
             else:
+                of_payload = self._reader is not None and self._reader.in_payload
                 self._take_records(self._met)
-                self._wait_for_more(nbytes)
+                self._wait_for_more(nbytes, of_payload=of_payload)
         except Refused as error:
             self._turn_down(str(error))
         except WireError as error:
@@ -151,10 +152,10 @@ class SecureConnection(Connection):
             self.opened.exception()  # nobody need ask
         super().lost(reason)
 
-    def _wait_for_more(self, nbytes: int) -> None:
-        """So many bytes have come, and what is not read of them yet waits for more."""
+    def _wait_for_more(self, nbytes: int, *, of_payload: bool = False) -> None:
+        """So many bytes have come, of a payload or not, and what is not read of them yet waits for more."""
         reader = self._reader
-        if reader is not None and (reader.in_payload or nbytes > _SMALL_BYTES):
+        if reader is not None and (of_payload or reader.in_payload or nbytes > _SMALL_BYTES):
             if self._network is not None:
                 self._fleet.windows.received(self._network, nbytes)
             if self._filled:
