@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from edgepeer.errors import TrustError, WireError
+from edgepeer.processes import os_reason
 from edgepeer.transport import connection
 from edgepeer.transport.base import Accept
 from edgepeer.transport.connection import Connection, Shared
@@ -102,7 +103,11 @@ class SecureConnection(Connection):
         if not self._dialled:
             self._fleet.door.enter(self)
             return  # nothing is made for whoever says nothing
-        self._handshake = Handshake(self._fleet.identity, server=False)
+        try:
+            self._handshake = self._new_handshake()
+        except Refused as error:
+            self._turn_down(str(error))
+            return
         self._handshake.begin()
         self._answer(self._handshake)
 
@@ -122,8 +127,9 @@ class SecureConnection(Connection):
             if self._met is None:
                 self._meet()
             else:
+                of_payload = self._reader is not None and self._reader.in_payload
                 self._take_records(self._met)
-                self._wait_for_more(nbytes)
+                self._wait_for_more(nbytes, of_payload=of_payload)
         except Refused as error:
             self._turn_down(str(error))
         except WireError as error:
@@ -146,10 +152,10 @@ class SecureConnection(Connection):
             self.opened.exception()  # nobody need ask
         super().lost(reason)
 
-    def _wait_for_more(self, nbytes: int) -> None:
-        """So many bytes have come, and what is not read of them yet waits for more."""
+    def _wait_for_more(self, nbytes: int, *, of_payload: bool = False) -> None:
+        """So many bytes have come, of a payload or not, and what is not read of them yet waits for more."""
         reader = self._reader
-        if reader is not None and (reader.in_payload or nbytes > _SMALL_BYTES):
+        if reader is not None and (of_payload or reader.in_payload or nbytes > _SMALL_BYTES):
             if self._network is not None:
                 self._fleet.windows.received(self._network, nbytes)
             if self._filled:
@@ -160,7 +166,7 @@ class SecureConnection(Connection):
     def _meet(self) -> None:
         """Something has come of the handshake."""
         if self._handshake is None:
-            self._handshake = Handshake(self._fleet.identity, server=True)
+            self._handshake = self._new_handshake()
         came = self._arriving[: self._filled]
         self._filled = 0
         try:
@@ -170,6 +176,13 @@ class SecureConnection(Connection):
         if self._handshake.met is not None:
             rest, self._met, self._handshake = self._handshake.rest, self._handshake.met, None
             self._open(self._met, rest)
+
+    def _new_handshake(self) -> Handshake:
+        identity = self._fleet.identity
+        try:
+            return Handshake(identity, server=not self._dialled)
+        except OSError as error:  # ssl's are, too: the files have been changed since they were read
+            raise Refused(f"fleet = {identity.directory}: can't be used any more: {os_reason(error)}") from None
 
     def _answer(self, handshake: Handshake) -> None:
         if (data := handshake.outgoing()) and self._transport is not None:

@@ -493,4 +493,4 @@ def test_who_waits_below_one_that_joined_after_the_round_gives_it_up() -> None:
     for half in range(1, 13):
         c.frame("a", fr.Ping(waiting=False))
         said += c.until(half / 2)
-    assert [line for line in said if "behind" in line] == ["5: behind: 1"]
+    assert [line for line in said if "behind" in line] == ["5.05: behind: 1"]

@@ -409,6 +409,21 @@ async def test_who_was_refused_hears_why(fleet: Fleet, caplog: pytest.LogCapture
         assert "\n" not in record.getMessage()
 
 
+async def test_a_device_whose_own_files_are_gone_says_so(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    careless = fleet.member("careless")
+    (careless.directory / KEY).unlink()
+    async with listening(fleet) as (_, address, _):
+        with pytest.raises(ConnectionError, match=r"careless: can't be used any more: no such file"):
+            await SecureTransport(careless).dial(address, Ear, timeout=5)
+    caplog.clear()
+    transport = SecureTransport(careless)
+    listener = await transport.listen("127.0.0.1:0", Ear)
+    with pytest.raises(ConnectionError):
+        await SecureTransport(fleet.member("p1")).dial(listener.address, Ear, timeout=5)
+    await listener.close()
+    assert "careless: can't be used any more: no such file" in caplog.text
+
+
 async def test_a_dial_that_nobody_answers_times_out(fleet: Fleet) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         address = options.format_address(deaf.getsockname())
