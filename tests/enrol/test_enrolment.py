@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from fleets import Fleet
 
-from edgepeer.enrol import client, joining, messages
+from edgepeer.enrol import client, joining, messages, renewal
 from edgepeer.enrol.joining import Joined, join
 from edgepeer.enrol.registrar import Registrar
 from edgepeer.enrol.renewal import due, keep_renewed, renew_now
@@ -323,12 +323,13 @@ async def test_old_tls_is_refused(office: Office, caplog: pytest.LogCaptureFixtu
     await until(lambda: "unsupported protocol" in caplog.text)
 
 
-async def test_a_certificate_is_renewed_over_mutual_tls(office: Office) -> None:
-    p1 = await office.member("p1")
+async def test_a_certificate_is_renewed_over_mutual_tls(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    p1, later = await office.member("p1"), time.time() + 200 * 86400
     told: list[int] = []
     p1.on_change(lambda: told.append(p1.holder.serial))
     before = p1.holder.serial
     assert not due(p1)
+    monkeypatch.setattr(clock.time, "time", lambda: later)
     await renew_at(office, p1)
     assert p1.holder.serial > before
     assert told == [p1.holder.serial]
@@ -386,6 +387,22 @@ async def test_a_member_keeps_itself_renewed(tmp_path: Path, monkeypatch: pytest
             now = ends - 290
             await until(lambda ends=ends: p1.ends > ends)
             assert p1.ends == pytest.approx(now + 900, abs=2)
+        task.cancel()
+
+
+async def test_by_a_clock_that_is_far_ahead_the_service_is_not_asked_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "edgepeer.enrol.renewal")
+    async with at_its_own_port(tmp_path, lifetime_s=9000) as office:
+        p1 = await office.member("p1")
+        monkeypatch.setattr(renewal, "due", lambda identity: looks.append(None) or True)
+        looks: list[None] = []
+        task = asyncio.create_task(keep_renewed(p1, look_s=0.001, spread_s=0))
+        await until(lambda: "has a new certificate" in caplog.text)
+        seen = len(looks)
+        await until(lambda: len(looks) > seen + 20)
+        assert caplog.text.count("has a new certificate") == 1
         task.cancel()
 
 
