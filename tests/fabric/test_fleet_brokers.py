@@ -372,6 +372,7 @@ def test_rights() -> None:
     for topic, allowed in writers.items():
         assert {each for each in (p1, alice, viewer, broker) if may_write(each, TOPICS, topic)} == allowed, topic
     assert may_read(p1, TOPICS, TOPICS.relay("p1"))
+    assert not may_read(Holder("lab", Role.OPERATOR, "p1", 5), TOPICS, TOPICS.relay("p1"))
     for topic in (TOPICS.relay("p2"), f"{TOPICS.root}relay/+", "#", "edgepeer/v1/other/view", "$SYS/#"):
         assert not may_read(p1, TOPICS, topic), topic
 
