@@ -400,6 +400,25 @@ async def test_connections_that_never_say_who_they_are_keep_nobody_out(fleet: Fl
                 writer.transport.abort()
 
 
+async def test_who_was_evicted_holds_few_connections(fleet: Fleet) -> None:
+    """TLS lets it in still."""
+    trust, out = fleet.a_broker(), fleet.member("p2")
+    trust.evictions.accept(fleet.evict("p2"))
+    async with EmbeddedBroker(identity=trust) as broker:
+        at, context = broker.address, out.context(server=False)
+        opened = [await asyncio.open_connection(at.host, at.port, ssl=context, server_hostname="") for _ in range(20)]
+        ends = [asyncio.create_task(reader.read(1)) for reader, _ in opened]
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while sum(end.done() for end in ends) < 12:
+                    await asyncio.wait({end for end in ends if not end.done()}, return_when="FIRST_COMPLETED")
+            assert len(broker._out) == 8
+        finally:
+            for _, writer in opened:
+                writer.transport.abort()
+            await asyncio.gather(*ends, return_exceptions=True)
+
+
 async def test_a_connection_that_says_garbage_ends(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgepeer.fabric.broker._CONNECT_S", 0.2)
     async with EmbeddedBroker(identity=fleet.a_broker()) as broker:
