@@ -298,6 +298,22 @@ async def test_whoever_says_nothing_or_nonsense_keeps_nobody_out(
     await until(lambda: not office.service._sources)
 
 
+async def test_whoever_has_several_addresses_keeps_nobody_out(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgepeer.enrol.service._CONNECTIONS", 6)
+    monkeypatch.setattr("edgepeer.enrol.service._OF_ONE_SOURCE", 3)
+    place = ("127.0.0.1", office.service.port)
+    with contextlib.ExitStack() as stack:
+        for number in range(6):
+            whence = (f"127.0.0.{2 + number % 2}", 0)
+            stack.enter_context(socket.create_connection(place, source_address=whence))
+        await until(lambda: len(office.service._connections) == 6)
+        await office.join("p1")
+        assert len(office.service._connections) <= 6
+    await until(lambda: not office.service._sources and not office.service._silent)
+
+
 @pytest.mark.parametrize(
     "data",
     [b"\xff\xff\xff\xff", b"\0\0\0\5hello", b"\0\0\x1f\x40" + b"\x91" * 8000, b"\0\0\0\2\x91\x09"],
