@@ -1,7 +1,8 @@
 """`edgepeer fleet serve`: lets devices in that have a token, and renews certificates. TLS, one question a connection.
 
 Connections are counted from the first packet on, before TLS has been spoken: so many in all, so many of one address,
-and each for so long. Where there are too many, one gives way that has asked nothing, of the address that has most. Wrong secrets are bounded by address. The secret of a token is in no line of the log.
+and each for so long. Where there are too many, one gives way that has asked nothing, of the address that has most.
+Wrong secrets are bounded by address. The secret of a token is in no line of the log.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Announced:
         return max(time.time(), self._after(out) + _STEP_S)
 
     def _after(self, out: Collection[int]) -> float:
-        # Else whoever takes an operator's key announces something of the far future, and nobody can anything after that.
+        # Else whoever takes an operator's key announces something of the far future, and nobody anything after that.
         return self._last.before if self._last.serial in out else self._last.at
 
     def take(self, at: float, signed: bytes, holder: Holder, out: Collection[int]) -> None:

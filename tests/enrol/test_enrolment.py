@@ -298,9 +298,7 @@ async def test_whoever_says_nothing_or_nonsense_keeps_nobody_out(
     await until(lambda: not office.service._sources)
 
 
-async def test_whoever_has_several_addresses_keeps_nobody_out(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_whoever_has_several_addresses_keeps_nobody_out(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgepeer.enrol.service._CONNECTIONS", 6)
     monkeypatch.setattr("edgepeer.enrol.service._OF_ONE_SOURCE", 3)
     place = ("127.0.0.1", office.service.port)
