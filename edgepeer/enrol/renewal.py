@@ -80,6 +80,9 @@ async def keep_renewed(identity: Identity, *, look_s: float = _LOOK_S, spread_s:
                 _log.info("%s has a new certificate, until %s", identity.holder, date(identity.ends))
             except EdgepeerError as error:
                 _log.warning("certificate of %s, until %s: %s", identity.holder, date(identity.ends), error)
+            if due(identity):  # by a clock that is far ahead, or it was refused
                 at = loop.time() + chance.uniform(0.5, 1) * pause
                 pause = min(2 * pause, _AT_MOST_S)
+            else:
+                pause, at = _AT_FIRST_S, 0.0
         await asyncio.sleep(look_s)

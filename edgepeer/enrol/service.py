@@ -1,7 +1,8 @@
 """`edgepeer fleet serve`: lets devices in that have a token, and renews certificates. TLS, one question a connection.
 
 Connections are counted from the first packet on, before TLS has been spoken: so many in all, so many of one address,
-and each for so long. Wrong secrets are bounded by address. The secret of a token is in no line of the log.
+and each for so long. Where there are too many, one gives way that has asked nothing, of the address that has most.
+Wrong secrets are bounded by address. The secret of a token is in no line of the log.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class EnrolmentService:
         self._host, self.port = host, port
         self._socket: socket.socket | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._silent: dict[asyncio.Task[None], str] = {}
+        """Those that have asked nothing yet, longest first, and whence they are."""
         self._sources: Counter[str] = Counter()
         self._guesses = Guesses()
         self._wrong = Complaints(_log)
@@ -99,7 +102,8 @@ class EnrolmentService:
             self._full.add("can't accept a connection: %s", os_reason(error))
             return
         source = source_of(place[0])
-        if len(self._connections) >= _CONNECTIONS or self._sources[source] >= _OF_ONE_SOURCE:
+        full = len(self._connections) >= _CONNECTIONS
+        if self._sources[source] >= _OF_ONE_SOURCE or (full and not self._make_room()):
             self._full.add("connection of %s closed: %d are open", source, len(self._connections))
             sock.close()
             return
@@ -107,10 +111,21 @@ class EnrolmentService:
         self._sources[source] += 1
         task = asyncio.create_task(self._serve(sock, source))
         self._connections.add(task)
+        self._silent[task] = source
         task.add_done_callback(lambda task: self._ended(task, source))
+
+    def _make_room(self) -> bool:
+        """Hang up on somebody who has asked nothing; whether there is one."""
+        if not self._silent:
+            return False
+        task = max(self._silent, key=lambda each: self._sources[self._silent[each]])  # of equals the first
+        self._full.add("connection of %s closed: others wait", self._silent.pop(task))
+        task.cancel()
+        return True
 
     def _ended(self, task: asyncio.Task[None], source: str) -> None:
         self._connections.discard(task)
+        self._silent.pop(task, None)
         self._sources[source] -= 1
         if not self._sources[source]:
             del self._sources[source]
@@ -130,6 +145,8 @@ class EnrolmentService:
                 )
                 writer = asyncio.StreamWriter(transport, protocol, reader, loop)
                 question = messages.question(await messages.receive(reader, messages.QUESTION_BYTES))
+                if (task := asyncio.current_task()) is not None:
+                    self._silent.pop(task, None)
                 held = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
                 # On the disk, and that may be slow.
                 messages.send(writer, await asyncio.to_thread(self._answer, question, held, source))

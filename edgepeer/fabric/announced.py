@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -16,6 +17,7 @@ import msgspec
 from edgepeer.errors import WireError
 from edgepeer.processes import os_reason
 from edgepeer.trust.files import write_whole
+from edgepeer.trust.names import Holder
 
 __all__ = ["Announced"]
 
@@ -27,6 +29,12 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
     version: Annotated[int, msgspec.Meta(ge=1, le=1)]
     at: Annotated[float, msgspec.Meta(ge=0)]
     signed: bytes
+    by: str = ""
+    """Which operator has signed it, ..."""
+    serial: int = 0
+    """... by which certificate."""
+    before: float = 0.0
+    """When the last was announced that another operator has signed."""
 
 
 class Announced:
@@ -48,20 +56,29 @@ class Announced:
         """The last announcement; empty: there was none."""
         return self._last.signed
 
-    def next_time(self) -> float:
-        """When the next one is made: now, but after the last, whatever the clock says."""
-        return max(time.time(), self._last.at + _STEP_S)
+    def next_time(self, out: Collection[int]) -> float:
+        """When the next one is made: now, but after the last, whatever the clock says. `out`: as of `take`."""
+        return max(time.time(), self._after(out) + _STEP_S)
 
-    def take(self, at: float, signed: bytes) -> None:
+    def _after(self, out: Collection[int]) -> float:
+        # Else whoever takes an operator's key announces something of the far future, and nobody anything after that.
+        return self._last.before if self._last.serial in out else self._last.at
+
+    def take(self, at: float, signed: bytes, holder: Holder, out: Collection[int]) -> None:
         """There is such an announcement.
+
+        Args:
+            holder: who has signed it.
+            out: certificates that count no more: what was announced by them does not keep others from announcing.
 
         Raises:
             WireError: it is older than the last, or there is another one of the same time.
         """
-        if at < self._last.at or (at == self._last.at and signed != self._last.signed):
-            raise WireError(f"announced {self._last.at - at:.3f} s before the last job that this device has heard of")
-        if at > self._last.at:
-            self._last = _Kept(1, at, signed)
+        last, after = self._last, self._after(out)
+        if not at >= after or (at == after and signed != last.signed):
+            raise WireError(f"announced {after - at:.3f} s before the last job that this device has heard of")
+        if at > after:
+            self._last = _Kept(1, at, signed, holder.id, holder.serial, last.before if last.by == holder.id else after)
             try:
                 write_whole(self._path, msgspec.msgpack.encode(self._last), private=True)
             except OSError as error:

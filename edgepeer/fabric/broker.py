@@ -33,6 +33,8 @@ _LOG = logging.getLogger(__name__)
 _STOP_S: Final = 0.8
 _CONNECT_S: Final = 10.0
 """Who connects says what it wants within this time."""
+_OUT_AT_ONCE: Final = 8
+"""So many connections of who was evicted are waited for; they, too, are through with TLS."""
 _GRACE_S: Final = 0.25
 """Who is evicted may still hear of it, so that it can say why it ends."""
 
@@ -68,6 +70,7 @@ class EmbeddedBroker:
         self._broker: Any = None
         self._server: asyncio.Server | TlsServer | None = None
         self._clients: dict[asyncio.Task[None], tuple[asyncio.StreamWriter, Holder | None]] = {}
+        self._out: set[asyncio.Task[None]] = set()
         self._forget: Callable[[], None] = lambda: None
         self._refused = Complaints(_LOG)
         self._told: asyncio.Task[None] | None = None
@@ -163,6 +166,10 @@ class EmbeddedBroker:
         assert task is not None
         self._clients[task] = writer, None
         try:
+            if not self._counts(writer):
+                if len(self._out) >= _OUT_AT_ONCE:
+                    return
+                self._out.add(task)
             # amqtt doesn't enforce MQTT's keepalive, so TCP's must.
             expect_life(writer.get_extra_info("socket"))
             out = StreamWriterAdapter(writer)
@@ -180,7 +187,18 @@ class EmbeddedBroker:
             _LOG.warning("broker on %s:%d: connection closed: %r", self._host, self._port, error)
         finally:
             del self._clients[task]
+            self._out.discard(task)
             writer.transport.abort()
+
+    def _counts(self, writer: asyncio.StreamWriter) -> bool:
+        """Whether who has connected is one of the fleet still, if there is one."""
+        if self._identity is None:
+            return True
+        try:
+            self._identity.check(writer.get_extra_info("ssl_object").getpeercert(binary_form=True) or b"")
+        except TrustError:
+            return False
+        return True
 
     def _check(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> Callable[[Any], None]:
         """What decides about who has connected."""

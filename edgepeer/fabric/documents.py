@@ -64,7 +64,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
 class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     """In a fleet: what the fabric's job is, in place of the job itself. Unlike an empty topic it can be signed."""
 
-    at: _Seconds
+    at: Annotated[float, msgspec.Meta(ge=0, lt=2**40)]
     """Unix time, by the clock of who announces it, but later than all that was announced before."""
     job: bytes = b""
     """The job; empty: there is none any more."""

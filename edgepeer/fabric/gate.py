@@ -132,9 +132,10 @@ class FleetGate:
             )
         if topic.group is not Group.JOB:
             return self._signed(name, body)
-        at = self.announced.next_time()
+        out = self.identity.evictions.serials
+        at = self.announced.next_time(out)
         signed = self._signed(name, pack(Announcement(at=at, job=body)))
-        self.announced.take(at, signed)
+        self.announced.take(at, signed, holder, out)
         return signed
 
     def _signed(self, name: str, body: bytes) -> bytes:
@@ -166,7 +167,7 @@ class FleetGate:
         except TrustError as error:
             raise WireError(str(error)) from None
         if topic.group is Group.JOB:
-            return self._announced(payload, envelope.body), holder
+            return self._announced(payload, envelope.body, holder), holder
         return envelope.body, holder
 
     def _remember(self, name: str, payload: bytes) -> None:
@@ -176,9 +177,9 @@ class FleetGate:
                 self._verified.clear()
             self._verified[name] = payload
 
-    def _announced(self, payload: bytes, body: bytes) -> bytes:
+    def _announced(self, payload: bytes, body: bytes, holder: Holder) -> bytes:
         announcement = unpack(body, Announcement, limit=inbox.LIMIT_BYTES[Group.JOB])
-        self.announced.take(announcement.at, payload)
+        self.announced.take(announcement.at, payload, holder, self.identity.evictions.serials)
         return announcement.job
 
     def passed(self, event: FabricEvent, holder: Holder | None) -> None:

@@ -43,7 +43,9 @@ def may_read(holder: Holder, topics: Topics, name: str) -> bool:
     """Whether whoever has shown that certificate may hear what is said there, or subscribe to that."""
     if not name.startswith(topics.root):
         return False
-    return not name.startswith(f"{topics.root}relay/") or name == f"{topics.root}relay/{holder.id}"
+    if not name.startswith(f"{topics.root}relay/"):
+        return True
+    return holder.role is Role.PEER and name == f"{topics.root}relay/{holder.id}"
 
 
 def patterns(fabric: str) -> list[str]:

@@ -12,7 +12,8 @@ from edgepeer.complaints import Complaints
 from edgepeer.ids import PeerId
 from edgepeer.printable import printable
 from edgepeer.transport.base import Channel, Traffic
-from edgepeer.wire.frames import Bye, Frame, Hello
+from edgepeer.trust.names import Role
+from edgepeer.wire.frames import PART, Bye, Frame, Hello, Ping, StateRequest
 
 __all__ = ["FrameListener", "Session", "SessionOwner"]
 
@@ -84,11 +85,16 @@ class Session:
         self._hello = hello
         self._traffic = traffic
         channel.send(msgspec.structs.replace(hello, wanted=wanted or ""))
+        self._asks = False
+        """Whether the other end is no peer, and may only ask for what is here."""
         self._overdue = asyncio.get_running_loop().call_later(
             HELLO_WITHIN_S, self._refuse, f"no Hello within {HELLO_WITHIN_S:g} s"
         )
 
     def sink(self, frame: Frame, payload_bytes: int) -> memoryview | None:
+        if self._asks and payload_bytes:
+            self._refuse_word(frame)
+            return None
         if self.peer is not None:
             return self._lines.sink(self.peer, frame, payload_bytes)
         if payload_bytes:  # not to be waited for
@@ -98,6 +104,8 @@ class Session:
     def admits(self, frame: Frame, payload_bytes: int) -> bool:
         if self.peer is None:
             self._refuse(f"{type(frame).__name__} before Hello")
+        elif self._asks:
+            self._refuse_word(frame)
         elif self._owner.admits(self, payload_bytes):
             return True
         else:
@@ -109,7 +117,9 @@ class Session:
     ) -> None:
         if self.borrowed:
             self._owner.give_back(self)
-        if self.peer is not None:
+        if self._asks and not (isinstance(frame, Ping | Bye) or _is_question(frame)):
+            self._refuse_word(frame)
+        elif self.peer is not None:
             self._lines.received(self.peer, frame, payload, payload_bytes, stored, seconds)
         elif isinstance(frame, Hello):
             self._meet(frame)
@@ -137,11 +147,15 @@ class Session:
             self._overdue.cancel()
             self.peer, self.incarnation = PeerId(hello.peer), hello.incarnation
             self.met_at = time.monotonic()
+            self._asks = holder is not None and holder.role is not Role.PEER
             if not self._owner.introduced(self):
                 self.peer = None
                 self.channel.close("another connection is in use")
             if not self.settled.done():
                 self.settled.set_result(None)
+
+    def _refuse_word(self, frame: Frame) -> None:
+        self._refuse(f"{type(frame).__name__} from {self.channel.holder}: only a peer may say that")
 
     def _refuse(self, reason: str) -> None:
         self._traffic.frames_rejected += 1
@@ -154,3 +168,7 @@ class Session:
         if not self.settled.done():
             self.settled.set_result(None)
         self._owner.session_closed(self, reason)
+
+
+def _is_question(frame: Frame) -> bool:
+    return isinstance(frame, StateRequest) and PART in frame.run

@@ -257,14 +257,12 @@ class Identity:
 
     def _listed(self, listed: Listed) -> None:
         # Authorities first: each of the lists before and after is signed by one that is in the file then.
+        files = ((AUTHORITIES, pem(each.der for each in listed.authorities)), (EVICTIONS, listed.signed))
         try:
-            for name, data in (
-                (AUTHORITIES, pem(each.der for each in listed.authorities)),
-                (EVICTIONS, listed.signed),
-            ):
+            for name, data in files if not self._newer_kept(listed) else ():
                 if (self.directory / name).read_bytes() != data:  # else another process has written it
                     write_whole(self.directory / name, data)
-            self._stamp = _stamp(self.directory)
+                    self._stamp = _stamp(self.directory)
         except OSError as error:
             _log.error(
                 "eviction list %d can't be kept in %s (%s): it counts until this process ends",
@@ -272,6 +270,14 @@ class Identity:
             )
         self._forget()
         self._tell()
+
+    def _newer_kept(self, listed: Listed) -> bool:
+        """Whether another process, which has heard of more, has written a later list."""
+        try:
+            kept = Listed.read((self.directory / EVICTIONS).read_bytes(), self.where.fabric, listed.authorities)
+        except (OSError, TrustError):
+            return False
+        return kept.number > listed.number
 
     def _forget(self) -> None:
         self._credentials.clear()

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -87,8 +88,8 @@ def start(unit: str) -> int:
         (ROOT / "var/lib" / state).mkdir(parents=True, exist_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
         if settings.get("Type") == "notify":
-            address = str(RUN / f"{unit}.notify")
-            Path(address).unlink(missing_ok=True)
+            # In a place of its own: the name of such a socket may have 107 bytes.
+            address = str(Path(tempfile.mkdtemp(prefix="notify-")) / "socket")
             ready.bind(address)
             environment["NOTIFY_SOCKET"] = address
         with (RUN / f"{unit}.log").open("ab") as log:

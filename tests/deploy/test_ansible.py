@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -51,9 +52,13 @@ async def test_a_second_run_changes_nothing(tmp_path: Path, wheel: Path) -> None
     # The role says DESTDIR itself.
     environment = {name: value for name, value in device.environment.items() if name != "DESTDIR"}
     authority = ["--home", str(home)]
-    async with edgepeer("fleet", "init", "lab", "--broker", "127.0.0.1", *authority, home=tmp_path) as founding:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    founded = ("fleet", "init", "lab", "--broker", "127.0.0.1", "--service", place, *authority)
+    async with edgepeer(*founded, home=tmp_path) as founding:
         assert await founding.end() == 0, founding.everything()
-    serving = edgepeer("fleet", "serve", "--listen", "127.0.0.1:7701", *authority, home=tmp_path)
+    serving = edgepeer("fleet", "serve", "--listen", place, *authority, home=tmp_path)
     async with serving as service:
         await service.said("ready at")
         settings = {

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from fleets import Fleet
 
-from edgepeer.enrol import client, joining, messages
+from edgepeer.enrol import client, joining, messages, renewal
 from edgepeer.enrol.joining import Joined, join
 from edgepeer.enrol.registrar import Registrar
 from edgepeer.enrol.renewal import due, keep_renewed, renew_now
@@ -298,6 +298,20 @@ async def test_whoever_says_nothing_or_nonsense_keeps_nobody_out(
     await until(lambda: not office.service._sources)
 
 
+async def test_whoever_has_several_addresses_keeps_nobody_out(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgepeer.enrol.service._CONNECTIONS", 6)
+    monkeypatch.setattr("edgepeer.enrol.service._OF_ONE_SOURCE", 3)
+    place = ("127.0.0.1", office.service.port)
+    with contextlib.ExitStack() as stack:
+        for number in range(6):
+            whence = (f"127.0.0.{2 + number % 2}", 0)
+            stack.enter_context(socket.create_connection(place, source_address=whence))
+        await until(lambda: len(office.service._connections) == 6)
+        await office.join("p1")
+        assert len(office.service._connections) <= 6
+    await until(lambda: not office.service._sources and not office.service._silent)
+
+
 @pytest.mark.parametrize(
     "data",
     [b"\xff\xff\xff\xff", b"\0\0\0\5hello", b"\0\0\x1f\x40" + b"\x91" * 8000, b"\0\0\0\2\x91\x09"],
@@ -323,12 +337,13 @@ async def test_old_tls_is_refused(office: Office, caplog: pytest.LogCaptureFixtu
     await until(lambda: "unsupported protocol" in caplog.text)
 
 
-async def test_a_certificate_is_renewed_over_mutual_tls(office: Office) -> None:
-    p1 = await office.member("p1")
+async def test_a_certificate_is_renewed_over_mutual_tls(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    p1, later = await office.member("p1"), time.time() + 200 * 86400
     told: list[int] = []
     p1.on_change(lambda: told.append(p1.holder.serial))
     before = p1.holder.serial
     assert not due(p1)
+    monkeypatch.setattr(clock.time, "time", lambda: later)
     await renew_at(office, p1)
     assert p1.holder.serial > before
     assert told == [p1.holder.serial]
@@ -386,6 +401,22 @@ async def test_a_member_keeps_itself_renewed(tmp_path: Path, monkeypatch: pytest
             now = ends - 290
             await until(lambda ends=ends: p1.ends > ends)
             assert p1.ends == pytest.approx(now + 900, abs=2)
+        task.cancel()
+
+
+async def test_by_a_clock_that_is_far_ahead_the_service_is_not_asked_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "edgepeer.enrol.renewal")
+    async with at_its_own_port(tmp_path, lifetime_s=9000) as office:
+        p1 = await office.member("p1")
+        monkeypatch.setattr(renewal, "due", lambda identity: looks.append(None) or True)
+        looks: list[None] = []
+        task = asyncio.create_task(keep_renewed(p1, look_s=0.001, spread_s=0))
+        await until(lambda: "has a new certificate" in caplog.text)
+        seen = len(looks)
+        await until(lambda: len(looks) > seen + 20)
+        assert caplog.text.count("has a new certificate") == 1
         task.cancel()
 
 

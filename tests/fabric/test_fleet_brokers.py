@@ -379,6 +379,7 @@ def test_rights() -> None:
     for topic, allowed in writers.items():
         assert {each for each in (p1, alice, viewer, broker) if may_write(each, TOPICS, topic)} == allowed, topic
     assert may_read(p1, TOPICS, TOPICS.relay("p1"))
+    assert not may_read(Holder("lab", Role.OPERATOR, "p1", 5), TOPICS, TOPICS.relay("p1"))
     for topic in (TOPICS.relay("p2"), f"{TOPICS.root}relay/+", "#", "edgepeer/v1/other/view", "$SYS/#"):
         assert not may_read(p1, TOPICS, topic), topic
 
@@ -404,6 +405,25 @@ async def test_connections_that_never_say_who_they_are_keep_nobody_out(fleet: Fl
         finally:
             for _, writer in silent:
                 writer.transport.abort()
+
+
+async def test_who_was_evicted_holds_few_connections(fleet: Fleet) -> None:
+    """TLS lets it in still."""
+    trust, out = fleet.a_broker(), fleet.member("p2")
+    trust.evictions.accept(fleet.evict("p2"))
+    async with EmbeddedBroker(identity=trust) as broker:
+        at, context = broker.address, out.context(server=False)
+        opened = [await asyncio.open_connection(at.host, at.port, ssl=context, server_hostname="") for _ in range(20)]
+        ends = [asyncio.create_task(reader.read(1)) for reader, _ in opened]
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while sum(end.done() for end in ends) < 12:
+                    await asyncio.wait({end for end in ends if not end.done()}, return_when="FIRST_COMPLETED")
+            assert len(broker._out) == 8
+        finally:
+            for _, writer in opened:
+                writer.transport.abort()
+            await asyncio.gather(*ends, return_exceptions=True)
 
 
 async def test_a_connection_that_says_garbage_ends(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

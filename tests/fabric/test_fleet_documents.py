@@ -39,7 +39,7 @@ from edgepeer.fabric.events import (
 )
 from edgepeer.fabric.gate import FleetGate
 from edgepeer.fabric.inbox import read
-from edgepeer.fabric.topics import Group
+from edgepeer.fabric.topics import Group, Topic
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import Member, View
 from edgepeer.training.job import new_job
@@ -51,6 +51,7 @@ VIEW = View(epoch=3, members=(Member(id="p1", incarnation=1), Member(id="w", inc
 JOB = new_job(id="j1", trainer="numpy")
 REPORT = PeerReport(job="j1", peer="p1", state="running")
 NOW = time.time()
+JOB_TOPIC = Topic(group=Group.JOB)
 
 
 @dataclass
@@ -254,6 +255,51 @@ async def test_a_slow_clock_does_not_keep_an_operator_from_announcing(
     await boss.until(lambda _: boss.count(JobSeen) == 1)
     boss.client.publish_retained(TOPICS.job, JOB)
     await watcher.until_seen(JobSeen(pack(JOB)))
+
+
+@pytest.mark.parametrize("at", [float("inf"), float("nan"), 1e300])
+def test_a_job_of_no_time_that_is_one(at: float, fleet: Fleet) -> None:
+    gate = FleetGate(fleet.member("w"), "w")
+    with pytest.raises(WireError):
+        gate.opened(TOPICS.job, JOB_TOPIC, announcement(fleet.operator(), at, JOB))
+
+
+def test_an_operator_who_is_out_has_locked_nobody_out(fleet: Fleet) -> None:
+    """However late it says that its job is; and what was said before that does not count again."""
+    w, alice = fleet.member("w"), fleet.operator()
+    gate, boss = FleetGate(w, "w"), FleetGate(alice, "boss")
+    early, before = (announcement(alice, NOW + n, JOB) for n in (0, 1))
+    late = [announcement(fleet.operator("bob"), 2.0**40 - n, JOB) for n in (2, 2.0**-13)]
+    for each in (gate, boss):
+        for payload in (before, *late):
+            each.opened(TOPICS.job, JOB_TOPIC, payload)
+    out = fleet.evict("bob")
+    assert w.evictions.accept(out)
+    assert alice.evictions.accept(out)
+    with pytest.raises(WireError, match="before the last job"):
+        FleetGate(w, "w").opened(TOPICS.job, JOB_TOPIC, early)
+    said_now = boss.sealed(TOPICS.job, JOB_TOPIC, pack(JOB))
+    assert FleetGate(w, "w").opened(TOPICS.job, JOB_TOPIC, said_now)[0] == pack(JOB)
+    for payload in (before, *late):
+        with pytest.raises(WireError):
+            FleetGate(w, "w").opened(TOPICS.job, JOB_TOPIC, payload)
+
+
+async def test_nobody_is_told_in_an_answer_that_others_are_gone(
+    lax_broker: Broker, invite: Invite, fleet: Fleet
+) -> None:
+    """Whoever clears a presence is answered by its peer; of an answer to somebody else that hears nothing."""
+    p1 = fleet.member("p1")
+    asker = await invite(lax_broker.address, "asker", identity=fleet.member("asker"))
+    async with liar(lax_broker.address, fleet.viewer("eve")) as eve:
+        await eve.write(TOPICS.presence("p1"), said(p1, "p1"))
+        await asker.until_seen(PresenceSeen(of("p1")))
+        gone = Answer(topic=TOPICS.presence("p1"), payload=b"", nonce=b"")
+        await eve.write(TOPICS.answer("asker"), signed(fleet.viewer("eve"), TOPICS.answer("asker"), gone))
+        await eve.write(TOPICS.presence("p1"), said(p1, "p1", serial=2))
+        await asker.until_seen(PresenceSeen(of("p1", serial=2)))
+    assert asker.count(PresenceGone) == 0
+    assert asker.client.is_present("p1")
 
 
 async def test_only_an_answer_to_the_last_question_shows_that_somebody_lives(

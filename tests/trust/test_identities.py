@@ -182,6 +182,17 @@ def test_that_it_is_out_a_device_takes_from_its_directory_as_well(fleet: Fleet) 
     assert p1.directory.joinpath("evictions").stat().st_mtime_ns == before
 
 
+def test_a_later_list_that_another_process_keeps_is_not_undone(fleet: Fleet) -> None:
+    """Else a broker that shows an old list to one of them lets who is out in again when the device restarts."""
+    first, second, *_ = (fleet.member(name) for name in ("p1", "p1", "p2", "p3"))
+    older, newer = fleet.evict("p2"), fleet.evict("p3")
+    assert first.evictions.accept(newer)
+    assert second.evictions.accept(older)
+    assert fleet.member("p1").evictions.signed == newer
+    assert second.refresh()
+    assert second.evictions.signed == newer
+
+
 def test_another_identity_in_the_directory_is_not_taken(fleet: Fleet) -> None:
     p1, p2 = fleet.member("p1"), fleet.directory("p2")
     for path in p2.iterdir():
