@@ -8,7 +8,7 @@ import threading
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import uvloop
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockingPeer", "connect"]
 
+_GLANCE_S: Final = 0.5
+
 _T = TypeVar("_T")
 
 
@@ -42,6 +44,7 @@ class BlockingPeer:
         self._thread = threading.Thread(target=self._run, args=(arguments, started), name="edgepeer", daemon=True)
         self._thread.start()
         try:
+            _first_of([started])
             self._peer = started.result()
         except BaseException:
             self.close()
@@ -82,14 +85,14 @@ class BlockingPeer:
         result = asyncio.run_coroutine_threadsafe(call, self._loop)
         either: list[Future[Any]] = [result, self._life]
         try:
-            wait(either, return_when=FIRST_COMPLETED)
+            _first_of(either)
             if result.done() and not result.cancelled():
                 return result.result()
             self._life.result()
             raise LeftFabric("this peer was closed meanwhile")
         finally:
             if result.cancel() and not self._life.done():  # after Ctrl-C: the array is the caller's again
-                wait([asyncio.run_coroutine_threadsafe(_turns(), self._loop), self._life], return_when=FIRST_COMPLETED)
+                _first_of([asyncio.run_coroutine_threadsafe(_turns(), self._loop), self._life])
 
     @property
     def id(self) -> PeerId:
@@ -129,7 +132,7 @@ class BlockingPeer:
             return
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
-        wait([self._life])  # unlike join(), this can be interrupted and called again
+        _first_of([self._life])  # unlike join(), this can be interrupted and called again
         self._thread.join()
         if not self._loop.is_closed():
             self._loop.close()
@@ -144,6 +147,13 @@ class BlockingPeer:
         bug = self._life.exception()
         if bug is not None and bug is not error:
             raise bug
+
+
+def _first_of(futures: Sequence[Future[Any]]) -> None:
+    """Wait for one of these. Not in one go: a signal that comes just before the main thread begins to wait for a lock is
+    handled only when that wait ends."""
+    while not wait(futures, timeout=_GLANCE_S, return_when=FIRST_COMPLETED).done:
+        pass
 
 
 async def _turns() -> None:
