@@ -150,8 +150,8 @@ class BlockingPeer:
 
 
 def _first_of(futures: Sequence[Future[Any]]) -> None:
-    """Wait for one of these. Not in one go: a signal that comes just before the main thread begins to wait for a lock is
-    handled only when that wait ends."""
+    """Wait for one of these. Not in one go: a signal that comes just before the main thread begins to wait for a lock
+    is handled only when that wait ends."""
     while not wait(futures, timeout=_GLANCE_S, return_when=FIRST_COMPLETED).done:
         pass
 
