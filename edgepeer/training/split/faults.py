@@ -256,6 +256,13 @@ class ErrorInjector:
                 each.fate = "restored"
         self._sort_out()
 
+    def undone(self) -> None:
+        """Training goes on from where others are, who have used nothing unchecked: so what was used so here is gone."""
+        for each in self._open:
+            if each.fate == "unchecked":
+                each.fate = "restored"
+        self._sort_out()
+
     def made(self, where: Where, kind: Kind, size: float) -> None:
         """Note an error."""
         self._open.append(Injected(where, kind, size))

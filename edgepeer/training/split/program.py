@@ -633,6 +633,8 @@ class Program:
         passing = self._passing_of(common, arrays)
         if self.cell is not None:
             self.injector.given_up(self.cell.node)
+        if not common.counts.unchecked:
+            self.injector.undone()
         self._sent = None
         self._common, self._agenda, self._passing = common, deque(common.agenda), passing
         self._digest, self._last = common.digest, None
