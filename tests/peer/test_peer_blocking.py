@@ -106,7 +106,8 @@ def test_a_bug_in_the_machine_surfaces(
 @pytest.mark.slow
 def test_ctrl_c_in_a_script_leaves_the_fabric(broker_elsewhere: EmbeddedBroker) -> None:
     script = (
-        "import sys, numpy, edgepeer\n"
+        "import signal, sys, numpy, edgepeer\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background ignores it
         "with edgepeer.connect(sys.argv[1], 'lab', peer_id='b') as peer:\n"
         "    peer.ready(2)\n"
         "    print('ready', flush=True)\n"
