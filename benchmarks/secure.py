@@ -270,7 +270,7 @@ async def _flood(address: str, late: Path, victim: _Probe) -> dict[str, Any]:
                         sock.close()
                         sockets[number] = connect(number)
             began = loop.time()
-            channel = await transport.dial(address, lambda _: Ear(), timeout=30)  # type: ignore[arg-type, return-value]
+            channel = await transport.dial(address, lambda _: Ear(), timeout=30)  # type: ignore[arg-type, return-value]  # no whole receiver
             took.append(loop.time() - began)
             channel.abort("enough")
             await asyncio.sleep(0.2)

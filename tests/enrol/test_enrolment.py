@@ -385,7 +385,7 @@ async def at_its_own_port(home: Path, *, lifetime_s: float) -> AsyncIterator[Off
 
 async def until(condition) -> None:  # type: ignore[no-untyped-def]
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110
+        while not condition():  # noqa: ASYNC110  # files and threads set no Event
             await asyncio.sleep(0.01)
 
 
