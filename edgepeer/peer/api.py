@@ -440,8 +440,8 @@ class Peer:
 
     @property
     def missed(self) -> int:
-        """How many rounds are over that this peer's program has not asked for yet: its next calls return the outcomes
-        of coded ones, and raise for those that were dropped, at once."""
+        """How many rounds are over that this peer's program has not asked for yet: its next calls return the outcomes,
+        and raise for those that were dropped, at once."""
         return self._calls.missed + self._driver.node.allreduce.owed
 
     @property

@@ -48,7 +48,7 @@ class Calls:
         self._coded: CodedCall | None = None
         self._missed: deque[fx.RoundCommitted] = deque()
         self._behind = 0
-        """The last of the coded rounds whose outcomes are lost, since the program did not ask for them; 0: none."""
+        """The last of the rounds whose outcomes are lost, since the program did not ask for them; 0: none."""
         self._done: tuple[str, Generation] | None = None
         """The run and the generation of the last round whose outcome the program has had."""
         self._given_up = ""
@@ -77,6 +77,8 @@ class Calls:
             raise ValueError(f"weight = {weight}: must be finite and not negative, as a {vector.dtype}")
         began = time.monotonic()
         with self._call(timeout) as waiting:
+            if (missed := self._next_missed()) is not None:
+                return _outcome(missed, began, shapes)
             self._driver.dispatch(ev.Contribute(vector, float(weight), precision))
             return _outcome(await waiting, began, shapes)
 
@@ -85,35 +87,31 @@ class Calls:
         scheme = self.scheme
         if scheme is None:
             raise PeerError("this peer's rounds are not coded: give it a code, as in Peer(code='cyclic:s=1')")
-        self._tell_what_is_given_up()
-        if self.view is None and not self._missed:
-            raise NotReady("this peer is in no view yet: await ready() first")
-        if self._behind:
-            behind, self._behind = self._behind, 0
-            raise FellBehind(f"rounds up to {behind} were decided without this peer")
         began = time.monotonic()
         round_ = self._driver.node.allreduce.committed + 1
         call = CodedCall(round_, scheme, gradient, self._driver.dispatch, pace, like=self._coded)
-        if self._missed:
-            committed, self._coded = self._missed.popleft(), call
-            await call.learn(committed)
-            return call.outcome(committed, time.monotonic() - began)
         with self._call(timeout) as waiting:
+            committed = self._next_missed()
             self._coded = call  # not before: one that was cancelled in mid-round has still to encode
-            if self.view is not None:
-                call.enter(self.view, self._me)
-            computing = asyncio.create_task(self._compute(call))
-            try:
-                await asyncio.wait((waiting, computing), return_when=asyncio.FIRST_COMPLETED)
-                if not waiting.done():
-                    computing.result()  # it only ends by an error
-                committed = waiting.result()
-            finally:
-                computing.cancel()
-                await asyncio.gather(computing, return_exceptions=True)
+            if committed is None:
+                committed = await self._computed(call, waiting)
         seconds = time.monotonic() - began
         await call.learn(committed)
         return call.outcome(committed, seconds)
+
+    async def _computed(self, call: CodedCall, waiting: asyncio.Future[fx.RoundCommitted]) -> fx.RoundCommitted:
+        """Compute until the round is over."""
+        if self.view is not None:
+            call.enter(self.view, self._me)
+        computing = asyncio.create_task(self._compute(call))
+        try:
+            await asyncio.wait((waiting, computing), return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                computing.result()  # it only ends by an error
+            return waiting.result()
+        finally:
+            computing.cancel()
+            await asyncio.gather(computing, return_exceptions=True)
 
     async def _compute(self, call: CodedCall) -> None:
         """Compute chunk after chunk; who owns which may change with the view."""
@@ -157,6 +155,23 @@ class Calls:
         if self._given_up:
             why, self._given_up = self._given_up, ""
             raise BegunAnew(why)
+
+    def _next_missed(self) -> fx.RoundCommitted | None:
+        """The outcome of the round that this call is of, if that was decided before the program asked for it.
+
+        Raises:
+            FellBehind: outcomes that this peer has missed are lost.
+        """
+        if self._behind:
+            behind, self._behind = self._behind, 0
+            raise FellBehind(f"rounds up to {behind} were decided without this peer")
+        rounds = self._driver.node.allreduce
+        due = rounds.committed - rounds.owed - len(self._missed) + 1
+        if not self._missed or self._missed[0].round != due:
+            return None  # it goes on, or was dropped: then the machine says so
+        missed = self._missed.popleft()
+        self._done = missed.run, missed.generation
+        return missed
 
     def _time_out(self, seconds: float, round_: int) -> None:
         if self._driver.node.allreduce.committed >= round_:
@@ -206,12 +221,18 @@ class Calls:
             self._done = effect.run, effect.generation
         if effect.mine and self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(effect)
-        elif self.scheme is not None and not effect.mine and self.view is not None and self.view.slots:
+        elif not effect.mine and self.view is not None:
+            # Decided without this peer: coded, by those who were faster; or in an earlier view, which neighbours have
+            # told of since this peer has their state of before.
             self._missed.append(effect)
             if len(self._missed) > _MOST_MISSED:
-                self._missed.clear()
-                self._behind = effect.round
-                self._driver.dispatch(ev.StateLost())
+                self._lose_missed(effect.round)
+
+    def _lose_missed(self, until: int) -> None:
+        """The outcomes until that round can't be had any more."""
+        self._missed.clear()
+        self._behind = until
+        self._driver.dispatch(ev.StateLost())
 
     def adopted(self, number: int) -> None:
         """The state after that round is in use here."""
@@ -221,7 +242,7 @@ class Calls:
 
     @property
     def missed(self) -> int:
-        """How many coded rounds are over that this peer's program has not asked for yet: its next calls return them."""
+        """How many rounds have an outcome that this peer's program has not asked for yet: its next calls return it."""
         return len(self._missed)
 
     def aborted(self, effect: fx.RoundAborted) -> None:
@@ -231,7 +252,10 @@ class Calls:
             self.fail(ABORTED[effect.cause](f"round {effect.round}: {effect.reason}"))
 
     def behind(self, effect: fx.Behind) -> None:
-        self.fail(FellBehind(f"rounds up to {effect.committed} were decided without this peer"))
+        if self._waiting is not None:
+            self.fail(FellBehind(f"rounds up to {effect.committed} were decided without this peer"))
+        else:
+            self._lose_missed(effect.committed)
 
     def encode_wanted(self, effect: fx.EncodeWanted) -> None:
         """Answered even if the call was cancelled: others count on what this peer said it has."""

@@ -121,7 +121,8 @@ class RoundCommitted:
     exact: bool
     digest: bytes
     mine: bool
-    """Whether this peer had contributed, and so waits for it."""
+    """Whether this peer had contributed, and so waits for it. Else its program has still to take the outcome, in the
+    place of what it would have brought: the state that was given to it is that of before."""
     paths: tuple[str, ...] = ()
     """What this peer's links to parent and children ran over when it ended: "direct", "via x" or "relay"."""
     phases: Phases = Phases()

@@ -1,0 +1,128 @@
+"""Rounds that are over before a peer's program has brought anything: its next calls are of these, in their order."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from peer_fleet import DEADLINE_S
+
+from edgepeer.errors import FellBehind, RoundTimeout
+from edgepeer.ids import Generation, PeerId
+from edgepeer.peer.bell import Bell
+from edgepeer.peer.calls import Calls
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.topology.view import Member, View
+
+GENERATION = Generation()
+
+
+class Machine:
+    """As much of a driver and its machine as calls need: answers to contributions come from here."""
+
+    def __init__(self) -> None:
+        self.events: list[ev.Event] = []
+        self.dropped: list[int] = []
+        self.calls = Calls(Bell())
+        self.committed = 0
+        self.contributed = False
+        self.node: Any = SimpleNamespace(allreduce=self, me=Member(id=PeerId("a"), incarnation=1))
+        self.calls.run_on(self)  # type: ignore[arg-type]
+        members = (Member(id=PeerId("a"), incarnation=1), Member(id=PeerId("b"), incarnation=1))
+        self.calls.installed(View(epoch=1, members=members, run="r"))
+
+    @property
+    def owed(self) -> int:
+        return len(self.dropped)
+
+    def dispatch(self, event: ev.Event) -> None:
+        self.events.append(event)
+        if isinstance(event, ev.Contribute) and self.dropped:
+            self.calls.aborted(fx.RoundAborted("r", self.dropped.pop(0), "timeout", "given up", mine=True))
+        elif isinstance(event, ev.Contribute):
+            self.decide(mine=True)
+
+    def decide(self, *, mine: bool) -> None:
+        """A round is over, with a sum: its own number."""
+        self.committed += 1
+        total = np.array([float(self.committed)], dtype=np.float32)
+        who = (PeerId("a"), PeerId("b")) if mine else (PeerId("b"),)
+        self.calls.committed(
+            fx.RoundCommitted(
+                run="r", round=self.committed, generation=GENERATION, epoch=1, sum=total, weight=1.0,
+                contributors=who, exact=True, digest=b"", mine=mine,
+            )
+        )  # fmt: skip
+
+    def drop(self) -> None:
+        """A round is over, without one."""
+        self.committed += 1
+        self.dropped.append(self.committed)
+
+    async def call(self) -> float:
+        async with asyncio.timeout(DEADLINE_S):
+            outcome = await self.calls.allreduce(np.zeros(1, dtype=np.float32), 1.0, DEADLINE_S, "float32")
+        assert outcome.sum == outcome.round
+        return outcome.round
+
+    @property
+    def missed(self) -> int:
+        return self.calls.missed + self.owed
+
+
+async def test_what_neighbours_tell_of_is_the_outcome_of_the_next_call() -> None:
+    """Somebody has taken a state over and is told of the round after it before its program has computed anything: its
+    machine is through with that round, and its program must not wait for it."""
+    machine = Machine()
+    machine.decide(mine=False)
+    machine.decide(mine=False)
+    assert (machine.missed, machine.committed) == (2, 2)
+    assert [await machine.call() for _ in range(3)] == [1, 2, 3]
+    assert machine.missed == 0
+    assert sum(isinstance(event, ev.Contribute) for event in machine.events) == 1
+
+
+async def test_rounds_that_were_dropped_between_are_answered_in_their_order() -> None:
+    machine = Machine()
+    machine.drop()
+    machine.decide(mine=False)
+    machine.drop()
+    machine.decide(mine=False)
+    for number in (2, 4):
+        with pytest.raises(RoundTimeout, match=f"round {number - 1}: given up"):
+            await machine.call()
+        assert await machine.call() == number
+    assert await machine.call() == 5
+
+
+async def test_a_state_that_comes_has_what_was_missed() -> None:
+    machine = Machine()
+    for _ in range(3):
+        machine.decide(mine=False)
+    machine.calls.adopted(2)
+    assert [await machine.call() for _ in range(2)] == [3, 4]
+
+
+async def test_who_has_missed_too_much_is_told_and_wants_the_state() -> None:
+    machine = Machine()
+    for _ in range(9):
+        machine.decide(mine=False)
+    assert [type(event) for event in machine.events] == [ev.StateLost]
+    with pytest.raises(FellBehind, match="rounds up to 9 were decided without this peer"):
+        await machine.call()
+    assert await machine.call() == 10
+
+
+async def test_so_is_who_is_behind_while_its_program_computes() -> None:
+    machine = Machine()
+    machine.decide(mine=False)
+    machine.committed = 7
+    machine.calls.behind(fx.Behind(7))
+    assert (machine.missed, [type(event) for event in machine.events]) == (0, [ev.StateLost])
+    with pytest.raises(FellBehind, match="rounds up to 7 were decided without this peer"):
+        await machine.call()
+    assert await machine.call() == 8
