@@ -96,7 +96,7 @@ class Allreduce:
         self._around = around
         self._emit = emit = around.emit
         self._rates = Rates(limits)
-        self._past = Past(limits.kept_results, emit)
+        self._past = Past(limits.kept_results, place, self._rates, emit)
         self._closing = Closing(place, emit)
         self._round = Round((NOWHERE,), self._rates, coded=False)
         self._early: Round | None = None
@@ -330,7 +330,7 @@ class Allreduce:
                 self._round.forget_have()
             here.at[peer] = committed
             if committed >= 0 and place.committed >= 0:
-                self._hand_over(here, peer, have)
+                here.at[peer] = self._past.hand_over(here, peer, have)
                 if committed > place.committed + 1 and not place.run:
                     self.fall_behind(committed - 1)
         if self._begin():
@@ -845,7 +845,10 @@ class Allreduce:
         """The round is over, says `source`: tell the others, and go to the next."""
         rd, waits = self._round, self._round.brings.waits
         self._past.keep(ended)
-        self._tell_end(here, ended, source)
+        self._past.tell_end(here, rd, ended, source)
+        for peer, at in here.at.items():
+            if at == self.committed:
+                here.at[peer] = ended.round
         self.place.committed, self.place.restored = ended.round, None
         self._own_state = "", 0, None  # it is of the past
         if isinstance(ended, Dropped):
@@ -904,64 +907,6 @@ class Allreduce:
             self._emit(fx.Send(peer, ViewFrame(epoch=held.view.stamp), pack(held.view)))
         rate = self._rates.of(peer).bytes_per_s
         self._emit(piece(peer, held.total, held.commit, self._address(here), rate, up=up))
-
-    def _tell_end(self, here: InView, ended: Decided | Dropped, source: PeerId | None) -> None:
-        """To all neighbours but the one it is from: the round in progress is over."""
-        lane = self._round.lane
-        divided = len(here.trees) > 1
-        for peer, at in here.at.items():
-            if at == self.committed:
-                if divided and isinstance(ended, Decided):
-                    self._tell_neighbour(here, ended, peer)
-                    here.at[peer] = ended.round
-                elif isinstance(ended, Decided) and lane.sent_down.get(peer) == ended.total.size:
-                    self._emit(fx.Send(peer, Decide(epoch=here.epoch, round=ended.round)))
-                    here.at[peer] = ended.round
-                elif isinstance(ended, Decided) and ended.view is here.view:
-                    size, address = ended.total.size, self._address(here)
-                    for send in lane.rest(
-                        peer, ended.total, size, address, self._rates, ended.commit, ended.commit.precision
-                    ):
-                        self._emit(send)
-                    here.at[peer] = ended.round
-                else:
-                    self._hand_over(here, peer)
-            elif peer != source:  # it is ahead and has waited for us, or waits for the state
-                self._emit(fx.Send(peer, self.place.sync(ended.round, self._past.first(ended.round))))
-
-    def _tell_neighbour(self, here: InView, ended: Decided, peer: PeerId) -> None:
-        """Where there are several trees: the rest of what this peer is to send to a neighbour of the result; and that
-        it counts, if it is for this peer to say so. Each gets all parts from its parents, and one word.
-
-        What was decided in an earlier view goes whole, over the first tree, away from where it has come from: that may
-        be below, and then those above may know nothing of it."""
-        rd = self._round
-        if ended.view is here.view:
-            if rd.divided is None or any(part.commit is None for part in rd.parts.values()):
-                self._past.hand_over_parts(peer, ended, here, self._rates.of(peer).bytes_per_s, ())
-                return
-            address = self._address(here)
-            for part in rd.parts.values():
-                if peer in part.streams and part.commit is not None:
-                    source = part.part(ended.total)
-                    for send in part.rest(
-                        peer, source, source.size, address, self._rates, part.commit, part.commit.precision
-                    ):
-                        self._emit(send)
-        elif peer != rd.lane.result_from and (
-            peer == here.parent or (peer in rd.lane.streams and rd.lane.sent_down.get(peer) != ended.total.size)
-        ):
-            self._hand_over(here, peer)
-            return
-        if peer in here.behind:
-            self._emit(fx.Send(peer, Decide(epoch=here.epoch, round=ended.round)))
-
-    def _hand_over(self, here: InView, peer: PeerId, have: Sequence[int] = ()) -> None:
-        """Give a neighbour that missed it the outcome of past rounds. `have`: what it has of the first one's result."""
-        rate, divided = self._rates.of(peer).bytes_per_s, len(here.trees) > 1
-        here.at[peer] = self._past.hand_over(
-            peer, here.at[peer], here, rate, have if divided or peer != here.parent else ()
-        )
 
 
 def _wide(frame: Reduce) -> Shape:
