@@ -157,7 +157,7 @@ class Node:
     @property
     def allreduce(self) -> Rounds:
         """Its rounds."""
-        return self.parts.allreduce
+        return self.parts.course
 
     @property
     def waits(self) -> str:
@@ -288,7 +288,7 @@ class Node:
         lost = list(parts.links.lost(now, others=self.view is None))
         if not views.do_without(lost):
             return
-        for peer in parts.allreduce.laggards(now):
+        for peer in parts.course.laggards(now):
             link = parts.links.get(peer)
             if link is not None and not link.waiting:
                 views.suspect(peer, f"kept the round waiting for {parts.limits.stall_s:g} s")

@@ -12,7 +12,7 @@ import edgepeer.protocol
 PACKAGE = Path(edgepeer.protocol.__file__).parent
 
 OWNERS = {
-    "allreduce": {"here", "run", "committed", "restored", "loading", "proven"},  # where a peer stands: place.py
+    "course": {"here", "run", "committed", "restored", "loading", "proven"},  # where a peer stands: place.py
     "waking": {"waking"},
     "closing": {"spoke"},  # what it has promised in a view: inview.py
     "lane": {"weight", "added"},  # of its streams: streams.py

@@ -301,7 +301,7 @@ class Lives:
                     view=node.view,
                     rounds=dict(life.rounds),
                     over=life.next_round - 1,
-                    holding=node.parts.allreduce.holding,
+                    holding=node.parts.course.holding,
                     ready=life.ready,
                     settled=node.parts.membership.settled,
                     proven=node.parts.place.proven,
