@@ -155,11 +155,6 @@ class FabricClient:
         """Why, and how many for each reason."""
         return MappingProxyType(self._hearing.reasons)
 
-    @property
-    def dropped_events(self) -> int:
-        """Events that gave way to later ones during an outage."""
-        return self._outbox.dropped_events
-
     async def run(self) -> None:
         """Be connected until `close`. Cancelling this instead is like a crash: the broker sends the will.
 

@@ -271,8 +271,6 @@ class Lives:
         self._states: list[Value] = []
         self.facts: list[Facts] = []
         self._steps: dict[tuple[int, Op], Step] = {}
-        self.worked_out = 0
-        """How many steps the machine itself has made."""
 
     # -- states --------------------------------------------------------------------------------------------------
 
@@ -330,7 +328,6 @@ class Lives:
         return known
 
     def _work_out(self, state: int, event: Op) -> Step:
-        self.worked_out += 1
         self._canon.put(self._states[state])
         table = Table(self._life, self._frames)
         try:
