@@ -3,7 +3,7 @@
 `handle(event, now)` never fails because of what came from outside: a frame that makes no sense is ignored or
 costs its sender the link. It raises ProtocolBug only for a state that must not exist.
 
-What a frame of a round does in which stage of it: allreduce.py.
+What a frame of a round does in which stage of it: allreduce.py; which round that is: course.py.
 """
 
 from __future__ import annotations
