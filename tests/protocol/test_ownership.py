@@ -20,7 +20,7 @@ OWNERS = {
         "loading",
         "proven",
         "at",
-    },  # where a peer stands: place.py, inview.py
+    },  # where it stands
     "waking": {"waking"},
     "closing": {"spoke"},  # what it has promised in a view: inview.py
     "lane": {"weight", "added"},  # of its streams: streams.py
