@@ -242,7 +242,7 @@ class EmbeddedBroker:
         evictions = self._identity.evictions
         for writer, holder in self._clients.values():
             if holder is not None and holder.serial in evictions.serials:
-                _LOG.warning("broker on %s:%d: %s was evicted", self._host, self._port, holder)
+                _LOG.warning("broker on %s:%d: %s", self._host, self._port, evictions.told(holder))
                 asyncio.get_running_loop().call_later(_GRACE_S, writer.transport.abort)
         self._told = asyncio.get_running_loop().create_task(self._broker.keep_list(evictions.signed))
 

@@ -407,13 +407,13 @@ class FabricClient:
         if identity.evicted:
             self._fail(
                 TrustError(
-                    f"this device, {identity.holder}, was evicted (list {identity.evictions.number}): if it is to be "
-                    "in again, bring it in anew: edgepeer join HOST STRING"
+                    f"fleet = {identity.directory}: {identity.evictions.told(identity.holder)}: if this device is to "
+                    "be in again, bring it in anew: edgepeer join HOST STRING"
                 )
             )
             return
-        for peer in fleet.out():
-            _LOG.warning("%s was evicted: what it says counts no more", peer)
+        for peer, holder in fleet.out():
+            _LOG.warning("%s: what it says counts no more", identity.evictions.told(holder))
             self._hearing.lives.pop(peer, None)
             self._emit(Evicted(peer))
             self._emit(PresenceGone(peer))

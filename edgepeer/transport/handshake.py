@@ -168,7 +168,7 @@ class Handshake:
         if said[:4] == _REFUSAL_MAGIC and len(said) >= _REFUSAL.size:
             if len(said) >= _REFUSAL.size + said[4]:
                 text = bytes(said[_REFUSAL.size : _REFUSAL.size + said[4]]).decode(errors="replace")
-                raise Refused(f"the other end refuses this device: {printable(text)}")
+                raise Refused(f"the other end refuses this device: {printable(text, 255)}")
             return
         if len(said) < min(_CARD.size, 4):
             return

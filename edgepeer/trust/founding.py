@@ -34,8 +34,8 @@ class Founder:
         self.service = service or "127.0.0.1:7701"
         self.number = 0
         """Of the newest list."""
-        self.out: set[int] = set()
-        """Serial numbers of the evicted."""
+        self.out: dict[int, int] = {}
+        """Serial numbers of the evicted, and when they were."""
         self.members: dict[str, list[int]] = {}
         """Serial numbers of their certificates, by id."""
         self._last = 0
@@ -82,7 +82,7 @@ class Founder:
 
     def evict(self, *peers: str) -> bytes:
         """The list without these; it is for whoever calls to bring it to the others."""
-        self.out |= {serial for peer in peers for serial in self.members[peer]}
+        self.out |= {serial: int(time.time()) for peer in peers for serial in self.members[peer]}
         return self._sign()
 
     def revocations(self) -> bytes:

@@ -132,7 +132,7 @@ async def test_a_fleet_trains_evicts_and_rotates(tmp_path: Path) -> None:
 
         # Off every peer within two seconds: they drop its links at once, and the coordinator makes a view without it.
         assert (await realm.json("fleet", "evict", "p3", "--home", "f"))["told"]
-        await asyncio.gather(*(peers[name].said("p3 was evicted", deadline=2) for name in names[:3]))
+        await asyncio.gather(*(peers[name].said("p3 of greenhouse was evicted on ", deadline=2) for name in names[:3]))
         await realm.until_in(*names[:3])
         await more_rounds(training, 20)
 

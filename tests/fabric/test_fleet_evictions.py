@@ -58,7 +58,8 @@ async def test_who_is_evicted_is_off_everywhere_at_once(strict_broker: Broker, i
     assert p2.task is not None
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(
-            TrustError, match=r"^this device, peer p2 of lab, was evicted \(list \d+\): if it is to be in"
+            TrustError,
+            match=r": peer p2 of lab was evicted on 20.*UTC \(certificate .*, list \d+\): if this device is to",
         ):
             await p2.task
     p2.task = asyncio.create_task(asyncio.sleep(0))
@@ -161,7 +162,7 @@ async def test_the_embedded_broker_keeps_who_is_out_from_its_own_list(
             await out.task
     out.task = asyncio.create_task(asyncio.sleep(0))
     assert await retained(broker, fleet.viewer()) == listed
-    with pytest.raises(FabricError, match="refuses our certificate: it is not for a client of this fleet, or this dev"):
+    with pytest.raises(FabricError, match="refuses our certificate: .* ours is certificate .* of peer p2 of lab, until 20"):
         async with connection(
             broker.address, identifier="x", will_topic=None, on_message=lambda *_: None, timeout=10, identity=p2
         ):

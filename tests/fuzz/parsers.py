@@ -158,7 +158,7 @@ class _Signed:
         self._authorities = member.evictions.authorities
 
     def evictions(self, data: bytes) -> None:
-        outer = msgspec.msgpack.decode(sign_list("g", 1, (), (), [self._signer]))
+        outer = msgspec.msgpack.decode(sign_list("g", 1, {}, (), [self._signer]))
         signature = self._signer.sign(b"edgepeer-evictions-1\0" + data, certificates._ECDSA)
         Listed.read(msgspec.msgpack.encode([outer[0], data, [signature]]), "g", self._authorities)
 
