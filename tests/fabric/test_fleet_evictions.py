@@ -162,7 +162,9 @@ async def test_the_embedded_broker_keeps_who_is_out_from_its_own_list(
             await out.task
     out.task = asyncio.create_task(asyncio.sleep(0))
     assert await retained(broker, fleet.viewer()) == listed
-    with pytest.raises(FabricError, match="refuses our certificate: .* ours is certificate .* of peer p2 of lab, until 20"):
+    with pytest.raises(
+        FabricError, match=r"refuses our certificate: .* ours is certificate .* of peer p2 of lab, until"
+    ):
         async with connection(
             broker.address, identifier="x", will_topic=None, on_message=lambda *_: None, timeout=10, identity=p2
         ):
