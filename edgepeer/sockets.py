@@ -36,7 +36,7 @@ def is_loopback(host: str) -> bool:
 
 
 def unguarded(host: str, *, guarded: bool, insecure: bool) -> str | None:
-    """Why nobody may listen there: it is beyond this machine, not `guarded` from anybody, and that was not asked for."""
+    """Why nobody may listen there: it is beyond this machine, not `guarded` by a fleet, and that was not asked for."""
     if guarded or insecure or is_loopback(host):
         return None
     return "whoever reaches that port could read and change everything: join a fleet (edgepeer join)"
