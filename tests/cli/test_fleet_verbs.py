@@ -136,6 +136,11 @@ STRING = JoinString(bytes(16), bytes(4), b"s" * 16).text()
             2,
             "must be epj1- and 58 letters and digits (these are 62 characters)",
         ),
+        (["join", f"h {STRING}"], 2, "say where, and with which join string"),
+        (["join", f"h {STRING}", STRING], 2, "the host comes first, then the string"),
+        (["join", "h", STRING, "--id", STRING], 2, "the host comes first, then the string"),
+        (["join", "h", STRING, "--dir", "f", "--log-level", STRING], 2, "log_level = epj1-..."),
+        (["join", STRING[1:], STRING], 2, "the host comes first, then the string"),
         (["join", STRING, "h"], 2, "the host comes first, then the string, as in: edgepeer join raspberrypi.local"),
         (["join", "h:x", STRING], 2, "host = h:x: must be a host, or host:port"),
         (
@@ -160,6 +165,23 @@ def test_bad_input_is_refused_in_one_line(
     assert err.count("\n") == 1
     assert (found, out) == (code, "")
     assert STRING[20:] not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["join", "join", "h", STRING], "Got unexpected extra argument (epj1-...)"),
+        (["join", "edgepeer", "join", "h", STRING.upper()], "Got unexpected extra arguments (h epj1-...)"),
+        (["join", "h", f"--string{STRING}"], "No such option"),
+        ([STRING], "No such command 'epj1-...'"),
+        (["fleet", STRING], "No such command 'epj1-...'"),
+    ],
+)
+def test_where_a_string_stands_that_none_should_it_is_not_shown(arguments: list[str], said: str, run: Run) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert STRING[20:] not in err.lower()
 
 
 def test_a_fleet_is_founded_and_founded_again(founded: Run, tmp_path: Path) -> None:

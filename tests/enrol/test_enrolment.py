@@ -487,8 +487,8 @@ async def test_nothing_that_is_put_there_ends_the_renewal(tmp_path: Path, caplog
         for name, wrong, told in (
             (
                 "fleet.toml",
-                good[p1.directory / "fleet.toml"].replace(place, b"hub:port"),
-                "service = hub:port: must be ho",
+                where.replace(place, b"hub:port"),
+                "fleet.toml: service = hub:port: must be",
             ),
             ("fleet.toml", b"a = " + b"[" * 10_000, "fleet.toml: "),
             ("fleet.toml", b"\xff", "can't decode byte"),
