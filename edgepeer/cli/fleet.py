@@ -156,8 +156,9 @@ def operator(settings: FleetOperatorSettings) -> int:
     """Print the line that brings an operator in."""
     if settings.name is None:
         raise ConfigError("say who, as in: edgepeer fleet operator add bob")
-    with _registrar(settings) as (registrar, _):
+    with _registrar(settings) as (registrar, household):
         string = registrar.token(role=Role.OPERATOR, name=settings.name, ttl_s=seconds(settings.ttl))
+        household.update()
         said = f"makes whoever pastes it operator {settings.name}, within {settings.ttl}"
         _print_token(registrar, string, said, as_json=settings.json)
     return 0
@@ -310,8 +311,9 @@ async def _bring(members: list[Identity], timeout: float) -> str | None:
     try:
         broker = BrokerAddress.parse(",".join(where.broker))
         async with observe(
-            broker, where.fabric, lambda _: None, interests=Group.JOB, timeout=timeout, identity=operated
+            broker, where.fabric, lambda _: None, interests=Group.KEPT, timeout=timeout, identity=operated
         ) as client:
+            client.clear_outdated()
             return None if await client.spread(timeout) else f"the broker did not confirm within {timeout:g} s"
     except EdgepeerError as error:
         return str(error)

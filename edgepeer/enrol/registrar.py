@@ -447,6 +447,16 @@ class Registrar:
             for role, name, serial, ends, out, authority, token in rows
         ]
 
+    def operators(self) -> list[str]:
+        """Ids of those who are operators, and of those for whom there is a token."""
+        with self._database.look() as sql:
+            rows = sql.execute(
+                "SELECT name FROM certificates WHERE role = :role AND out = 0 "
+                "UNION SELECT name FROM tokens WHERE role = :role AND name IS NOT NULL ORDER BY name",
+                {"role": str(Role.OPERATOR)},
+            ).fetchall()
+        return [row[0] for row in rows]
+
     def tokens(self) -> list[Token]:
         """Those that still let somebody in."""
         with self._database.look() as sql:

@@ -267,6 +267,13 @@ class FabricClient:
             self._outbox.keep(self.topics.presence(peer), b"")
             self._wake()
 
+    def clear_outdated(self) -> None:
+        """Take back what the broker keeps of those who are of the fleet no more, where we may: operators may."""
+        for topic in sorted(self._hearing.outdated):
+            self._outbox.keep(topic, b"")
+        self._hearing.outdated.clear()
+        self._wake()
+
     def is_present(self, peer: str) -> bool:
         """Whether that peer's presence was heard in this connection, and not taken back since."""
         return peer in self._hearing.lives

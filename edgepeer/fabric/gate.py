@@ -37,7 +37,7 @@ from edgepeer.wire.documents import pack, unpack
 if TYPE_CHECKING:
     from edgepeer.trust.identity import Identity
 
-__all__ = ["FleetGate", "Gate", "OpenGate"]
+__all__ = ["FleetGate", "Gate", "OpenGate", "Outdated"]
 
 _ANYBODY: Final = frozenset({Role.PEER, Role.OPERATOR, Role.VIEWER})
 _WRITERS: Final = {
@@ -55,6 +55,10 @@ _OWN: Final = Group.PEERS | Group.REPORTS | Group.LINKS | Group.TELEMETRY
 _UNSIGNED: Final = Group.RELAY | Group.EVICTED
 _KNOWN: Final = 4 * MAX_MEMBERS
 _REMEMBERED_BYTES: Final = 8 << 10
+
+
+class Outdated(WireError):
+    """Whoever has signed a document is of the fleet no more, or was of another."""
 
 
 class Gate(Protocol):
@@ -156,6 +160,9 @@ class FleetGate:
         envelope = Envelope.unpack(payload)
         try:
             credential = self.identity.check(envelope.certificate)
+        except TrustError as error:
+            raise Outdated(str(error)) from None
+        try:
             holder = credential.holder
             if holder.role not in writers:
                 raise WireError(f"signed by {holder}, who may not say what {_what(topic)} is")

@@ -17,6 +17,7 @@ import edgepeer.cli
 from edgepeer.cli import fleet, join
 from edgepeer.cli.verb import Verb
 from edgepeer.enrol.strings import JoinString
+from edgepeer.fabric.rights import patterns
 from edgepeer.settings import settings_of
 from edgepeer.settings.fleets import seconds
 from edgepeer.trust.identity import Identity
@@ -227,6 +228,21 @@ def test_who_is_evicted_while_no_broker_runs_is_out_all_the_same(founded: Run, t
     assert states["broker:broker"] == "evicted"
     assert Identity.load(tmp_path / "f" / "operator").evictions.number == 2
     assert b"BEGIN X509 CRL" in (tmp_path / "f" / "broker" / "revoked.pem").read_bytes()
+
+
+def test_the_rules_for_mosquitto_are_those_of_the_embedded_broker(founded: Run, tmp_path: Path) -> None:
+    def rules() -> list[str]:
+        lines = (tmp_path / "f" / "broker" / "mosquitto.acl").read_text().splitlines()
+        return [line for line in lines if line[0] != "#"]
+
+    me = Identity.load(tmp_path / "f" / "operator").holder.id
+    assert rules() == patterns("greenhouse", [me])
+    assert founded("fleet", "operator", "add", "zoe", "--home", "f")[0] == 0
+    assert rules() == patterns("greenhouse", [me, "zoe"])
+    assert rules()[-4:] == [
+        "user @zoe",
+        *(f"topic write edgepeer/v1/greenhouse/{what}" for what in ("peer/+", "links/+", "report/+/+")),
+    ]
 
 
 def test_rotation_says_who_is_late(founded: Run) -> None:

@@ -135,6 +135,7 @@ async def test_a_fleet_trains_evicts_and_rotates(tmp_path: Path) -> None:
         await asyncio.gather(*(peers[name].said("p3 of greenhouse was evicted on ", deadline=2) for name in names[:3]))
         await realm.until_in(*names[:3])
         await more_rounds(training, 20)
+        assert not [why for why in (await realm.json("status", "--fleet", "f/operator"))["refused"] if "p3" in why]
 
         # An empty broker, and all of p3 that was lost, change nothing: it stays out.
         realm.broker.signal(signal.SIGTERM)

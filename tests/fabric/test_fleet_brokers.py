@@ -358,10 +358,10 @@ def test_rights() -> None:
     p1, alice = Holder("lab", Role.PEER, "p1", 1), Holder("lab", Role.OPERATOR, "alice", 2)
     viewer, broker = Holder("lab", Role.VIEWER, "v", 3), Holder("lab", Role.BROKER, "b", 4)
     writers = {
-        TOPICS.presence("p1"): {p1},
-        TOPICS.presence("p2"): set(),
-        TOPICS.presence("alice"): set(),
-        TOPICS.links("p1"): {p1},
+        TOPICS.presence("p1"): {p1, alice},
+        TOPICS.presence("p2"): {alice},
+        TOPICS.presence("alice"): {alice},
+        TOPICS.links("p1"): {p1, alice},
         TOPICS.telemetry("p1"): {p1},
         TOPICS.report("j", "p1"): {p1, alice},
         TOPICS.report("j", "p2"): {alice},

@@ -100,6 +100,30 @@ async def test_an_evicted_members_documents_count_no_more(lax_broker: Broker, in
         assert not any(isinstance(e, PresenceSeen) and e.presence.id == "p2" for e in late.events)
 
 
+async def test_what_the_evicted_leave_behind_an_operator_takes_away(
+    strict_broker: Broker, invite: Invite, fleet: Fleet
+) -> None:
+    """And nothing else."""
+    trusts = {name: fleet.member(name) for name in ("p1", "p2")}
+    for name, trust in trusts.items():
+        async with liar(strict_broker.address, trust) as raw:
+            report = PeerReport(job="j1", peer=name, state="running")
+            await raw.write(TOPICS.report("j1", name), signed(trust, TOPICS.report("j1", name), report), retain=True)
+            await raw.write(TOPICS.presence(name), said(trust, name), retain=True)
+            await raw.write(TOPICS.links(name), b"unsigned", retain=True)
+    listed = fleet.evict("p2")
+    for who, left in ((fleet.viewer(), 2), (fleet.operator(), 2), (fleet.viewer("victoria"), 0)):
+        who.evictions.accept(listed)
+        guest = await invite(strict_broker.address, "g", identity=who)
+        assert guest.events.count(PresenceSeen(of("p1"))) == 1
+        assert guest.events.count(ReportSeen(PeerReport(job="j1", peer="p1", state="running"))) == 1
+        assert len([why for why in guest.client.refusals if "peer p2 of lab was evicted" in why]) == left
+        assert len([why for why in guest.client.refusals if "not signed" in why]) == 2  # of nobody: it is to be seen
+        guest.client.clear_outdated()
+        assert await guest.client.flush(DEADLINE_S)
+        await guest.client.close()
+
+
 async def test_it_stays_so_when_all_have_restarted_with_an_empty_broker(
     strict_broker: Broker, invite: Invite, fleet: Fleet
 ) -> None:
