@@ -31,9 +31,9 @@ _RULES: Final = "mosquitto.acl"
 _ABOUT_RULES: Final = """\
 # Who may write and read what at this fleet's mosquitto (deploy/mosquitto.conf); made by `edgepeer fleet`, anew whenever
 # there is another operator. %u is a peer's id, by its certificate: a peer speaks for itself alone. Lines without it are
-# for every member, and mosquitto warns of them. Letters to others (relay) are not to be heard. An operator clears what
-# is left of jobs that are over, and of the evicted. All of it is a second line of defence: documents are signed, and what
-# somebody else has written counts for nothing.
+# for every member, and mosquitto warns of them. Letters to others (relay) are not to be heard. An operator clears
+# what is left of jobs that are over, and of the evicted. All of it is a second line of defence: documents are signed,
+# and what somebody else has written counts for nothing.
 """
 
 _log = logging.getLogger(__name__)

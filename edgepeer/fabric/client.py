@@ -26,7 +26,7 @@ from edgepeer.fabric import inbox
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.asking import Answers
 from edgepeer.fabric.catching_up import catch_up
-from edgepeer.fabric.connection import Refused, connection, describe, publish, subscribe
+from edgepeer.fabric.connection import Refused, broker_of, connection, describe, publish, subscribe
 from edgepeer.fabric.documents import Ask, Presence
 from edgepeer.fabric.events import Connected, Disconnected, Evicted, FabricEvent, PresenceGone, Synced
 from edgepeer.fabric.gate import FleetGate, Gate, OpenGate
@@ -139,6 +139,8 @@ class FabricClient:
         self._ended = asyncio.Event()
         self._polite = True
         self._bug: Exception | None = None
+        self._listed_anew = asyncio.Event()
+        """There may be somebody else who is out of the fleet."""
 
     @property
     def rejected_documents(self) -> int:
@@ -411,6 +413,7 @@ class FabricClient:
         assert spreading is not None
         if self._ended.is_set():
             return
+        self._listed_anew.set()
         if identity.evicted:
             self._fail(
                 TrustError(
@@ -496,7 +499,8 @@ class FabricClient:
                         timeout=self._timeout,
                         identity=self._identity,
                     )
-                    serving = [tasks.create_task(work) for work in (self._watch(client), self._serve(client), look)]
+                    works = (self._watch(client), self._serve(client), self._leave_the_evicted(client), look)
+                    serving = [tasks.create_task(work) for work in works]
                     await self._ending.wait()
                     for task in serving:
                         task.cancel()
@@ -513,6 +517,16 @@ class FabricClient:
     async def _watch(self, client: aiomqtt.Client) -> None:
         # Messages go straight to what hears them; this raises when the connection ends.
         await anext(client.messages)
+
+    async def _leave_the_evicted(self, client: aiomqtt.Client) -> None:
+        """For ever, or until the broker is out. That its certificate has expired, or is of an authority before, is no
+        matter while the connection lasts."""
+        broker = broker_of(client)
+        while True:
+            if self._identity is not None and broker is not None and broker.serial in self._identity.evictions.serials:
+                raise FabricError(self._identity.evictions.told(broker))
+            await self._listed_anew.wait()
+            self._listed_anew.clear()
 
     async def _serve(self, client: aiomqtt.Client) -> None:
         wanted, note = self._hearing.begin()

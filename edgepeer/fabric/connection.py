@@ -32,11 +32,12 @@ from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.tls import TlsSocket, secured
 from edgepeer.processes import os_reason
 from edgepeer.trust.directory import JOIN_AGAIN
+from edgepeer.trust.names import Holder
 
 if TYPE_CHECKING:
     from edgepeer.trust.identity import Identity
 
-__all__ = ["KEEPALIVE_S", "Refused", "connection", "describe", "publish", "subscribe"]
+__all__ = ["KEEPALIVE_S", "Refused", "broker_of", "connection", "describe", "publish", "subscribe"]
 
 KEEPALIVE_S: Final = 15
 _GOODBYE_S: Final = 1.0
@@ -127,6 +128,12 @@ async def connection(
             client._disconnected.exception()  # of a broker that hangs up on who is connecting, nobody asks
         if not lent:
             sock.close()
+
+
+def broker_of(client: aiomqtt.Client) -> Holder | None:
+    """Which broker of a fleet has let that client in."""
+    sock = client._client.socket()
+    return sock.holder if isinstance(sock, TlsSocket) else None
 
 
 def _watch_socket(client: aiomqtt.Client) -> None:

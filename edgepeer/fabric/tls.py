@@ -19,7 +19,7 @@ from socket import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from edgepeer.errors import FabricError, TrustError
-from edgepeer.trust.names import Role
+from edgepeer.trust.names import Holder, Role
 
 if TYPE_CHECKING:
     from edgepeer.trust.identity import Identity
@@ -45,6 +45,8 @@ class TlsSocket(ssl.SSLSocket):
     turns: threading.Lock
     broken = ""
     """Why it broke, if it did and TLS knows."""
+    holder: Holder | None = None
+    """Which broker of the fleet is there."""
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         return bytes(self._in_turn(super().recv, buflen, flags))
@@ -135,6 +137,7 @@ def _check_role(sock: TlsSocket, identity: Identity) -> None:
         raise FabricError(str(error)) from error
     if holder.role is not Role.BROKER:
         raise FabricError(f"shows the certificate of {holder}, which is no broker's: somebody else is there")
+    sock.holder = holder
 
 
 @functools.cache

@@ -52,12 +52,6 @@ class Founder:
         self._signers.append(signer)
         return self._sign()
 
-    def drop_authority(self) -> bytes:
-        """Let the oldest authority count no more; returns the list that says so."""
-        signers = [*self._signers]
-        del self.authorities[0], self._signers[0]
-        return self._sign(signers)
-
     def member(self, peer: str, role: Role = Role.PEER, *, lifetime_s: float = LIFETIME_S) -> Path:
         """The directory of a new member."""
         directory = self.root / peer
@@ -94,7 +88,7 @@ class Founder:
         self._last = Holder.serial_after(self._last, time.time())
         return self._last
 
-    def _sign(self, signers: list[ec.EllipticCurvePrivateKey] | None = None) -> bytes:
+    def _sign(self) -> bytes:
         self.number += 1
-        self.signed = sign_list(self.fabric, self.number, self.out, self.authorities, signers or self._signers)
+        self.signed = sign_list(self.fabric, self.number, self.out, self.authorities, self._signers)
         return self.signed

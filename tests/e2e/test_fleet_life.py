@@ -17,6 +17,7 @@ from lasting_broker import free_port
 from real_programs import DEADLINE_S, Program, clean_environment, edgepeer
 
 from edgepeer.enrol.strings import JoinString
+from edgepeer.peer.round_log import LoggedRound, read_round
 from edgepeer.trust.directory import is_joined
 from edgepeer.trust.identity import Identity
 
@@ -92,7 +93,7 @@ class Realm:
         return self.home / name / "fleet"
 
     async def peer(self, name: str) -> Program:
-        return await self.run("peer", "--state-dir", name)
+        return await self.run("peer", "--state-dir", name, "--round-log", self.home / f"{name}.rounds")
 
     async def members(self) -> list[str]:
         status = await self.json("status", "--fleet", "f/operator")
@@ -102,6 +103,10 @@ class Realm:
         async with asyncio.timeout(DEADLINE_S):
             while set(await self.members()) != set(names):
                 pass
+
+    def rounds(self, name: str) -> list[LoggedRound]:
+        """Those that the peer has taken part in."""
+        return [read_round(line) for line in (self.home / f"{name}.rounds").read_bytes().splitlines(keepends=True)]
 
     async def states(self) -> dict[str, str]:
         members = (await self.json("fleet", "list", "--home", "f"))["members"]
@@ -150,6 +155,7 @@ async def test_a_fleet_trains_evicts_and_rotates(tmp_path: Path) -> None:
 
         # All take certificates of a new authority, and the old one goes, while rounds go on.
         await realm.until_in(*names[:3])
+        first = last_round(training) + 1
         await realm.json("fleet", "rotate-ca", "--home", "f")
         async with asyncio.timeout(DEADLINE_S):
             while {state for name, state in (await realm.states()).items() if name != "p3"} != {"member"}:
@@ -161,6 +167,11 @@ async def test_a_fleet_trains_evicts_and_rotates(tmp_path: Path) -> None:
         assert await realm.service.end() == 0
         await more_rounds(training, 20)
         assert training.process.returncode is None
+        last = last_round(training)
+        for name in names[:3]:  # no round is lost, and none is anybody's missing
+            rounds = [each for each in realm.rounds(name) if first <= each.round <= last]
+            assert [each.round for each in rounds] == [*range(first, last + 1)]
+            assert {(each.exact, frozenset(each.contributors)) for each in rounds} == {(True, frozenset(names[:3]))}
         await realm.until_in(*names[:3])
         for name in names[:3]:
             assert "Traceback" not in peers[name].everything()

@@ -404,7 +404,7 @@ async def test_a_renewed_certificate_signs_all_that_is_kept_anew(
         assert each.evictions.accept(both)
     p1.renewed(fleet.founder.renew("p1", p1.key.public_key(), Role.PEER))
     await watcher.until_seen(PresenceSeen(of("p1")))
-    assert w.evictions.accept(fleet.founder.drop_authority())
+    assert w.evictions.accept(fleet.drop_authority())
     envelope = guest.client._outbox.kept[TOPICS.presence("p1")].payload
     assert w.check(Envelope.unpack(envelope).certificate).holder == p1.holder
     assert watcher.count(PresenceGone) == guest.client.reconnects == watcher.client.rejected_documents == 0

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from fabric_guests import DEADLINE_S, Broker, Guest, Invite, StartBroker
 from fleet_guests import TOPICS, as_member, liar, of, said, signed
-from fleets import Fleet, Identity
+from fleets import Fleet, Identity, Role
 
 from edgepeer.errors import ConfigError, FabricError, TrustError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.connection import connection
 from edgepeer.fabric.documents import PeerReport
-from edgepeer.fabric.events import Connected, Evicted, PresenceGone, PresenceSeen, ReportSeen, Synced
+from edgepeer.fabric.events import Connected, Disconnected, Evicted, PresenceGone, PresenceSeen, ReportSeen, Synced
 from edgepeer.ids import PeerId
 
 GONE = PresenceGone(PeerId("p2"))
@@ -203,6 +203,31 @@ async def test_the_embedded_broker_keeps_who_is_out_from_its_own_list(
         for lie in (b"garbage", b""):
             await raw.publish(TOPICS.evicted, lie, qos=1, retain=True)
     assert await retained(broker, fleet.viewer()) == listed
+
+
+async def test_an_evicted_broker_is_left_at_once(start_broker: StartBroker, invite: Invite, fleet: Fleet) -> None:
+    """And not for another list, or an authority that is dropped: then its certificate is looked at when it is met."""
+    trust, p1 = fleet.a_broker(), fleet.member("p1")
+    broker = await start_broker(identity=trust)
+    guest = await invite(broker.address, "p1", identity=p1, present=True)
+    fleet.member("p2")
+    p1.evictions.accept(fleet.evict("p2"))
+    p1.evictions.accept(fleet.founder.add_authority())
+    p1.renewed(fleet.founder.renew("p1", p1.key.public_key(), Role.PEER))
+    p1.evictions.accept(fleet.drop_authority())
+    assert await guest.client.flush(DEADLINE_S)
+    assert guest.client.connected_now
+    began = time.monotonic()
+    p1.evictions.accept(fleet.evict("broker"))
+    await guest.until(lambda _: guest.count(Disconnected) == 1)
+    assert time.monotonic() - began < 2
+    (left,) = [event for event in guest.events if isinstance(event, Disconnected)]
+    assert left.reason.startswith("broker broker of lab was evicted on 20")
+    with pytest.raises(FabricError, match=r"is not to be trusted|broker broker of lab was evicted on 20"):
+        async with connection(
+            broker.address, identifier="x", will_topic=None, on_message=lambda *_: None, timeout=10, identity=p1
+        ):
+            pass
 
 
 async def test_many_that_come_back_to_an_empty_broker_say_it_a_few_times(

@@ -180,7 +180,7 @@ def test_the_authority_is_rotated_under_members(fleet: Fleet) -> None:
     assert p1.check(p2.certificate).holder.id == p2.check(p1.certificate).holder.id[:1] + "2"
     assert "of before the authority was rotated" in refusal(late, p2.certificate)
     p1.renewed(fleet.founder.renew("p1", p1.key.public_key(), Role.PEER))
-    last = fleet.founder.drop_authority()
+    last = fleet.drop_authority()
     for identity in (p1, p2):
         assert identity.evictions.accept(last)
         assert refusal(identity, late.certificate)
