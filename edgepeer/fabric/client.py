@@ -27,7 +27,8 @@ from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.asking import Answers
 from edgepeer.fabric.catching_up import catch_up
 from edgepeer.fabric.connection import Refused, broker_of, connection, describe, publish, subscribe
-from edgepeer.fabric.documents import Ask, Presence
+from edgepeer.fabric.documents import Announcement, Ask, Presence
+from edgepeer.fabric.envelope import Envelope
 from edgepeer.fabric.events import Connected, Disconnected, Evicted, FabricEvent, PresenceGone, Synced
 from edgepeer.fabric.gate import FleetGate, Gate, OpenGate
 from edgepeer.fabric.hearing import Hearing
@@ -233,6 +234,24 @@ class FabricClient:
             _LOG.warning("the job of this fleet can't be announced again: %s", error)
             return False
         self._outbox.keep(self.topics.job, self._fleet.announced.signed)
+        self._outbox.forget(self.topics.job)
+        self._wake()
+        return True
+
+    def take_over_job(self) -> bool:
+        """Say once more, as an operator, what the job of the fleet is, if who has said it last has a certificate of
+        another authority than ours: when that is dropped, newcomers would not believe it. Whether it was so."""
+        if self._identity is None or self._fleet is None or not self._fleet.announced.signed:
+            return False
+        envelope = Envelope.unpack(self._fleet.announced.signed)
+        try:
+            said_by = self._identity.check(envelope.certificate)
+        except TrustError:  # it counts for nothing already
+            return False
+        if said_by.checked.authority.der == self._identity.authority.der:
+            return False
+        job = unpack(envelope.body, Announcement, limit=inbox.LIMIT_BYTES[Group.JOB]).job
+        self._outbox.keep(self.topics.job, self._sealed(self.topics.job, job))
         self._outbox.forget(self.topics.job)
         self._wake()
         return True

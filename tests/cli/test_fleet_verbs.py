@@ -250,7 +250,10 @@ def test_rotation_says_who_is_late(founded: Run) -> None:
     assert (code, "a new authority issues certificates" in out, "not told yet" in err) == (0, True, True)
     # The members of this machine have renewed at once.
     assert {each["state"] for each in founded.json("fleet", "list", "--home", "f")["members"]} == {"member"}
-    code, out, _ = founded("fleet", "rotate-ca", "--home", "f", "--finish", "--timeout", "0.2")
+    code, out, err = founded("fleet", "rotate-ca", "--home", "f", "--finish", "--timeout", "0.2")
+    assert (code, out) == (1, "")
+    assert "connection refused; is a broker running there?; a job may be announced there under the old auth" in err
+    code, out, _ = founded("fleet", "rotate-ca", "--home", "f", "--finish", "--force", "--timeout", "0.2")
     assert (code, "the old authority counts no more" in out) == (0, True)
 
 

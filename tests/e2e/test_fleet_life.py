@@ -181,6 +181,31 @@ async def test_a_fleet_trains_evicts_and_rotates(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+async def test_a_job_that_was_left_alone_outlives_the_authority(tmp_path: Path) -> None:
+    """Who joins after the rotation takes part in it."""
+    async with Realm(tmp_path) as realm:
+        await realm.join("p0")
+        await realm.peer("p0")
+        job = ("--trainer", "numpy", "--rounds", 1_000_000, "--eval-every", 100_000)
+        training = await realm.run("train", "--fleet", "f/operator", *job)
+        await more_rounds(training, 5)
+        training.signal(signal.SIGINT)
+        assert await training.end() == 130
+        await realm.json("fleet", "rotate-ca", "--home", "f")
+        async with asyncio.timeout(DEADLINE_S):
+            while {*(await realm.states()).values()} != {"member"}:
+                pass
+        assert (await realm.json("fleet", "rotate-ca", "--finish", "--home", "f"))["left_out"] == []
+        await realm.join("p1")
+        await realm.peer("p1")
+        async with asyncio.timeout(DEADLINE_S):
+            while not (tmp_path / "p1.rounds").exists() or not realm.rounds("p1"):
+                await realm.states()
+        assert {*realm.rounds("p1")[-1].contributors} == {"p0", "p1"}
+        assert not (await realm.json("status", "--fleet", "f/operator"))["refused"]
+
+
+@pytest.mark.slow
 async def test_models_are_fetched_from_a_fleet(tmp_path: Path) -> None:
     async with Realm(tmp_path) as realm:
         names = ["p0", "p1", "p2", "p3"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from edgepeer.cli.fleet.home import print_json, registrar_of
-from edgepeer.cli.fleet.telling import say_told, tell
+from edgepeer.cli.fleet.telling import say_told, take_over_job, tell
 from edgepeer.cli.verb import Verb
-from edgepeer.errors import ConfigError
+from edgepeer.errors import ConfigError, FabricError
 from edgepeer.settings import FleetEvictSettings, FleetRotateSettings
+
+if TYPE_CHECKING:
+    from edgepeer.enrol.household import Household
 
 __all__ = ["EVICT", "ROTATE"]
 
@@ -36,6 +41,8 @@ def rotate(settings: FleetRotateSettings) -> int:
     with registrar_of(settings) as (registrar, household):
         late: list[str] = []
         if settings.finish:
+            if len(registrar.authorities) > 1 and not settings.force:
+                _hand_over(household, settings.timeout)
             late = registrar.finish(force=settings.force)
         else:
             registrar.rotate()
@@ -54,6 +61,15 @@ def rotate(settings: FleetRotateSettings) -> int:
     return 0
 
 
+def _hand_over(household: Household, timeout: float) -> None:
+    """Else a job that was announced under the old authority would not count for newcomers, nor after a restart."""
+    if (why_not := take_over_job(household, timeout)) is not None:
+        raise FabricError(
+            f"{why_not}; a job may be announced there under the old authority, which newcomers would not take up: try "
+            "again when the broker can be reached, or drop the authority all the same with --force"
+        )
+
+
 EVICT = Verb(
     kind=FleetEvictSettings,
     about="Throw a member out: a device that was lost, say.\n\n"
@@ -66,7 +82,8 @@ ROTATE = Verb(
     kind=FleetRotateSettings,
     about="Replace the fleet's authority, in two steps, while it trains.\n\n"
     "First a new one issues certificates, and both count; members take one as soon as they hear of it, for which "
-    "`edgepeer fleet serve` must run. When all have one, --finish drops the old authority.",
+    "`edgepeer fleet serve` must run. When all have one, --finish drops the old authority; a job that the fleet has is "
+    "announced anew under the new one.",
     examples=[
         ("begin", "edgepeer fleet rotate-ca"),
         ("end, when `edgepeer fleet list` shows nobody with the old one's", "edgepeer fleet rotate-ca --finish"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from edgepeer.cli.signals import run as run_async
@@ -11,9 +12,10 @@ from edgepeer.trust.names import Role
 
 if TYPE_CHECKING:
     from edgepeer.enrol.household import Household
+    from edgepeer.fabric.client import FabricClient
     from edgepeer.trust.identity import Identity
 
-__all__ = ["bring", "say_told", "tell"]
+__all__ = ["bring", "say_told", "take_over_job", "tell"]
 
 
 def tell(household: Household, timeout: float) -> str | None:
@@ -22,7 +24,31 @@ def tell(household: Household, timeout: float) -> str | None:
 
 
 async def bring(members: list[Identity], timeout: float) -> str | None:
-    """Bring the newest list to the broker, as one of these; why not, if it isn't."""
+    """Bring the newest list to the broker, as one of these, and take away what is left there of the evicted; why not,
+    if it isn't done."""
+
+    async def say(client: FabricClient) -> bool:
+        client.clear_outdated()
+        return await client.spread(timeout)
+
+    return await _as_operator(members, say, timeout)
+
+
+def take_over_job(household: Household, timeout: float) -> str | None:
+    """Let the job that the fleet has, if any, be said under the new authority; why not, if it isn't done."""
+
+    async def say(client: FabricClient) -> bool:
+        client.take_over_job()
+        return await client.flush(timeout)
+
+    return run_async(_as_operator(household.update(), say, timeout))
+
+
+async def _as_operator(
+    members: list[Identity], say: Callable[[FabricClient], Awaitable[bool]], timeout: float
+) -> str | None:
+    """Say something at the broker as the operator among these, when all was heard that it has; why not, if it isn't
+    said."""
     from edgepeer.fabric.address import BrokerAddress
     from edgepeer.fabric.topics import Group
     from edgepeer.following.observe import observe
@@ -36,8 +62,7 @@ async def bring(members: list[Identity], timeout: float) -> str | None:
         async with observe(
             broker, where.fabric, lambda _: None, interests=Group.KEPT, timeout=timeout, identity=operated
         ) as client:
-            client.clear_outdated()
-            return None if await client.spread(timeout) else f"the broker did not confirm within {timeout:g} s"
+            return None if await say(client) else f"the broker did not confirm within {timeout:g} s"
     except EdgepeerError as error:
         return str(error)
 
