@@ -260,6 +260,29 @@ async def test_a_forged_will_is_not_sent(strict_broker: Broker, invite: Invite, 
     assert watcher.count(PresenceGone) == watcher.client.rejected_documents == 0
 
 
+async def test_a_will_says_nothing_of_who_is_out(strict_broker: Broker, invite: Invite, fleet: Fleet) -> None:
+    """The embedded broker lets nobody in with one; at another it is replaced, as whatever is written there."""
+    fleet.member("p2")
+    watcher = await invite(strict_broker.address, "w", identity=fleet.member("w"))
+    listed = fleet.evict("p2")
+    watcher.client._identity.evictions.accept(listed)  # type: ignore[union-attr]
+    will = aiomqtt.Will(TOPICS.evicted, b"junk", qos=1, retain=True)
+    if isinstance(strict_broker, EmbeddedBroker):
+        with pytest.raises(aiomqtt.MqttError):
+            async with as_member(strict_broker.address, fleet.member("evil"), will=will):
+                pass
+    else:
+        with contextlib.suppress(aiomqtt.MqttError):
+            async with as_member(strict_broker.address, fleet.member("evil"), will=will) as raw:
+                cut(raw)
+                await anext(raw.messages)
+    async with as_member(strict_broker.address, fleet.viewer()) as raw, asyncio.timeout(DEADLINE_S):
+        await raw.subscribe(TOPICS.evicted, 1)
+        async for message in raw.messages:
+            if message.payload == listed:
+                break
+
+
 async def test_a_forged_will_at_a_broker_that_sends_it_is_answered(
     lax_broker: Broker, invite: Invite, fleet: Fleet
 ) -> None:
