@@ -14,11 +14,13 @@ import asyncio
 import functools
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from socket import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from edgepeer.errors import FabricError, TrustError
+from edgepeer.trust.clock import date
 from edgepeer.trust.names import Holder, Role
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ _REASONS: Final = {
     "UNSUPPORTED_PROTOCOL": "speaks no version of TLS that both take",
     "TLSV1_ALERT_PROTOCOL_VERSION": "speaks no version of TLS that both take",
 }
+_OF_TIME: Final = {9, 10}
+"""X509_V_ERR_CERT_NOT_YET_VALID, and ...HAS_EXPIRED."""
 
 
 class TlsSocket(ssl.SSLSocket):
@@ -149,7 +153,8 @@ def _foreign() -> ssl.SSLContext:
 
 def _reason(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not to be trusted: {error.verify_message}"
+        today = f" (today is {date(time.time())} by this machine's clock)" if error.verify_code in _OF_TIME else ""
+        return f"its certificate is not to be trusted: {error.verify_message}{today}"
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return _HUNG_UP
     return _REASONS.get(error.reason or "", f"TLS failed: {error.reason or error}")

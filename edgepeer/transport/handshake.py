@@ -155,7 +155,10 @@ class Handshake:
             if holder.fabric != ours.fabric:
                 raise TrustError(f"the certificate is of fabric {holder.fabric!r}, this is {ours.fabric!r}")
             if holder.role not in _ROLES[self._server]:
-                raise TrustError(f"the certificate is one of the {holder.role} {holder.id}, not of a peer")
+                raise TrustError(
+                    f"certificate {holder.serial:x} is that of {holder}, and not a peer's: on the device, edgepeer "
+                    "join HOST STRING"
+                )
         except TrustError as error:
             text = str(error).encode()[:250]
             tls.write(_REFUSAL.pack(_REFUSAL_MAGIC, len(text)) + text)
