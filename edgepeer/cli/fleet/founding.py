@@ -28,7 +28,8 @@ def init(settings: FleetInitSettings) -> int:
     given = (re.sub(r"^mqtts://|/$", "", each.strip()) for each in settings.broker.split(","))
     brokers = [host_and_port(each, BROKER_PORT, "broker") for each in given]
     urls = tuple(f"mqtts://{format_place(*place)}" for place in brokers)
-    service = settings.service or format_place(brokers[0][0], SERVICE_PORT)
+    place = settings.service or format_place(brokers[0][0], SERVICE_PORT)
+    service = format_place(*host_and_port(place, SERVICE_PORT, "service"))
     with needs():
         from edgepeer.enrol.household import Household
         from edgepeer.enrol.registrar import Registrar
