@@ -448,11 +448,12 @@ class Registrar:
         ]
 
     def operators(self) -> list[str]:
-        """Ids of those who are operators, and of those for whom there is a token."""
+        """Ids of those who are operators, and of those for whom a token waits."""
         with self._database.look() as sql:
             rows = sql.execute(
                 "SELECT name FROM certificates WHERE role = :role AND out = 0 "
-                "UNION SELECT name FROM tokens WHERE role = :role AND name IS NOT NULL ORDER BY name",
+                "UNION SELECT name FROM tokens WHERE role = :role AND name IS NOT NULL "
+                "AND uses > (SELECT count(*) FROM joined WHERE token = tokens.id) ORDER BY name",
                 {"role": str(Role.OPERATOR)},
             ).fetchall()
         return [row[0] for row in rows]

@@ -216,6 +216,18 @@ def test_eviction(registrar: Registrar, time_at: list[float]) -> None:
     assert [each.evicted for each in registrar.members()] == [True]
 
 
+def test_who_is_an_operator_or_is_to_be_one(registrar: Registrar) -> None:
+    registrar.token(role=Role.VIEWER, name="victor")
+    enrol(registrar, registrar.token(), "p1")
+    string = registrar.token(role=Role.OPERATOR, name="bob")
+    registrar.token(role=Role.OPERATOR, name="zoe")
+    assert registrar.operators() == ["bob", "zoe"]
+    enrol(registrar, string)
+    assert registrar.operators() == ["bob", "zoe"]
+    registrar.evict("@bob")
+    assert registrar.operators() == ["zoe"]
+
+
 def test_who_was_evicted_before_it_was_kept_when_stays_out(registrar: Registrar, tmp_path: Path) -> None:
     certificate = enrol(registrar, registrar.token()).certificate
     registrar.evict("pi")
