@@ -216,6 +216,11 @@ class FabricClient:
         who has signed it counts no more."""
         return self._fleet is not None and self._fleet.announce_again()
 
+    def take_over_job(self) -> bool:
+        """Say once more, as an operator, what the job of the fleet is, if who has said it last has a certificate of
+        another authority than ours: when that is dropped, newcomers would not believe it. Whether it was so."""
+        return self._fleet is not None and self._fleet.take_over_job()
+
     @property
     def in_fleet(self) -> bool:
         """Whether documents are signed."""
@@ -248,6 +253,13 @@ class FabricClient:
         if self._hearing.lives.get(PeerId(peer)) == incarnation:
             self._outbox.keep(self.topics.presence(peer), b"")
             self._wake()
+
+    def clear_outdated(self) -> None:
+        """Take back what the broker keeps of those who are of the fleet no more, where we may: operators may."""
+        for topic in sorted(self._hearing.outdated):
+            self._outbox.keep(topic, b"")
+        self._hearing.outdated.clear()
+        self._wake()
 
     def is_present(self, peer: str) -> bool:
         """Whether that peer's presence was heard in this connection, and not taken back since."""
@@ -391,18 +403,24 @@ class FabricClient:
     # -- a connection ------------------------------------------------------------------------------------------
 
     async def _serve(self, client: aiomqtt.Client) -> None:
+        """What there is to do in a connection, until it is over."""
+        async with asyncio.TaskGroup() as serving:
+            if self._fleet is not None:
+                self._fleet.spreading.begin()
+                serving.create_task(self._fleet.leave_the_evicted(client))
+            await self._say_and_hear(client)
+
+    async def _say_and_hear(self, client: aiomqtt.Client) -> None:
         """Subscribe to what we want, say again what the broker is to keep, and then whatever comes up."""
-        if self._fleet is not None:
-            self._fleet.spreading.begin()
         try:
             wanted, note = self._hearing.begin()
             await publish(client, self._hearing.probe, note, retain=True, timeout=self._timeout)
             await subscribe(client, wanted)
-            await self._serve_subscribed(client, note)
+            await self._say(client, note)
         finally:
             self._hearing.end()
 
-    async def _serve_subscribed(self, client: aiomqtt.Client, note: bytes) -> None:
+    async def _say(self, client: aiomqtt.Client, note: bytes) -> None:
         self._connections.stands()
         self._passed_on = False
         self._relay.open()

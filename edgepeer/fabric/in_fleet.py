@@ -2,24 +2,33 @@
 
 comes                               | so
 ------------------------------------+-----------------------------------------------------------------------------
-another list of who is out          | whoever is on it counts as gone; who is on it itself ends
+another list of who is out          | whoever is on it counts as gone; who is on it itself ends; a
+                                    | broker that is on it is left
 a certificate of our own, renewed   | what the broker keeps of us is signed anew: the old one ends before long
 the fleet's job, lost by the broker | it is said once more, as its operator has signed it
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from edgepeer.errors import ConfigError, TrustError, WireError
+import aiomqtt
+
+from edgepeer.errors import ConfigError, FabricError, TrustError, WireError
 from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.connection import broker_of
+from edgepeer.fabric.documents import Announcement
+from edgepeer.fabric.envelope import Envelope
 from edgepeer.fabric.gate import FleetGate
+from edgepeer.fabric.inbox import LIMIT_BYTES
 from edgepeer.fabric.outbox import Outbox
 from edgepeer.fabric.spreading import Spreading
-from edgepeer.fabric.topics import Topics
+from edgepeer.fabric.topics import Group, Topics
 from edgepeer.ids import PeerId
+from edgepeer.wire.documents import unpack
 
 if TYPE_CHECKING:
     from edgepeer.trust.identity import Identity
@@ -58,6 +67,8 @@ class InFleet:
         self._certificate = identity.certificate
         self._bodies: dict[str, bytes] = {}
         """What is kept, as it is without a signature."""
+        self._listed_anew = asyncio.Event()
+        """There may be somebody else who is out of the fleet."""
 
     # -- what is said --------------------------------------------------------------------------------------------
 
@@ -83,6 +94,24 @@ class InFleet:
             _LOG.warning("the job of this fleet can't be announced again: %s", error)
             return False
         self._say_once(self._topics.job, signed)
+        return True
+
+    def take_over_job(self) -> bool:
+        """Say it as an operator, if who has said it last has a certificate of another authority than ours: see
+        `FabricClient.take_over_job`."""
+        signed, topic = self.gate.announced.signed, self._topics.parse(self._topics.job)
+        assert topic is not None
+        if not signed:
+            return False
+        envelope = Envelope.unpack(signed)
+        try:
+            said_by = self.identity.check(envelope.certificate)
+        except TrustError:  # it counts for nothing already
+            return False
+        if said_by.checked.authority.der == self.identity.authority.der:
+            return False
+        job = unpack(envelope.body, Announcement, limit=LIMIT_BYTES[Group.JOB]).job
+        self._say_once(self._topics.job, self.gate.sealed(self._topics.job, topic, job))
         return True
 
     def say_list(self, signed: bytes) -> None:
@@ -114,13 +143,14 @@ class InFleet:
             TrustError: this device is on the list.
         """
         identity = self.identity
+        self._listed_anew.set()
         if identity.evicted:
             raise TrustError(
-                f"this device, {identity.holder}, was evicted (list {identity.evictions.number}): if it is to be "
-                "in again, bring it in anew: edgepeer join HOST STRING"
+                f"fleet = {identity.directory}: {identity.evictions.told(identity.holder)}: if this device is to "
+                "be in again, bring it in anew: edgepeer join HOST STRING"
             )
-        for peer in self.gate.out():
-            _LOG.warning("%s was evicted: what it says counts no more", peer)
+        for peer, holder in self.gate.out():
+            _LOG.warning("%s: what it says counts no more", identity.evictions.told(holder))
             self._gone(peer)
         self.spreading.look()
         if identity.certificate != self._certificate:
@@ -131,6 +161,20 @@ class InFleet:
                 assert topic is not None
                 self._outbox.keep(name, self.gate.sealed(name, topic, body))
             self._wake()
+
+    async def leave_the_evicted(self, client: aiomqtt.Client) -> None:
+        """For ever, or until the broker is out. That its certificate has expired, or is of an authority before, is no
+        matter while the connection lasts.
+
+        Raises:
+            FabricError: the broker is on the list.
+        """
+        broker = broker_of(client)
+        while True:
+            if broker is not None and broker.serial in self.identity.evictions.serials:
+                raise FabricError(self.identity.evictions.told(broker))
+            await self._listed_anew.wait()
+            self._listed_anew.clear()
 
 
 def check_identity(identity: Identity, fabric: str, client_id: str, broker: BrokerAddress, *, peer: bool) -> None:
