@@ -236,7 +236,9 @@ import edgepeer.training.build, edgepeer.training.sharding, edgepeer.training.ke
 assert not {"tensorflow", "keras", "sklearn", "matplotlib"} & set(sys.modules)
 from edgepeer.training.keras_setup import load_keras
 keras = load_keras()
+assert not {"sklearn", "matplotlib"} & set(sys.modules)
 import os, tensorflow
+import sklearn, matplotlib
 assert keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])(tensorflow.zeros((1, 4))).shape == (1, 2)
 assert tensorflow.config.threading.get_inter_op_parallelism_threads() == 1
 os.write(2, b"still there")
