@@ -34,6 +34,7 @@ pytestmark = [
 
 TOPICS = Topics("default")
 ENDLESS = {"peers": 3, "rounds": 100_000, "batch_size": 50, "eval_every": 20_000, "optimizer": "sgd"}
+BATCH_S = 0.02
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[LastingBroker]:
 
 @pytest.fixture
 async def field(tmp_path: Path, broker: LastingBroker) -> AsyncIterator[Field]:
-    async with Field(tmp_path) as field:
+    async with Field(tmp_path, batch_s=BATCH_S) as field:
         await field.open(broker.url)
         yield field
 
@@ -91,7 +92,7 @@ async def test_a_fleet_that_dies_with_its_broker_is_followed_by_one_of_the_livin
     ports = [free_port() for _ in range(3)]
     before: View | None = None
     for life in range(4):
-        async with Field(tmp_path) as field:
+        async with Field(tmp_path, batch_s=BATCH_S) as field:
             await field.open(broker.url)
             fleet = {f"p{n}" if names == "the same names" else f"p{n}-{life}": port for n, port in enumerate(ports)}
             for name, port in fleet.items():

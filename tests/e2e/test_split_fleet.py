@@ -114,8 +114,7 @@ async def test_a_fleet_that_starts_again_goes_on_from_its_parts(tmp_path: Path) 
     how = {**HOW, "split": "replicate:m=2,n=1,copies=2"}
     async with Field(tmp_path) as field:
         await field.open()
-        for name in names:
-            await field.add(name, state_dir=tmp_path / "kept" / name, checkpoint_every=10)
+        await field.add(*names, below=tmp_path / "kept", checkpoint_every=10)
         await field.train(**how, rounds=rounds, peers=4, timeout=300)
         await field.watch.until(lambda: field.watch.round >= 35)
         job = field.watch.picture.job
