@@ -26,8 +26,9 @@ from edgepeer.fabric import inbox
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.asking import Answers
 from edgepeer.fabric.catching_up import catch_up
-from edgepeer.fabric.connection import Refused, connection, describe, publish, subscribe
-from edgepeer.fabric.documents import Ask, Presence
+from edgepeer.fabric.connection import Refused, broker_of, connection, describe, publish, subscribe
+from edgepeer.fabric.documents import Announcement, Ask, Presence
+from edgepeer.fabric.envelope import Envelope
 from edgepeer.fabric.events import Connected, Disconnected, Evicted, FabricEvent, PresenceGone, Synced
 from edgepeer.fabric.gate import FleetGate, Gate, OpenGate
 from edgepeer.fabric.hearing import Hearing
@@ -139,6 +140,8 @@ class FabricClient:
         self._ended = asyncio.Event()
         self._polite = True
         self._bug: Exception | None = None
+        self._listed_anew = asyncio.Event()
+        """There may be somebody else who is out of the fleet."""
 
     @property
     def rejected_documents(self) -> int:
@@ -235,6 +238,24 @@ class FabricClient:
         self._wake()
         return True
 
+    def take_over_job(self) -> bool:
+        """Say once more, as an operator, what the job of the fleet is, if who has said it last has a certificate of
+        another authority than ours: when that is dropped, newcomers would not believe it. Whether it was so."""
+        if self._identity is None or self._fleet is None or not self._fleet.announced.signed:
+            return False
+        envelope = Envelope.unpack(self._fleet.announced.signed)
+        try:
+            said_by = self._identity.check(envelope.certificate)
+        except TrustError:  # it counts for nothing already
+            return False
+        if said_by.checked.authority.der == self._identity.authority.der:
+            return False
+        job = unpack(envelope.body, Announcement, limit=inbox.LIMIT_BYTES[Group.JOB]).job
+        self._outbox.keep(self.topics.job, self._sealed(self.topics.job, job))
+        self._outbox.forget(self.topics.job)
+        self._wake()
+        return True
+
     @property
     def in_fleet(self) -> bool:
         """Whether documents are signed."""
@@ -266,6 +287,13 @@ class FabricClient:
         if self._hearing.lives.get(PeerId(peer)) == incarnation:
             self._outbox.keep(self.topics.presence(peer), b"")
             self._wake()
+
+    def clear_outdated(self) -> None:
+        """Take back what the broker keeps of those who are of the fleet no more, where we may: operators may."""
+        for topic in sorted(self._hearing.outdated):
+            self._outbox.keep(topic, b"")
+        self._hearing.outdated.clear()
+        self._wake()
 
     def is_present(self, peer: str) -> bool:
         """Whether that peer's presence was heard in this connection, and not taken back since."""
@@ -404,16 +432,17 @@ class FabricClient:
         assert spreading is not None
         if self._ended.is_set():
             return
+        self._listed_anew.set()
         if identity.evicted:
             self._fail(
                 TrustError(
-                    f"this device, {identity.holder}, was evicted (list {identity.evictions.number}): if it is to be "
-                    "in again, bring it in anew: edgepeer join HOST STRING"
+                    f"fleet = {identity.directory}: {identity.evictions.told(identity.holder)}: if this device is to "
+                    "be in again, bring it in anew: edgepeer join HOST STRING"
                 )
             )
             return
-        for peer in fleet.out():
-            _LOG.warning("%s was evicted: what it says counts no more", peer)
+        for peer, holder in fleet.out():
+            _LOG.warning("%s: what it says counts no more", identity.evictions.told(holder))
             self._hearing.lives.pop(peer, None)
             self._emit(Evicted(peer))
             self._emit(PresenceGone(peer))
@@ -489,7 +518,8 @@ class FabricClient:
                         timeout=self._timeout,
                         identity=self._identity,
                     )
-                    serving = [tasks.create_task(work) for work in (self._watch(client), self._serve(client), look)]
+                    works = (self._watch(client), self._serve(client), self._leave_the_evicted(client), look)
+                    serving = [tasks.create_task(work) for work in works]
                     await self._ending.wait()
                     for task in serving:
                         task.cancel()
@@ -506,6 +536,16 @@ class FabricClient:
     async def _watch(self, client: aiomqtt.Client) -> None:
         # Messages go straight to what hears them; this raises when the connection ends.
         await anext(client.messages)
+
+    async def _leave_the_evicted(self, client: aiomqtt.Client) -> None:
+        """For ever, or until the broker is out. That its certificate has expired, or is of an authority before, is no
+        matter while the connection lasts."""
+        broker = broker_of(client)
+        while True:
+            if self._identity is not None and broker is not None and broker.serial in self._identity.evictions.serials:
+                raise FabricError(self._identity.evictions.told(broker))
+            await self._listed_anew.wait()
+            self._listed_anew.clear()
 
     async def _serve(self, client: aiomqtt.Client) -> None:
         wanted, note = self._hearing.begin()

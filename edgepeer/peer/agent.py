@@ -81,6 +81,7 @@ class _Agent:
             peer_id=settings.peer_id,
             state_dir=settings.state_dir,
             listen=settings.listen,
+            insecure=settings.insecure,
             advertise=settings.advertise,
             fanout=settings.fanout,
             lanes=settings.lanes,
