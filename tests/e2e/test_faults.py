@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 BATCH_S = 0.02
 ROUNDS = 200
-LONG = 400
+LONG = 300
 """Rounds of a job that must last until a process has started, or a broker is back."""
 EARLY = 30
 JOB = {"peers": 2, "rounds": ROUNDS, "batch_size": 50, "eval_every": 200, "optimizer": "sgd", "learning_rate": 0.1}
