@@ -52,7 +52,6 @@ _WRITERS: Final = {
 }
 _OWN: Final = Group.PEERS | Group.REPORTS | Group.LINKS | Group.TELEMETRY
 """What only the peer that the topic names may say."""
-_UNSIGNED: Final = Group.RELAY | Group.EVICTED
 _KNOWN: Final = 4 * MAX_MEMBERS
 _REMEMBERED_BYTES: Final = 8 << 10
 

@@ -283,7 +283,7 @@ async def test_a_will_says_nothing_of_who_is_out(strict_broker: Broker, invite: 
     fleet.member("p2")
     watcher = await invite(strict_broker.address, "w", identity=fleet.member("w"))
     listed = fleet.evict("p2")
-    watcher.client._identity.evictions.accept(listed)  # type: ignore[union-attr]
+    watcher.client._fleet.identity.evictions.accept(listed)  # type: ignore[union-attr]
     will = aiomqtt.Will(TOPICS.evicted, b"junk", qos=1, retain=True)
     if isinstance(strict_broker, EmbeddedBroker):
         with pytest.raises(aiomqtt.MqttError):

@@ -425,10 +425,10 @@ async def test_a_job_of_the_authority_before_is_taken_over(strict_broker: Broker
     for trust in (p1, alice):
         assert trust.evictions.accept(both)
         trust.renewed(fleet.founder.renew(trust.holder.id, trust.key.public_key(), trust.holder.role))
-    before = other.client._fleet.announced.signed  # type: ignore[union-attr]
+    before = other.client._fleet.gate.announced.signed  # type: ignore[union-attr]
     assert [other.client.take_over_job() for _ in range(2)] == [True, False]
     await guest.until(lambda _: guest.events.count(JobSeen(pack(JOB))) == 2)
-    after = guest.client._fleet.announced.signed  # type: ignore[union-attr]
+    after = guest.client._fleet.gate.announced.signed  # type: ignore[union-attr]
     assert p1.evictions.accept(fleet.drop_authority())
     newcomer = FleetGate(fleet.member("p2"), "p2")
     with pytest.raises(WireError, match="issued by no authority of this fleet"):
