@@ -175,6 +175,7 @@ class _Cost:
     def __call__(self, order: Sequence[int], trees: Trees) -> tuple[float, float]:
         """Seconds of a round; and the sum of the round trips of all links, of the mean lane."""
         machines, trips, size = self.of.machines, self.of.trips, len(order)
+        lines, broken = self.of.lines, self._broken
         links = _links(trees)
         count, hops = trees.count, max(2 * trees.height, 1)
         part = self.total_bytes / count
@@ -185,13 +186,14 @@ class _Cost:
         relayed, longest, near, agreement = 0, 0.0, 0.0, 0.0
         self.work += count * size
         holders = (size + 1) // 2
+        # Thousands of links for each proposal: that is why `max` is written out here.
         for number, lane in enumerate(links):
             way, only = [0.0] * size, [0.0] * size
             for position, above in lane:
                 i, j = order[position], order[above]
                 moved[i] += 1
                 moved[j] += 1
-                each = max(frames[i], frames[j])
+                each = frames[i] if frames[i] > frames[j] else frames[j]
                 told[i] += each
                 told[j] += each
                 trip = trips[i][j]
@@ -200,30 +202,37 @@ class _Cost:
                 if not (one.dialable or other.dialable):
                     relayed += 2
                     trip += RELAY_TRIP_S
-                if (i, j) in self._broken:
+                if broken and (i, j) in broken:
                     pair = (min(i, j), max(i, j))
                     around[pair] = around.get(pair, 0) + 1
                     trip *= 2
-                if one.site != other.site and self.of.lines:
+                if lines and one.site != other.site:
                     crossed[one.site, other.site] = crossed.get((one.site, other.site), 0) + 1
                     crossed[other.site, one.site] = crossed.get((other.site, one.site), 0) + 1
                 so_far = way[above] + trip
-                only[position] = only[above] + trip
-                if not number and position < holders:
-                    agreement = max(agreement, only[position])
+                only[position] = alone = only[above] + trip
+                if alone > agreement and not number and position < holders:
+                    agreement = alone
                 if one.host != other.host:
                     load[i] += 1
                     load[j] += 1
-                    so_far += max(sending[i], receiving[j]) + max(sending[j], receiving[i])
+                    up = sending[i] if sending[i] > receiving[j] else receiving[j]
+                    down = sending[j] if sending[j] > receiving[i] else receiving[i]
+                    so_far += up + down
                 way[position] = so_far
-                longest = max(longest, so_far)
+                if so_far > longest:
+                    longest = so_far
         busiest = part * relayed / RELAY_BYTES_PER_S
         hosts: dict[str, float] = {}
         for i in range(size):
             machine = machines[i]
             seconds = told[i] * FRAME_S + 2 * moved[i] * part * BYTE_S
             hosts[machine.host] = hosts.get(machine.host, 0.0) + seconds
-            busiest = max(busiest, load[i] * part / min(machine.send, machine.receive), seconds)
+            loaded = load[i] * part / (machine.send if machine.send < machine.receive else machine.receive)
+            if loaded > busiest:
+                busiest = loaded
+            if seconds > busiest:
+                busiest = seconds
         busiest = max(busiest, max(hosts.values()) / CORES)
         for times in around.values():
             busiest = max(busiest, (sum(load) / size + 2 * times) * part / self._usual)

@@ -101,15 +101,15 @@ class Trees:
         return max(height(self.fanout, self.core), depth(self.inner + hosts - 1, self.fanout) + 1)
 
     def _turn(self, lane: int) -> int:
-        return lane * self.core // self.count
+        return lane * self.core // self.count if lane else 0
 
     def place(self, position: int, lane: int = 0) -> int:
         """Where a position stands in a tree, as a position of tree number 0 ..."""
-        return (position - self._turn(lane)) % self.core if position < self.core else position
+        return (position - self._turn(lane)) % self.core if lane and position < self.core else position
 
     def at(self, place: int, lane: int = 0) -> int:
         """... and who stands at a place."""
-        return (place + self._turn(lane)) % self.core if place < self.core else place
+        return (place + self._turn(lane)) % self.core if lane and place < self.core else place
 
     def _above(self, place: int) -> int | None:
         if place < self.core:

@@ -4,6 +4,9 @@ Nothing happens when this module is imported. The first `load_keras` takes secon
 leaves one processor to the event loop and keeps TensorFlow's notes about its own build off the terminal.
 Whoever has TensorFlow imported already, or says otherwise in TF_NUM_INTRAOP_THREADS,
 TF_NUM_INTEROP_THREADS or TF_CPP_MIN_LOG_LEVEL, keeps their settings.
+
+Keras imports scikit-learn and Matplotlib where they are installed, to wrap them: a third of the time, and 85 MB. No
+training needs that, so it doesn't find them here. Whoever wants keras.wrappers or pictures imports Keras before.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -20,6 +24,7 @@ from edgepeer.errors import ModelError
 __all__ = ["load_keras"]
 
 _LOG_LEVEL: Final = "TF_CPP_MIN_LOG_LEVEL"
+_WRAPPED: Final = ("sklearn", "matplotlib")
 _NOISE: Final = (b"All log messages before absl::InitializeLog()", b"oneDNN custom operations are on")
 
 
@@ -32,7 +37,7 @@ def load_keras() -> Any:
     fresh = "tensorflow" not in sys.modules
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     try:
-        with _without_build_notes(active=fresh and _LOG_LEVEL not in os.environ):
+        with _without_build_notes(active=fresh and _LOG_LEVEL not in os.environ), _unwrapped():
             import keras
             import tensorflow
 
@@ -56,6 +61,28 @@ def _set_threads(tensorflow: Any) -> None:
     threading.set_inter_op_parallelism_threads(int(inter) if inter.isdecimal() else 1)
     # The context is made here, because it too has a note to write.
     tensorflow.config.list_logical_devices()
+
+
+class _NotForKeras:
+    """Finds nothing, and lets nobody else find what is only wrapped; in the thread that made it."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name in _WRAPPED and threading.get_ident() == self._thread:
+            raise ModuleNotFoundError(f"{name} is not imported for Keras", name=name)
+
+
+@contextmanager
+def _unwrapped() -> Iterator[None]:
+    """Import nothing meanwhile that Keras would only wrap; what was imported before stays."""
+    finder = _NotForKeras()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 @contextmanager

@@ -167,10 +167,16 @@ class Watch:
 
 
 class Field:
-    """A broker, peers and a job, each in a process of its own; members of a fleet, if there is one."""
+    """A broker, peers and a job, each in a process of its own; members of a fleet, if there is one.
 
-    def __init__(self, home: Path, fleet: Fleet | None = None) -> None:
+    `batch_s`: how long its devices compute for a batch, at least. A job that is to last while something else happens
+    takes few rounds then, and leaves the machine to what happens.
+    """
+
+    def __init__(self, home: Path, fleet: Fleet | None = None, *, batch_s: float = 0.0) -> None:
         self.home = home
+        if batch_s:
+            (home / "edgepeer.toml").write_text(f'[peer]\ndevice_speed = "constant:{batch_s:g}"\n')
         self.fleet = fleet
         self.peers: dict[str, Program] = {}
         self.watch = Watch()
@@ -214,16 +220,17 @@ class Field:
         self.broker = await self.run("broker", "--listen", listen, *self.belongs("broker", Role.BROKER))
         self.url = (await self.broker.said(r"broker ready at (\S+)"))[1]
 
-    async def add(self, *names: str, **settings: object) -> None:
-        """Start peers and wait until all of them are in."""
+    async def add(self, *names: str, below: Path | None = None, **settings: object) -> None:
+        """Start peers and wait until all of them are in. `below`: where each has a state directory of its name."""
         flags = [
             part
             for name, value in settings.items()
             for part in ((f"--{name.replace('_', '-')}",) if value is True else (f"--{name.replace('_', '-')}", value))
         ]
         for name in names:
+            own = ("--state-dir", below / name) if below is not None else ()
             self.peers[name] = await self.run(
-                "peer", "--broker", self.url, "--peer-id", name, *self.belongs(name), *flags
+                "peer", "--broker", self.url, "--peer-id", name, *self.belongs(name), *own, *flags
             )
         await self.watch.until(lambda: set(names) <= set(self.watch.members))
 

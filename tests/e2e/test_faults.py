@@ -17,8 +17,9 @@ from edgepeer.fabric.mosquitto import Mosquitto, find_mosquitto
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 400
-LONG = 1200
+BATCH_S = 0.02
+ROUNDS = 200
+LONG = 300
 """Rounds of a job that must last until a process has started, or a broker is back."""
 EARLY = 30
 JOB = {"peers": 2, "rounds": ROUNDS, "batch_size": 50, "eval_every": 200, "optimizer": "sgd", "learning_rate": 0.1}
@@ -28,7 +29,7 @@ NAMES = ("p0", "p1", "p2", "p3")
 @pytest.fixture
 async def field(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Field]:
     fleet = Fleet(tmp_path / "members", "default") if getattr(request, "param", "plain") == "sealed" else None
-    async with Field(tmp_path, fleet) as field:
+    async with Field(tmp_path, fleet, batch_s=BATCH_S) as field:
         yield field
 
 
@@ -116,8 +117,7 @@ async def test_two_of_five_are_killed_at_once(field: Field) -> None:
 async def test_half_of_the_fleet_is_too_few_and_goes_on_when_one_is_back(field: Field) -> None:
     """Neither half can know that the other is dead, so it waits, and says so."""
     await field.open()
-    for name in NAMES:
-        await field.add(name, state_dir=name)
+    await field.add(*NAMES, below=field.home)
     training = await field.train(**JOB | {"rounds": LONG})
     await in_full_swing(field)
     gone = [field.watch.members[0], field.watch.members[1]]
@@ -127,7 +127,7 @@ async def test_half_of_the_fleet_is_too_few_and_goes_on_when_one_is_back(field: 
         await field.peers[name].said("waiting: 2 of 4 peers are in reach, too few to go on")
     stood = field.watch.round
     assert stood < LONG
-    await field.add(gone[1], state_dir=gone[1])
+    await field.add(gone[1], below=field.home)
     report = await field.outcome(training)
     check(field, report, field.names(but=[gone[0]]))
     assert report["view_epochs"] >= 2
@@ -163,12 +163,12 @@ async def test_a_peer_comes_late(field: Field) -> None:
 async def test_a_killed_peer_comes_back(field: Field) -> None:
     await field.open()
     await field.add(*NAMES[:3])
-    await field.add("p3", state_dir="p3")
+    await field.add("p3", below=field.home)
     training = await field.train(**JOB | {"rounds": LONG})
     await in_full_swing(field)
     field.peers["p3"].signal(signal.SIGKILL)
     await field.watch.until(lambda: "p3" not in field.watch.members)
-    await field.add("p3", state_dir="p3")
+    await field.add("p3", below=field.home)
     report = await field.outcome(training)
     check(field, report, set(NAMES))
     assert contributors(report, LONG) == set(NAMES)

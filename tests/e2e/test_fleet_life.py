@@ -23,6 +23,8 @@ from edgepeer.trust.identity import Identity
 
 pytest.importorskip("amqtt", reason="the embedded broker needs it")
 
+BATCH_S = 0.02
+"""How long devices compute: rounds that only go on meanwhile leave the machine to the test."""
 POWER_CUT = Path(__file__).parents[1] / "enrol" / "power_cut.py"
 
 
@@ -93,7 +95,8 @@ class Realm:
         return self.home / name / "fleet"
 
     async def peer(self, name: str) -> Program:
-        return await self.run("peer", "--state-dir", name, "--round-log", self.home / f"{name}.rounds")
+        log = ("--round-log", self.home / f"{name}.rounds")
+        return await self.run("peer", "--state-dir", name, *log, "--device-speed", f"constant:{BATCH_S}")
 
     async def members(self) -> list[str]:
         status = await self.json("status", "--fleet", "f/operator")

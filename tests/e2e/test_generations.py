@@ -17,7 +17,8 @@ from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 600
+BATCH_S = 0.02
+ROUNDS = 200
 EARLY = 30
 JOB = {"rounds": ROUNDS, "batch_size": 50, "eval_every": 200, "optimizer": "sgd", "learning_rate": 0.1}
 NAMES = ("p0", "p1", "p2", "p3", "p4")
@@ -25,7 +26,7 @@ NAMES = ("p0", "p1", "p2", "p3", "p4")
 
 @pytest.fixture
 async def field(tmp_path: Path) -> AsyncIterator[Field]:
-    async with Field(tmp_path) as field:
+    async with Field(tmp_path, batch_s=BATCH_S) as field:
         yield field
 
 
@@ -61,8 +62,7 @@ async def status(field: Field) -> dict[str, Any]:
 
 async def test_those_who_are_left_keep_all_rounds_when_most_are_lost_and_come_back(field: Field) -> None:
     await field.open()
-    for name in NAMES:
-        await field.add(name, state_dir=name)
+    await field.add(*NAMES, below=field.home)
     training = await field.train(peers=5, **JOB)
     await field.watch.until(lambda: field.watch.round >= EARLY)
     gone = [field.watch.members[at] for at in (0, 1, 3)]
@@ -79,7 +79,7 @@ async def test_those_who_are_left_keep_all_rounds_when_most_are_lost_and_come_ba
         standing = json.loads((await field.peers[name].said(r"asked how it stands: (.*)"))[1])
         stood = max(stood, standing["round"]["committed"])
     for name in gone:
-        await field.add(name, state_dir=name)
+        await field.add(name, below=field.home)
     report = await field.outcome(training)
     assert set(report["parameter_digests"]) == set(NAMES)
     assert len(set(report["parameter_digests"].values())) == 1
@@ -95,8 +95,7 @@ async def test_all_go_on_from_the_newest_checkpoint_when_all_were_lost(field: Fi
     await field.open()
     names = NAMES[:3]
     kept = {"checkpoint_every": 10}
-    for name in names:
-        await field.add(name, state_dir=name, **kept)
+    await field.add(*names, below=field.home, **kept)
     training = await field.train(peers=3, **JOB)
     await field.watch.until(lambda: field.watch.round >= EARLY)
     await kill(field, names)
@@ -105,7 +104,7 @@ async def test_all_go_on_from_the_newest_checkpoint_when_all_were_lost(field: Fi
     assert best.round >= EARLY - 10
     await field.watch.until(lambda: not field.watch.picture.peers)
     for name in names:
-        await field.add(name, state_dir=name, **kept)
+        await field.add(name, below=field.home, **kept)
     report = await field.outcome(training)
     assert set(report["parameter_digests"]) == set(names)
     assert len(set(report["parameter_digests"].values())) == 1

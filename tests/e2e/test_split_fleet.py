@@ -23,6 +23,7 @@ from undivided import undivided
 
 SPLIT = "codenet:m=2,n=2,t=1"
 NAMES = tuple(f"p{number:02}" for number in range(12))
+BATCH_S = 0.03
 HOW = {"split": SPLIT, "model": "mlp-plain", "optimizer": "sgd", "learning_rate": 0.1, "batch_size": 20}
 
 
@@ -46,8 +47,8 @@ def last(field: Field) -> RoundRecord:
 @pytest.mark.slow
 async def test_a_peer_is_killed_and_comes_again_and_the_model_is_that_of_undivided_training(tmp_path: Path) -> None:
     """One is to spare: it gets the dead one's blocks, and who comes again is to spare then."""
-    rounds = 120
-    async with Field(tmp_path) as field:
+    rounds = 60
+    async with Field(tmp_path, batch_s=BATCH_S) as field:
         await field.open()
         await field.add(*NAMES, "spare")
         training = await field.train(**HOW, peers=13, rounds=rounds, save="model.npz")
@@ -77,10 +78,10 @@ async def test_a_peer_is_killed_and_comes_again_and_the_model_is_that_of_undivid
 
 @pytest.mark.slow
 async def test_without_a_spare_who_comes_again_gets_its_blocks_and_errors_are_corrected(tmp_path: Path) -> None:
-    rounds = 150
-    flips = '[peer]\nflip = ["2@20:kind=garbage,place=product", "9@100:kind=sparse"]\n'
-    (tmp_path / "edgepeer.toml").write_text(flips)
+    rounds = 90
+    flips = '[peer]\nflip = ["2@20:kind=garbage,place=product", "9@80:kind=sparse"]\n'
     async with Field(tmp_path) as field:
+        (tmp_path / "edgepeer.toml").write_text(f'{flips}device_speed = "constant:{BATCH_S}"\n')
         await field.open()
         await field.add(*NAMES)
         training = await field.train(**HOW, rounds=rounds, peers=12, save="model.npz")
@@ -114,8 +115,7 @@ async def test_a_fleet_that_starts_again_goes_on_from_its_parts(tmp_path: Path) 
     how = {**HOW, "split": "replicate:m=2,n=1,copies=2"}
     async with Field(tmp_path) as field:
         await field.open()
-        for name in names:
-            await field.add(name, state_dir=tmp_path / "kept" / name, checkpoint_every=10)
+        await field.add(*names, below=tmp_path / "kept", checkpoint_every=10)
         await field.train(**how, rounds=rounds, peers=4, timeout=300)
         await field.watch.until(lambda: field.watch.round >= 35)
         job = field.watch.picture.job

@@ -86,8 +86,7 @@ async def test_a_real_fleet_hands_its_model_over(code: str, tmp_path: Path) -> N
     """To who trains; and to who has a checkpoint of it."""
     async with Field(tmp_path) as field:
         await field.open()
-        for name in ("a", "b", "c"):
-            await field.add(name, state_dir=tmp_path / name, checkpoint_every=50)
+        await field.add("a", "b", "c", below=tmp_path, checkpoint_every=50)
         training = await field.train(peers=3, rounds=60, save="model.npz", code=code)
         report = await field.outcome(training)
         assert "wrote model.npz" in training.out

@@ -42,6 +42,8 @@ class Company:
         """How often a connection has ended: what was sent over an earlier one does not arrive."""
         self._looks: set[tuple[str, str, int]] = set()
         """Who looks whether whom acknowledges something, and over which of their connections."""
+        self._due: dict[PeerId, float] = {}
+        """When who lives wants to be called, at the latest. Asked of it after all that it hears."""
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         for name in world.ids:
@@ -94,16 +96,17 @@ class Company:
     def kill(self, name: str) -> None:
         """Lose a peer, whose machine says nothing any more."""
         self.dead.add(name)
+        self._due.pop(PeerId(name), None)
 
     def until(self, at: float) -> None:
         """Let time pass."""
         while True:
-            living = [(name, machine) for name, machine in self.machines.items() if name not in self.dead]
-            due, name = min((max(machine.node.next_deadline(), self.now), name) for name, machine in living)
+            due = max(min(self._due.values()), self.now)
             if self._agenda and self._agenda[0][0] <= min(due, at):
                 self.now, _, action = heapq.heappop(self._agenda)
                 action()
             elif due <= at:
+                name = min(name for name, when in self._due.items() if when <= due)
                 self.now = due
                 self[name].tick(due)
                 self._do(name)
@@ -129,6 +132,8 @@ class Company:
         return there and (one, other) not in self.cut
 
     def _do(self, name: PeerId) -> None:
+        if name not in self.dead:
+            self._due[name] = self[name].node.next_deadline()
         for effect in self[name].effects:
             self.said.append((self.now, name, effect))
             match effect:
