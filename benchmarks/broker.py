@@ -46,7 +46,7 @@ async def _serve(host: str, directory: str = "") -> None:
     from edgepeer.trust.loading import load_trust
 
     identity = load_trust(Path(directory)) if directory else None
-    async with EmbeddedBroker(host, identity=identity) as broker:
+    async with EmbeddedBroker(host, identity=identity, insecure=identity is None) as broker:
         scheme = "mqtts" if identity is not None else "mqtt"
         print(f"{scheme}://{broker.address.host}:{broker.address.port}", flush=True)
         await asyncio.to_thread(sys.stdin.read)

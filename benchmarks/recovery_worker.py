@@ -45,6 +45,7 @@ async def main(options: dict[str, Any]) -> None:
         **belongs,
         peer_id=options["name"],
         listen=f"{options['address']}:0",
+        insecure=True,  # in network namespaces of our own
         machine=MachineMaker(options["protocol"], options["static_timeout"]),
     )
     vector = np.full(options["elements"], worth(options["name"]), dtype=np.float32)

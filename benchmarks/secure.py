@@ -19,12 +19,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from allreduce import measure
 from broker import running_broker
 from common import SINGLE_THREADED, members, positive, show, warn_if_busy, write_json
 
 _SYSTEMS = ["edgepeer", "edgepeer-secure"]
+_WORKER = Path(__file__).with_name("secure_worker.py")
 _PEERS = 7
 _LINK = "100mbit,5ms"
 _RUDE = 400
@@ -44,14 +44,7 @@ def main() -> int:
     parser.add_argument("--blocks", type=positive, default=8, help="turns of each; default: 8")
     parser.add_argument("--trials", type=positive, default=6, help="cut links in each turn of two; default: 6")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there")
-    parser.add_argument("--as", dest="role", choices=["peer"], help=argparse.SUPPRESS)
-    parser.add_argument("--options", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.role:
-        import uvloop
-
-        uvloop.run(_be(arguments.options))
-        return 0
     warn_if_busy()
     rows: list[Row] = []
     for name, part in parts.items():
@@ -117,43 +110,6 @@ async def _cuts(arguments: argparse.Namespace) -> dict[str, list[float]]:
 # -- single peers ------------------------------------------------------------------------------------------------
 
 
-async def _be(options: dict[str, Any]) -> None:
-    """A peer that tells where it listens, and reduces now and then; to each line it answers how it stands."""
-    import edgepeer
-
-    belongs: dict[str, Any] = {"fabric": "secure-plain"}
-    if options["fleet"]:
-        from edgepeer.trust.identity import Identity
-
-        trust = Identity.load(Path(options["fleet"]) / options["name"])
-        belongs = {"fabric": trust.holder.fabric, "trust": trust}
-    async with edgepeer.Peer(options["broker"], **belongs) as peer:
-        await peer.ready(options["peers"])
-        print(json.dumps({"address": peer.address}), flush=True)
-        asked: asyncio.Task[str] = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
-        rounds, slowest = 0, 0.0
-        while True:
-            if options["rounds"]:
-                began = time.monotonic()
-                await peer.allreduce(np.ones(10_000, np.float32))
-                slowest = max(slowest, time.monotonic() - began)
-                rounds += 1
-            await asyncio.wait([asked], timeout=0.02)
-            if asked.done():
-                if not asked.result():
-                    return
-                print(json.dumps({"rounds": rounds, "slowest_s": slowest, **_resident()}), flush=True)
-                slowest = 0.0
-                asked = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
-
-
-def _resident() -> dict[str, int]:
-    """Bytes of memory, and those of them that are no file's."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
-    sizes = {name: int(size.split()[0]) << 10 for name, _, size in (line.partition(":") for line in lines)}
-    return {"rss": sizes["Rss"], "own": sizes["Anonymous"]}
-
-
 class _Probe:
     """One such peer, in a process of its own."""
 
@@ -163,7 +119,7 @@ class _Probe:
     @classmethod
     @contextmanager
     def start(cls, **options: Any) -> Iterator[_Probe]:
-        command = [sys.executable, __file__, "--as", "peer", "--options", json.dumps(options)]
+        command = [sys.executable, str(_WORKER), json.dumps(options)]
         with subprocess.Popen(
             command, env=os.environ | SINGLE_THREADED, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:

@@ -174,6 +174,7 @@ class Edgepeer:
 
         peer = edgepeer.Peer(
             listen=f"{self._options['address']}:0",
+            insecure=True,  # in network namespaces of our own
             machine=MachineMaker(self.protocol),
             **self.belongs(),
         )

@@ -9,7 +9,7 @@ __all__ = ["printable"]
 _LONGEST: Final = 100
 
 
-def printable(text: str) -> str:
-    """The text on one line of at most 100 characters: what can't be printed is escaped, what is too long cut."""
+def printable(text: str, longest: int = _LONGEST) -> str:
+    """The text on one line of at most so many characters: what can't be printed is escaped, what is too long cut."""
     shown = text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
-    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 3] + "..."
+    return shown if len(shown) <= longest else shown[: longest - 3] + "..."

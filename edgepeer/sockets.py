@@ -9,7 +9,7 @@ from typing import Final
 
 from edgepeer.processes import os_reason
 
-__all__ = ["expect_life", "is_loopback", "listen_reason"]
+__all__ = ["expect_life", "is_loopback", "listen_reason", "unguarded"]
 
 _LIVENESS: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 _REASONS: Final = {
@@ -33,6 +33,13 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def unguarded(host: str, *, guarded: bool, insecure: bool) -> str | None:
+    """Why nobody may listen there: it is beyond this machine, not `guarded` by a fleet, and that was not asked for."""
+    if guarded or insecure or is_loopback(host):
+        return None
+    return "whoever reaches that port could read and change everything: join a fleet (edgepeer join)"
 
 
 def listen_reason(error: OSError | UnicodeError) -> str:

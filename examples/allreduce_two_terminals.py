@@ -26,7 +26,9 @@ async def main(arguments: argparse.Namespace) -> None:
 
             # Entered first, so it ends last: this peer leaves before its broker goes.
             place = BrokerAddress.parse(arguments.broker)
-            broker = await stack.enter_async_context(EmbeddedBroker(place.host, place.port))
+            broker = await stack.enter_async_context(
+                EmbeddedBroker(place.host, place.port, insecure=arguments.insecure)
+            )
             print(f"broker ready at {broker.address}", flush=True)
             arguments.broker = str(broker.address)
 
@@ -45,6 +47,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--broker", default="mqtt://127.0.0.1:1883", help="default: %(default)s")
     parser.add_argument("--embedded-broker", action="store_true", help="run the broker in this terminal, too")
+    parser.add_argument("--insecure", action="store_true", help="let that broker listen on a network that you trust")
     parser.add_argument("--value", type=float, default=1.0, help="what this terminal's vector holds")
     parser.add_argument("--peers", type=int, default=2, help="how many terminals to wait for")
     asyncio.run(main(parser.parse_args()))

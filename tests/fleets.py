@@ -47,6 +47,11 @@ class Fleet:
         """The new list, which nobody has heard of yet."""
         return self.founder.evict(*peers)
 
+    def drop_authority(self) -> bytes:
+        """The list by which the oldest authority counts no more, signed by that which is left."""
+        del self.founder.authorities[0], self.founder._signers[0]
+        return self.founder.evict()
+
     def other(self, name: str = "other", *, fabric: str | None = None) -> Fleet:
         """Another fleet beside it, by default one that has chosen the same name."""
         return Fleet(self.root.parent / f"{self.root.name}-{name}", fabric or self.fabric)

@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "coding": set(),
     "protocol": {"wire", "topology"},
     "trust": {"wire"},
-    "enrol": {"trust", "wire"},
+    "enrol": {"trust", "wire", "fabric"},
     "transport": {"wire", "trust"},
     "fabric": {"wire", "topology", "trust", "transport"},
     "training": {"wire", "coding"},
@@ -47,9 +47,10 @@ ALLOWED[""] = {*ALLOWED, "cli"}  # edgepeer/__init__.py and __main__.py
 ONLY = {
     ("simulation", "training"): "edgepeer.training.split.",
     ("fabric", "transport"): "edgepeer.transport.door",
+    ("enrol", "fabric"): "edgepeer.fabric.rights",
 }
 """Of that layer the other may import nothing else: split training is NumPy without I/O, and the simulator runs it; the
-embedded broker lets strangers wait as peers do."""
+embedded broker lets strangers wait as peers do; who founds a fleet writes down for a mosquitto who may do what."""
 
 BARRED = {
     "protocol": {"asyncio", "time", "socket", "random", "threading", "secrets", "datetime"},

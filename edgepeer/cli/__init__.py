@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from edgepeer.cli import broker, emulate, export, fleet, join, peer, simulate, status, train, version
+from edgepeer.enrol.strings import hidden
 
 __all__ = ["application", "main"]
 
@@ -32,10 +33,22 @@ Examples:
 `edgepeer VERB --help` shows more of each."""
 
 
+class _Application(click.Group):
+    """What is wrong on the command line is said as click says it, but for secrets that stand there."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            if (message := hidden(error.message)) != error.message:
+                raise click.UsageError(message, error.ctx) from None
+            raise
+
+
 def application() -> click.Group:
     """The command line with all verbs."""
     verbs = (broker.VERB, peer.VERB, train.VERB, emulate.VERB, status.VERB)
-    return click.Group(
+    return _Application(
         name="edgepeer",
         commands=[
             *(verb.command() for verb in verbs),

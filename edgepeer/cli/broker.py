@@ -24,7 +24,8 @@ async def _serve(settings: BrokerSettings, stop: asyncio.Event) -> None:
 
     host, _, port = settings.listen.rpartition(":")
     identity, login = load_trust(settings.fleet), (settings.username, settings.password)
-    async with kept(identity), EmbeddedBroker(host.strip("[]"), int(port), *login, identity) as broker:
+    made = EmbeddedBroker(host.strip("[]"), int(port), *login, identity, insecure=settings.insecure)
+    async with kept(identity), made as broker:
         # The address without the password; on a line of its own, so that a script can read it.
         print(f"broker ready at {broker.address}", flush=True)
         async with ready(f"listens on {broker.address}"):

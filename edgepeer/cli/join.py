@@ -29,9 +29,9 @@ def run(settings: JoinSettings) -> int:
     if settings.host is None or (settings.string is None) != settings.stdin:
         raise ConfigError("say where, and with which join string, as in: edgepeer join raspberrypi.local epj1-...")
     from edgepeer.enrol.places import SERVICE_PORT, device_directory, host_and_port
-    from edgepeer.enrol.strings import JoinString
+    from edgepeer.enrol.strings import JoinString, hidden
 
-    if settings.host.startswith("epj1-"):
+    if any(hidden(given) != given for given in (settings.host, settings.id or "")):
         raise ConfigError("the host comes first, then the string, as in: edgepeer join raspberrypi.local epj1-...")
     # All of the line that `edgepeer fleet token` prints will do, too.
     given = sys.stdin.readline(_LONGEST).rpartition(" ")[2] if settings.string is None else settings.string

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from edgepeer.cli.crew import crew
 from edgepeer.cli.verb import FAILED, Verb
 from edgepeer.errors import ConfigError
 from edgepeer.settings import ExploreSettings, IsolationSettings, RunSettings, SoakSettings
@@ -69,6 +68,7 @@ def _read(path: Path) -> Schedule:
 
 def soak(settings: SoakSettings) -> int:
     """Draw schedules and let them happen, until time or count is up, or one fails."""
+    from edgepeer.cli.crew import crew  # here: it imports multiprocessing
     from edgepeer.simulation.soak import Tally, drawn_from, smallest
     from edgepeer.simulation.soak import soak as go_through
 

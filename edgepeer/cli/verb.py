@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 import click
 
 from edgepeer.cli.logs import setup_logging
+from edgepeer.enrol.strings import hidden
 from edgepeer.errors import ConfigError, EdgepeerError, first_error
 from edgepeer.settings import Setting, VerbSettings, load_settings, settings_of, variable
 
@@ -113,6 +114,6 @@ def _option(name: str, setting: Setting) -> click.Option:
 
 
 def _complain(error: BaseException) -> int:
-    line = " ".join(str(error).split()) or type(error).__name__
+    line = " ".join(hidden(str(error)).split()) or type(error).__name__
     print(f"edgepeer: {line}", file=sys.stderr)
     return MISUSED if isinstance(error, ConfigError) else FAILED

@@ -64,10 +64,6 @@ class GradientCode(ABC):
     def recovery(self, done: Sequence[int]) -> Recovery:
         """What sum can be had now. Cheap: the root asks whenever a chunk is computed."""
 
-    def condition(self, done: Sequence[int]) -> float:
-        """By how much, at most, coefficients may magnify errors: the greatest condition number of what is solved."""
-        return 1.0
-
     @abstractmethod
     def brings(self, done: Sequence[int]) -> tuple[bool, ...]:
         """Which workers have something to send."""

@@ -78,11 +78,6 @@ class CodedReduceCode(GradientCode):
         weight = float(self._plan(self._complete(done)).weights[worker])
         return weight * self.allocation.coefficients[worker].reshape(-1, 1)
 
-    def condition(self, done: Sequence[int]) -> float:
-        """The most that the coefficients of any chunk add up to, signs left out: where nothing is coded, 1."""
-        weights = self._plan(self._complete(done)).weights
-        return float(self._by_chunk(np.abs(weights[self._owner] * self._coefficient)).max())
-
     def _by_chunk(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """The sum of all workers' weights of each chunk, of weights in the order of `_chunk`."""
         out = np.zeros(self.chunks)

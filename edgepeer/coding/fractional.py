@@ -47,6 +47,3 @@ class FractionalCode(LinearCode):
 
     def brings(self, done: Sequence[int]) -> tuple[bool, ...]:
         return tuple((self._decoding_of(done).vector != 0).tolist())
-
-    def condition(self, done: Sequence[int]) -> float:
-        return 1.0

@@ -23,9 +23,6 @@ __all__ = ["Decoding", "LinearCode", "check_stragglers"]
 _TOLERANCE: Final = 1e-9
 """A sum is exact if no chunk's coverage is further from 1. What is solved is exact to about 1e-16 * condition."""
 
-_RANK: Final = 1e-10
-"""Singular values below this part of the greatest are zeros."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoding:
@@ -106,10 +103,3 @@ class LinearCode(GradientCode):
         order = list(self.assignment.orders[worker])
         weights: NDArray[np.float64] = self.coefficients[order, worker] * self._decoding_of(done).vector[worker]
         return weights[:, None]
-
-    def condition(self, done: Sequence[int]) -> float:
-        there = self.assignment.complete(done)
-        if not there.any():
-            return 1.0
-        values = np.linalg.svd(self.coefficients[:, there], compute_uv=False)
-        return float(values[0] / values[values > _RANK * values[0]][-1])

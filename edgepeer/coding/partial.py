@@ -105,9 +105,3 @@ class PartialCode(GradientCode):
 
     def column(self, worker: int, done: Sequence[int]) -> NDArray[np.float64]:
         return self.columns[:, worker].copy()
-
-    def condition(self, done: Sequence[int]) -> float:
-        values = np.linalg.svd(self._systems(np.arange(self.chunks), done), compute_uv=False)
-        values = values[values[:, 0] > 0]
-        least = np.where(values > _RANK * values[:, :1], values, np.inf).min(axis=1)
-        return float(np.max(values[:, 0] / least, initial=1.0))

@@ -70,7 +70,11 @@ async def renew(identity: Identity, host: str, port: int) -> Granted:
         FabricError: nobody answers there; TrustError: somebody else does, or it says no.
     """
     trusted = [*identity.evictions.authorities]
-    context, named = identity.context(server=False), fingerprint(identity.authority.der)
+    try:
+        context = identity.context(server=False)
+    except OSError as error:  # ssl's are, too: the files have been changed since they were read
+        raise TrustError(f"fleet = {identity.directory}: can't be used any more: {os_reason(error)}") from None
+    named = fingerprint(identity.authority.der)
     answer, _ = await _ask(host, port, context, named, messages.Renew(), trusted)
     return _granted(answer)
 

@@ -29,6 +29,8 @@ _TABLES: Final = (
     """CREATE TABLE IF NOT EXISTS certificates (
         serial INTEGER PRIMARY KEY, role TEXT NOT NULL, name TEXT NOT NULL, key BLOB NOT NULL,
         certificate BLOB NOT NULL, authority INTEGER NOT NULL, ends REAL NOT NULL, out INTEGER NOT NULL DEFAULT 0)""",
+    # When, for people: an earlier version, to which one may have to go back, knows only the column `out`.
+    "CREATE TABLE IF NOT EXISTS evictions (serial INTEGER PRIMARY KEY, at INTEGER NOT NULL)",
     "CREATE INDEX IF NOT EXISTS holders ON certificates (role, name)",
 )
 

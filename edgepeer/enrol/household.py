@@ -1,7 +1,7 @@
 """The members on the registrar's own machine, the broker and the first operator: they need neither token nor service.
 
-Besides, what other programs on this machine read: `broker/revoked.pem`, which tells a broker of somebody else's making
-who is out.
+Besides, what a mosquitto reads: `broker/revoked.pem`, which tells it who is out, and `broker/mosquitto.acl`, who may
+write and read what there.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from edgepeer.enrol.registrar import Registrar
 from edgepeer.enrol.renewal import due
 from edgepeer.enrol.strings import fingerprint
 from edgepeer.errors import EdgepeerError, TrustError
+from edgepeer.fabric.rights import patterns
 from edgepeer.processes import os_reason
 from edgepeer.trust.directory import is_joined
 from edgepeer.trust.files import make_private_directory, write_whole
@@ -26,6 +27,14 @@ __all__ = ["Household"]
 _BROKER: Final = "broker"
 _OPERATOR: Final = "operator"
 _REVOKED: Final = "revoked.pem"
+_RULES: Final = "mosquitto.acl"
+_ABOUT_RULES: Final = """\
+# Who may write and read what at this fleet's mosquitto (deploy/mosquitto.conf); made by `edgepeer fleet`, anew whenever
+# there is another operator. %u is a peer's id, by its certificate: a peer speaks for itself alone. Lines without it are
+# for every member, and mosquitto warns of them. Letters to others (relay) are not to be heard. An operator clears
+# what is left of jobs that are over, and of the evicted. All of it is a second line of defence: documents are signed,
+# and what somebody else has written counts for nothing.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +91,12 @@ class Household:
         try:
             if self.broker.is_dir():
                 write_whole(self.revoked, self._registrar.revocations())
+                write_whole(self.broker / _RULES, self._rules())
         except OSError as error:
             raise TrustError(f"{self.broker}: can't write there: {os_reason(error)}") from None
         return found
+
+    def _rules(self) -> bytes:
+        """mosquitto's acl_file."""
+        lines = patterns(self._registrar.fabric, self._registrar.operators())
+        return "\n".join([_ABOUT_RULES.strip(), *lines, ""]).encode()

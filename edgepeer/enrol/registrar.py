@@ -39,9 +39,9 @@ from edgepeer.trust.certificates import (
     private_pem,
     revocations,
 )
-from edgepeer.trust.clock import certain_time, date, minute
+from edgepeer.trust.clock import believable, certain_time, date, minute
 from edgepeer.trust.directory import AUTHORITY, Whereabouts
-from edgepeer.trust.evictions import LONGEST, sign_list
+from edgepeer.trust.evictions import LONGEST, eviction, sign_list
 from edgepeer.trust.files import make_private_directory
 from edgepeer.trust.names import LONGEST_ID, Holder, Role, is_name
 
@@ -219,10 +219,15 @@ class Registrar:
                 newest = _newest_of_key(sql, key)
                 if newest is None:
                     raise TrustError(
-                        f"who joined with token {token.hex()} and this key was evicted: make another token"
+                        f"{_ousted(sql, self.fabric, token, key)}: make another with `edgepeer fleet token`"
                     )
                 return self._granted(sql, *newest)
             used = sql.execute("SELECT count(*) FROM joined WHERE token = ?", (token,)).fetchone()[0]
+            if not uses:
+                raise TrustError(
+                    f"token {token.hex()} was closed when {_ousted(sql, self.fabric, token)}: make another with "
+                    "`edgepeer fleet token`"
+                )
             if used >= uses:
                 raise TrustError(
                     f"token {token.hex()} is used up, by {_users(sql, token)}: make another with `edgepeer fleet "
@@ -280,9 +285,14 @@ class Registrar:
             if (late := expired(checked)) is not None:
                 raise late
             if holder.fabric != self.fabric:
-                raise TrustError(f"{holder} is of another fabric than {self.fabric}")
-            if holder.serial in _out(sql):
-                raise TrustError(f"{holder} was evicted (certificate {holder.serial:x}): bring it in anew with a token")
+                raise TrustError(
+                    f"certificate {holder.serial:x} is of {holder}, another fabric than {self.fabric}: bring the "
+                    "device into this one: edgepeer join HOST STRING"
+                )
+            if (at := _out(sql).get(holder.serial)) is not None:
+                raise TrustError(
+                    f"{eviction(holder, at)}: if it is to be in again, bring it in anew: edgepeer join HOST STRING"
+                )
             now, key = certain_time(), key_bytes(checked.key)
             _refuse_taken(sql, self.fabric, holder.role, holder.id, key, now)
             newest = sql.execute(
@@ -348,8 +358,10 @@ class Registrar:
             if len(_out(sql)) + len(found) > LONGEST:
                 raise TrustError(f"more than {LONGEST} certificates are out: rotate the authority instead")
             spent = []
+            now = int(believable() or 0)
             for holder, key in found:
                 sql.execute("UPDATE certificates SET out = 1 WHERE serial = ?", (holder.serial,))
+                sql.execute("INSERT OR REPLACE INTO evictions VALUES (?, ?)", (holder.serial, now))
                 open_still = (
                     "SELECT id FROM tokens WHERE id IN (SELECT token FROM joined WHERE key = ?) "
                     "AND uses > (SELECT count(*) FROM joined WHERE token = tokens.id)"
@@ -362,10 +374,10 @@ class Registrar:
 
     def revocations(self) -> bytes:
         """Who is out, for brokers of others: a PEM file."""
-        with self._database.look() as sql:
-            number = int(_fact(sql, "number") or b"0")
+        with self._database.change() as sql:
+            number, out = int(_fact(sql, "number") or b"0"), _out(sql)
             return b"".join(
-                revocations(certificate, load_key(key), _out(sql), number) for _, certificate, key in _authorities(sql)
+                revocations(certificate, load_key(key), out, number) for _, certificate, key in _authorities(sql)
             )
 
     # -- rotating ------------------------------------------------------------------------------------------
@@ -435,6 +447,17 @@ class Registrar:
             for role, name, serial, ends, out, authority, token in rows
         ]
 
+    def operators(self) -> list[str]:
+        """Ids of those who are operators, and of those for whom a token waits."""
+        with self._database.look() as sql:
+            rows = sql.execute(
+                "SELECT name FROM certificates WHERE role = :role AND out = 0 "
+                "UNION SELECT name FROM tokens WHERE role = :role AND name IS NOT NULL "
+                "AND uses > (SELECT count(*) FROM joined WHERE token = tokens.id) ORDER BY name",
+                {"role": str(Role.OPERATOR)},
+            ).fetchall()
+        return [row[0] for row in rows]
+
     def tokens(self) -> list[Token]:
         """Those that still let somebody in."""
         with self._database.look() as sql:
@@ -478,8 +501,12 @@ def _next_serial(sql: sqlite3.Connection) -> int:
     return serial
 
 
-def _out(sql: sqlite3.Connection) -> set[int]:
-    return {row[0] for row in sql.execute("SELECT serial FROM certificates WHERE out = 1").fetchall()}
+def _out(sql: sqlite3.Connection) -> dict[int, int]:
+    """Who is out, and since when; 0: it was not told yet."""
+    rows = sql.execute(
+        "SELECT serial, coalesce(at, 0) FROM certificates LEFT JOIN evictions USING (serial) WHERE out = 1"
+    )
+    return dict(rows.fetchall())
 
 
 def _sign(sql: sqlite3.Connection, fabric: str, signers: list[ec.EllipticCurvePrivateKey] | None = None) -> None:
@@ -533,4 +560,15 @@ def _users(sql: sqlite3.Connection, token: bytes) -> str:
         "SELECT name FROM certificates JOIN joined ON certificates.serial = joined.serial WHERE token = ? LIMIT 3",
         (token,),
     ).fetchall()
-    return ", ".join(row[0] for row in rows) or "nobody (it was closed when a device was evicted)"
+    return ", ".join(row[0] for row in rows)
+
+
+def _ousted(sql: sqlite3.Connection, fabric: str, token: bytes, key: bytes | None = None) -> str:
+    """That the last one was evicted who has come with that token, and that key."""
+    row = sql.execute(
+        "SELECT role, name, certificates.serial, coalesce(at, 0) FROM joined "
+        "JOIN certificates USING (key) LEFT JOIN evictions ON evictions.serial = certificates.serial "
+        "WHERE token = ? AND out = 1 AND key = coalesce(?, key) ORDER BY at DESC, certificates.serial DESC LIMIT 1",
+        (token, key),
+    ).fetchone()
+    return eviction(Holder(fabric, Role(row[0]), row[1], row[2]), row[3])

@@ -2,7 +2,8 @@
 authority; and whatever another process puts into its directory. Who was off while the authority was rotated does not
 know the broker any more: the service, which also has a certificate of the old one, says why.
 
-A service that can't be reached is asked again, ever more rarely; there are months for it. Nothing else waits for it.
+A service that can't be reached is asked again, ever more rarely; there are months for it. Nothing else waits for it,
+and nothing that a file or the network says is the end of it.
 """
 
 from __future__ import annotations
@@ -64,10 +65,10 @@ async def keep_renewed(identity: Identity, *, look_s: float = _LOOK_S, spread_s:
         try:
             identity.refresh()
             complaint = ""
-        except EdgepeerError as error:
+        except Exception as error:
             if str(error) != complaint:
                 complaint = str(error)
-                _log.warning("%s", error)
+                _log.warning("%s", error, exc_info=_unless_it_is_known(error))
         doubted = identity.doubted and not identity.evicted and identity.evictions.number != told
         if not doubted and not due(identity):
             pause, at = _AT_FIRST_S, 0.0
@@ -78,11 +79,17 @@ async def keep_renewed(identity: Identity, *, look_s: float = _LOOK_S, spread_s:
                 await renew_now(identity)
                 told = identity.evictions.number
                 _log.info("%s has a new certificate, until %s", identity.holder, date(identity.ends))
-            except EdgepeerError as error:
-                _log.warning("certificate of %s, until %s: %s", identity.holder, date(identity.ends), error)
+            except Exception as error:
+                about = identity.holder, date(identity.ends), error
+                _log.warning("certificate of %s, until %s: %s", *about, exc_info=_unless_it_is_known(error))
             if due(identity):  # by a clock that is far ahead, or it was refused
                 at = loop.time() + chance.uniform(0.5, 1) * pause
                 pause = min(2 * pause, _AT_MOST_S)
             else:
                 pause, at = _AT_FIRST_S, 0.0
         await asyncio.sleep(look_s)
+
+
+def _unless_it_is_known(error: Exception) -> Exception | None:
+    """What is none of our refusals is a mistake of ours, and told as one."""
+    return None if isinstance(error, EdgepeerError) else error

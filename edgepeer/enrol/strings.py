@@ -7,19 +7,27 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import secrets
 from dataclasses import dataclass, field
 from typing import Final
 
 from edgepeer.errors import ConfigError
 
-__all__ = ["JoinString", "fingerprint", "server_name"]
+__all__ = ["JoinString", "fingerprint", "hidden", "server_name"]
 
 _PREFIX: Final = "epj1-"
 _AUTHORITY: Final = 16
 _TOKEN: Final = 4
 _SECRET: Final = 16
 _CHARACTERS: Final = -(-8 * (_AUTHORITY + _TOKEN + _SECRET) // 5)
+_ANY: Final = re.compile(r"(?i)epj1-[^\s()'\",]{16,}|[a-z2-7]{50,}")
+"""One, or what is left of one."""
+
+
+def hidden(text: str) -> str:
+    """The text without the join strings in it: whoever reads a refusal must not have one."""
+    return _ANY.sub(f"{_PREFIX}...", text)
 
 
 def fingerprint(authority: bytes) -> bytes:

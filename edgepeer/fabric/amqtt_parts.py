@@ -156,7 +156,9 @@ def member(holder: Holder, topics: Topics) -> Callable[[ConnectPacket], None]:
 
     def check(connect: ConnectPacket) -> None:
         header, payload = connect.variable_header, connect.payload
-        if header.will_flag and not may_write(holder, topics, payload.will_topic or ""):
+        will = payload.will_topic or ""
+        # A will is sent as it is: nobody looks whether it is the newest list of who is out, as at messages.
+        if header.will_flag and (will == topics.evicted or not may_write(holder, topics, will)):
             raise NotLetIn(f"{holder} has a will for {payload.will_topic!r}, where it may not write")
         # Another's session can't be had by its name; nor one's own of a certificate before, by persistence.
         payload.client_id = f"{holder.common_name}/{payload.client_id}"

@@ -21,7 +21,7 @@ from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.rights import may_connect
 from edgepeer.fabric.tls_server import TlsServer
 from edgepeer.fabric.topics import Topics
-from edgepeer.sockets import expect_life, is_loopback, listen_reason
+from edgepeer.sockets import expect_life, is_loopback, listen_reason, unguarded
 from edgepeer.trust.names import Holder, Role
 
 if TYPE_CHECKING:
@@ -43,10 +43,12 @@ class EmbeddedBroker:
     """The broker, running while its context is open; `stop` and `start` restart it, empty, on the same port.
 
     Args:
-        host: address to listen on; anything but loopback opens it to the network, without an identity unencrypted.
+        host: address to listen on.
         port: 0 takes any free one; see `address`.
         username, password: what clients must say; without them everybody is let in.
         identity: of a broker of a fleet, which lets in members of it.
+        insecure: listen beyond this machine without an identity, on a network all of which you trust: nothing is
+            encrypted then.
 
     Raises:
         ConfigError: amqtt isn't installed, it can't listen there, or the identity is not a broker's.
@@ -59,11 +61,16 @@ class EmbeddedBroker:
         username: str | None = None,
         password: str | None = None,
         identity: Identity | None = None,
+        *,
+        insecure: bool = False,
     ) -> None:
         if (username is None) != (password is None):
             raise ConfigError("broker login: give both a user name and a password, or neither")
         if identity is not None and identity.holder.role is not Role.BROKER:
             raise ConfigError(f"fleet = {identity.directory}: is of {identity.holder}, and not of a broker")
+        if (reason := unguarded(host, guarded=identity is not None, insecure=insecure)) is not None:
+            where = f"broker on {host}:{port}"
+            raise ConfigError(f"{where}: {reason} and give identity=..., or insecure=True on a network that you trust")
         self._host, self._port = host, port
         self._username, self._password = username, password
         self._identity = identity
@@ -242,7 +249,7 @@ class EmbeddedBroker:
         evictions = self._identity.evictions
         for writer, holder in self._clients.values():
             if holder is not None and holder.serial in evictions.serials:
-                _LOG.warning("broker on %s:%d: %s was evicted", self._host, self._port, holder)
+                _LOG.warning("broker on %s:%d: %s", self._host, self._port, evictions.told(holder))
                 asyncio.get_running_loop().call_later(_GRACE_S, writer.transport.abort)
         self._told = asyncio.get_running_loop().create_task(self._broker.keep_list(evictions.signed))
 

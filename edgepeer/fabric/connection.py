@@ -31,11 +31,13 @@ from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.tls import TlsSocket, secured
 from edgepeer.processes import os_reason
+from edgepeer.trust.directory import JOIN_AGAIN
+from edgepeer.trust.names import Holder
 
 if TYPE_CHECKING:
     from edgepeer.trust.identity import Identity
 
-__all__ = ["KEEPALIVE_S", "Refused", "connection", "describe", "publish", "subscribe"]
+__all__ = ["KEEPALIVE_S", "Refused", "broker_of", "connection", "describe", "publish", "subscribe"]
 
 KEEPALIVE_S: Final = 15
 _GOODBYE_S: Final = 1.0
@@ -109,7 +111,7 @@ async def connection(
             await client.__aenter__()
         except aiomqtt.MqttError as error:
             _mind_cancellation()
-            raise _refusal(error, address, timeout, sock) from error
+            raise _refusal(error, address, timeout, sock, identity) from error
         _mind_cancellation()
         yield client
         client.timeout = _GOODBYE_S
@@ -126,6 +128,12 @@ async def connection(
             client._disconnected.exception()  # of a broker that hangs up on who is connecting, nobody asks
         if not lent:
             sock.close()
+
+
+def broker_of(client: aiomqtt.Client) -> Holder | None:
+    """Which broker of a fleet has let that client in."""
+    sock = client._client.socket()
+    return sock.holder if isinstance(sock, TlsSocket) else None
 
 
 def _watch_socket(client: aiomqtt.Client) -> None:
@@ -256,17 +264,21 @@ async def _dial(address: BrokerAddress, timeout: float, identity: Identity | Non
     raise FabricError(f"broker {address}: {text}")
 
 
-def _refusal(error: aiomqtt.MqttError, address: BrokerAddress, timeout: float, sock: socket.socket) -> FabricError:
+def _refusal(
+    error: aiomqtt.MqttError, address: BrokerAddress, timeout: float, sock: socket.socket, identity: Identity | None
+) -> FabricError:
+    ours = "" if identity is None else f"; ours is {identity}: {JOIN_AGAIN}"
     code = error.rc if isinstance(error, aiomqtt.MqttCodeError) else None
     if isinstance(sock, TlsSocket) and sock.broken:
-        return Refused(f"broker {address}: {sock.broken}")
+        return Refused(f"broker {address}: {sock.broken}{ours if 'our certificate' in sock.broken else ''}")
     if not isinstance(code, ReasonCode):
         silent = _HUNG_UP if str(error) == _HUNG_UP else f"timed out after {timeout:g} s"
         if isinstance(sock, TlsSocket) and silent == _HUNG_UP:
-            return FabricError(f"broker {address}: hung up on our certificate; is this device of its fleet, and still?")
+            why = f"hung up on our certificate; is this device of its fleet, and still?{ours}"
+            return FabricError(f"broker {address}: {why}")
         return FabricError(f"broker {address}: {silent} without an MQTT answer; is it an MQTT broker?")
     name = code.getName()
     text = "wrong user name or password" if name in _LOGIN_REFUSED else f"connection refused: {name}"
     if name in _LOGIN_REFUSED and address.tls and address.username is None:
-        text = "refuses our certificate: it is not for a client of this fleet, or this device has been evicted"
+        text = f"refuses our certificate: it is not for a client of this fleet, or this device has been evicted{ours}"
     return Refused(f"broker {address}: {text}")

@@ -37,7 +37,7 @@ from edgepeer.wire.documents import pack, unpack
 if TYPE_CHECKING:
     from edgepeer.trust.identity import Identity
 
-__all__ = ["FleetGate", "Gate", "OpenGate"]
+__all__ = ["FleetGate", "Gate", "OpenGate", "Outdated"]
 
 _ANYBODY: Final = frozenset({Role.PEER, Role.OPERATOR, Role.VIEWER})
 _WRITERS: Final = {
@@ -52,9 +52,12 @@ _WRITERS: Final = {
 }
 _OWN: Final = Group.PEERS | Group.REPORTS | Group.LINKS | Group.TELEMETRY
 """What only the peer that the topic names may say."""
-_UNSIGNED: Final = Group.RELAY | Group.EVICTED
 _KNOWN: Final = 4 * MAX_MEMBERS
 _REMEMBERED_BYTES: Final = 8 << 10
+
+
+class Outdated(WireError):
+    """Whoever has signed a document is of the fleet no more, or was of another."""
 
 
 class Gate(Protocol):
@@ -112,7 +115,7 @@ class FleetGate:
         self.view: View | None = None
         """The one that this peer is in, as its links tell."""
         self._client_id = client_id
-        self._newest: dict[str, tuple[int, int, int]] = {}  # serial, incarnation, certificate of each presence
+        self._newest: dict[str, tuple[int, int, Holder]] = {}  # serial, incarnation, certificate of each presence
         self._verified: dict[str, bytes] = {}  # what has last come on a topic, and was in order
 
     # -- going out -----------------------------------------------------------------------------------------------
@@ -156,6 +159,9 @@ class FleetGate:
         envelope = Envelope.unpack(payload)
         try:
             credential = self.identity.check(envelope.certificate)
+        except TrustError as error:
+            raise Outdated(str(error)) from None
+        try:
             holder = credential.holder
             if holder.role not in writers:
                 raise WireError(f"signed by {holder}, who may not say what {_what(topic)} is")
@@ -187,7 +193,7 @@ class FleetGate:
             return
         match event:
             case PresenceSeen(presence):
-                said = presence.serial, presence.incarnation, holder.serial
+                said = presence.serial, presence.incarnation, holder
                 before = self._newest.get(presence.id)
                 if before is not None and said[:2] != before[:2] and presence.serial <= before[0]:
                     raise WireError(f"said before: number {presence.serial} of {presence.id}, after {before[0]}")
@@ -207,11 +213,11 @@ class FleetGate:
         if view.member(me).incarnation < life:
             raise WireError(f"a view of an earlier life of this peer ({view.member(me).incarnation}, now {life})")
 
-    def out(self) -> list[PeerId]:
+    def out(self) -> list[tuple[PeerId, Holder]]:
         """Peers that were announced, and whose certificates count no more; forgets them."""
         serials = self.identity.evictions.serials
-        found = [PeerId(peer) for peer, (_, _, certificate) in self._newest.items() if certificate in serials]
-        for peer in found:
+        found = [(PeerId(peer), holder) for peer, (_, _, holder) in self._newest.items() if holder.serial in serials]
+        for peer, _ in found:
             del self._newest[peer]
         self._verified.clear()
         return sorted(found)

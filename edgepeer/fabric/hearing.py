@@ -16,7 +16,7 @@ from edgepeer.errors import WireError
 from edgepeer.fabric import inbox
 from edgepeer.fabric.documents import Ask, Presence
 from edgepeer.fabric.events import Answered, FabricEvent, JobSpoiled, PresenceGone, PresenceSeen, Synced
-from edgepeer.fabric.gate import Gate
+from edgepeer.fabric.gate import Gate, Outdated
 from edgepeer.fabric.topics import Group, Topic, Topics
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import MAX_MEMBERS
@@ -27,6 +27,9 @@ __all__ = ["Hearing"]
 
 _LOG = logging.getLogger(__name__)
 _SHOWN_CHARS: Final = 200
+_LEFT_BEHIND: Final = Group.PEERS | Group.REPORTS | Group.LINKS
+"""What stays at a broker when its author is of the fleet no more: nobody else says anything there."""
+_OUTDATED: Final = 16 * MAX_MEMBERS
 _REASONS: Final = 64
 """So many different ones are kept."""
 
@@ -60,6 +63,8 @@ class Hearing:
         self.rejected = Complaints(_LOG)
         self.reasons: dict[str, int] = {}
         """Why documents were refused, and how many for each."""
+        self.outdated: set[str] = set()
+        """Topics on which the broker keeps what counts no more, for its author is of the fleet no more."""
         self.marker = topics.marker(client_id)
         """A topic for notes to ourselves."""
         self.probe = f"{self.marker}/kept/note"
@@ -117,6 +122,7 @@ class Hearing:
         self._listening = self._catching_up = True
         self.note = secrets.token_bytes(8)
         self.lives.clear()
+        self.outdated.clear()
         self.told.clear()
         self.probed.clear()
         self.answers.clear()
@@ -154,6 +160,7 @@ class Hearing:
             self._kept += 1
             self.retained.set()
         parsed = self._topics.parse(topic)
+        self.outdated.discard(topic)
         if topic == self._will_topic and not payload:
             self._say_again(topic)
         elif topic == self._will_topic and parsed is not None:
@@ -165,7 +172,8 @@ class Hearing:
         elif parsed.group in self._interests:
             if parsed.group is Group.RELAY and (kept or parsed.peer != self._client_id):
                 return  # somebody made the broker keep it, or amqtt hands us another's
-            self._read(topic, lambda: self._tell(topic, parsed, payload))
+            left = kept and parsed.group in _LEFT_BEHIND
+            self._read(topic, lambda: self._tell(topic, parsed, payload), kept=left)
         elif parsed.group is Group.ASK:
             self._read(topic, lambda: self._hear_question(topic, parsed, payload))
         elif parsed.group is Group.ANSWERS:
@@ -174,13 +182,15 @@ class Hearing:
         elif parsed.group in self._gate.hears:
             self._read(topic, lambda: self._listed(payload))
 
-    def _read(self, topic: str, step: Callable[[], object]) -> None:
+    def _read(self, topic: str, step: Callable[[], object], *, kept: bool = False) -> None:
         try:
             step()
         except WireError as error:
             self.reject(topic, str(error))
             if topic == self._topics.job:
                 self._emit(JobSpoiled())
+            elif kept and isinstance(error, Outdated) and len(self.outdated) < _OUTDATED:
+                self.outdated.add(topic)
 
     def _tell(self, name: str, topic: Topic, payload: bytes) -> Holder | None:
         body, holder = self._gate.opened(name, topic, payload)

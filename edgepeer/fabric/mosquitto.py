@@ -15,6 +15,7 @@ import secrets
 import shutil
 import socket
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
@@ -50,6 +51,7 @@ class Mosquitto:
         port: 0 takes a free one.
         username, password: what clients must say; without them everybody on this machine is let in.
         identity: of a broker of a fleet, which lets in members of it, as deploy/mosquitto.conf has it.
+        operators: ids of those of the fleet.
 
     Raises:
         ConfigError: mosquitto isn't installed, or does not start; or the identity is not a broker's.
@@ -61,6 +63,7 @@ class Mosquitto:
         username: str | None = None,
         password: str | None = None,
         identity: Identity | None = None,
+        operators: Sequence[str] = (),
     ) -> None:
         if (username is None) != (password is None):
             raise ConfigError("broker login: give both a user name and a password, or neither")
@@ -68,6 +71,7 @@ class Mosquitto:
             raise ConfigError(f"fleet = {identity.directory}: is of {identity.holder}, and not of a broker")
         self._port = port
         self._identity = identity
+        self._operators = operators
         self._username, self._password = username, password
         self._home: tempfile.TemporaryDirectory[str] | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -170,7 +174,7 @@ class Mosquitto:
             lines.append(f"user {pwd.getpwuid(0).pw_name}")
         if self._identity is not None:
             (home / "acl").touch(mode=0o600)
-            (home / "acl").write_text("\n".join(patterns(self._identity.holder.fabric)) + "\n")
+            (home / "acl").write_text("\n".join(patterns(self._identity.holder.fabric, self._operators)) + "\n")
             lines += [
                 f"cafile {self._identity.directory / AUTHORITIES}",
                 f"certfile {self._identity.directory / CERTIFICATE}",

@@ -14,12 +14,14 @@ import asyncio
 import functools
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from socket import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from edgepeer.errors import FabricError, TrustError
-from edgepeer.trust.names import Role
+from edgepeer.trust.clock import date
+from edgepeer.trust.names import Holder, Role
 
 if TYPE_CHECKING:
     from edgepeer.trust.identity import Identity
@@ -37,6 +39,8 @@ _REASONS: Final = {
     "UNSUPPORTED_PROTOCOL": "speaks no version of TLS that both take",
     "TLSV1_ALERT_PROTOCOL_VERSION": "speaks no version of TLS that both take",
 }
+_OF_TIME: Final = {9, 10}
+"""X509_V_ERR_CERT_NOT_YET_VALID, and ...HAS_EXPIRED."""
 
 
 class TlsSocket(ssl.SSLSocket):
@@ -45,6 +49,8 @@ class TlsSocket(ssl.SSLSocket):
     turns: threading.Lock
     broken = ""
     """Why it broke, if it did and TLS knows."""
+    holder: Holder | None = None
+    """Which broker of the fleet is there."""
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         return bytes(self._in_turn(super().recv, buflen, flags))
@@ -135,6 +141,7 @@ def _check_role(sock: TlsSocket, identity: Identity) -> None:
         raise FabricError(str(error)) from error
     if holder.role is not Role.BROKER:
         raise FabricError(f"shows the certificate of {holder}, which is no broker's: somebody else is there")
+    sock.holder = holder
 
 
 @functools.cache
@@ -146,7 +153,8 @@ def _foreign() -> ssl.SSLContext:
 
 def _reason(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not to be trusted: {error.verify_message}"
+        today = f" (today is {date(time.time())} by this machine's clock)" if error.verify_code in _OF_TIME else ""
+        return f"its certificate is not to be trusted: {error.verify_message}{today}"
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return _HUNG_UP
     return _REASONS.get(error.reason or "", f"TLS failed: {error.reason or error}")

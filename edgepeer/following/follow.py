@@ -77,6 +77,7 @@ async def run_job(
             raise JobError(f"fabric {fabric!r}: {picture.busy}; wait, or end it with edgepeer train --withdraw")
         for job, peer in picture.reports:
             client.publish_retained(client.topics.report(job, peer), None)  # nobody will ask for them any more
+        client.clear_outdated()
         client.publish_retained(client.topics.job, progress.job)
         try:
             result = await follower.finish(timeout=timeout)

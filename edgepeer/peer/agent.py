@@ -26,9 +26,8 @@ from edgepeer.peer.machines import FtTree, MachineFactory
 from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.round_log import RoundLog
-from edgepeer.peer.run import REGATHER_S, Device
+from edgepeer.peer.run import REGATHER_S, Device, Run
 from edgepeer.peer.service import Service
-from edgepeer.peer.split_run import SplitRun, planned_errors
 from edgepeer.peer.watching import Watch
 from edgepeer.peer.worker import Worker
 from edgepeer.training.job import Job
@@ -74,13 +73,15 @@ class _Agent:
         self._settings = settings
         self._regather_s = regather_s
         self._speed = parse_speed(settings.device_speed)
-        planned_errors(settings)
+        if settings.soft_errors or settings.flip:
+            _check_soft_errors(settings)
         self._peer = Peer(
             settings.broker,
             settings.fabric,
             peer_id=settings.peer_id,
             state_dir=settings.state_dir,
             listen=settings.listen,
+            insecure=settings.insecure,
             advertise=settings.advertise,
             fanout=settings.fanout,
             lanes=settings.lanes,
@@ -257,7 +258,7 @@ class _Agent:
 
     async def _take_part(self, device: Device, job: Job) -> None:
         pacing = Pacing(self._speed, self._peer.id, self._settings.state_dir)
-        run = (SplitRun if job.split else JobRun)(device, job, pacing)
+        run = _kind_of(job)(device, job, pacing)
         try:
             await run.run()
         except JobError as error:
@@ -267,3 +268,20 @@ class _Agent:
             await run.hand_over()
         finally:
             run.close()
+
+
+# What few devices ever do is imported by those that do it: memory is what small ones have least of.
+
+
+def _kind_of(job: Job) -> type[Run]:
+    if not job.split:
+        return JobRun
+    from edgepeer.peer.split_run import SplitRun
+
+    return SplitRun
+
+
+def _check_soft_errors(settings: PeerSettings) -> None:
+    from edgepeer.peer.split_run import planned_errors
+
+    planned_errors(settings)

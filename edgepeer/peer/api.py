@@ -39,6 +39,7 @@ from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import LinkState
 from edgepeer.protocol.machine import ProtocolName
 from edgepeer.protocol.shape import Choice
+from edgepeer.sockets import unguarded
 from edgepeer.topology.view import MAX_FANOUT, MAX_LANES, MAX_MEMBERS, Member, View
 from edgepeer.transport.base import Traffic, Transport
 from edgepeer.transport.options import advertised, parse_address
@@ -71,6 +72,8 @@ class Peer:
 
         How others reach it:
         listen: host:port for other peers to connect to; the default is for this machine only.
+        insecure: listen beyond this machine without a fleet, on a network all of which you trust: whoever reaches the
+            port can read and change everything.
         advertise: addresses to announce instead of those that `listen` is reached under.
 
         The fleet, if this peer makes its first view:
@@ -106,6 +109,7 @@ class Peer:
         peer_id: str | None = None,
         state_dir: Path | str | None = None,
         listen: str = "127.0.0.1:0",
+        insecure: bool = False,
         advertise: Sequence[str] = (),
         fanout: int | Literal["auto"] = "auto",
         lanes: int | Literal["auto"] = "auto",
@@ -130,7 +134,11 @@ class Peer:
             peer_id = _named(trust, fabric, peer_id)
         self._identity_args = (Path(state_dir) if state_dir is not None else None, peer_id)
         self._listen = listen
-        parse_address(listen)
+        host, _ = parse_address(listen)
+        if (reason := unguarded(host, guarded=trust is not None, insecure=insecure)) is not None:
+            raise ConfigError(
+                f"listen {listen}: {reason} and give trust=..., or insecure=True on a network that you trust"
+            )
         for address in advertise:
             parse_address(address)
         self._advertise = tuple(advertise)

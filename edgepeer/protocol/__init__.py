@@ -13,7 +13,8 @@ machine runs over TCP in a peer and over virtual time in the simulator.
     diagnosis.py    how a peer stands, for people to read
 
     rounds
-    allreduce.py    what happens to a round, by the stage that it is in
+    course.py       which round a peer works on, and where it stands
+    allreduce.py    what happens in a round, by the stage that it is in
     round.py        the stages and moves of a round: a table that is executed
     lane.py         a range of its vectors on its way up a tree, and their sum down
     streams.py      what has arrived of a vector

@@ -22,6 +22,7 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.allreduce import Allreduce
 from edgepeer.protocol.catchup import PATIENCE_S, PROVIDING_S, Catchup
+from edgepeer.protocol.course import Course
 from edgepeer.protocol.links import Links
 from edgepeer.protocol.place import UNKNOWN
 from edgepeer.wire.frames import State, Sync
@@ -32,10 +33,13 @@ __all__ = ["Neighbours"]
 class Neighbours:
     """The conversation of one peer with its neighbours about where they stand."""
 
-    def __init__(self, links: Links, allreduce: Allreduce, catchup: Catchup, emit: Callable[[fx.Effect], None]) -> None:
+    def __init__(
+        self, links: Links, course: Course, allreduce: Allreduce, catchup: Catchup, emit: Callable[[fx.Effect], None]
+    ) -> None:
         self._links = links
+        self._course = course
         self._allreduce = allreduce
-        self._place = allreduce.place
+        self._place = course.place
         self._catchup = catchup
         self._emit = emit
         self.wanted_run: str | None = None
@@ -62,7 +66,7 @@ class Neighbours:
     def on_lost(self, peer: PeerId) -> None:
         """A link is gone."""
         self._providing.pop(peer, None)
-        if self._allreduce.on_lost(peer):
+        if self._course.on_lost(peer):
             self.sync_all()  # another one may have the same result, and think that we have taken it
         self._catchup.on_lost(peer)
         self.hope()
@@ -73,7 +77,7 @@ class Neighbours:
         place = self._place
         standing = place.standing
         self._links[peer].tell(standing)
-        self._emit(fx.Send(peer, place.sync(standing, self._allreduce.kept, self._allreduce.have_of(peer))))
+        self._emit(fx.Send(peer, place.sync(standing, self._course.kept, self._course.have_of(peer))))
 
     def on_sync(self, peer: PeerId, frame: Sync, now: float) -> None:
         """A neighbour that is level has said where it stands."""
@@ -97,8 +101,8 @@ class Neighbours:
             return False  # one of them has just seen the end of the first round after the checkpoint
         if place.restored is None or (sync.restored is not None and sync.restored < place.restored):
             return True
-        if not self._allreduce.holding:
-            self._allreduce.give_up_restored()
+        if not self._course.holding:
+            self._course.give_up_restored()
         return False
 
     def _counts(self, peer: PeerId) -> bool:
@@ -173,10 +177,10 @@ class Neighbours:
             waited = 0.0
         elif self._gap_at is not None:
             waited += now - self._gap_at  # not all at once: links come and go, and so do views
-        hopeful = not ahead or self._allreduce.receiving
+        hopeful = not ahead or self._course.receiving
         self._gap, self._gap_at = (mine, waited), None if hopeful else now
         if not hopeful and (waited >= PATIENCE_S or self._nobody_can_tell()):
-            self._allreduce.fall_behind(max(sync.committed for p in ahead if (sync := self._links[p].sync)))
+            self._course.fall_behind(max(sync.committed for p in ahead if (sync := self._links[p].sync)))
             self.sync_all()
 
     def _nobody_can_tell(self) -> bool:
@@ -221,7 +225,7 @@ class Neighbours:
         if frame.round <= self._place.committed or frame.round < self._least:
             self._catchup.reset()
             return
-        self._allreduce.forget()
+        self._course.forget()
         self._emit(fx.StateReceived(frame.run, frame.round, state))
 
     def on_state_lost(self) -> None:
@@ -233,11 +237,11 @@ class Neighbours:
         """Be without the state that the owner has lost, but not before a neighbour knows all that is known here: what
         one peer forgets, others may rely on."""
         place, here = self._place, self._place.here
-        if not self._lost or here is None or place.committed == UNKNOWN or self._allreduce.holding:
+        if not self._lost or here is None or place.committed == UNKNOWN or self._course.holding:
             return
         if any(self.is_level(peer) and here.at.get(peer, UNKNOWN) >= place.committed for peer in self._around()):
             self._lost, self._least = False, place.committed
-            self._allreduce.forget(loading=False)
+            self._course.forget(loading=False)
             self.sync_all()
 
     def on_adopted(self, event: ev.Adopted) -> None:
@@ -246,5 +250,5 @@ class Neighbours:
             return
         self._catchup.reset()
         self._lost, self._least = False, 0
-        self._allreduce.adopt(event.round)
+        self._course.adopt(event.round)
         self.sync_all()

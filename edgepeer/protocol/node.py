@@ -3,7 +3,7 @@
 `handle(event, now)` never fails because of what came from outside: a frame that makes no sense is ignored or
 costs its sender the link. It raises ProtocolBug only for a state that must not exist.
 
-What a frame of a round does in which stage of it: allreduce.py.
+What a frame of a round does in which stage of it: allreduce.py; which round that is: course.py.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Node:
     @property
     def allreduce(self) -> Rounds:
         """Its rounds."""
-        return self.parts.allreduce
+        return self.parts.course
 
     @property
     def waits(self) -> str:
@@ -288,7 +288,7 @@ class Node:
         lost = list(parts.links.lost(now, others=self.view is None))
         if not views.do_without(lost):
             return
-        for peer in parts.allreduce.laggards(now):
+        for peer in parts.course.laggards(now):
             link = parts.links.get(peer)
             if link is not None and not link.waiting:
                 views.suspect(peer, f"kept the round waiting for {parts.limits.stall_s:g} s")

@@ -6,6 +6,7 @@ from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.allreduce import Allreduce
 from edgepeer.protocol.catchup import Catchup
+from edgepeer.protocol.course import Course
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Links
 from edgepeer.protocol.measuring import Measuring
@@ -50,9 +51,10 @@ class Parts:
         self.links = Links(limits, emit)
         self.wiring = Wiring(self.place, self.links, limits, effects)
         self.paths = self.wiring.paths
-        self.allreduce = Allreduce(self.place, limits, self.wiring)
-        self.vitals = Vitals(self.id, self.links, self.allreduce, self.membership, self.succession, limits, emit)
-        self.neighbours = Neighbours(self.links, self.allreduce, Catchup(limits, emit), emit)
+        self.course = Course(self.place, limits, emit)
+        self.allreduce = Allreduce(self.course, limits, self.wiring)
+        self.vitals = Vitals(self.id, self.links, self.course, self.membership, self.succession, limits, emit)
+        self.neighbours = Neighbours(self.links, self.course, self.allreduce, Catchup(limits, emit), emit)
         self.outside = Outside(self.membership, self.rolls, limits)
         self.measuring = Measuring(self.id, self.links, tells=choice is not None)
         self.shaping = Shaping(self.id, choice)

@@ -1,9 +1,18 @@
-"""How the last rounds ended: kept for neighbours that missed it, and told to them.
+"""How the last rounds ended: told to the neighbours at once, and kept for those that missed it.
 
-    a neighbour of this view and run     | is told
-    -------------------------------------+--------------------------------------------------------------------
-    stands just before a kept round      | that round's result and commit, or its abort; then the next kept one
-    stands anywhere else                 | nothing
+    when a round ends here, a neighbour    | is told
+    ---------------------------------------+------------------------------------------------------------------
+    has been sent the whole sum            | that it counts
+    has been sent a part of it             | the rest, with the commit
+    works on the round, and none of these  | what it would be handed over: see below
+    is ahead, or waits for the state       | where this peer stands now, unless the end is from there
+    has several trees with this peer       | the rest of each range that it is to get from here; that it counts, if
+                                           | it stands behind this peer on the shortest ways from the root
+
+    a neighbour of this view and run       | is handed over
+    ---------------------------------------+------------------------------------------------------------------
+    stands just before a kept round        | that round's result and commit, or its abort; then the next kept one
+    stands anywhere else                   | nothing
 
 A commit may be handed over to a peer that was not in the view that decided it. That view goes ahead of it,
 so that the contributors keep their names.
@@ -22,7 +31,10 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.inview import InView
-from edgepeer.protocol.lane import Address, piece, spans
+from edgepeer.protocol.lane import Address, Lane, piece, spans
+from edgepeer.protocol.place import Place
+from edgepeer.protocol.rates import Rates
+from edgepeer.protocol.round import Round
 from edgepeer.protocol.streams import digest_of
 from edgepeer.topology.view import View
 from edgepeer.wire.documents import pack
@@ -55,9 +67,18 @@ class Dropped:
 
 
 class Past:
-    """The rounds that are over at one peer."""
+    """The rounds that are over at one peer.
 
-    def __init__(self, kept: int, emit: Callable[[fx.Effect], None]) -> None:
+    Args:
+        kept: how many of them.
+        place: where the peer stands, to be told to others.
+        rates: of the links to its neighbours.
+        emit: takes what is to be sent.
+    """
+
+    def __init__(self, kept: int, place: Place, rates: Rates, emit: Callable[[fx.Effect], None]) -> None:
+        self._place = place
+        self._rates = rates
         self._emit = emit
         self._kept: deque[Decided | Dropped] = deque(maxlen=kept)
         self._owed: deque[Dropped] = deque()
@@ -95,14 +116,68 @@ class Past:
         """The round that the contribution which is made now belongs to, if it is over already."""
         return self._owed.popleft() if self._owed else None
 
+    # -- a round that has just ended ---------------------------------------------------------------------------
+
+    def tell_end(self, here: InView, rd: Round, ended: Decided | Dropped, source: PeerId | None) -> None:
+        """To all neighbours but the one it is from: the round in progress, `rd`, is over. Who has worked on it as well
+        stands after it then."""
+        for peer, at in here.at.items():
+            if at == ended.round - 1:
+                self._tell_level(here, rd, ended, peer)
+            elif peer != source:  # it is ahead and has waited for us, or waits for the state
+                self._emit(fx.Send(peer, self._place.sync(ended.round, self.first(ended.round))))
+
+    def _tell_level(self, here: InView, rd: Round, ended: Decided | Dropped, peer: PeerId) -> None:
+        if isinstance(ended, Dropped):
+            self.hand_over(here, peer)
+        elif len(here.trees) > 1:
+            self._tell_parts(here, rd, ended, peer)
+        elif rd.lane.sent_down.get(peer) == ended.total.size:
+            self._emit(fx.Send(peer, Decide(epoch=here.epoch, round=ended.round)))
+        elif ended.view is here.view:
+            self._send_rest(here, rd.lane, ended.total, ended, ended.commit, peer)
+        else:
+            self.hand_over(here, peer)
+
+    def _tell_parts(self, here: InView, rd: Round, ended: Decided, peer: PeerId) -> None:
+        """Where there are several trees: the rest of what this peer is to send to a neighbour of the result; and that
+        it counts, if it is for this peer to say so. Each gets all parts from its parents, and one word.
+
+        What was decided in an earlier view goes whole, over the first tree, away from where it has come from: that may
+        be below, and then those above may know nothing of it."""
+        if ended.view is here.view:
+            if rd.divided is None or any(part.commit is None for part in rd.parts.values()):
+                self._hand_over_parts(here, ended, peer, ())
+                return
+            for part in rd.parts.values():
+                if peer in part.streams and part.commit is not None:
+                    self._send_rest(here, part, part.part(ended.total), ended, part.commit, peer)
+        elif peer != rd.lane.result_from and (
+            peer == here.parent or (peer in rd.lane.streams and rd.lane.sent_down.get(peer) != ended.total.size)
+        ):
+            self.hand_over(here, peer)
+            return
+        if peer in here.behind:
+            self._emit(fx.Send(peer, Decide(epoch=here.epoch, round=ended.round)))
+
+    def _send_rest(
+        self, here: InView, lane: Lane, source: FloatVector, ended: Decided, commit: Commit, peer: PeerId
+    ) -> None:
+        address = Address(here.epoch, ended.round)
+        for send in lane.rest(peer, source, source.size, address, self._rates, commit, commit.precision):
+            self._emit(send)
+
     # -- handing over --------------------------------------------------------------------------------------
 
-    def hand_over(self, peer: PeerId, at: int, here: InView, rate_bytes_per_s: float, have: Sequence[int] = ()) -> int:
-        """Tell a neighbour that stands after round `at` of what it missed. Returns where it will stand then.
+    def hand_over(self, here: InView, peer: PeerId, have: Sequence[int] = ()) -> int:
+        """Tell a neighbour of what it missed, as far as that is kept. Returns after which round it will stand then.
 
         `have`: of each lane, how many elements it has of the next round's result, as it is put forward in this view.
         """
-        view, after = here.view, at
+        view = here.view
+        after = at = here.at[peer]
+        if len(here.trees) == 1 and peer == here.parent:
+            have = ()
         for ended in self._kept:
             if ended.round != at + 1:
                 continue
@@ -113,7 +188,7 @@ class Past:
                 continue
             start, has_begun = 0, ended.view is view and ended.round == after + 1
             if has_begun and len(here.trees) > 1:
-                self.hand_over_parts(peer, ended, here, rate_bytes_per_s, have)
+                self._hand_over_parts(here, ended, peer, have)
                 continue
             if ended.view is not view:
                 self._emit(fx.Send(peer, ViewFrame(epoch=ended.view.stamp), pack(ended.view)))
@@ -122,16 +197,14 @@ class Past:
             if start and start == ended.total.size:
                 self._emit(fx.Send(peer, Decide(epoch=view.stamp, round=ended.round)))
                 continue
-            address = Address(view.stamp, ended.round)
-            self._emit(piece(peer, ended.total, ended.commit, address, rate_bytes_per_s, start=start))
+            address, rate = Address(view.stamp, ended.round), self._rates.of(peer).bytes_per_s
+            self._emit(piece(peer, ended.total, ended.commit, address, rate, start=start))
         return at
 
-    def hand_over_parts(
-        self, peer: PeerId, ended: Decided, here: InView, rate_bytes_per_s: float, have: Sequence[int]
-    ) -> None:
+    def _hand_over_parts(self, here: InView, ended: Decided, peer: PeerId, have: Sequence[int]) -> None:
         """Of a round of this view, in which several trees have had the neighbour's contribution: what this peer is to
         send to it of the result, and that it counts. The rest it gets from its other parents, or has."""
-        address = Address(here.epoch, ended.round)
+        address, rate = Address(here.epoch, ended.round), self._rates.of(peer).bytes_per_s
         precision = ended.commit.precision
         spread = spans(ended.total.size, len(here.trees), block_of(precision))
         for number, (edges, over) in enumerate(zip(here.trees, spread, strict=True), start=1):
@@ -139,8 +212,10 @@ class Past:
             if peer not in edges.below or (number > 1 and not part.size) or (start and start >= part.size):
                 continue
             commit = msgspec.structs.replace(ended.commit, digest=digest_of(part, precision))
-            self._emit(piece(peer, ended.total, commit, address, rate_bytes_per_s, lane=number, over=over, start=start))
+            self._emit(piece(peer, ended.total, commit, address, rate, lane=number, over=over, start=start))
         self._emit(fx.Send(peer, Decide(epoch=here.epoch, round=ended.round)))
+
+    # -- what neighbours hand over -------------------------------------------------------------------------------
 
     def learn(self, peer: PeerId, view: View) -> None:
         """A neighbour tells of an older view: the Result that follows was decided there."""

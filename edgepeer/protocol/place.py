@@ -19,7 +19,7 @@ HOPING: Final = -2
 
 
 class Place:
-    """Written by one peer's `Allreduce`, but for `now` and `waking`; read by all its parts."""
+    """Written by one peer's `Course`, but for `now` and `waking`; read by all its parts."""
 
     def __init__(self, me: PeerId, succession: Succession, now: float) -> None:
         self.me = me

@@ -60,6 +60,7 @@ class Views:
         self._vitals = of.vitals
         self._neighbours = of.neighbours
         self._paths = of.paths
+        self._course = of.course
         self._allreduce = of.allreduce
         self._wiring = of.wiring
         self._limits = of.limits
@@ -72,11 +73,11 @@ class Views:
     # -- what follows this view --------------------------------------------------------------------------------
 
     def _standing(self) -> Standing:
-        return Standing(max(self._allreduce.committed, UNKNOWN), self._allreduce.holding)
+        return Standing(max(self._course.committed, UNKNOWN), self._course.holding)
 
     def _first_round(self) -> int:
         """The round that comes next, as far as those who speak in the decision have come."""
-        view, rounds = self._membership.view, self._allreduce
+        view, rounds = self._membership.view, self._course
         if view is None or view.run != rounds.run:
             return view.first_round if view is not None else 1
         others = (each.committed for each in self._succession.standings.values())
@@ -97,8 +98,8 @@ class Views:
             first_round=self._first_round(),
             boundary=boundary,
             # A round of a run that the owner has given up may never end: others have given it up as well.
-            idle=self._allreduce.idle or view.run not in ("", self._neighbours.wanted_run),
-            needed=self._allreduce.needed,
+            idle=self._course.idle or view.run not in ("", self._neighbours.wanted_run),
+            needed=self._course.needed,
             there=succession.there,
             now=self._place.now,
         )
@@ -190,7 +191,7 @@ class Views:
         a quorum stays; but who leaves would not hear how it ends, and waits, unless the candidate is bound (`again`).
         Where no quorum stays, that one who does has seen the end is for the candidate to see (`Succession.chosen`).
         """
-        view, rounds = self._membership.view, self._allreduce
+        view, rounds = self._membership.view, self._course
         if view is None or not rounds.holding:
             return view is not None
         if again and self._succession.keeps_quorum(proposal, settled=self._membership.settled):
@@ -269,7 +270,7 @@ class Views:
         if (view := self._received(peer, event)) is None:
             return
         if self._membership.view is not None and view.precedes(self._membership.view):
-            self._allreduce.learn(peer, view)
+            self._course.learn(peer, view)
         else:
             self.on_view(view)
 
@@ -305,7 +306,7 @@ class Views:
         for peer in view.neighbours(self._me):
             if peer in self._membership.cleared:
                 self._links.on_gone(peer)
-        run = self._allreduce.run
+        run = self._course.run
         self._emit(fx.ViewInstalled(view))
         self._allreduce.install(view, self._place.now)
         if run != view.run:
@@ -348,7 +349,7 @@ class Views:
             self._emit(fx.PublishView(None))
         before = self._membership.view
         anew = view is not None and before is not None and view.generation != before.generation
-        self._allreduce.leave(reason, anew=anew)
+        self._course.leave(reason, anew=anew)
         self._neighbours.reset()
         self._membership.exit()
         self._succession.enter(None)
@@ -367,7 +368,7 @@ class Views:
         self._neighbours.want(event.run)
         self._membership.want_run(event.run, event.peers, self._place.now)
         if event.run is not None and event.have:
-            self._allreduce.own_state(event.run, event.have, event.of)
+            self._course.own_state(event.run, event.have, event.of)
             self._neighbours.sync_all()
         self._neighbours.ask_for_state(self._place.now, patient=True)
 
@@ -417,7 +418,7 @@ class Views:
         if self._membership.view is None or self._membership.view.size == 1:
             self.exit(None, "left")
         elif not self._membership.coordinator:
-            until = self._allreduce.committed + (1 if self._allreduce.needed else 0)
+            until = self._course.committed + (1 if self._course.needed else 0)
             incarnation = self._membership.me.incarnation
             self._tell_coordinator(fr.Leave(peer=self._me, incarnation=incarnation, until=until))
 

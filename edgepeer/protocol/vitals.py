@@ -20,7 +20,7 @@ from typing import Final
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
-from edgepeer.protocol.allreduce import Allreduce
+from edgepeer.protocol.course import Course
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link, Links, LinkState, Role
 from edgepeer.protocol.membership import Membership
@@ -56,7 +56,7 @@ class Vitals:
         self,
         me: PeerId,
         links: Links,
-        allreduce: Allreduce,
+        course: Course,
         membership: Membership,
         succession: Succession,
         limits: Limits,
@@ -64,7 +64,7 @@ class Vitals:
     ) -> None:
         self._me = me
         self._links = links
-        self._allreduce = allreduce
+        self._course = course
         self._membership = membership
         self._succession = succession
         self._limits = limits
@@ -94,7 +94,7 @@ class Vitals:
         """Whoever has committed a round knows that all members work in the view that decided it."""
         self._pace.round_ended(now)
         view = self._membership.view
-        if view is not None and self._allreduce.place.proven == view.stamp:
+        if view is not None and self._course.place.proven == view.stamp:
             self._settle()
 
     def members(self) -> list[PeerId]:
@@ -112,7 +112,7 @@ class Vitals:
 
     def every_s(self, now: float) -> float:
         """The time between two Pings to parent and children."""
-        return self._pace.every_s(now, contributed=self._allreduce.contributed)
+        return self._pace.every_s(now, contributed=self._course.contributed)
 
     def tick(self, now: float) -> list[PeerId]:
         """Ping and dial whoever is due. Returns the links that have been silent for too long."""
@@ -131,7 +131,7 @@ class Vitals:
     def contributed(self, now: float) -> None:
         """Who waits for those below has nothing to send upwards for as long: a Ping goes there, so that of two paths
         that are broken, one above the other, the upper one is noticed meanwhile, and not after the lower one."""
-        if not self._allreduce.waiting:
+        if not self._course.waiting:
             return
         reaches: bytes | None = None
         for peer, link in self._links.all():
@@ -153,12 +153,12 @@ class Vitals:
         """Where a vector moves over several trees, there are many links, and much of the time nobody waits for anything
         over most of them. Whoever has got all that was sent over a link gets the promise of a slower pace behind it;
         who has not does not get that either, and finds the link silent at the pace that was promised before."""
-        here = self._allreduce.place.here
+        here = self._course.place.here
         if here is None:
             return
         for peer in here.neighbours:
             if (link := self._links.get(peer)) is not None:
-                link.rest(calm=len(here.trees) > 1 and not self._allreduce.owes(peer))
+                link.rest(calm=len(here.trees) > 1 and not self._course.owes(peer))
 
     def next_due(self, now: float, looked_at: float) -> float:
         """When to look again, having done so last at `looked_at`: at the next Ping or silence, or soon enough to see
@@ -182,8 +182,8 @@ class Vitals:
 
     def _is_at_rest(self) -> bool:
         """Whether no round has begun either, and neighbours agree on where they stand."""
-        here, committed = self._allreduce.place.here, self._allreduce.committed
-        if here is None or not self._allreduce.idle:
+        here, committed = self._course.place.here, self._course.committed
+        if here is None or not self._course.idle:
             return False
         return all(here.at.get(peer) == committed for peer in here.neighbours)
 
@@ -205,7 +205,7 @@ class Vitals:
         orphan, level, settled, ballot = self._told
         link.promise(every_s, now)
         return Ping(
-            waiting=self._allreduce.waiting,
+            waiting=self._course.waiting,
             stamp=now,
             echo=link.echo,
             held=now - link.echo_at if link.echo else 0.0,
@@ -234,7 +234,7 @@ class Vitals:
         link, silence_s = self._links.get(parent), self._limits.silence_s
         if link is None or not link.up or link.orphan or view is None:
             return True
-        return link.life > view.member(parent).incarnation or self._allreduce.place.now - link.alive_at >= silence_s
+        return link.life > view.member(parent).incarnation or self._course.place.now - link.alive_at >= silence_s
 
     def _state(self) -> tuple[bool, int, bool, int]:
         view, settled = self._membership.view, self._membership.settled
@@ -243,7 +243,7 @@ class Vitals:
         level = -1
         if not settled:
             links = [self._links.get(child) for child in view.children(self._me)]
-            level = self._allreduce.level
+            level = self._course.level
             if not all(link is not None and link.up and link.level == level for link in links):
                 level = -1
         return self.orphan, level, settled, self._succession.highest
@@ -292,7 +292,7 @@ class Vitals:
                 self._settle()
         if link.member is None:
             # It wants the link though we don't: let it hear that we live.
-            place = self._allreduce.place
+            place = self._course.place
             self._emit(fx.Send(peer, place.sync(place.standing)))
         if (link.orphan, link.level, self._membership.settled, self._succession.highest) != before:
             self._notice(now)
@@ -306,4 +306,4 @@ class Vitals:
         )
 
     def _rate(self, peer: PeerId) -> float:
-        return self._allreduce.rate_from(peer)
+        return self._course.rate_from(peer)

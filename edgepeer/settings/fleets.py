@@ -165,7 +165,10 @@ class FleetRotateSettings(FleetSettings, frozen=True, kw_only=True):
     finish: Annotated[bool, _says("Drop the old authority, now that all members have the new one's certificates.")] = (
         False
     )
-    force: Annotated[bool, _says("Drop it all the same: members that have none must join again.")] = False
+    force: Annotated[
+        bool,
+        _says("Drop it all the same: who has none must join again, and newcomers take up no job of before."),
+    ] = False
     timeout: Annotated[Annotated[float, Meta(gt=0, le=600)], _says("Seconds to wait for the broker.")] = 5.0
     json: Annotated[bool, _says("Print one JSON object, for scripts.")] = False
 

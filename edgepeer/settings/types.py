@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from edgepeer.sockets import is_loopback
+from edgepeer import sockets
 
 __all__ = [
     "FAULTS",
@@ -74,12 +74,9 @@ Text = Annotated[str, Meta(min_length=1, max_length=512)]
 def unguarded(listen: str, fleet: object, insecure: bool) -> str | None:
     """Why nobody may listen there: it is beyond this machine, nobody is kept out, and that was not asked for."""
     host = listen.rpartition(":")[0].strip("[]")
-    if fleet is not None or insecure or is_loopback(host):
+    if (reason := sockets.unguarded(host, guarded=fleet is not None, insecure=insecure)) is None:
         return None
-    return (
-        f"listen = {listen}: whoever reaches that port could read and change everything: join a fleet (edgepeer join) "
-        "and say --fleet, or give --insecure where you trust the whole network"
-    )
+    return f"listen = {listen}: {reason} and say --fleet, or give --insecure where you trust the whole network"
 
 
 def says(description: str, **extra: Any) -> Meta:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Trees", "backups", "brothers", "children", "depth", "height", "parent", "path_to_root", "subtree", "uncles"]
+__all__ = ["Trees", "brothers", "children", "depth", "height", "parent", "path_to_root", "subtree", "uncles"]
 
 
 def parent(position: int, fanout: int) -> int | None:
@@ -34,11 +34,6 @@ def uncles(position: int, fanout: int, size: int) -> tuple[int, ...]:
     """The brothers of the parent, ascending; empty for the root and its children."""
     above = parent(position, fanout)
     return brothers(above, fanout, size) if above is not None else ()
-
-
-def backups(position: int, fanout: int, size: int) -> tuple[int, ...]:
-    """The positions to have a backup link with: see `Trees.backups`."""
-    return Trees(size, fanout).backups(position)
 
 
 def depth(position: int, fanout: int) -> int:

@@ -155,7 +155,10 @@ class Handshake:
             if holder.fabric != ours.fabric:
                 raise TrustError(f"the certificate is of fabric {holder.fabric!r}, this is {ours.fabric!r}")
             if holder.role not in _ROLES[self._server]:
-                raise TrustError(f"the certificate is one of the {holder.role} {holder.id}, not of a peer")
+                raise TrustError(
+                    f"certificate {holder.serial:x} is that of {holder}, and not a peer's: on the device, edgepeer "
+                    "join HOST STRING"
+                )
         except TrustError as error:
             text = str(error).encode()[:250]
             tls.write(_REFUSAL.pack(_REFUSAL_MAGIC, len(text)) + text)
@@ -168,7 +171,7 @@ class Handshake:
         if said[:4] == _REFUSAL_MAGIC and len(said) >= _REFUSAL.size:
             if len(said) >= _REFUSAL.size + said[4]:
                 text = bytes(said[_REFUSAL.size : _REFUSAL.size + said[4]]).decode(errors="replace")
-                raise Refused(f"the other end refuses this device: {printable(text)}")
+                raise Refused(f"the other end refuses this device: {printable(text, 255)}")
             return
         if len(said) < min(_CARD.size, 4):
             return

@@ -10,6 +10,7 @@ fleet.toml       where the fleet is
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Final
@@ -50,6 +51,7 @@ JOIN_AGAIN: Final = "bring the device in again: edgepeer join HOST STRING"
 
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+_PLACE: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})\Z")
 
 
 class Whereabouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,6 +65,11 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     service: _Text
     """host:port where certificates are renewed."""
 
+    def __post_init__(self) -> None:
+        found = _PLACE.match(self.service)
+        if found is None or not 0 < int(found[1]) < 65536:
+            raise ValueError(f"service = {printable(self.service)}: must be host:port")
+
     @classmethod
     def read(cls, directory: Path) -> Whereabouts:
         """What the directory's file says.
@@ -71,13 +78,13 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             ConfigError: there is none, or it is not what it should be; says what to do.
         """
         path = directory / WHERE
-        if not is_joined(directory):
-            raise not_joined(directory)
         try:
+            if not is_joined(directory):
+                raise not_joined(directory)
             return msgspec.convert(tomllib.loads(path.read_text()), cls)
         except OSError as error:
             raise ConfigError(f"{path}: can't read it: {os_reason(error)}; {JOIN_AGAIN}") from None
-        except (ValueError, msgspec.ValidationError) as error:
+        except (ValueError, RecursionError, msgspec.ValidationError) as error:
             raise ConfigError(f"{path}: {printable(str(error))}; {JOIN_AGAIN}") from None
 
     def toml(self) -> bytes:

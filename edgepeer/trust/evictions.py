@@ -4,12 +4,15 @@ It travels by any way there is, and who has an older one takes it. While the aut
 and both sign it, so that who knows only one of them learns of the other. As msgpack:
 
     [1, body, [signature, ...]]        each over b"edgepeer-evictions-1\\0" + body
-    body: [fabric, number, [serial, ...], [certificate of an authority, ...]]
+    body: [fabric, number, [serial, ...], [certificate of an authority, ...], [when, ...]]
+
+When each of these serial numbers was evicted is told in seconds since 1970, 0 where nobody knows; it is for people, and
+lists of before it was told count, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -20,8 +23,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from edgepeer.errors import TrustError
 from edgepeer.printable import printable
 from edgepeer.trust.certificates import Authority
+from edgepeer.trust.clock import minute
+from edgepeer.trust.names import Holder
 
-__all__ = ["LONGEST", "Evictions", "Listed", "sign_list"]
+__all__ = ["LONGEST", "Evictions", "Listed", "eviction", "sign_list"]
 
 LONGEST: Final = 65_536
 """Certificates that can be out at once."""
@@ -29,6 +34,7 @@ _LARGEST: Final = 1 << 20
 _PREFIX: Final = b"edgepeer-evictions-1\0"
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Seconds = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 
 class _Body(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -36,6 +42,7 @@ class _Body(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     number: _Count
     serials: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=LONGEST)]
     authorities: Annotated[tuple[bytes, ...], msgspec.Meta(min_length=1, max_length=4)]
+    times: Annotated[tuple[_Seconds, ...], msgspec.Meta(max_length=LONGEST)] = ()
 
 
 class _Signed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -49,7 +56,8 @@ class Listed:
     """One such list, which an authority that counts has signed."""
 
     number: int
-    serials: frozenset[int]
+    out: Mapping[int, int]
+    """Serial numbers, and when each was evicted."""
     authorities: tuple[Authority, ...]
     signed: bytes
 
@@ -68,25 +76,35 @@ class Listed:
             if not any(each.verify(signature, data) for each in authorities for signature in outer.signatures):
                 raise TrustError("an eviction list is signed by no authority of this fleet")
             body = msgspec.msgpack.decode(outer.body, type=_Body)
+            out = dict(zip(body.serials, body.times or [0] * len(body.serials), strict=True))
         except (ValueError, msgspec.DecodeError, RecursionError):
             raise TrustError("an eviction list is malformed") from None
         if body.fabric != fabric:
             raise TrustError(f"an eviction list is of fabric {printable(body.fabric)}, not of {fabric}")
         named = tuple(map(Authority.read, body.authorities))
-        return cls(body.number, frozenset(body.serials), named, bytes(signed))
+        return cls(body.number, out, named, bytes(signed))
 
 
 def sign_list(
     fabric: str,
     number: int,
-    serials: Iterable[int],
+    out: Mapping[int, int],
     authorities: Sequence[bytes],
     signers: Iterable[ec.EllipticCurvePrivateKey],
 ) -> bytes:
-    """The list, signed by all of these."""
-    body = msgspec.msgpack.encode(_Body(fabric, number, tuple(sorted(serials)), tuple(authorities)))
+    """The list, signed by all of these; `out`: when each certificate was evicted, as in `Listed`."""
+    serials = tuple(sorted(out))
+    times = tuple(out[serial] for serial in serials)
+    body = msgspec.msgpack.encode(_Body(fabric, number, serials, tuple(authorities), times))
     signatures = tuple(signer.sign(_PREFIX + body, ec.ECDSA(hashes.SHA256())) for signer in signers)
     return msgspec.msgpack.encode(_Signed(1, body, signatures))
+
+
+def eviction(holder: Holder, at: int, number: int | None = None) -> str:
+    """That a member was evicted, in words: since when, if that is known, which certificate, by which list."""
+    when = f" on {minute(at)}" if at else ""
+    listed = "" if number is None else f", list {number}"
+    return f"{holder} was evicted{when} (certificate {holder.serial:x}{listed})"
 
 
 class Evictions:
@@ -98,9 +116,13 @@ class Evictions:
         self._accepted = accepted
 
     @property
-    def serials(self) -> frozenset[int]:
+    def serials(self) -> Collection[int]:
         """Of the certificates that count no more."""
-        return self._newest.serials
+        return self._newest.out
+
+    def told(self, holder: Holder) -> str:
+        """In words, that a member is out who is in the list."""
+        return eviction(holder, self._newest.out[holder.serial], self.number)
 
     @property
     def number(self) -> int:

@@ -34,8 +34,8 @@ class Founder:
         self.service = service or "127.0.0.1:7701"
         self.number = 0
         """Of the newest list."""
-        self.out: set[int] = set()
-        """Serial numbers of the evicted."""
+        self.out: dict[int, int] = {}
+        """Serial numbers of the evicted, and when they were."""
         self.members: dict[str, list[int]] = {}
         """Serial numbers of their certificates, by id."""
         self._last = 0
@@ -51,12 +51,6 @@ class Founder:
         self.authorities.append(make_authority(f"{self.fabric} {secrets.token_hex(4)}", signer, self._serial()))
         self._signers.append(signer)
         return self._sign()
-
-    def drop_authority(self) -> bytes:
-        """Let the oldest authority count no more; returns the list that says so."""
-        signers = [*self._signers]
-        del self.authorities[0], self._signers[0]
-        return self._sign(signers)
 
     def member(self, peer: str, role: Role = Role.PEER, *, lifetime_s: float = LIFETIME_S) -> Path:
         """The directory of a new member."""
@@ -82,7 +76,7 @@ class Founder:
 
     def evict(self, *peers: str) -> bytes:
         """The list without these; it is for whoever calls to bring it to the others."""
-        self.out |= {serial for peer in peers for serial in self.members[peer]}
+        self.out |= {serial: int(time.time()) for peer in peers for serial in self.members[peer]}
         return self._sign()
 
     def revocations(self) -> bytes:
@@ -94,7 +88,7 @@ class Founder:
         self._last = Holder.serial_after(self._last, time.time())
         return self._last
 
-    def _sign(self, signers: list[ec.EllipticCurvePrivateKey] | None = None) -> bytes:
+    def _sign(self) -> bytes:
         self.number += 1
-        self.signed = sign_list(self.fabric, self.number, self.out, self.authorities, signers or self._signers)
+        self.signed = sign_list(self.fabric, self.number, self.out, self.authorities, self._signers)
         return self.signed

@@ -34,6 +34,7 @@ from edgepeer.trust.certificates import (
     load_key,
     pem,
 )
+from edgepeer.trust.clock import date
 from edgepeer.trust.directory import AUTHORITIES, CERTIFICATE, EVICTIONS, JOIN_AGAIN, KEY, Whereabouts
 from edgepeer.trust.evictions import Evictions, Listed
 from edgepeer.trust.files import read_private, write_whole
@@ -117,6 +118,10 @@ class Identity:
         identity._stamp = stamp
         return identity
 
+    def __str__(self) -> str:
+        holder = self.holder
+        return f"certificate {holder.serial:x} of {holder}, until {date(self.ends)}, in {self.directory}"
+
     @property
     def holder(self) -> Holder:
         """Who this device is."""
@@ -167,11 +172,13 @@ class Identity:
 
     def _refuse(self, holder: Holder) -> None:
         if holder.fabric != self.where.fabric:
-            raise TrustError(f"certificate {holder.serial:x} is of {holder}, another fabric than {self.where.fabric}")
+            raise TrustError(
+                f"certificate {holder.serial:x} is of {holder}, another fabric than {self.where.fabric}: bring the "
+                "device into this one: edgepeer join HOST STRING"
+            )
         if holder.serial in self.evictions.serials:
             raise TrustError(
-                f"{holder} was evicted (certificate {holder.serial:x}, list {self.evictions.number}): if it is to be "
-                "in again, bring it in anew: edgepeer join HOST STRING"
+                f"{self.evictions.told(holder)}: if it is to be in again, bring it in anew: edgepeer join HOST STRING"
             )
 
     def context(self, *, server: bool) -> ssl.SSLContext:

@@ -17,6 +17,7 @@ import edgepeer.cli
 from edgepeer.cli import fleet, join
 from edgepeer.cli.verb import Verb
 from edgepeer.enrol.strings import JoinString
+from edgepeer.fabric.rights import patterns
 from edgepeer.settings import settings_of
 from edgepeer.settings.fleets import seconds
 from edgepeer.trust.identity import Identity
@@ -102,6 +103,7 @@ STRING = JoinString(bytes(16), bytes(4), b"s" * 16).text()
         (["fleet", "init"], 2, "say how it is called and where devices find its broker, as in: edgepeer fleet init "),
         (["fleet", "init", "a/b", "--broker", "h"], 2, "name = a/b (from --name): must be 1 to 63 letters"),
         (["fleet", "init", "a", "--broker", "mqtt://h"], 2, "broker = mqtt://h: must be a host, or host:port"),
+        (["fleet", "init", "a", "--broker", "h", "--service", "h:0"], 2, "service = h:0: must be a host, or host:port"),
         (["fleet", "init", "a", "--broker", "h:0"], 2, "broker = h:0: must be a host, or host:port"),
         (
             ["fleet", "init", "a", "--broker", "h", "--lifetime", "0"],
@@ -136,6 +138,11 @@ STRING = JoinString(bytes(16), bytes(4), b"s" * 16).text()
             2,
             "must be epj1- and 58 letters and digits (these are 62 characters)",
         ),
+        (["join", f"h {STRING}"], 2, "say where, and with which join string"),
+        (["join", f"h {STRING}", STRING], 2, "the host comes first, then the string"),
+        (["join", "h", STRING, "--id", STRING], 2, "the host comes first, then the string"),
+        (["join", "h", STRING, "--dir", "f", "--log-level", STRING], 2, "log_level = epj1-..."),
+        (["join", STRING[1:], STRING], 2, "the host comes first, then the string"),
         (["join", STRING, "h"], 2, "the host comes first, then the string, as in: edgepeer join raspberrypi.local"),
         (["join", "h:x", STRING], 2, "host = h:x: must be a host, or host:port"),
         (
@@ -160,6 +167,23 @@ def test_bad_input_is_refused_in_one_line(
     assert err.count("\n") == 1
     assert (found, out) == (code, "")
     assert STRING[20:] not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["join", "join", "h", STRING], "Got unexpected extra argument (epj1-...)"),
+        (["join", "edgepeer", "join", "h", STRING.upper()], "Got unexpected extra arguments (h epj1-...)"),
+        (["join", "h", f"--string{STRING}"], "No such option"),
+        ([STRING], "No such command 'epj1-...'"),
+        (["fleet", STRING], "No such command 'epj1-...'"),
+    ],
+)
+def test_where_a_string_stands_that_none_should_it_is_not_shown(arguments: list[str], said: str, run: Run) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert STRING[20:] not in err.lower()
 
 
 def test_a_fleet_is_founded_and_founded_again(founded: Run, tmp_path: Path) -> None:
@@ -207,12 +231,30 @@ def test_who_is_evicted_while_no_broker_runs_is_out_all_the_same(founded: Run, t
     assert b"BEGIN X509 CRL" in (tmp_path / "f" / "broker" / "revoked.pem").read_bytes()
 
 
+def test_the_rules_for_mosquitto_are_those_of_the_embedded_broker(founded: Run, tmp_path: Path) -> None:
+    def rules() -> list[str]:
+        lines = (tmp_path / "f" / "broker" / "mosquitto.acl").read_text().splitlines()
+        return [line for line in lines if line[0] != "#"]
+
+    me = Identity.load(tmp_path / "f" / "operator").holder.id
+    assert rules() == patterns("greenhouse", [me])
+    assert founded("fleet", "operator", "add", "zoe", "--home", "f")[0] == 0
+    assert rules() == patterns("greenhouse", [me, "zoe"])
+    assert rules()[-4:] == [
+        "user @zoe",
+        *(f"topic write edgepeer/v1/greenhouse/{what}" for what in ("peer/+", "links/+", "report/+/+")),
+    ]
+
+
 def test_rotation_says_who_is_late(founded: Run) -> None:
     code, out, err = founded("fleet", "rotate-ca", "--home", "f", "--timeout", "0.2")
     assert (code, "a new authority issues certificates" in out, "not told yet" in err) == (0, True, True)
     # The members of this machine have renewed at once.
     assert {each["state"] for each in founded.json("fleet", "list", "--home", "f")["members"]} == {"member"}
-    code, out, _ = founded("fleet", "rotate-ca", "--home", "f", "--finish", "--timeout", "0.2")
+    code, out, err = founded("fleet", "rotate-ca", "--home", "f", "--finish", "--timeout", "0.2")
+    assert (code, out) == (1, "")
+    assert "connection refused; is a broker running there?; a job may be announced there under the old auth" in err
+    code, out, _ = founded("fleet", "rotate-ca", "--home", "f", "--finish", "--force", "--timeout", "0.2")
     assert (code, "the old authority counts no more" in out) == (0, True)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from magnification import magnified
 from numpy.typing import NDArray
 from partial_stragglers_model import sum_of
 
@@ -294,7 +295,7 @@ def test_what_is_called_exact_is_and_what_is_not_has_the_coverage_it_says(worker
 def test_a_group_of_replicas_needs_one_of_them_only() -> None:
     code = CodedReduceCode("c", 5, 4, 1)  # two pairs below the root
     assert [code.recovery(done_but(code, lost)).exact for lost in ({1, 3}, {2, 4}, {1, 2})] == [True, True, False]
-    assert code.condition(done_but(code, {1, 3})) == 1
+    assert magnified(code, done_but(code, {1, 3})) == 1
     half = code.recovery(done_but(code, {1, 2}))
     assert sorted(half.coverage.tolist()) == [0.0, 1.0]
     assert half.error == 1.0

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from magnification import magnified
 from numpy.typing import NDArray
 from partial_stragglers_model import sum_of
 
@@ -172,11 +173,11 @@ def test_bounds(kind: type[CyclicCode | FractionalCode], s: int) -> None:
         kind("x", 4, s)
 
 
-def test_condition_numbers() -> None:
-    assert FractionalCode("x", 6, 1).condition((2,) * 6) == 1
-    assert 1 < CyclicCode("x", 6, 1).condition((2,) * 6) < 100
-    assert 1 < RegularCode("x", 8, 3).condition((3,) * 8) < 1000
-    assert CyclicCode("x", 6, 1).condition((0,) * 6) == 1
+def test_coefficients_magnify_little() -> None:
+    assert magnified(FractionalCode("x", 6, 1), (0, *(2,) * 5)) == 1
+    assert 1 < magnified(CyclicCode("x", 6, 1), (0, *(2,) * 5)) < 100
+    assert 1 < magnified(RegularCode("x", 8, 3), (0, 0, *(3,) * 6)) < 100
+    assert magnified(CyclicCode("x", 6, 1), (0,) * 6) == 0
 
 
 def test_regular_is_exact_with_all_and_approximate_without() -> None:

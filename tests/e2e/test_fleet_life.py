@@ -17,6 +17,7 @@ from lasting_broker import free_port
 from real_programs import DEADLINE_S, Program, clean_environment, edgepeer
 
 from edgepeer.enrol.strings import JoinString
+from edgepeer.peer.round_log import LoggedRound, read_round
 from edgepeer.trust.directory import is_joined
 from edgepeer.trust.identity import Identity
 
@@ -92,7 +93,7 @@ class Realm:
         return self.home / name / "fleet"
 
     async def peer(self, name: str) -> Program:
-        return await self.run("peer", "--state-dir", name)
+        return await self.run("peer", "--state-dir", name, "--round-log", self.home / f"{name}.rounds")
 
     async def members(self) -> list[str]:
         status = await self.json("status", "--fleet", "f/operator")
@@ -102,6 +103,10 @@ class Realm:
         async with asyncio.timeout(DEADLINE_S):
             while set(await self.members()) != set(names):
                 pass
+
+    def rounds(self, name: str) -> list[LoggedRound]:
+        """Those that the peer has taken part in."""
+        return [read_round(line) for line in (self.home / f"{name}.rounds").read_bytes().splitlines(keepends=True)]
 
     async def states(self) -> dict[str, str]:
         members = (await self.json("fleet", "list", "--home", "f"))["members"]
@@ -132,9 +137,10 @@ async def test_a_fleet_trains_evicts_and_rotates(tmp_path: Path) -> None:
 
         # Off every peer within two seconds: they drop its links at once, and the coordinator makes a view without it.
         assert (await realm.json("fleet", "evict", "p3", "--home", "f"))["told"]
-        await asyncio.gather(*(peers[name].said("p3 was evicted", deadline=2) for name in names[:3]))
+        await asyncio.gather(*(peers[name].said("p3 of greenhouse was evicted on ", deadline=2) for name in names[:3]))
         await realm.until_in(*names[:3])
         await more_rounds(training, 20)
+        assert not [why for why in (await realm.json("status", "--fleet", "f/operator"))["refused"] if "p3" in why]
 
         # An empty broker, and all of p3 that was lost, change nothing: it stays out.
         realm.broker.signal(signal.SIGTERM)
@@ -149,6 +155,7 @@ async def test_a_fleet_trains_evicts_and_rotates(tmp_path: Path) -> None:
 
         # All take certificates of a new authority, and the old one goes, while rounds go on.
         await realm.until_in(*names[:3])
+        first = last_round(training) + 1
         await realm.json("fleet", "rotate-ca", "--home", "f")
         async with asyncio.timeout(DEADLINE_S):
             while {state for name, state in (await realm.states()).items() if name != "p3"} != {"member"}:
@@ -160,12 +167,42 @@ async def test_a_fleet_trains_evicts_and_rotates(tmp_path: Path) -> None:
         assert await realm.service.end() == 0
         await more_rounds(training, 20)
         assert training.process.returncode is None
+        last = last_round(training)
+        for name in names[:3]:  # no round is lost, and none is anybody's missing
+            rounds = [each for each in realm.rounds(name) if first <= each.round <= last]
+            assert [each.round for each in rounds] == [*range(first, last + 1)]
+            assert {(each.exact, frozenset(each.contributors)) for each in rounds} == {(True, frozenset(names[:3]))}
         await realm.until_in(*names[:3])
         for name in names[:3]:
             assert "Traceback" not in peers[name].everything()
         said = "\n".join(program.everything() for program in realm.programs).encode()
         for secret in realm.secrets:
             assert secret not in said
+
+
+@pytest.mark.slow
+async def test_a_job_that_was_left_alone_outlives_the_authority(tmp_path: Path) -> None:
+    """Who joins after the rotation takes part in it."""
+    async with Realm(tmp_path) as realm:
+        await realm.join("p0")
+        await realm.peer("p0")
+        job = ("--trainer", "numpy", "--rounds", 1_000_000, "--eval-every", 100_000)
+        training = await realm.run("train", "--fleet", "f/operator", *job)
+        await more_rounds(training, 5)
+        training.signal(signal.SIGINT)
+        assert await training.end() == 130
+        await realm.json("fleet", "rotate-ca", "--home", "f")
+        async with asyncio.timeout(DEADLINE_S):
+            while {*(await realm.states()).values()} != {"member"}:
+                pass
+        assert (await realm.json("fleet", "rotate-ca", "--finish", "--home", "f"))["left_out"] == []
+        await realm.join("p1")
+        await realm.peer("p1")
+        async with asyncio.timeout(DEADLINE_S):
+            while not (tmp_path / "p1.rounds").exists() or not realm.rounds("p1"):
+                await realm.states()
+        assert {*realm.rounds("p1")[-1].contributors} == {"p0", "p1"}
+        assert not (await realm.json("status", "--fleet", "f/operator"))["refused"]
 
 
 @pytest.mark.slow

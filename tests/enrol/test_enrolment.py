@@ -477,6 +477,41 @@ async def test_a_service_that_is_away_is_asked_again(tmp_path: Path, caplog: pyt
     assert p1.authority.der != p1.evictions.authorities[0].der
 
 
+async def test_nothing_that_is_put_there_ends_the_renewal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with at_its_own_port(tmp_path, lifetime_s=1000) as office:
+        p1 = await office.member("p1")
+        good = {path: path.read_bytes() for path in p1.directory.iterdir()}
+        office.registrar.rotate()
+        task = asyncio.create_task(keep_renewed(p1, look_s=0.01, spread_s=0))
+        where, place = good[p1.directory / "fleet.toml"], f"127.0.0.1:{office.service.port}".encode()
+        for name, wrong, told in (
+            (
+                "fleet.toml",
+                where.replace(place, b"hub:port"),
+                "fleet.toml: service = hub:port: must be",
+            ),
+            ("fleet.toml", b"a = " + b"[" * 10_000, "fleet.toml: "),
+            ("fleet.toml", b"\xff", "can't decode byte"),
+            ("certificate.pem", b"", "certificate.pem: holds no certificate"),
+            ("authorities.pem", b"\0", "authorities.pem: "),
+            ("evictions", b"\x93\x01", "evictions: an eviction list is malformed"),
+        ):
+            caplog.clear()
+            write_whole(p1.directory / name, wrong)
+            write_whole(p1.directory / "certificate.pem", b"" if name == "certificate.pem" else b"another")
+            await until(lambda told=told: told in caplog.text)
+            assert "Traceback" not in caplog.text
+            for path, data in good.items():
+                write_whole(path, data, private=path.name == "key.pem")
+        # What TLS takes from the files can't be had when it is time for a new certificate.
+        (p1.directory / "key.pem").unlink()
+        p1.evictions.accept(office.registrar.evictions)
+        await until(lambda: "can't be used any more: " in caplog.text)
+        write_whole(p1.directory / "key.pem", good[p1.directory / "key.pem"], private=True)
+        assert not task.done()
+        task.cancel()
+
+
 async def test_what_is_wrong_with_the_device(office: Office, tmp_path: Path) -> None:
     string = office.registrar.token()
     assert "id ../p1" not in await office.refused("p1", JoinString(bytes(16), string.token, string.secret))

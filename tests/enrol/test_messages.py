@@ -108,7 +108,11 @@ def test_where_the_fleet_is_survives_its_file(tmp_path: Path) -> None:
         WHERE.toml().decode() + "more = 1\n",
         "fabric = [",
         WHERE.toml().decode() + "id = 1",
+        "a = " + "[" * 10_000,
+        *(WHERE.toml().decode().replace("b:7701", place) for place in ("b:x", "b", "b:0", "b:70000", ":7701", "b:-1")),
     ):
         (tmp_path / "fleet.toml").write_text(wrong)
         with pytest.raises(ConfigError, match=r"fleet\.toml: .*bring the device in again: edgepeer join HOST STRING"):
             Whereabouts.read(tmp_path)
+    with pytest.raises(ConfigError, match=r"fleet\.toml: service = b:-1: must be host:port"):
+        Whereabouts.read(tmp_path)

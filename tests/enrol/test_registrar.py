@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -199,14 +200,47 @@ def test_eviction(registrar: Registrar, time_at: list[float]) -> None:
     assert {holder.serial for holder in holders} == {serial, renewed}
     assert tokens == [string.token.hex()]
     listed = Listed.read(registrar.evictions, "greenhouse", trusted)
-    assert (before.number, listed.number, listed.serials) == (1, 2, {serial, renewed})
-    with pytest.raises(TrustError, match="peer pi of greenhouse was evicted"):
+    assert (before.number, listed.number, set(listed.out)) == (1, 2, {serial, renewed})
+    assert set(listed.out.values()) == {int(time_at[0])}
+    when = clock.minute(time_at[0])
+    with pytest.raises(
+        TrustError, match=f"peer pi of greenhouse was evicted on {when}.*certificate {serial:x}.*join HOST"
+    ):
         registrar.renew(certificate)
-    assert "was evicted" in refusal(registrar, string, key=key)
-    assert "used up" in refusal(registrar, string)
+    ousted = f"peer pi of greenhouse was evicted on {when} (certificate {renewed:x})"
+    another = "make another with `edgepeer fleet token`"
+    assert refusal(registrar, string, key=key) == f"{ousted}: {another}"
+    assert refusal(registrar, string) == f"token {string.token.hex()} was closed when {ousted}: {another}"
     with pytest.raises(ConfigError, match="nobody is called pi; members are "):
         registrar.evict("pi")
     assert [each.evicted for each in registrar.members()] == [True]
+
+
+def test_who_is_an_operator_or_is_to_be_one(registrar: Registrar) -> None:
+    registrar.token(role=Role.VIEWER, name="victor")
+    enrol(registrar, registrar.token(), "p1")
+    string = registrar.token(role=Role.OPERATOR, name="bob")
+    registrar.token(role=Role.OPERATOR, name="zoe")
+    assert registrar.operators() == ["bob", "zoe"]
+    enrol(registrar, string)
+    assert registrar.operators() == ["bob", "zoe"]
+    registrar.evict("@bob")
+    assert registrar.operators() == ["zoe"]
+
+
+def test_who_was_evicted_before_it_was_kept_when_stays_out(registrar: Registrar, tmp_path: Path) -> None:
+    certificate = enrol(registrar, registrar.token()).certificate
+    registrar.evict("pi")
+    with contextlib.closing(sqlite3.connect(tmp_path / "home" / "fleet.db")) as sql:
+        sql.execute("DROP TABLE evictions")
+    with contextlib.closing(Registrar.open(tmp_path / "home")) as later:
+        assert b"X509 CRL" in later.revocations()
+        with pytest.raises(TrustError, match=r"peer pi of greenhouse was evicted \(certificate "):
+            later.renew(certificate)
+        enrol(later, later.token())
+        later.evict("pi")
+        listed = Listed.read(later.evictions, "greenhouse", [Authority.read(later.authorities[0])])
+        assert sorted(map(bool, listed.out.values())) == [False, True]
 
 
 def test_others_certificates_are_not_renewed(registrar: Registrar, tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ async def start_broker(request: pytest.FixtureRequest) -> AsyncIterator[StartBro
     async with contextlib.AsyncExitStack() as brokers:
 
         async def start(**login: str) -> Broker:
+            if request.param == "embedded":
+                login.pop("operators", None)  # it sees from the certificate who is one
             broker = EmbeddedBroker(**login) if request.param == "embedded" else Mosquitto(**login)
             return await brokers.enter_async_context(broker)
 
@@ -71,7 +73,7 @@ def fleet(tmp_path: Path) -> Fleet:
 @pytest.fixture
 async def strict_broker(start_broker: StartBroker, fleet: Fleet) -> Broker:
     """A broker of the fleet, as it should be."""
-    return await start_broker(identity=fleet.a_broker())
+    return await start_broker(identity=fleet.a_broker(), operators=("alice",))
 
 
 @pytest.fixture(params=["embedded", "mosquitto"])

@@ -130,8 +130,16 @@ async def test_a_port_in_use_is_named(broker: Broker) -> None:
 async def test_where_the_embedded_broker_cannot_listen_is_named(host: str, port: int, reason: str) -> None:
     before = asyncio.all_tasks()
     with pytest.raises(ConfigError, match=reason):
-        await EmbeddedBroker(host, port).__aenter__()
+        await EmbeddedBroker(host, port, insecure=True).__aenter__()
     assert asyncio.all_tasks() == before
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "broker.local"])
+def test_beyond_this_machine_the_embedded_broker_wants_a_fleet_or_to_be_told(host: str) -> None:
+    login = "lab", "secret"  # which would go over the network in clear text
+    for made in (lambda: EmbeddedBroker(host), lambda: EmbeddedBroker(host, 0, *login)):
+        with pytest.raises(ConfigError, match=r"read and change everything: .* identity=\.\.\., or insecure=True"):
+            made()
 
 
 async def test_a_missing_amqtt_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

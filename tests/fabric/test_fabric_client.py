@@ -156,7 +156,7 @@ async def test_after_a_broker_restart_everything_is_said_again_and_nothing_is_lo
     assert listener.count(JobSeen) == 0  # neither broker remembers, and the sender was told to forget
     assert ViewSeen(VIEW) not in listener.events
     assert sender.client.reconnects == listener.client.reconnects == 1
-    assert sender.client.dropped_events == 0
+    assert sender.client._outbox.dropped_events == 0
 
 
 async def test_events_of_an_outage_arrive_in_order_after_it(broker: Broker, invite: Invite) -> None:

@@ -404,10 +404,37 @@ async def test_a_renewed_certificate_signs_all_that_is_kept_anew(
         assert each.evictions.accept(both)
     p1.renewed(fleet.founder.renew("p1", p1.key.public_key(), Role.PEER))
     await watcher.until_seen(PresenceSeen(of("p1")))
-    assert w.evictions.accept(fleet.founder.drop_authority())
+    assert w.evictions.accept(fleet.drop_authority())
     envelope = guest.client._outbox.kept[TOPICS.presence("p1")].payload
     assert w.check(Envelope.unpack(envelope).certificate).holder == p1.holder
     assert watcher.count(PresenceGone) == guest.client.reconnects == watcher.client.rejected_documents == 0
+
+
+async def test_a_job_of_the_authority_before_is_taken_over(strict_broker: Broker, invite: Invite, fleet: Fleet) -> None:
+    """By another operator; nobody who has it hears of another."""
+    p1, alice = fleet.member("p1"), fleet.operator("alice")
+    guest, other, boss = [
+        await invite(strict_broker.address, each.holder.id, identity=each)
+        for each in (p1, alice, fleet.operator("bob"))
+    ]
+    boss.client.publish_retained(TOPICS.job, JOB)
+    for each in (guest, other):
+        await each.until_seen(JobSeen(pack(JOB)))
+    await boss.client.close()
+    both = fleet.founder.add_authority()
+    for trust in (p1, alice):
+        assert trust.evictions.accept(both)
+        trust.renewed(fleet.founder.renew(trust.holder.id, trust.key.public_key(), trust.holder.role))
+    before = other.client._fleet.gate.announced.signed  # type: ignore[union-attr]
+    assert [other.client.take_over_job() for _ in range(2)] == [True, False]
+    await guest.until(lambda _: guest.events.count(JobSeen(pack(JOB))) == 2)
+    after = guest.client._fleet.gate.announced.signed  # type: ignore[union-attr]
+    assert p1.evictions.accept(fleet.drop_authority())
+    newcomer = FleetGate(fleet.member("p2"), "p2")
+    with pytest.raises(WireError, match="issued by no authority of this fleet"):
+        newcomer.opened(TOPICS.job, JOB_TOPIC, before)
+    assert newcomer.opened(TOPICS.job, JOB_TOPIC, after)[0] == pack(JOB)
+    assert guest.count(JobSpoiled) == 0
 
 
 def test_500_presences_are_checked_in_no_time(fleet: Fleet) -> None:

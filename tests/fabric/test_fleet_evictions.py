@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from fabric_guests import DEADLINE_S, Broker, Guest, Invite, StartBroker
 from fleet_guests import TOPICS, as_member, liar, of, said, signed
-from fleets import Fleet, Identity
+from fleets import Fleet, Identity, Role
 
 from edgepeer.errors import ConfigError, FabricError, TrustError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.connection import connection
 from edgepeer.fabric.documents import PeerReport
-from edgepeer.fabric.events import Connected, Evicted, PresenceGone, PresenceSeen, ReportSeen, Synced
+from edgepeer.fabric.events import Connected, Disconnected, Evicted, PresenceGone, PresenceSeen, ReportSeen, Synced
 from edgepeer.ids import PeerId
 
 GONE = PresenceGone(PeerId("p2"))
@@ -50,7 +50,7 @@ async def test_who_is_evicted_is_off_everywhere_at_once(strict_broker: Broker, i
         await guest.until_seen(*(PresenceSeen(of(name)) for name in trusts))
     listed = fleet.evict("p2")
     began = time.monotonic()
-    boss.client._identity.evictions.accept(listed)  # type: ignore[union-attr]
+    boss.client._fleet.identity.evictions.accept(listed)  # type: ignore[union-attr]
     for guest in (p1, p3, boss):
         await guest.until_seen(Evicted(PeerId("p2")), GONE)
     assert time.monotonic() - began < 2
@@ -58,7 +58,8 @@ async def test_who_is_evicted_is_off_everywhere_at_once(strict_broker: Broker, i
     assert p2.task is not None
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(
-            TrustError, match=r"^this device, peer p2 of lab, was evicted \(list \d+\): if it is to be in"
+            TrustError,
+            match=r": peer p2 of lab was evicted on 20.*UTC \(certificate .*, list \d+\): if this device is to",
         ):
             await p2.task
     p2.task = asyncio.create_task(asyncio.sleep(0))
@@ -97,6 +98,30 @@ async def test_an_evicted_members_documents_count_no_more(lax_broker: Broker, in
         assert any("peer p2 of lab was evicted" in why for why in watcher.client.refusals)
         late = await invite(lax_broker.address, "late", identity=fleet.viewer())
         assert not any(isinstance(e, PresenceSeen) and e.presence.id == "p2" for e in late.events)
+
+
+async def test_what_the_evicted_leave_behind_an_operator_takes_away(
+    strict_broker: Broker, invite: Invite, fleet: Fleet
+) -> None:
+    """And nothing else."""
+    trusts = {name: fleet.member(name) for name in ("p1", "p2")}
+    for name, trust in trusts.items():
+        async with liar(strict_broker.address, trust) as raw:
+            report = PeerReport(job="j1", peer=name, state="running")
+            await raw.write(TOPICS.report("j1", name), signed(trust, TOPICS.report("j1", name), report), retain=True)
+            await raw.write(TOPICS.presence(name), said(trust, name), retain=True)
+            await raw.write(TOPICS.links(name), b"unsigned", retain=True)
+    listed = fleet.evict("p2")
+    for who, left in ((fleet.viewer(), 2), (fleet.operator(), 2), (fleet.viewer("victoria"), 0)):
+        who.evictions.accept(listed)
+        guest = await invite(strict_broker.address, "g", identity=who)
+        assert guest.events.count(PresenceSeen(of("p1"))) == 1
+        assert guest.events.count(ReportSeen(PeerReport(job="j1", peer="p1", state="running"))) == 1
+        assert len([why for why in guest.client.refusals if "peer p2 of lab was evicted" in why]) == left
+        assert len([why for why in guest.client.refusals if "not signed" in why]) == 2  # of nobody: it is to be seen
+        guest.client.clear_outdated()
+        assert await guest.client.flush(DEADLINE_S)
+        await guest.client.close()
 
 
 async def test_it_stays_so_when_all_have_restarted_with_an_empty_broker(
@@ -161,7 +186,9 @@ async def test_the_embedded_broker_keeps_who_is_out_from_its_own_list(
             await out.task
     out.task = asyncio.create_task(asyncio.sleep(0))
     assert await retained(broker, fleet.viewer()) == listed
-    with pytest.raises(FabricError, match="refuses our certificate: it is not for a client of this fleet, or this dev"):
+    with pytest.raises(
+        FabricError, match=r"refuses our certificate: .* ours is certificate .* of peer p2 of lab, until"
+    ):
         async with connection(
             broker.address, identifier="x", will_topic=None, on_message=lambda *_: None, timeout=10, identity=p2
         ):
@@ -178,6 +205,31 @@ async def test_the_embedded_broker_keeps_who_is_out_from_its_own_list(
     assert await retained(broker, fleet.viewer()) == listed
 
 
+async def test_an_evicted_broker_is_left_at_once(start_broker: StartBroker, invite: Invite, fleet: Fleet) -> None:
+    """And not for another list, or an authority that is dropped: then its certificate is looked at when it is met."""
+    trust, p1 = fleet.a_broker(), fleet.member("p1")
+    broker = await start_broker(identity=trust)
+    guest = await invite(broker.address, "p1", identity=p1, present=True)
+    fleet.member("p2")
+    p1.evictions.accept(fleet.evict("p2"))
+    p1.evictions.accept(fleet.founder.add_authority())
+    p1.renewed(fleet.founder.renew("p1", p1.key.public_key(), Role.PEER))
+    p1.evictions.accept(fleet.drop_authority())
+    assert await guest.client.flush(DEADLINE_S)
+    assert guest.client.connected_now
+    began = time.monotonic()
+    p1.evictions.accept(fleet.evict("broker"))
+    await guest.until(lambda _: guest.count(Disconnected) == 1)
+    assert time.monotonic() - began < 2
+    (left,) = [event for event in guest.events if isinstance(event, Disconnected)]
+    assert left.reason.startswith("broker broker of lab was evicted on 20")
+    with pytest.raises(FabricError, match=r"is not to be trusted|broker broker of lab was evicted on 20"):
+        async with connection(
+            broker.address, identifier="x", will_topic=None, on_message=lambda *_: None, timeout=10, identity=p1
+        ):
+            pass
+
+
 async def test_many_that_come_back_to_an_empty_broker_say_it_a_few_times(
     strict_broker: Broker, invite: Invite, fleet: Fleet
 ) -> None:
@@ -192,10 +244,10 @@ async def test_many_that_come_back_to_an_empty_broker_say_it_a_few_times(
         guests = [await invite(strict_broker.address, each.holder.id, identity=each, present=True) for each in members]
         await until_it_is(strict_broker, fleet.viewer(), listed)
         # Whoever had waited for its turn has heard that there is nothing left to say.
-        spreading = [guest.client._spreading for guest in guests]
-        assert all(each is not None for each in spreading)
+        spreading = [own.spreading for guest in guests if (own := guest.client._fleet) is not None]
+        assert len(spreading) == len(guests)
         async with asyncio.timeout(DEADLINE_S):
-            while any(each._missing for each in spreading):  # type: ignore[union-attr]
+            while any(each._missing for each in spreading):
                 await anext(ear.messages)
         await ear.subscribe(TOPICS.answer("end"), 1)
         await ear.publish(TOPICS.answer("end"), b"x", qos=1)

@@ -67,6 +67,7 @@ def parsers(root: Path) -> dict[str, Parser]:
     (authority,) = p1.evictions.authorities
     evictions = p1.evictions.signed
     where = Whereabouts(fabric="g", role=Role.PEER, id="p1", broker=("mqtts://b",), service="b:7701")
+    evicted = fleet.evict("alice")
     granted = messages.Granted(p1.certificate, (authority.der,), evictions, where)
     registrar = _Registrar(root / "home")
     ours = Topics("g")
@@ -88,9 +89,11 @@ def parsers(root: Path) -> dict[str, Parser]:
             _file, (), (certificates.pem([authority.der]), certificates.private_pem(certificates.make_key()))
         ),
         "request": Parser(certificates.key_of_request, (TrustError,), (certificates.request(certificates.make_key()),)),
-        "evictions": Parser(p2.evictions.accept, (TrustError,), (evictions, fleet.evict("alice"))),
+        "evictions": Parser(p2.evictions.accept, (TrustError,), (evictions, evicted)),
         "signed_evictions": Parser(
-            _Signed(fleet, p1).evictions, (TrustError,), (msgspec.msgpack.decode(evictions)[1],)
+            _Signed(fleet, p1).evictions,
+            (TrustError,),
+            tuple(msgspec.msgpack.decode(each)[1] for each in (evictions, evicted)),
         ),
         "envelope": Parser(_Gate(p2, ours).take, (WireError,), tuple(_signed_documents(p1, operator, ours))),
         "document": Parser(_Gate(p2, ours, p1, operator).sign_and_take, (WireError,), tuple(_documents())),
@@ -158,7 +161,7 @@ class _Signed:
         self._authorities = member.evictions.authorities
 
     def evictions(self, data: bytes) -> None:
-        outer = msgspec.msgpack.decode(sign_list("g", 1, (), (), [self._signer]))
+        outer = msgspec.msgpack.decode(sign_list("g", 1, {}, (), [self._signer]))
         signature = self._signer.sign(b"edgepeer-evictions-1\0" + data, certificates._ECDSA)
         Listed.read(msgspec.msgpack.encode([outer[0], data, [signature]]), "g", self._authorities)
 

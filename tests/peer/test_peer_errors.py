@@ -67,7 +67,7 @@ async def test_a_port_in_use(broker: EmbeddedBroker, taken: str) -> None:
 
 
 async def test_an_address_of_another_machine(broker: EmbeddedBroker) -> None:
-    error, _ = await refusal_of(peer_at(broker, listen="203.0.113.7:0"))
+    error, _ = await refusal_of(peer_at(broker, listen="203.0.113.7:0", insecure=True))
     assert isinstance(error, ConfigError)
     assert str(error).startswith("listen 203.0.113.7:0: ")
 

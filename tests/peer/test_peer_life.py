@@ -185,7 +185,10 @@ async def test_only_loopback_listens_unless_told(broker: EmbeddedBroker, caplog:
     async with peer_at(broker) as peer:
         assert peer.address.startswith("127.0.0.1:")
     assert "not encrypted" not in caplog.text
-    async with peer_at(broker, listen="0.0.0.0:0") as peer:
+    for everywhere in ("0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:0", "pi.local:0"):
+        with pytest.raises(ConfigError, match=r"could read and change everything: .* trust=\.\.\., or insecure=True"):
+            peer_at(broker, listen=everywhere)
+    async with peer_at(broker, listen="0.0.0.0:0", insecure=True) as peer:
         assert peer.address.startswith("0.0.0.0:")
     assert f"listening on {peer.address}: the links between peers are not encrypted" in caplog.text
 
@@ -202,7 +205,7 @@ async def test_it_is_reached_under_what_it_advertises(broker: EmbeddedBroker) ->
 
 
 async def test_open_to_all_it_advertises_every_address(broker: EmbeddedBroker) -> None:
-    async with peer_at(broker, "a", listen="0.0.0.0:0") as a:
+    async with peer_at(broker, "a", listen="0.0.0.0:0", insecure=True) as a:
         (member,) = (await a.ready()).members
         port = a.address.rpartition(":")[2]
         assert f"127.0.0.1:{port}" in member.addresses

@@ -458,7 +458,7 @@ def test_what_is_held_below_comes_through_a_tunnel_in_pieces_too() -> None:
     for name in "abc":
         company.hear(name, ev.Contribute(vector(1, 2, 3, 4, 5), 1.0))
     company.until(company.now + 0.0025)
-    assert company["b"].node.parts.allreduce._round.held is not None
+    assert company["b"].node.parts.course.round.held is not None
     assert company["a"].node.allreduce.committed == 0
     company.sever("ab", "bc")
     two = world.successor(first_round=1)

@@ -12,7 +12,15 @@ import edgepeer.protocol
 PACKAGE = Path(edgepeer.protocol.__file__).parent
 
 OWNERS = {
-    "allreduce": {"here", "run", "committed", "restored", "loading", "proven"},  # where a peer stands: place.py
+    "course": {
+        "here",
+        "run",
+        "committed",
+        "restored",
+        "loading",
+        "proven",
+        "at",
+    },  # where it stands
     "waking": {"waking"},
     "closing": {"spoke"},  # what it has promised in a view: inview.py
     "lane": {"weight", "added"},  # of its streams: streams.py
@@ -22,7 +30,7 @@ OWNERS = {
 
 
 def assigned(path: Path) -> Iterator[ast.Attribute]:
-    """Attributes that a module assigns of anything but self."""
+    """Attributes that a module assigns, or puts something into, of anything but self."""
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Assign(targets):
@@ -32,7 +40,8 @@ def assigned(path: Path) -> Iterator[ast.Attribute]:
             case _:
                 continue
         for target in found:
-            for each in target.elts if isinstance(target, ast.Tuple) else [target]:
+            for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+                each = part.value if isinstance(part, ast.Subscript) else part
                 if isinstance(each, ast.Attribute) and not (
                     isinstance(each.value, ast.Name) and each.value.id == "self"
                 ):

@@ -188,7 +188,7 @@ def test_a_proposal_is_accepted_in_no_lower_ballot_than_was_promised() -> None:
 def test_a_promise_says_what_was_accepted_before_and_how_far_the_voter_stands() -> None:
     d = Machine("d").join(view(1, "abcdefg", run="r"), up="bce", committed=-1)
     d.hear(ev.StateReady(B, "r", 0, b""))
-    d.node.parts.allreduce.adopt(4)
+    d.node.parts.course.adopt(4)
     following = without(d.node.view or SEVEN, "g")
     propose(d, "b", "a", "0", following)
     poll(d, "c", "a", "1a", number=2)
@@ -240,7 +240,7 @@ def test_but_who_wants_to_leave_does_if_it_has_nothing_that_the_others_may_need(
     d.hear(ev.LeaveWanted())
     d.contribute(1)
     d.result("b", vector(7), "abcdefg", final=False)
-    assert d.node.parts.allreduce.holding
+    assert d.node.parts.course.holding
     assert last(propose(d, "b", "a", "0", following)) == "vote 1 of d for a"
     later = SEVEN.successor(first_round=2, without={D})
     assert last(propose(d, "b", "a", "0", later, number=2)) == "vote 2 of d for a, accepts 0"
@@ -262,7 +262,7 @@ def test_what_is_held_of_a_round_that_is_over_for_the_others_keeps_nobody_in() -
     d = member_d(orphan=False)
     d.contribute(1)
     d.result("b", vector(7), "abcdefg", final=False)
-    assert d.node.parts.allreduce.holding
+    assert d.node.parts.course.holding
     few = set(map(PeerId, "defg"))  # without these there is no quorum, and perhaps nobody else who holds it
     following = SEVEN.successor(first_round=1, without=few)
     assert last(propose(d, "b", "a", "0", following, again=True)) == "vote 1 of d for a"  # the round is still to come
@@ -275,7 +275,7 @@ def test_where_a_quorum_stays_so_do_holders_and_nobody_else_is_needed() -> None:
     d = member_d(orphan=False)
     d.contribute(1)
     d.result("b", vector(7), "abcdefg", final=False)
-    assert d.node.parts.allreduce.holding
+    assert d.node.parts.course.holding
     following = SEVEN.successor(first_round=1, without=set(map(PeerId, "dfg")))
     assert last(propose(d, "b", "a", "0", following, again=True)) == "vote 1 of d for a, accepts 0"
 
@@ -383,14 +383,14 @@ def test_who_is_frozen_sends_no_reduce() -> None:
 def test_nor_have_and_holds_nothing_new() -> None:
     b = frozen_child(holding=False)
     assert not any("have" in line for line in b.result("a", vector(5), "abcde", final=False))
-    assert not b.node.parts.allreduce.holding
+    assert not b.node.parts.course.holding
     assert b.node.allreduce.committed == 0
     assert "round 1 = 5 of abcde" in b.decide("a")  # enough others hold it
 
 
 def test_but_what_is_decided_counts() -> None:
     b = frozen_child(holding=True)
-    assert b.node.parts.allreduce.holding
+    assert b.node.parts.course.holding
     assert "round 1 = 5 of abcde" in b.decide("a")
 
 

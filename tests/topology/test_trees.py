@@ -11,6 +11,10 @@ from hypothesis import strategies as st
 from edgepeer.topology import tree
 
 
+def backups(position: int, fanout: int, size: int) -> tuple[int, ...]:
+    return tree.Trees(size, fanout).backups(position)
+
+
 class Plain:
     """Fills a tree level by level, the way one would draw it."""
 
@@ -88,17 +92,17 @@ def related(position: int, fanout: int, size: int) -> set[int]:
 @pytest.mark.parametrize("size", range(1, 41))
 def test_with_up_to_three_children_all_brothers_and_uncles_are_backups(fanout: int, size: int) -> None:
     for position in range(size):
-        assert tree.backups(position, fanout, size) == tuple(sorted(related(position, fanout, size)))
+        assert backups(position, fanout, size) == tuple(sorted(related(position, fanout, size)))
 
 
 @given(fanout=st.integers(1, 9), size=st.integers(1, 120))
 def test_backups_are_mutual_few_and_no_neighbours(fanout: int, size: int) -> None:
     for position in range(size):
-        found = tree.backups(position, fanout, size)
+        found = backups(position, fanout, size)
         assert list(found) == sorted(set(found))
         assert set(found) <= related(position, fanout, size)
         assert not {position, tree.parent(position, fanout), *tree.children(position, fanout, size)} & set(found)
-        assert all(position in tree.backups(other, fanout, size) for other in found)
+        assert all(position in backups(other, fanout, size) for other in found)
         # two beside it, two beside its parent, and the children of the first two
         assert len(found) <= 4 + 2 * fanout
 
@@ -106,7 +110,7 @@ def test_backups_are_mutual_few_and_no_neighbours(fanout: int, size: int) -> Non
 @given(fanout=st.integers(2, 9), size=st.integers(1, 120))
 def test_whoever_has_a_brother_has_somebody_beside_it(fanout: int, size: int) -> None:
     for position in range(size):
-        found = set(tree.backups(position, fanout, size))
+        found = set(backups(position, fanout, size))
         if tree.brothers(position, fanout, size):
             assert found & set(tree.brothers(position, fanout, size))
         if tree.uncles(position, fanout, size):
@@ -119,14 +123,14 @@ def test_a_cut_between_child_and_parent_has_a_way_around(fanout: int, size: int)
     for position in range(1, size):
         above = tree.parent(position, fanout)
         assert above is not None
-        ends = {*tree.backups(above, fanout, size), *tree.children(above, fanout, size)}
+        ends = {*backups(above, fanout, size), *tree.children(above, fanout, size)}
         if (higher := tree.parent(above, fanout)) is not None:
             ends.add(higher)
-        assert set(tree.backups(position, fanout, size)) & ends or size == 2
+        assert set(backups(position, fanout, size)) & ends or size == 2
 
 
 @pytest.mark.parametrize("fanout", [2, 3, 4, 8])
 def test_the_number_of_backup_links_grows_with_the_peers_and_not_faster(fanout: int) -> None:
     for size in (10, 100, 1000):
-        links = sum(len(tree.backups(position, fanout, size)) for position in range(size)) / 2
+        links = sum(len(backups(position, fanout, size)) for position in range(size)) / 2
         assert links <= size * (2 + fanout) + math.log2(size)

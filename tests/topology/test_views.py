@@ -300,7 +300,9 @@ def test_backups_by_name(order: list[str], fanout: int) -> None:
     view = of(order, fanout=fanout)
     for peer in view.ids:
         found = view.backups(peer)
-        assert tuple(view.position(other) for other in found) == tree.backups(view.position(peer), fanout, view.size)
+        assert tuple(view.position(other) for other in found) == tree.Trees(view.size, fanout).backups(
+            view.position(peer)
+        )
         assert not set(found) & {peer, *view.neighbours(peer)}
 
 

@@ -122,7 +122,8 @@ def test_who_was_evicted(fleet: Fleet) -> None:
     for one, other in (meet(out, p2), meet(p2, out)[::-1]):
         assert "peer out of greenhouse was evicted" in str(other)
         assert "edgepeer join" in str(other)
-        assert "peer out of greenhouse was evicted" in str(one)
+        assert "peer out of greenhouse was evicted on 20" in str(one)
+        assert str(one).endswith("bring it in anew: edgepeer join HOST STRING")
 
 
 @pytest.mark.parametrize("role", [Role.BROKER, Role.VIEWER, Role.ENROLMENT])

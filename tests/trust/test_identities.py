@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from edgepeer.errors import ConfigError, TrustError
 from edgepeer.trust import clock
 from edgepeer.trust.certificates import key_of_request, make_key, request
-from edgepeer.trust.evictions import Listed
+from edgepeer.trust.evictions import LONGEST, Listed, sign_list
 from edgepeer.trust.names import Holder
 
 
@@ -68,7 +69,8 @@ def test_another_fleet_of_the_same_name_is_another(fleet: Fleet) -> None:
 def test_another_fabric_of_the_same_authority_is_another(fleet: Fleet) -> None:
     stranger = fleet.founder.issue(Holder("orchard", Role.PEER, "p2", 77), make_key().public_key())
     assert refusal(fleet.member("p1"), stranger) == (
-        "certificate 4d is of peer p2 of orchard, another fabric than greenhouse"
+        "certificate 4d is of peer p2 of orchard, another fabric than greenhouse: bring the device into this one: "
+        "edgepeer join HOST STRING"
     )
 
 
@@ -93,13 +95,16 @@ def test_the_evicted_are_refused_from_then_on_and_after_a_restart(fleet: Fleet) 
     p1.check(p2.certificate)
     told: list[int] = []
     end = p1.on_change(lambda: told.append(p1.evictions.number))
+    began = int(time.time())
     signed = fleet.evict("p2")
     assert p1.evictions.accept(signed)
     assert not p1.evictions.accept(signed)
     for identity in (p1, Identity.load(p1.directory)):
-        assert refusal(identity, p2.certificate).startswith(
-            f"peer p2 of greenhouse was evicted (certificate {p2.holder.serial:x}, list 2): "
-        )
+        assert refusal(identity, p2.certificate) in [
+            f"peer p2 of greenhouse was evicted on {clock.minute(when)} (certificate {p2.holder.serial:x}, list 2): "
+            "if it is to be in again, bring it in anew: edgepeer join HOST STRING"
+            for when in (began, time.time())
+        ]
     assert (told, p1.evicted, p2.evicted) == ([2], False, False)
     end()
     p2.evictions.accept(signed)
@@ -109,6 +114,37 @@ def test_the_evicted_are_refused_from_then_on_and_after_a_restart(fleet: Fleet) 
     assert told == [2]
     assert not p1.evictions.accept(signed)
     assert p1.evictions.signed != signed
+
+
+def test_lists_that_do_not_say_when_count_too(fleet: Fleet) -> None:
+    p1, p2 = fleet.member("p1"), fleet.member("p2")
+    serial, authority = p2.holder.serial, fleet.founder.authorities[0]
+    assert p1.evictions.accept(_list(fleet, ["greenhouse", 2, [serial], [authority]]))
+    assert refusal(p1, p2.certificate).startswith(
+        f"peer p2 of greenhouse was evicted (certificate {serial:x}, list 2): "
+    )
+    for times in ([1], [2**32], [-1], [1, 2, 3]):
+        with pytest.raises(TrustError, match="an eviction list is malformed"):
+            p1.evictions.accept(_list(fleet, ["greenhouse", 3, [serial, serial + 1], [authority], times]))
+    assert p1.evictions.accept(_list(fleet, ["greenhouse", 3, [serial], [authority], [0]]))
+    assert refusal(p1, p2.certificate).startswith(
+        f"peer p2 of greenhouse was evicted (certificate {serial:x}, list 3): "
+    )
+
+
+def test_the_longest_list_can_be_read(fleet: Fleet) -> None:
+    """And passed on: all that takes one has room for as much."""
+    p1, founder = fleet.member("p1"), fleet.founder
+    out = {2**63 - 1 - number: 2**32 - 1 for number in range(LONGEST)}
+    signed = sign_list("greenhouse", 2, out, founder.authorities, founder._signers)
+    assert len(signed) < 1 << 20
+    assert p1.evictions.accept(signed)
+
+
+def _list(fleet: Fleet, body: list[object]) -> bytes:
+    packed = msgspec.msgpack.encode(body)
+    signature = fleet.founder._signers[0].sign(b"edgepeer-evictions-1\0" + packed, ec.ECDSA(hashes.SHA256()))
+    return msgspec.msgpack.encode([1, packed, [signature]])
 
 
 @pytest.mark.parametrize("cut", [0, 1, 20, 200])
@@ -144,7 +180,7 @@ def test_the_authority_is_rotated_under_members(fleet: Fleet) -> None:
     assert p1.check(p2.certificate).holder.id == p2.check(p1.certificate).holder.id[:1] + "2"
     assert "of before the authority was rotated" in refusal(late, p2.certificate)
     p1.renewed(fleet.founder.renew("p1", p1.key.public_key(), Role.PEER))
-    last = fleet.founder.drop_authority()
+    last = fleet.drop_authority()
     for identity in (p1, p2):
         assert identity.evictions.accept(last)
         assert refusal(identity, late.certificate)

@@ -191,6 +191,14 @@ def test_keys_of_many_peers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     for number in range(10):
         a.learn(f"p{number}", 1, b.key)
     assert len(a._others) == 3
+    # Whoever tells of them, whether they are heard themselves or not, and whoever of them is evicted.
+    for number in range(20):
+        key = Correspondence("lab", "b").key
+        a.learn(f"p{number}", 2, key, hearsay=number % 2 == 0)
+        a.forget(f"p{number - 1}")
+        a.forget(f"unknown{number}")
+    assert len(a._others) == 3
+    assert len(a._windows) == 6
 
 
 @given(st.lists(st.integers(0, 3000), max_size=300))

@@ -84,8 +84,6 @@ class Plan:
     """A code, and what it promises."""
 
     code: PolyDot
-    storage: float
-    """Numbers that a node stores, over those of W: g / (m n)."""
     forward: Direction
     backward: Direction
 
@@ -154,7 +152,7 @@ def plan(
     blind, wish = max(zip((forward, backward), wishes, strict=True), key=lambda pair: pair[0].sees(noise))
     if digits > 0 and blind.sees(noise) > SEEN:
         raise ConfigError(_unseen(code, wish, blind, noise, updates))
-    return Plan(code, code.group / (m * n), forward, backward)
+    return Plan(code, forward, backward)
 
 
 def row_sizes(code: PolyDot, product: Product) -> NDArray[np.float64]:

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,6 @@ from edgepeer.coding.matrix.tolerance import relative_noise
 from edgepeer.errors import ConfigError
 
 __all__ = [
-    "SUBSTITUTIONS",
     "PolyDot",
     "Product",
     "Substitution",
@@ -50,7 +49,6 @@ __all__ = [
 ]
 
 Substitution = Literal["u=v^n", "v=u^m", "polydot"]
-SUBSTITUTIONS: Final[tuple[Substitution, ...]] = ("u=v^n", "v=u^m", "polydot")
 
 _Coded = NDArray[Any]
 """Of the code's dtype at real points, of the complex one of the same precision at pairs."""

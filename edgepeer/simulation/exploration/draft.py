@@ -179,11 +179,11 @@ class Draft:
         self.channels[other * self.n + peer] = ()
         at = peer * self.n + other
         if abrupt:
-            self.channels[at] = self._there(other, peer, at)
+            self.channels[at] = self._there(other, peer)
         else:
             self.channels[at] += (self.tables.closed,)
 
-    def _there(self, other: int, peer: int, at: int) -> tuple[int, ...]:
+    def _there(self, other: int, peer: int) -> tuple[int, ...]:
         """What is left in a channel whose sender is gone without a word: that it is."""
         return (self.tables.reset,) if self.open[other] >> peer & 1 else ()
 
@@ -343,7 +343,7 @@ class Draft:
 
     def _reset(self, a: int, b: int) -> None:
         for one, other in ((a, b), (b, a)):
-            self.channels[one * self.n + other] = self._there(other, one, one * self.n + other)
+            self.channels[one * self.n + other] = self._there(other, one)
 
     def _damage(self, a: int, b: int) -> None:
         """A bit of the result that is under way turns."""

@@ -271,8 +271,6 @@ class Lives:
         self._states: list[Value] = []
         self.facts: list[Facts] = []
         self._steps: dict[tuple[int, Op], Step] = {}
-        self.worked_out = 0
-        """How many steps the machine itself has made."""
 
     # -- states --------------------------------------------------------------------------------------------------
 
@@ -301,7 +299,7 @@ class Lives:
                     view=node.view,
                     rounds=dict(life.rounds),
                     over=life.next_round - 1,
-                    holding=node.parts.allreduce.holding,
+                    holding=node.parts.course.holding,
                     ready=life.ready,
                     settled=node.parts.membership.settled,
                     proven=node.parts.place.proven,
@@ -330,7 +328,6 @@ class Lives:
         return known
 
     def _work_out(self, state: int, event: Op) -> Step:
-        self.worked_out += 1
         self._canon.put(self._states[state])
         table = Table(self._life, self._frames)
         try:

@@ -32,13 +32,13 @@ def test_four_blocks_at_twelve_nodes() -> None:
     found = plan(2, 2, 12)
     assert (found.forward.errors, found.backward.errors) == (3, 3)
     assert (found.forward.generic_errors, found.backward.generic_errors) == (6, 5)
-    assert found.storage == 1 / 4
+    assert found.code.group == 1
 
 
 def test_twenty_blocks_at_38_nodes_in_pairs() -> None:
     """5 x 8 complex blocks, so each node stores 1/20 of W: forward 7 errors, backward 1."""
     found = plan(5, 8, 38)
-    assert (found.code.kind, found.storage) == ("pairs", 1 / 20)
+    assert (found.code.kind, found.code.group) == ("pairs", 2)
     assert (found.forward.errors, found.backward.errors) == (7, 1)
 
 
@@ -48,7 +48,7 @@ def test_twenty_five_blocks_do_not_fit_on_forty_nodes() -> None:
         plan(5, 5, 40, kind="real")
     with pytest.raises(ConfigError, match="the forward product needs 45"):
         plan(5, 5, 40, kind="real", substitution="v=u^m")
-    assert plan(5, 5, 40, dtype=np.float32).storage == 2 / 25
+    assert plan(5, 5, 40, dtype=np.float32).code.group == 2
 
 
 def test_losses_beyond_what_there_is_are_refused() -> None:

@@ -1,0 +1,85 @@
+"""`edgepeer fleet init`: founds a fleet."""
+
+from __future__ import annotations
+
+import getpass
+import re
+from typing import Final
+
+from edgepeer.cli.fleet.home import home_of, needs, print_json
+from edgepeer.cli.verb import Verb
+from edgepeer.errors import ConfigError
+from edgepeer.settings import FleetInitSettings, FleetSettings
+
+__all__ = ["INIT"]
+
+_DAY_S: Final = 86400.0
+
+
+def init(settings: FleetInitSettings) -> int:
+    """Found a fleet: its authority, its broker's and its first operator's certificates."""
+    from edgepeer.enrol.places import BROKER_PORT, SERVICE_PORT, format_place, host_and_port
+
+    if settings.name is None or settings.broker is None:
+        raise ConfigError(
+            "say how it is called and where devices find its broker, as in: edgepeer fleet init greenhouse --broker "
+            "raspberrypi.local"
+        )
+    given = (re.sub(r"^mqtts://|/$", "", each.strip()) for each in settings.broker.split(","))
+    brokers = [host_and_port(each, BROKER_PORT, "broker") for each in given]
+    urls = tuple(f"mqtts://{format_place(*place)}" for place in brokers)
+    place = settings.service or format_place(brokers[0][0], SERVICE_PORT)
+    service = format_place(*host_and_port(place, SERVICE_PORT, "service"))
+    with needs():
+        from edgepeer.enrol.household import Household
+        from edgepeer.enrol.registrar import Registrar
+    home = home_of(settings)
+    registrar = Registrar.found(
+        home, settings.name, broker=urls, service=service, lifetime_s=settings.lifetime * _DAY_S
+    )
+    try:
+        household = Household(registrar, home)
+        household.settle(settings.operator or _own_name())
+    finally:
+        registrar.close()
+    port = brokers[0][1]
+    if settings.json:
+        fields = {"fabric": settings.name, "home": home, "broker": household.broker, "operator": household.operator}
+        print_json({name: str(value) for name, value in fields.items()} | {"urls": urls, "service": service})
+        return 0
+    print(f"fleet {settings.name}: {home} (whoever can read it has the fleet: keep a copy, in a safe place)\n")
+    print("its broker, here or with that directory copied to where it runs:")
+    print(f"  edgepeer broker --listen 0.0.0.0:{port} --fleet {household.broker}")
+    print(f"here, where devices come to join and to renew their certificates; they look for it at {service}:")
+    print(f"  edgepeer fleet serve{_where(settings)}")
+    print("for each device, a line to be pasted there:")
+    print(f"  edgepeer fleet token{_where(settings)}")
+    print("and then:")
+    print(f"  edgepeer train --fleet {household.operator}")
+    return 0
+
+
+def _where(settings: FleetSettings) -> str:
+    return "" if settings.home is None else f" --home {settings.home.absolute()}"
+
+
+def _own_name() -> str:
+    try:
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", getpass.getuser()).strip("-._")[:48]
+    except (OSError, KeyError):
+        name = ""
+    return name or "admin"
+
+
+INIT = Verb(
+    kind=FleetInitSettings,
+    about="Found a fleet.\n\n"
+    "Makes the fleet's authority, and the certificates of its broker and of its first operator. Whoever can read the "
+    "directory can let anybody in: it belongs on one machine that you trust, and in a backup. Again with the same "
+    "NAME, it makes what is missing.",
+    examples=[
+        ("a fleet whose broker runs on raspberrypi.local", "edgepeer fleet init greenhouse --broker raspberrypi.local"),
+        ("with two brokers", "edgepeer fleet init greenhouse --broker hub1.local,hub2.local"),
+    ],
+    run=init,
+)

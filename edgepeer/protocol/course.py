@@ -1,0 +1,351 @@
+"""Which round a peer works on, and where it stands: in its view, in its run, and beside its neighbours.
+
+    comes                       | so
+    ----------------------------+----------------------------------------------------------------------------------
+    a view                      | the round in progress starts again with the contributions kept, and what is held goes
+                                | up in the place of a sum; of a coded one, peers say anew what they have computed
+    a view of another run       | the round is dropped, and the state of that run is still to come
+    no view                     | the round is dropped
+    a neighbour's Sync          | what it lacks of the round is sent again; what it has missed is handed over (past.py)
+    a state of the run, or none | the round is dropped; the next is the one after the state's
+    the end of the round        | the neighbours are told; what has come of the next one by now is gone on with
+
+    stands there                | so
+    ----------------------------+----------------------------------------------------------------------------------
+    no state of the run yet     | the owner's contribution is kept until the run begins, and aborted by a state
+    nobody has the state        | the root's own counts, and the run begins
+    an abort owed for a round   | the owner's next contribution is answered at once
+    several trees               | neighbours that have seen the end of this round may have begun the next: what they
+                                | bring is kept
+
+What happens in a round: allreduce.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from edgepeer.errors import ProtocolBug
+from edgepeer.ids import Generation, PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol.closing import Closing
+from edgepeer.protocol.inview import NOWHERE, InView
+from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.past import Decided, Dropped, Past
+from edgepeer.protocol.place import UNKNOWN, Place
+from edgepeer.protocol.rates import Rates
+from edgepeer.protocol.round import Round
+from edgepeer.topology.view import View
+from edgepeer.wire.frames import Abort, Reduce
+
+__all__ = ["Course"]
+
+
+class Course:
+    """The rounds of one peer, one after the other. It alone writes where the peer stands (`Place`)."""
+
+    def __init__(self, place: Place, limits: Limits, emit: Callable[[fx.Effect], None]) -> None:
+        self.place = place
+        self._limits = limits
+        self._emit = emit
+        self.rates = Rates(limits)
+        self.past = Past(limits.kept_results, place, self.rates, emit)
+        self.closing = Closing(place, emit)
+        self.round = Round((NOWHERE,), self.rates, coded=False)
+        """The round in progress."""
+        self._early: Round | None = None
+        """What has come of the round after this one, from those where this one is over."""
+        self.origin: frozenset[PeerId] = frozenset()
+        """Who was in when the round in progress began."""
+        self._own_state: tuple[str, int, Generation | None] = "", 0, None
+        """Of which run the owner has the state after which round, from a checkpoint of which generation."""
+
+    # -- where this peer stands ----------------------------------------------------------------------------------
+
+    @property
+    def run(self) -> str:
+        """The run that is worked on; empty for plain allreduces."""
+        return self.place.run
+
+    @property
+    def committed(self) -> int:
+        """The last round that is over here; UNKNOWN while the state of the run is still to come."""
+        return self.place.committed
+
+    @property
+    def kept(self) -> int:
+        """The first round whose end can still be told here; 0 without the state of the run."""
+        return self.past.first(self.committed) if self.committed >= 0 else 0
+
+    def rate_from(self, peer: PeerId) -> float:
+        """How fast this peer receives from a neighbour, in bytes/s; 0 while unknown."""
+        here = self.place.here
+        return self.rates.of(peer).bytes_per_s if here is not None and peer in here.neighbours else 0.0
+
+    @property
+    def receiving(self) -> bool:
+        """Whether a neighbour has begun to send the round's result."""
+        rd = self.round
+        return any(lane.result_from is not None for lane in (rd.lane, *rd.parts.values()))
+
+    @property
+    def idle(self) -> bool:
+        """Whether the next round has not begun here."""
+        return not self.round.begun and not self.closing.begun
+
+    @property
+    def contributed(self) -> bool:
+        """Whether the owner waits for the round."""
+        return self.round.brings.waits
+
+    @property
+    def owed(self) -> int:
+        """How many rounds were dropped before the owner had brought anything to them, and are still to be answered."""
+        return self.past.owes
+
+    @property
+    def needed(self) -> bool:
+        """Whether the round in progress may need this peer: for what it brings, or for what it holds."""
+        rd, closed, here = self.round, self.closing.closed, self.place.here
+        if self.holding:
+            return True
+        if not rd.brings.in_chunks:
+            return rd.brings.waits
+        if closed is not None:
+            return here is not None and here.has(closed.expected)
+        return self.closing.takes_part and not rd.brings.abandoned
+
+    @property
+    def holding(self) -> bool:
+        """Whether a result is here that may count already, somewhere."""
+        return self.round.held is not None or self.round.prior is not None
+
+    @property
+    def level(self) -> int:
+        """The last round that is over here, if there is nothing left to decide of the views before; else -1."""
+        view, committed = self.place.view, self.place.committed
+        settled = view is not None and committed >= view.first_round - 1 and not self.holding
+        return committed if settled else -1
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the round waits for this peer's children, and not for itself."""
+        rd, closed, here = self.round, self.closing.closed, self.place.here
+        if self.closing.code is not None and closed is None:
+            return self.closing.waiting
+        spoken = rd.brings.vector is not None or (
+            closed is not None and here is not None and not here.has(closed.expected)
+        )
+        return spoken and bool(rd.late)
+
+    def laggards(self, now: float) -> list[PeerId]:
+        """Children that have kept the round waiting for longer than the limit."""
+        rd, stall_s = self.round, self._limits.stall_s
+        if self.closing.code is None:
+            return rd.late if self.contributed and now - rd.brings.since > stall_s else []
+        if self.closing.closed is None:
+            return self.closing.stalled(now, stall_s)
+        return rd.late if now - self.closing.closed_at > stall_s else []
+
+    def missing(self) -> tuple[PeerId, ...]:
+        """Whom the round waits for, as far as this peer can tell."""
+        here = self.place.here
+        if here is None or not self.contributed:
+            return ()
+        late = self.round.missing
+        if self.closing.code is not None and self.closing.closed is None:
+            late = sum(self.closing.missing(child) for child in here.children)
+        return here.view.names(late) or ((here.parent,) if here.parent is not None else ())
+
+    def owes(self, peer: PeerId) -> bool:
+        """Whether a neighbour waits for something of the round from here."""
+        rd, here = self.round, self.place.here
+        if here is None:
+            return False
+        word = rd.held is not None and (peer in here.behind or (peer == here.above and rd.have_sent is None))
+        return word or rd.owes(peer)
+
+    def have_of(self, peer: PeerId) -> tuple[int, ...]:
+        """Of each lane, how many elements are here of what a neighbour sends in this round."""
+        return self.round.have_of(peer)
+
+    # -- views -----------------------------------------------------------------------------------------------
+
+    def install(self, view: View, now: float) -> None:
+        """Work in `view` from now on; the round in progress starts again. `begin` is due then."""
+        place, before = self.place, self.place.here
+        may_be_decided = before is not None and before.spoke
+        here = place.here = InView(view, place.me)
+        self.closing.enter()
+        self.rates.keep(here.neighbours, 2 * view.height)
+        if view.run != place.run:
+            self._drop_round("run", "another run has begun")
+            may_be_decided = False
+            place.run = view.run
+            run, number, generation = self._own_state
+            mine = bool(view.run) and run == view.run
+            place.committed = (number if mine else UNKNOWN) if view.run else view.first_round - 1
+            place.restored = generation if mine else None
+        elif before is None:
+            place.committed = view.first_round - 1
+        may_be_decided |= before is None and (view.epoch > 1 or view.first_round > 1)  # what was before, others know
+        if not self.round.begun:
+            self.origin = frozenset(view.ids)
+        self._restart(now, may_be_decided=may_be_decided)
+
+    def leave(self, reason: str, *, anew: bool = False) -> None:
+        """In no view any more. `anew`: since another generation has begun."""
+        place = self.place
+        self._drop_round("anew" if anew else "left", reason)
+        place.here = None
+        place.run, place.committed, place.restored = "", 0, None
+        self.closing.enter()
+
+    def _drop_round(self, cause: Literal["left", "anew", "run"], reason: str) -> None:
+        if self.round.brings.waits:
+            self._emit(fx.RoundAborted(self.run, self.place.committed + 1, cause, reason, mine=True))
+        self.round.drop()
+        self.round, self._early = Round((NOWHERE,), self.rates, coded=False), None
+        self.closing.begin()
+        self.past.clear()
+        self.place.loading = False
+
+    def _restart(self, now: float, *, may_be_decided: bool) -> None:
+        """Begin the round again, with what is kept of it."""
+        self.round = self.round.again(self.place.here, self.rates, may_be_decided=may_be_decided, now=now)
+        self._early = None
+
+    def learn(self, peer: PeerId, view: View) -> None:
+        """A neighbour tells of an older view: what it hands over next was decided there."""
+        if self.place.here is not None and peer in self.place.here.at:
+            self.past.learn(peer, view)
+
+    # -- neighbours, and the state of the run --------------------------------------------------------------------
+
+    def on_sync(self, peer: PeerId, committed: int, have: Sequence[int] = ()) -> None:
+        """A neighbour stands in this view and run, after round `committed`; all that it lacks is sent again.
+
+        `have`: what it has of what this peer sends in the round that comes next there, of each lane; of one view that
+        is the same bits.
+        """
+        place, here = self.place, self.place.here
+        if here is None:
+            return
+        # With several trees, what it has thrown away may be of a round that it was not in yet.
+        if here.at.get(peer) != committed or len(here.trees) > 1:
+            self.round.resume(peer, have if committed == place.committed else ())
+            if peer == here.above:
+                self.round.forget_have()
+            here.at[peer] = committed
+            if committed >= 0 and place.committed >= 0:
+                here.at[peer] = self.past.hand_over(here, peer, have)
+                if committed > place.committed + 1 and not place.run:
+                    self.fall_behind(committed - 1)
+        if self.begin():
+            self._emit(fx.ViewInstalled(here.view))  # so that the application looks again
+
+    def begin(self) -> bool:
+        """Where nobody has the state of the run, it begins with the root's own. Returns whether it does."""
+        place, here = self.place, self.place.here
+        nobody = place.committed == UNKNOWN and place.standing == UNKNOWN
+        if not place.run or here is None or here.parent is not None or not nobody:
+            return False
+        place.committed = 0
+        return True
+
+    def on_lost(self, peer: PeerId) -> bool:
+        """A neighbour's link is gone. Returns whether the round's result was to come over it."""
+        if self.place.here is not None:
+            self.place.here.at.pop(peer, None)
+        self.past.forget(peer)
+        return self.round.let_go(peer)
+
+    def own_state(self, run: str, committed: int, generation: Generation | None) -> None:
+        """The owner has the state of a run after round `committed`, from an earlier life in that generation."""
+        self._own_state = run, committed, generation
+        if run == self.run and self.committed == UNKNOWN and not self.place.loading:
+            self.adopt(committed)
+            self.place.restored = generation
+
+    def give_up_restored(self) -> None:
+        """What is from a checkpoint here has been given up by others: be without a state until theirs is here."""
+        self._own_state = "", 0, None
+        self.forget(loading=False)
+
+    def adopt(self, committed: int) -> None:
+        """The state after round `committed` is in use here."""
+        self.place.loading = False
+        if committed > self.committed:
+            self._skip(committed)
+
+    def forget(self, *, loading: bool = True) -> None:
+        """There is no state of the run here: a neighbour's, which is `loading`, replaces it, or is to."""
+        self._skip(UNKNOWN)
+        self.place.loading = loading
+
+    def fall_behind(self, committed: int) -> None:
+        """Rounds were decided without this peer, and nobody can tell how."""
+        self._skip(committed)
+        self._emit(fx.Behind(committed))
+
+    def _skip(self, committed: int) -> None:
+        self._drop_round("run", "the run went on without this peer")
+        self.place.committed, self.place.restored = committed, None
+        if self.place.view is not None:
+            self.origin = frozenset(self.place.view.ids)
+        self._restart(self.place.now, may_be_decided=True)
+
+    # -- one round after the other -----------------------------------------------------------------------------
+
+    def of(self, peer: PeerId, frame: Reduce | Abort) -> Round | None:
+        """The round that a frame from below is of: the one in progress, or the next, if that has begun there.
+
+        With several trees, Decide may come to a child in one of them before it comes here. It has contributed to the
+        next round then; nobody has to this one who has not seen the end of the one before.
+        """
+        if self.place.at(frame) is not None:
+            return self.round
+        here, committed = self.place.here, self.place.committed
+        if here is None or len(here.trees) == 1 or peer not in here.at or committed < 0:
+            return None
+        if (frame.epoch, frame.round) != (here.epoch, committed + 2):
+            return None
+        if self._early is None:
+            self._early = self.round.early(self.rates)
+        return self._early
+
+    def answer_owed(self) -> bool:
+        """Whether what the owner brings now belongs to a round that was dropped: then it is answered."""
+        past = self.past.owed()
+        if past is not None:
+            self._emit(fx.RoundAborted(self.run, past.round, past.cause, past.reason, mine=True))
+        return past is not None
+
+    def end(self, ended: Decided | Dropped, source: PeerId | None, proven: int | None = None) -> None:
+        """The round in progress is over, says `source`: tell the others, and go to the next. `proven`: a view that all
+        of it have worked in."""
+        here = self.place.here
+        if here is None:
+            raise ProtocolBug("a round ends in no view")
+        rd, waits = self.round, self.round.brings.waits
+        if source is not None:
+            here.at[source] = ended.round
+        if proven is not None:
+            self.place.proven = proven
+        self.past.keep(ended)
+        self.past.tell_end(here, rd, ended, source)
+        for peer, at in here.at.items():
+            if at == self.committed:
+                here.at[peer] = ended.round
+        self.place.committed, self.place.restored = ended.round, None
+        self._own_state = "", 0, None  # it is of the past
+        if isinstance(ended, Dropped):
+            self._emit(fx.RoundAborted(self.run, ended.round, ended.cause, ended.reason, mine=waits))
+            if not waits and not self.past.owe(ended):
+                self._emit(fx.Behind(ended.round))
+        total = ended.total if isinstance(ended, Decided) else None
+        self.round = self._early or rd.next(total, coded=bool(here.view.slots), rates=self.rates)
+        self._early = None
+        self.closing.begin(took_part=waits)
+        self.origin = frozenset(here.view.ids)
