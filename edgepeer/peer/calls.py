@@ -46,6 +46,9 @@ class Calls:
         """How rounds are coded, if they are."""
         self._waiting: asyncio.Future[fx.RoundCommitted] | None = None
         self._coded: CodedCall | None = None
+        """The call that computes, or was cancelled in mid-round: what it has still counts."""
+        self._like: CodedCall | None = None
+        """The last coded call, of whatever round."""
         self._missed: deque[fx.RoundCommitted] = deque()
         self._behind = 0
         """The last of the rounds whose outcomes are lost, since the program did not ask for them; 0: none."""
@@ -89,11 +92,12 @@ class Calls:
             raise PeerError("this peer's rounds are not coded: give it a code, as in Peer(code='cyclic:s=1')")
         began = time.monotonic()
         round_ = self._driver.node.allreduce.committed + 1
-        call = CodedCall(round_, scheme, gradient, self._driver.dispatch, pace, like=self._coded)
+        call = CodedCall(round_, scheme, gradient, self._driver.dispatch, pace, like=self._like)
         with self._call(timeout) as waiting:
+            self._like = call
             committed = self._next_missed()
-            self._coded = call  # not before: one that was cancelled in mid-round has still to encode
             if committed is None:
+                self._coded = call  # not before: one that was cancelled in mid-round has still to encode
                 committed = await self._computed(call, waiting)
         seconds = time.monotonic() - began
         await call.learn(committed)
@@ -103,6 +107,8 @@ class Calls:
         """Compute until the round is over."""
         if self.view is not None:
             call.enter(self.view, self._me)
+        if waiting.done():
+            return waiting.result()  # of a round that was dropped before: nothing is computed for it
         computing = asyncio.create_task(self._compute(call))
         try:
             await asyncio.wait((waiting, computing), return_when=asyncio.FIRST_COMPLETED)
@@ -149,6 +155,7 @@ class Calls:
             # Cancelled in mid-round. The round goes on, and ends in time, but the array is the caller's again.
             self._driver.dispatch(ev.Abandoned())
         else:
+            self._coded = None  # no view that comes before the next call is to hear of it
             timer.cancel()
 
     def _tell_what_is_given_up(self) -> None:
@@ -194,7 +201,7 @@ class Calls:
         """The peer works in another view, or in none: the round in progress goes on there, or waits."""
         if view is None or (self.view is not None and view.run != self.view.run):
             self._missed.clear()
-            self._coded, self._behind = None, 0
+            self._coded, self._like, self._behind = None, None, 0
         if self.view is None and view is not None and self._done is not None:
             run, generation = self._done
             if run == view.run and generation != view.generation:  # it began while this peer was out of the view

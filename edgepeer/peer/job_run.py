@@ -123,7 +123,7 @@ class JobRun(Run):
                 continue
             except (ContributionMismatch, NotFinite, RoundTimeout) as error:
                 self._rounds.failed(number, error)
-                self._state.applied = number  # given up by all: the state after it is what it was before
+                self._state.given_up(number)
                 raise JobError(str(error)) from error
             if outcome.round != number:
                 raise JobError(f"round {outcome.round} came out where round {number} was due")

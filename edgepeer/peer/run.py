@@ -137,9 +137,8 @@ class Run(ABC):
             restored = await self._restored()
             async with asyncio.TaskGroup() as tasks:
                 serving = tasks.create_task(self._state.serve())
-                asking = tasks.create_task(self._ask_for_run(restored))
+                tasks.create_task(self._ask_for_run(restored))  # also if all of it is done here: others may need that
                 await self._train()
-                asking.cancel()
                 await self._finish()
                 await asyncio.sleep(RETIRE_S)
                 if self._leads:

@@ -210,6 +210,12 @@ class RunState:
                     return view
             await self._peer.bell.wait(count)
 
+    def given_up(self, number: int) -> None:
+        """That round has no result: the state after it is what it was before, if all have given it up. Whoever has
+        timed out may not have heard, and then does not know what the others' is."""
+        if self.applied == number - 1 and self._peer.committed >= number:
+            self.applied = number
+
     def is_due(self, number: int) -> bool:
         """Whether this is still the round that comes next here."""
         return self.applied == self._peer.committed - self._peer.missed == number - 1

@@ -126,7 +126,7 @@ class SplitRounds:
                 continue
             except (ContributionMismatch, RoundTimeout) as error:
                 self._failed(number, error)
-                state.applied = number  # given up by all: the state after it is what it was before
+                state.given_up(number)
                 raise JobError(str(error)) from error
             self._peer.bell.ring()
             if program.waiting != self._waits:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from edgepeer.topology.view import Member, View
 from edgepeer.wire.codec import encode, has_document
 from edgepeer.wire.frames import Frame
 
-__all__ = ["SimulatedPeer", "Surroundings"]
+__all__ = ["PeerFactory", "SimulatedPeer", "Surroundings"]
 
 _NO_STATE: Final = b"-"
 HANDLING_S: Final = 5e-5
@@ -429,3 +429,7 @@ class SimulatedPeer:
             self._next_round()
 
         self.later(self._task.compute_s(), load)
+
+
+PeerFactory: TypeAlias = Callable[[Surroundings, PeerId, int], SimulatedPeer]
+"""Makes a life of a peer, by its incarnation."""

@@ -53,9 +53,15 @@ Over: TypeAlias = Callable[[Callable[[int], Looked], Iterator[int]], Iterator[Lo
 """`map`, or what does the same on several cores, in any order: takes seeds only as it needs them."""
 
 
-def broken(schedule: Schedule, tally: Tally | None = None, account: Account | None = None) -> str | None:
-    """What a schedule breaks, None if all is well. `tally` and `account` are kept, if given."""
-    story = Story(schedule, account=account)
+def broken(
+    schedule: Schedule,
+    tally: Tally | None = None,
+    account: Account | None = None,
+    *,
+    make: Callable[..., Story] | None = None,
+) -> str | None:
+    """What a schedule breaks, None if all is well. `tally` and `account` are kept, if given; `make` makes the story."""
+    story = (make or Story)(schedule, account=account)
     try:
         story.tell()
     except ProtocolBug as error:
@@ -78,16 +84,17 @@ def broken(schedule: Schedule, tally: Tally | None = None, account: Account | No
     return None
 
 
-def smallest(schedule: Schedule, *, tries: int = 400) -> Schedule:
+def smallest(schedule: Schedule, *, tries: int = 400, make: Callable[..., Story] | None = None) -> Schedule:
     """The smallest schedule found that still breaks the same; its comment says what.
 
     Args:
         schedule: breaks something.
         tries: how many smaller ones are tried.
+        make: makes the story that breaks.
     """
-    kind = _kind(broken(schedule))
-    small = shrink(schedule, lambda each: _kind(broken(each)) == kind, tries=tries)
-    return replace(small, comment=" ".join((broken(small) or "").split())[:300])
+    kind = _kind(broken(schedule, make=make))
+    small = shrink(schedule, lambda each: _kind(broken(each, make=make)) == kind, tries=tries)
+    return replace(small, comment=" ".join((broken(small, make=make) or "").split())[:300])
 
 
 def _kind(complaint: str | None) -> str | None:

@@ -26,7 +26,7 @@ from edgepeer.protocol.node import Node
 from edgepeer.simulation.account import Account
 from edgepeer.simulation.broker import GRACE_S
 from edgepeer.simulation.network import DIAL_TIMEOUT_S
-from edgepeer.simulation.peer import SimulatedPeer
+from edgepeer.simulation.peer import PeerFactory, SimulatedPeer
 from edgepeer.simulation.schedule import Fault, Schedule, names
 from edgepeer.simulation.split_app import SplitApp, SplitWork
 from edgepeer.simulation.task import Workload
@@ -56,9 +56,15 @@ def recovery_s(schedule: Schedule, limits: Limits) -> float:
 
 
 class Story:
-    """One schedule, told once."""
+    """One schedule, told once. `peer` makes those whom it happens to."""
 
-    def __init__(self, schedule: Schedule, limits: Limits = SMALL_SEGMENTS, account: Account | None = None) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        limits: Limits = SMALL_SEGMENTS,
+        account: Account | None = None,
+        peer: PeerFactory = SimulatedPeer,
+    ) -> None:
         self.schedule = schedule
         self._account = account
         self.limits = limits
@@ -90,6 +96,7 @@ class Story:
             code=schedule.code,
             wait=schedule.wait,
             split=self._split,
+            peer=peer,
         )
         self.world.on_effect = account.on_effect if account is not None else None
         self._happened: list[str] = []

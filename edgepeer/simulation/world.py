@@ -18,7 +18,7 @@ from edgepeer.simulation.broker import Broker
 from edgepeer.simulation.clock import Clock
 from edgepeer.simulation.ledger import Ledger
 from edgepeer.simulation.network import Network
-from edgepeer.simulation.peer import SimulatedPeer, Surroundings
+from edgepeer.simulation.peer import PeerFactory, SimulatedPeer, Surroundings
 from edgepeer.simulation.split_app import SplitWork
 from edgepeer.simulation.task import Task, Workload
 from edgepeer.simulation.ways import BROKER, LinkModel, Ways
@@ -44,7 +44,7 @@ class Everybody:
 
 
 class World:
-    """A fleet. Build it, `add` peers, and let time pass with `run`."""
+    """A fleet. Build it, `add` peers, and let time pass with `run`. `peer` makes them."""
 
     def __init__(
         self,
@@ -61,9 +61,11 @@ class World:
         code: str = "none",
         wait: str = "exact",
         split: SplitWork | None = None,
+        peer: PeerFactory = SimulatedPeer,
     ) -> None:
         rng = random.Random(seed)
         make = MachineMaker(protocol, static_timeout_s)
+        self._make_peer = peer
         self.clock = Clock()
         self.peers: dict[PeerId, SimulatedPeer] = {}
         """The newest life of every peer that ever was."""
@@ -96,7 +98,7 @@ class World:
 
     def add(self, name: str, *, incarnation: int = 1, delay_s: float = 0.0) -> SimulatedPeer:
         """A peer that starts after `delay_s`."""
-        peer = SimulatedPeer(self._around, PeerId(name), incarnation)
+        peer = self._make_peer(self._around, PeerId(name), incarnation)
         self.peers[peer.id] = peer
         self.clock.after(delay_s, peer.start)
         return peer

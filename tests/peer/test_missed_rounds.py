@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from peer_fleet import DEADLINE_S
 
+from edgepeer.coding.scheme import parse_scheme
 from edgepeer.errors import FellBehind, RoundTimeout
 from edgepeer.ids import Generation, PeerId
 from edgepeer.peer.bell import Bell
@@ -19,6 +20,7 @@ from edgepeer.protocol import events as ev
 from edgepeer.topology.view import Member, View
 
 GENERATION = Generation()
+MEMBERS = (Member(id=PeerId("a"), incarnation=1), Member(id=PeerId("b"), incarnation=1))
 
 
 class Machine:
@@ -32,8 +34,7 @@ class Machine:
         self.contributed = False
         self.node: Any = SimpleNamespace(allreduce=self, me=Member(id=PeerId("a"), incarnation=1))
         self.calls.run_on(self)  # type: ignore[arg-type]
-        members = (Member(id=PeerId("a"), incarnation=1), Member(id=PeerId("b"), incarnation=1))
-        self.calls.installed(View(epoch=1, members=members, run="r"))
+        self.calls.installed(View(epoch=1, members=MEMBERS, run="r"))
 
     @property
     def owed(self) -> int:
@@ -41,7 +42,7 @@ class Machine:
 
     def dispatch(self, event: ev.Event) -> None:
         self.events.append(event)
-        if isinstance(event, ev.Contribute) and self.dropped:
+        if isinstance(event, ev.Contribute | ev.ChunksDone) and self.dropped:
             self.calls.aborted(fx.RoundAborted("r", self.dropped.pop(0), "timeout", "given up", mine=True))
         elif isinstance(event, ev.Contribute):
             self.decide(mine=True)
@@ -67,6 +68,14 @@ class Machine:
         async with asyncio.timeout(DEADLINE_S):
             outcome = await self.calls.allreduce(np.zeros(1, dtype=np.float32), 1.0, DEADLINE_S, "float32")
         assert outcome.sum == outcome.round
+        return outcome.round
+
+    async def call_coded(self) -> int:
+        async def gradient(chunk: int, chunks: int) -> tuple[np.ndarray, float]:
+            return np.zeros(0, dtype=np.float32), 1.0  # without leaving the loop to others
+
+        async with asyncio.timeout(DEADLINE_S):
+            outcome = await self.calls.allreduce_chunks(gradient, DEADLINE_S, None)
         return outcome.round
 
     @property
@@ -126,3 +135,34 @@ async def test_so_is_who_is_behind_while_its_program_computes() -> None:
     with pytest.raises(FellBehind, match="rounds up to 7 were decided without this peer"):
         await machine.call()
     assert await machine.call() == 8
+
+
+@pytest.fixture
+def coded() -> Machine:
+    machine = Machine()
+    machine.calls.use(parse_scheme("first:s=1", "exact"))
+    machine.calls.installed(View(epoch=2, members=MEMBERS, run="r", slots=("a", "b")))
+    machine.events.clear()
+    return machine
+
+
+async def test_a_coded_call_that_is_answered_at_once_is_of_no_later_round(coded: Machine) -> None:
+    """Nor does it say so in views that come before the next call: the peer would take part in a round that its program
+    has not come to, which then were told that another call of it has not ended."""
+    coded.decide(mine=False)
+    coded.decide(mine=False)
+    assert await coded.call_coded() == 1
+    coded.calls.installed(View(epoch=3, members=MEMBERS, run="r", slots=("a", "b")))
+    await asyncio.sleep(0)  # what the view asks for is done in a turn of its own
+    assert coded.events == []
+    assert await coded.call_coded() == 2
+
+
+async def test_nothing_is_computed_for_a_coded_round_that_was_dropped(coded: Machine) -> None:
+    """What is said to be computed is an answer to the call: were it said twice, the next round's answer were lost."""
+    coded.drop()
+    coded.drop()
+    for number in (1, 2):
+        with pytest.raises(RoundTimeout, match=f"round {number}: given up"):
+            await coded.call_coded()
+        assert (coded.missed, len(coded.events)) == (2 - number, number)

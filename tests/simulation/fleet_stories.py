@@ -53,16 +53,16 @@ def examples(many: int) -> settings:
     return settings(max_examples=most, phases=(Phase.explicit, Phase.generate))
 
 
-def told(schedule: Schedule) -> Story:
+def told(schedule: Schedule, make: Callable[..., Story] = Story) -> Story:
     """Let it happen; where it breaks something, show the smallest schedule that does, as text for tests/scenarios."""
-    story = Story(schedule)
+    story = make(schedule)
     try:
         story.tell()
     except ProtocolBug as error:
-        raise ProtocolBug(f"{error}\n\n{_smallest(schedule)}") from error
+        raise ProtocolBug(f"{error}\n\n{_smallest(schedule, make)}") from error
     return story
 
 
 @lru_cache(maxsize=8)
-def _smallest(schedule: Schedule) -> str:
-    return str(smallest(schedule, tries=150))
+def _smallest(schedule: Schedule, make: Callable[..., Story]) -> str:
+    return str(smallest(schedule, tries=150, make=make))
