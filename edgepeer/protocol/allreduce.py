@@ -400,7 +400,7 @@ class Allreduce:
             self._course.end(Dropped(frame.round, frame.cause, frame.reason), peer)
             self._look_at_early()
         rd = self._course.of(peer, frame) if not frame.over else None
-        if rd is not None and peer in rd.lane.streams and rd.want_abort(frame.cause, frame.reason):
+        if rd is not None and peer in rd.lane.streams and rd.asked_to_abort(peer, frame):
             self.go_on()
 
     # -- going on ----------------------------------------------------------------------------------------------
@@ -532,16 +532,18 @@ class Allreduce:
         # own part is missing as well.
         rd, never = self._course.round, cause != "timeout"
         open_ = not rd.out or cause == "nonfinite"
+        # Whoever can never contribute promises so what others do by contributing; see Round.may_be_decided.
+        clear = never and not here.view.slots and rd.clear
         if here.parent is not None:
-            if self._place.level(here.parent) and rd.say_abort():
+            if self._place.level(here.parent) and rd.say_abort(clear=clear):
                 number = self._place.committed + 1
-                frame = Abort(epoch=here.epoch, round=number, cause=cause, reason=reason, over=False)
+                frame = Abort(epoch=here.epoch, round=number, cause=cause, reason=reason, over=False, clear=clear)
                 self._emit(fx.Send(here.parent, frame))
-        elif rd.held is None and open_ and (not rd.may_be_decided or self._closing.free):
+        elif rd.held is None and open_ and (not rd.may_be_decided or clear or self._closing.free):
             self._hold(here, rd.give_up(here.view, cause, reason), None)
-        elif rd.held is not None or not here.view.slots:
+        elif rd.held is not None or not (here.view.slots or (never and open_)):
             rd.bear()
-        return never and rd.held is None and not rd.anew
+        return never and rd.held is None and not rd.anew and rd.brought is None
 
     # -- what goes out -----------------------------------------------------------------------------------------
 

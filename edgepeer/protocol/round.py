@@ -42,7 +42,7 @@ from edgepeer.protocol.lane import Lane, spans
 from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.streams import NOTHING, Held, Shape, digest_of
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Cause, Commit, pack_set
+from edgepeer.wire.frames import Abort, Cause, Commit, pack_set
 from edgepeer.wire.precision import Precision
 
 __all__ = ["MOVES", "Contribution", "Round", "Stage"]
@@ -147,7 +147,8 @@ class Round:
         """Whether a root of an earlier view may have committed this round. It may if all that this peer had to send
         went up to it, or if this peer was not in that view, or if it has let that root do without it (closing.py); then
         nobody but that root can say that the round is dropped, and it goes on until it is complete, or handed over by
-        somebody who has its result. Of a coded round, until all have said that they hold nothing."""
+        somebody who has its result; or until all have said that they hold nothing, of a coded round, or of one of which
+        no sum can come."""
         self.abort_wanted: tuple[Cause, str] | None = None
         self.commit: Commit | None = None
         """The root's, once it is here ..."""
@@ -162,7 +163,9 @@ class Round:
         """Children that hold it, and all below them that must; of a coded round, who holds it at and below them."""
         self.have_sent: int | None = None
         """What the last Have said."""
-        self.passed_up = self.abort_sent = False
+        self.passed_up = False
+        self.abort_sent: bool | None = None
+        """What the last Abort that asks has said of what is held from here down; None: there was none."""
         if not coded:
             self._move("close")
 
@@ -339,6 +342,12 @@ class Round:
             return None
         return max(held, key=lambda held: (held.commit.generation, held.commit.held_in))
 
+    @property
+    def clear(self) -> bool:
+        """Whether all peers from here down have said what they bring, and hold nothing from an earlier view."""
+        streams = self.lane.streams.items()
+        return self.prior is None and all(each.held is None and self._has_spoken(child) for child, each in streams)
+
     def _has_spoken(self, child: PeerId) -> bool:
         """Whether all peers at and below a child of the first tree that are awaited have said what they bring."""
         stream, part = self.lane.streams[child], self.parts.get(1)
@@ -413,11 +422,17 @@ class Round:
         self._move("drop")
 
     def want_abort(self, cause: Cause, reason: str) -> bool:
-        """The round can't be completed. Returns whether that is news."""
-        news = self.abort_wanted is None
+        """The round can't be completed. Returns whether that is news. Where somebody has waited too long it may have to
+        go on all the same; so any other cause is news after that."""
+        news = self.abort_wanted is None or (self.abort_wanted[0] == "timeout" != cause)
         if news:
-            self.abort_wanted = (cause, reason[:250])
+            self.abort_wanted, self.abort_sent = (cause, reason[:250]), None
         return news
+
+    def asked_to_abort(self, peer: PeerId, frame: Abort) -> bool:
+        """A child says so. Returns whether anything of it is news."""
+        clear = frame.clear and self.lane.streams[peer].give_up()
+        return self.want_abort(frame.cause, frame.reason) or clear
 
     def bear(self) -> None:
         """It has to go on all the same."""
@@ -507,9 +522,11 @@ class Round:
         self.have_sent = holding
         return news
 
-    def say_abort(self) -> bool:
-        """The parent is to hear that it can't be completed. Returns whether that is news."""
-        news, self.abort_sent = not self.abort_sent, True
+    def say_abort(self, *, clear: bool) -> bool:
+        """The parent is to hear that it can't be completed; `clear`: and that nobody from here down holds anything of
+        it. Returns whether that is news."""
+        news = self.abort_sent is None or (clear and not self.abort_sent)
+        self.abort_sent = clear or bool(self.abort_sent)
         return news
 
     def pass_up(self) -> bool:
@@ -527,7 +544,7 @@ class Round:
             if peer == lane.edges.parent:
                 lane.forget_sent(there or -1)
         if peer == self.lane.edges.parent:
-            self.passed_up = self.abort_sent = False
+            self.passed_up, self.abort_sent = False, None
 
     def forget_have(self) -> None:
         """Who holds the result has to be said again."""

@@ -159,6 +159,7 @@ class Upstream(Prefix):
         "column",
         "contributors",
         "expected",
+        "gives_up",
         "held",
         "held_total",
         "rate",
@@ -184,11 +185,13 @@ class Upstream(Prefix):
         """In the place of a partial aggregate: a result that is held below from an earlier view, as it comes."""
         self.held: Held | None = None
         """The same, once all of it is here."""
+        self.gives_up = False
+        """Whether all peers below have said that they hold nothing, and that no sum can come of the round."""
 
     @property
     def begun(self) -> bool:
         """Whether all peers below have said what they bring: a partial aggregate begins when all of its parts have."""
-        return self.received >= 0 or self.held is not None
+        return self.received >= 0 or self.held is not None or self.gives_up
 
     def expect(self, positions: int, column: FloatVector | None) -> None:
         """Only these contribute, with a vector that is to be expanded, if there is a column."""
@@ -199,6 +202,11 @@ class Upstream(Prefix):
         """All of it is here, and what its commit says."""
         held.total.flags.writeable = False
         self.held = held
+
+    def give_up(self) -> bool:
+        """All below hold nothing, and no sum can come of the round. Returns whether that is news."""
+        news, self.gives_up = not self.gives_up, True
+        return news
 
     def refuse_held(self) -> None:
         """What has come is not what its commit says."""

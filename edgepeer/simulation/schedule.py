@@ -107,6 +107,8 @@ class Schedule:
     dtype: str = "<f4"
     precision: Precision = "float32"
     """What vectors travel as."""
+    infinite: float = 0.0
+    """The part of the rounds in which somebody brings a vector that is not finite: rounded ones are dropped."""
     compute_s: float = 0.2
     """Mean compute time of a round."""
     latency_s: float = 1e-3
@@ -178,7 +180,7 @@ class Schedule:
             "peers": (1, MAX_PEERS), "fanout": (1, 64), "lanes": (1, MAX_LANES), "rounds": (0, 1_000_000),
             "size": (0, 10_000_000),
             "compute_s": (0, 3600), "latency_s": (0, 60), "jitter_s": (0, 60), "rate_bytes_per_s": (1, 1e12),
-            "loss": (0, 0.9), "seed": (0, 1 << 63),
+            "loss": (0, 0.9), "infinite": (0, 1), "seed": (0, 1 << 63),
         }  # fmt: skip
         for name, (least, most) in bounds.items():
             if not least <= getattr(self, name) <= most:
@@ -189,6 +191,8 @@ class Schedule:
             raise ValueError(f"precision {self.precision}: must be one of {', '.join(PRECISIONS)}")
         if self.precision != "float32" and (self.dtype, self.code, self.split) != ("<f4", "none", "none"):
             raise ValueError(f"precision {self.precision}: is for dtype <f4, without code and split")
+        if self.infinite and self.precision == "float32":
+            raise ValueError(f"infinite {self.infinite:g}: is for a precision that is rounded, bf16 or int8")
         self._check_split()
         joined = {name for fault in self.faults if fault.kind == "join" for name in fault.who}
         known = {*names(self.peers), *joined}

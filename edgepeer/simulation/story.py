@@ -15,9 +15,12 @@ If so many have died for good that no majority of the last view lives, nobody ma
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Final
+
+import numpy as np
 
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
@@ -106,8 +109,16 @@ class Story:
         self._all_in = Everybody(self.world.living)
         self._all_done = Everybody(self.world.living)
         self._progress: dict[SimulatedPeer, tuple[int, float]] = {}  # last round over, and the calm spent since
+        self._bring_infinite()
         for name in names(schedule.peers):
             self.world.add(name)
+
+    def _bring_infinite(self) -> None:
+        schedule = self.schedule
+        rng, vector = random.Random(schedule.seed), np.full(schedule.size, np.inf, schedule.dtype)
+        for number in range(1, schedule.rounds + 1) if schedule.infinite else ():
+            if rng.random() < schedule.infinite:
+                self.world.task.brought[PeerId(rng.choice(names(schedule.peers))), number] = vector, 1.0
 
     @property
     def happened(self) -> list[str]:

@@ -222,6 +222,8 @@ class Abort(_Header, frozen=True):
     reason: _Text
     over: bool
     """Whether the root has decided; else the sender asks it to."""
+    clear: bool = False
+    """Of who asks: whether all peers from it down have said that they hold nothing of it from an earlier view."""
 
 
 class Suspect(_Header, frozen=True):

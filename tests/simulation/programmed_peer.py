@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import struct
 from types import SimpleNamespace
 from typing import Any, Final
@@ -42,7 +41,7 @@ from edgepeer.protocol import events as ev
 from edgepeer.simulation.account import Account
 from edgepeer.simulation.ledger import END_BYTES, NO_SUM, end_of
 from edgepeer.simulation.peer import PeerFactory, SimulatedPeer, Surroundings
-from edgepeer.simulation.schedule import Schedule, names
+from edgepeer.simulation.schedule import Schedule
 from edgepeer.simulation.story import Story
 from edgepeer.simulation.task import chunk_vector
 from edgepeer.simulation.world import World
@@ -54,7 +53,6 @@ _IMPATIENT: Final = 4
 """One in so many calls without a run is cancelled, unless it is quick. Not if they are coded: nobody would compute for
 them any more until they time out."""
 _AGAIN_S: Final = 0.1
-_NOT_FINITE: Final = 0.2
 """So much of all rounds."""
 _LONGEST: Final = 4.0
 """Nothing takes longer than this times its mean: how soon a round must end is known from the mean."""
@@ -451,18 +449,10 @@ class SplitProgram(RunProgram):
 
 
 class ProgrammedStory(Story):
-    """A schedule that happens to such peers. Where vectors are rounded, and the view stays as it is, some are infinite:
-    their rounds are dropped."""
+    """A schedule that happens to such peers."""
 
     def __init__(self, schedule: Schedule, account: Account | None = None, peer: PeerFactory = ProgrammedPeer) -> None:
         super().__init__(schedule, account=account, peer=peer)
-        stays = all(fault.kind in ("slow", "timeout", "reset") for fault in schedule.faults)
-        if schedule.precision != "float32" and schedule.size and stays:
-            rng = random.Random(schedule.seed)
-            for number in range(1, schedule.rounds + 1):
-                if rng.random() < _NOT_FINITE:
-                    vector = np.full(schedule.size, np.inf, schedule.dtype)
-                    self.world.task.brought[PeerId(rng.choice(names(schedule.peers))), number] = vector, 1.0
 
     def tell(self) -> World:
         try:
