@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 
 import numpy as np
 import pytest
@@ -23,7 +24,9 @@ async def test_who_gives_up_what_it_has_done_is_told_once(broker: EmbeddedBroker
         both = f"{first.address.url()},{broker.address.url()}"
         few = [await stack.enter_async_context(Peer(both, "lab", peer_id=name, limits=QUICK)) for name in "ab"]
         await asyncio.gather(*(view_of(peer, "a", "b") for peer in few))
-        many = await stack.enter_async_context(fleet(broker, "c", "d", "e"))
+        # However slow they are here, the three begin together: more founders count more than those two.
+        patient = dataclasses.replace(QUICK, settle_s=2.0)
+        many = await stack.enter_async_context(fleet(broker, "c", "d", "e", limits=patient))
         a, b = few
         before = await all_reduce(few, [one, one])
         assert {outcome.generation for outcome in before} == {str(a.view.generation)}  # type: ignore[union-attr]
