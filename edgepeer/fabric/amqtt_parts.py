@@ -34,8 +34,8 @@ __all__ = [
     "BoundedReader",
     "FleetBroker",
     "NotLetIn",
-    "StreamWriterAdapter",
     "TidyBroker",
+    "Writer",
     "anybody",
     "holder_here",
     "let_in",
@@ -175,6 +175,16 @@ class BoundedReader(StreamReaderAdapter):  # type: ignore[misc]  # the same
         if n > MAX_READ_BYTES:
             raise ConnectionAbortedError(f"packet of {n} bytes")
         return await super().read(n)
+
+
+class Writer(StreamWriterAdapter):  # type: ignore[misc]  # the same
+    """Says of a connection that is gone what amqtt expects: uvloop says something else, which nobody would handle."""
+
+    def write(self, data: bytes) -> None:
+        try:
+            super().write(data)
+        except RuntimeError as error:
+            raise ConnectionResetError(str(error)) from None
 
 
 async def _first_packet(reader: StreamReaderAdapter) -> bytes:

@@ -167,7 +167,7 @@ class EmbeddedBroker:
             raise ConfigError(f"broker port {self._port}: must be 0 to 65535") from error
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        from edgepeer.fabric.amqtt_parts import BoundedReader, NotLetIn, StreamWriterAdapter, let_in
+        from edgepeer.fabric.amqtt_parts import BoundedReader, NotLetIn, Writer, let_in
 
         task = asyncio.current_task()
         assert task is not None
@@ -179,7 +179,7 @@ class EmbeddedBroker:
                 self._out.add(task)
             # amqtt doesn't enforce MQTT's keepalive, so TCP's must.
             expect_life(writer.get_extra_info("socket"))
-            out = StreamWriterAdapter(writer)
+            out = Writer(writer)
             async with asyncio.timeout(_CONNECT_S):
                 source = await let_in(BoundedReader(reader), out, self._check(task, writer))
             await self._broker.external_connected(source, out, "default")

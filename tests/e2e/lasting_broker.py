@@ -80,10 +80,14 @@ class LastingBroker:
         kept = self._home / "mosquitto.db"
         kept.unlink(missing_ok=True)
         if not forget:
-            process.send_signal(signal.SIGUSR1)
             async with asyncio.timeout(DEADLINE_S):
-                while not kept.exists():  # noqa: ASYNC110  # it says nothing when it has done so
-                    await asyncio.sleep(0)
+                while not kept.exists():
+                    assert process.returncode is None, "mosquitto has ended by itself"
+                    process.send_signal(signal.SIGUSR1)  # again: one that comes while it does so is lost
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(1.0):
+                            while not kept.exists():  # noqa: ASYNC110  # it says nothing when it has done so
+                                await asyncio.sleep(0)
         process.send_signal(signal.SIGKILL)
         await process.wait()
 

@@ -12,11 +12,13 @@ from pathlib import Path
 import aiomqtt
 import psutil
 import pytest
+import uvloop
 from fabric_guests import DEADLINE_S, Broker, Invite
 
 from edgepeer.errors import ConfigError
 from edgepeer.fabric import broker as broker_module
 from edgepeer.fabric import mosquitto as mosquitto_module
+from edgepeer.fabric.amqtt_parts import Writer
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.events import Disconnected
 from edgepeer.fabric.mosquitto import Mosquitto, find_mosquitto
@@ -232,3 +234,21 @@ asyncio.run(main())
 def test_find_mosquitto_gives_a_program() -> None:
     found = find_mosquitto()
     assert found is None or Path(found).is_file()
+
+
+def test_what_is_still_to_be_said_on_a_connection_that_is_gone_is_no_surprise() -> None:
+    """amqtt handles a reset; of a transport that is closed uvloop says RuntimeError, which nobody would hear."""
+
+    async def main() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            out = Writer(writer)
+            writer.transport.abort()
+            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+            with pytest.raises(ConnectionResetError):
+                out.write(b"late")
+
+    uvloop.run(main())
