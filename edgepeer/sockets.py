@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import re
 import socket
 from typing import Final
 
+from edgepeer.errors import ConfigError
+from edgepeer.printable import printable
 from edgepeer.processes import os_reason
 
-__all__ = ["expect_life", "is_loopback", "listen_reason", "unguarded"]
+__all__ = ["expect_life", "format_place", "host_and_port", "is_loopback", "listen_reason", "unguarded"]
 
+_PLACE: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([A-Za-z0-9._-]{1,253}))(?::([0-9]{1,5}))?\Z")
 _LIVENESS: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 _REASONS: Final = {
     errno.EADDRINUSE: "port is already in use; choose another, or 0 for any free one",
@@ -25,6 +29,25 @@ def expect_life(sock: socket.socket) -> None:
     for name, value in _LIVENESS.items():
         if (option := getattr(socket, name, None)) is not None:  # Linux has all four
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def host_and_port(text: str, port: int | None, setting: str = "host") -> tuple[str, int]:
+    """What a user has called a place, in that setting, with the port that it has if none is said; None: one must be.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    found = _PLACE.match(text)
+    said = None if found is None or found[3] is None else int(found[3])
+    if found is None or (said is None and port is None) or (said is not None and not 0 < said < 65536):
+        allowed = "host:port" if port is None else "a host, or host:port"
+        raise ConfigError(f"{setting} = {printable(text)}: must be {allowed}")
+    return found[1] or found[2], said or port or 0
+
+
+def format_place(host: str, port: int) -> str:
+    """The same as text."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:

@@ -12,6 +12,7 @@ from edgepeer.cli.signals import run as run_async
 from edgepeer.cli.verb import Verb
 from edgepeer.errors import ConfigError
 from edgepeer.settings import JoinSettings
+from edgepeer.sockets import host_and_port
 
 __all__ = ["VERB", "command"]
 
@@ -28,7 +29,7 @@ def run(settings: JoinSettings) -> int:
     """Join, and say as whom."""
     if settings.host is None or (settings.string is None) != settings.stdin:
         raise ConfigError("say where, and with which join string, as in: edgepeer join raspberrypi.local epj1-...")
-    from edgepeer.enrol.places import SERVICE_PORT, device_directory, host_and_port
+    from edgepeer.enrol.places import SERVICE_PORT, device_directory
     from edgepeer.enrol.strings import JoinString, hidden
 
     if any(hidden(given) != given for given in (settings.host, settings.id or "")):

@@ -17,11 +17,11 @@ from typing import Final
 
 from edgepeer.enrol import messages
 from edgepeer.enrol.messages import Granted
-from edgepeer.enrol.places import format_place
 from edgepeer.enrol.strings import JoinString, fingerprint, server_name
 from edgepeer.errors import FabricError, TrustError, WireError
 from edgepeer.printable import printable
 from edgepeer.processes import os_reason
+from edgepeer.sockets import format_place
 from edgepeer.trust.certificates import Authority, check, pem
 from edgepeer.trust.identity import Identity
 from edgepeer.trust.names import Role

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Final
 
-from edgepeer.errors import ConfigError
-from edgepeer.printable import printable
-
-__all__ = ["BROKER_PORT", "SERVICE_PORT", "device_directory", "format_place", "host_and_port", "registrar_home"]
+__all__ = ["BROKER_PORT", "SERVICE_PORT", "device_directory", "registrar_home"]
 
 SERVICE_PORT: Final = 7701
 BROKER_PORT: Final = 8883
-_PLACE: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([A-Za-z0-9._-]{1,253}))(?::([0-9]{1,5}))?\Z")
 
 
 def device_directory() -> Path:
@@ -29,20 +24,3 @@ def registrar_home() -> Path:
 
 def _data() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-
-
-def host_and_port(text: str, port: int, setting: str = "host") -> tuple[str, int]:
-    """What a user has called a place, in that setting, with the port that it has if none is said.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    found = _PLACE.match(text)
-    if found is None or (found[3] is not None and not 0 < int(found[3]) < 65536):
-        raise ConfigError(f"{setting} = {printable(text)}: must be a host, or host:port")
-    return found[1] or found[2], int(found[3] or port)
-
-
-def format_place(host: str, port: int) -> str:
-    """The same as text."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

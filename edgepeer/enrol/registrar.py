@@ -40,7 +40,7 @@ from edgepeer.trust.certificates import (
     revocations,
 )
 from edgepeer.trust.clock import believable, certain_time, date, minute
-from edgepeer.trust.directory import AUTHORITY, Whereabouts
+from edgepeer.trust.directory import AUTHORITY, JOIN_ANEW, Whereabouts
 from edgepeer.trust.evictions import LONGEST, eviction, sign_list
 from edgepeer.trust.files import make_private_directory
 from edgepeer.trust.names import LONGEST_ID, Holder, Role, is_name
@@ -290,9 +290,7 @@ class Registrar:
                     "device into this one: edgepeer join HOST STRING"
                 )
             if (at := _out(sql).get(holder.serial)) is not None:
-                raise TrustError(
-                    f"{eviction(holder, at)}: if it is to be in again, bring it in anew: edgepeer join HOST STRING"
-                )
+                raise TrustError(f"{eviction(holder, at)}: {JOIN_ANEW}")
             now, key = certain_time(), key_bytes(checked.key)
             _refuse_taken(sql, self.fabric, holder.role, holder.id, key, now)
             newest = sql.execute(
@@ -374,7 +372,7 @@ class Registrar:
 
     def revocations(self) -> bytes:
         """Who is out, for brokers of others: a PEM file."""
-        with self._database.change() as sql:
+        with self._database.change() as sql:  # an earlier version's file has no table yet of when
             number, out = int(_fact(sql, "number") or b"0"), _out(sql)
             return b"".join(
                 revocations(certificate, load_key(key), out, number) for _, certificate, key in _authorities(sql)

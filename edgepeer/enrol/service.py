@@ -22,13 +22,12 @@ from typing import Final, Self
 from edgepeer.complaints import Complaints
 from edgepeer.enrol import messages
 from edgepeer.enrol.guesses import Guesses, source_of
-from edgepeer.enrol.places import format_place
 from edgepeer.enrol.registrar import Registrar
 from edgepeer.enrol.strings import fingerprint, server_name
 from edgepeer.errors import ConfigError, EdgepeerError, TrustError, WireError
 from edgepeer.printable import printable
 from edgepeer.processes import os_reason
-from edgepeer.sockets import listen_reason
+from edgepeer.sockets import format_place, listen_reason
 from edgepeer.trust.certificates import make_key, pem, private_pem
 
 __all__ = ["EnrolmentService"]

@@ -28,6 +28,7 @@ from edgepeer.fabric.outbox import Outbox
 from edgepeer.fabric.spreading import Spreading
 from edgepeer.fabric.topics import Group, Topics
 from edgepeer.ids import PeerId
+from edgepeer.trust.directory import JOIN_ANEW
 from edgepeer.wire.documents import unpack
 
 if TYPE_CHECKING:
@@ -145,10 +146,7 @@ class InFleet:
         identity = self.identity
         self._listed_anew.set()
         if identity.evicted:
-            raise TrustError(
-                f"fleet = {identity.directory}: {identity.evictions.told(identity.holder)}: if this device is to "
-                "be in again, bring it in anew: edgepeer join HOST STRING"
-            )
+            raise TrustError(f"fleet = {identity.directory}: {identity.evictions.told(identity.holder)}: {JOIN_ANEW}")
         for peer, holder in self.gate.out():
             _LOG.warning("%s: what it says counts no more", identity.evictions.told(holder))
             self._gone(peer)

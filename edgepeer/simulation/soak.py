@@ -58,10 +58,10 @@ def broken(
     tally: Tally | None = None,
     account: Account | None = None,
     *,
-    make: Callable[..., Story] | None = None,
+    make: Callable[..., Story] = Story,
 ) -> str | None:
     """What a schedule breaks, None if all is well. `tally` and `account` are kept, if given; `make` makes the story."""
-    story = (make or Story)(schedule, account=account)
+    story = make(schedule, account=account)
     try:
         story.tell()
     except ProtocolBug as error:
@@ -84,7 +84,7 @@ def broken(
     return None
 
 
-def smallest(schedule: Schedule, *, tries: int = 400, make: Callable[..., Story] | None = None) -> Schedule:
+def smallest(schedule: Schedule, *, tries: int = 400, make: Callable[..., Story] = Story) -> Schedule:
     """The smallest schedule found that still breaks the same; its comment says what.
 
     Args:

@@ -115,10 +115,13 @@ class Story:
 
     def _bring_infinite(self) -> None:
         schedule = self.schedule
-        rng, vector = random.Random(schedule.seed), np.full(schedule.size, np.inf, schedule.dtype)
-        for number in range(1, schedule.rounds + 1) if schedule.infinite else ():
+        if not schedule.infinite:
+            return
+        rng, members = random.Random(schedule.seed), names(schedule.peers)
+        vector = np.full(schedule.size, np.inf, schedule.dtype)
+        for number in range(1, schedule.rounds + 1):
             if rng.random() < schedule.infinite:
-                self.world.task.brought[PeerId(rng.choice(names(schedule.peers))), number] = vector, 1.0
+                self.world.task.brought[PeerId(rng.choice(members)), number] = vector, 1.0
 
     @property
     def happened(self) -> list[str]:

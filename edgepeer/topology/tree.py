@@ -101,7 +101,7 @@ class Trees:
         return max(height(self.fanout, self.core), depth(self.inner + hosts - 1, self.fanout) + 1)
 
     def _turn(self, lane: int) -> int:
-        return lane * self.core // self.count if lane else 0
+        return lane * self.core // self.count
 
     def place(self, position: int, lane: int = 0) -> int:
         """Where a position stands in a tree, as a position of tree number 0 ..."""

@@ -10,7 +10,6 @@ fleet.toml       where the fleet is
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Final
@@ -20,6 +19,7 @@ import msgspec
 from edgepeer.errors import ConfigError
 from edgepeer.printable import printable
 from edgepeer.processes import os_reason
+from edgepeer.sockets import host_and_port
 from edgepeer.trust.files import write_whole
 from edgepeer.trust.names import Role
 
@@ -30,6 +30,7 @@ __all__ = [
     "EVICTIONS",
     "FILES",
     "JOIN_AGAIN",
+    "JOIN_ANEW",
     "KEY",
     "WHERE",
     "Whereabouts",
@@ -48,10 +49,11 @@ AUTHORITY: Final = "fleet.db"
 FILES: Final = (KEY, CERTIFICATE, AUTHORITIES, EVICTIONS, WHERE)
 
 JOIN_AGAIN: Final = "bring the device in again: edgepeer join HOST STRING"
+JOIN_ANEW: Final = "if it is to be in again, bring it in anew: edgepeer join HOST STRING"
+"""What to do about who was evicted."""
 
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
-_PLACE: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})\Z")
 
 
 class Whereabouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,9 +68,10 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """host:port where certificates are renewed."""
 
     def __post_init__(self) -> None:
-        found = _PLACE.match(self.service)
-        if found is None or not 0 < int(found[1]) < 65536:
-            raise ValueError(f"service = {printable(self.service)}: must be host:port")
+        try:
+            host_and_port(self.service, None, "service")
+        except ConfigError as error:
+            raise ValueError(str(error)) from None  # msgspec takes it up, and says in which file
 
     @classmethod
     def read(cls, directory: Path) -> Whereabouts:

@@ -35,7 +35,7 @@ from edgepeer.trust.certificates import (
     pem,
 )
 from edgepeer.trust.clock import date
-from edgepeer.trust.directory import AUTHORITIES, CERTIFICATE, EVICTIONS, JOIN_AGAIN, KEY, Whereabouts
+from edgepeer.trust.directory import AUTHORITIES, CERTIFICATE, EVICTIONS, JOIN_AGAIN, JOIN_ANEW, KEY, Whereabouts
 from edgepeer.trust.evictions import Evictions, Listed
 from edgepeer.trust.files import read_private, write_whole
 from edgepeer.trust.names import Holder
@@ -177,9 +177,7 @@ class Identity:
                 "device into this one: edgepeer join HOST STRING"
             )
         if holder.serial in self.evictions.serials:
-            raise TrustError(
-                f"{self.evictions.told(holder)}: if it is to be in again, bring it in anew: edgepeer join HOST STRING"
-            )
+            raise TrustError(f"{self.evictions.told(holder)}: {JOIN_ANEW}")
 
     def context(self, *, server: bool) -> ssl.SSLContext:
         """Mutual TLS 1.3 with whom the fleet's authorities vouch for. Host names don't count; who it is, and that it

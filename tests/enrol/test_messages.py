@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepeer.enrol import messages
-from edgepeer.enrol.places import host_and_port
 from edgepeer.enrol.strings import JoinString
 from edgepeer.errors import ConfigError, WireError
+from edgepeer.sockets import host_and_port
 from edgepeer.trust.directory import Whereabouts
 from edgepeer.trust.names import Role
 

@@ -15,7 +15,6 @@ import msgspec
 from fleets import Fleet
 
 from edgepeer.enrol import messages
-from edgepeer.enrol.places import host_and_port
 from edgepeer.enrol.registrar import Registrar
 from edgepeer.enrol.strings import JoinString, fingerprint
 from edgepeer.errors import ConfigError, EdgepeerError, TrustError, WireError
@@ -25,6 +24,7 @@ from edgepeer.fabric.envelope import Envelope
 from edgepeer.fabric.gate import FleetGate
 from edgepeer.fabric.topics import Group, Topics
 from edgepeer.ids import PeerId
+from edgepeer.sockets import host_and_port
 from edgepeer.transport.handshake import Handshake, Refused
 from edgepeer.transport.news import News
 from edgepeer.transport.records import HEAD_BYTES, OVERHEAD_BYTES, Opener, Sealer, measure

@@ -239,7 +239,7 @@ class Program:
                 continue  # the call was cancelled: its round goes on, and ends in time
             except PeerError as error:
                 if "has not ended" in str(error) or isinstance(error, NotReady):
-                    await asyncio.sleep(_AGAIN_S)
+                    await asyncio.sleep(_AGAIN_S)  # virtual seconds
                 continue
             if outcome.round != number:
                 raise ProtocolBug(f"{self._process.id}: round {outcome.round} came out where round {number} was due")

@@ -10,6 +10,7 @@ from edgepeer.cli.fleet.home import home_of, needs, print_json
 from edgepeer.cli.verb import Verb
 from edgepeer.errors import ConfigError
 from edgepeer.settings import FleetInitSettings, FleetSettings
+from edgepeer.sockets import format_place, host_and_port
 
 __all__ = ["INIT"]
 
@@ -18,7 +19,7 @@ _DAY_S: Final = 86400.0
 
 def init(settings: FleetInitSettings) -> int:
     """Found a fleet: its authority, its broker's and its first operator's certificates."""
-    from edgepeer.enrol.places import BROKER_PORT, SERVICE_PORT, format_place, host_and_port
+    from edgepeer.enrol.places import BROKER_PORT, SERVICE_PORT
 
     if settings.name is None or settings.broker is None:
         raise ConfigError(
