@@ -94,6 +94,7 @@ def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, An
             "why": view.why or (found.shape if (found := picture.links.get(view.coordinator)) is not None else ""),
             "members": view.ids,
         },
+        "unreadable_job": picture.unreadable,
         "job": None
         if job is None
         else {
@@ -140,7 +141,8 @@ def status_lines(fields: dict[str, Any]) -> list[str]:
     lines = [f"fabric {fields['fabric']} at {fields['broker']}"]
     view, job = fields["view"], fields["job"]
     if job is None:
-        lines.append("job: none")
+        unreadable = fields["unreadable_job"]
+        lines.append(f"job: one that this build can't read ({unreadable})" if unreadable else "job: none")
     else:
         lines.append(f"job {job['id']}: {job['model']} on {job['dataset']}, {job['trainer']}, {job['rounds']} rounds")
         for peer, report in job["reports"].items():

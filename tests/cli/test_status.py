@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgepeer.cli.status import status_fields, status_lines
 from edgepeer.fabric.documents import LinkEntry, LinkReport, PeerReport, Presence
-from edgepeer.fabric.events import Answered, LinksSeen, PresenceGone, PresenceSeen, ViewSeen
+from edgepeer.fabric.events import Answered, JobSeen, LinksSeen, PresenceGone, PresenceSeen, ViewSeen
 from edgepeer.following.picture import Picture
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import Member, View
@@ -33,6 +33,19 @@ def test_only_a_peer_that_has_ended_has_a_round() -> None:
         "  cedar failed, round 7: no memory",
         "  daisy starting, gone",
     ]
+
+
+def test_a_job_that_this_build_cannot_read_is_not_taken_for_none() -> None:
+    picture = Picture()
+    for payload, said in (
+        (b"\x81\xa1v\x07", "job: one that this build can't read (Job document of version 7; this build speaks 1)"),
+        (None, "job: none"),
+    ):
+        picture.take(JobSeen(payload))
+        fields = status_fields(picture, fabric="lab", broker="mqtt://b")
+        assert fields["job"] is None
+        assert bool(fields["unreadable_job"]) == (payload is not None)
+        assert status_lines(fields)[1] == said
 
 
 def test_peers_of_a_split_job_say_what_they_hold() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -115,6 +116,22 @@ def test_what_the_protocol_raises_by_mistake_breaks_a_schedule_like_anything_els
     assert looked.complaint.startswith("KeyError in tell, line ")
     assert looked.complaint.endswith(": 'p9'")
     assert (looked.seed, looked.tally.schedules) == (3, 1)
+
+
+def test_circles_are_seldom_looked_for_while_a_schedule_happens_and_as_before_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thousand peers hear of each other a million times, and none of that is ever rubbish."""
+    before, meanwhile = gc.get_threshold(), []
+
+    def tell(_: Story) -> World:
+        meanwhile.append(gc.get_threshold())
+        raise KeyError("p9")
+
+    monkeypatch.setattr(module.Story, "tell", tell)
+    look(3, peers=4)
+    assert meanwhile == [(100_000, *before[1:])]
+    assert gc.get_threshold() == before
 
 
 @pytest.fixture
