@@ -137,8 +137,8 @@ class ProgrammedPeer(SimulatedPeer):
     def time_out(self) -> None:
         """The call that the program is in gives up."""
         with self.loop.running():
-            if self.peer._calls._waiting is not None:
-                self.peer._calls._time_out(600.0, self.node.allreduce.committed + 1)
+            if (waiting := self.peer._calls._waiting) is not None:
+                self.peer._calls._time_out(600.0, waiting)
 
     @property
     def done(self) -> int:
