@@ -219,7 +219,7 @@ class Peer:
         self._calls.use(self._scheme)
         self._stack.callback(switchboard.close, "leaving")
         self._stack.callback(self._driver.stop)
-        self._stack.callback(self._calls.fail, LeftFabric("this peer has left the fabric"))
+        self._stack.callback(self._calls.end)
         listener = await switchboard.listen(self._listen)
         self._stack.push_async_callback(listener.close)
         self.address = listener.address

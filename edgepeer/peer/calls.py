@@ -201,6 +201,11 @@ class Calls:
 
     # -- what the machine says -------------------------------------------------------------------------------
 
+    def end(self) -> None:
+        """The peer has left: nobody is told of anything any more."""
+        self._stop_timer()  # it would hold all of the peer for as long as the call had
+        self.fail(LeftFabric("this peer has left the fabric"))
+
     def fail(self, error: Exception, waiting: asyncio.Future[fx.RoundCommitted] | None = None) -> None:
         """The call that waits, if any, will have no outcome."""
         waiting = waiting or self._waiting

@@ -204,6 +204,17 @@ async def test_nor_does_one_that_was_cancelled_and_has_come_to_its_end() -> None
     assert await call == 1
 
 
+async def test_nothing_waits_for_the_time_of_a_call_when_the_peer_has_left() -> None:
+    """It would keep the peer, and its vectors, in memory until then."""
+    machine = Machine()
+    machine.answers = False
+    await cancelled_in_mid_round(machine, timeout=DEADLINE_S)
+    timer = machine.calls._timer
+    assert timer is not None
+    machine.calls.end()
+    assert timer.cancelled()
+
+
 async def cancelled_in_mid_round(machine: Machine, *, timeout: float) -> None:
     """A call that the program does not wait for any more; its round goes on."""
     call = asyncio.create_task(machine.calls.allreduce(np.zeros(1, dtype=np.float32), 1.0, timeout, "float32"))
