@@ -288,7 +288,7 @@ async def test_it_ends_with_its_peer(broker_elsewhere: EmbeddedBroker) -> None:
     async with Peer(broker_elsewhere.address.url(), "lab", limits=QUICK) as peer:
         training = asyncio.create_task(train_split(peer, NETWORK, SPLIT, BATCHES, iterations=4))
         await peer.ready()
-        while peer._keeper is None:
+        while peer._keeper is None:  # noqa: ASYNC110  # no Event
             await asyncio.sleep(0)
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(LeftFabric):
