@@ -12,6 +12,8 @@ import msgspec
 from edgepeer.wire.precision import Precision
 
 __all__ = [
+    "MAX_ADDRESSES",
+    "MAX_ADDRESS_CHARS",
     "MAX_ERROR_CHARS",
     "MAX_LINKS",
     "MAX_RECORDS",
@@ -27,13 +29,15 @@ __all__ = [
     "Telemetry",
 ]
 
+MAX_ADDRESSES = 16
+MAX_ADDRESS_CHARS = 128
 MAX_ERROR_CHARS = 500
 MAX_RECORDS = 1024
 MAX_LINKS = 128
 _MAX_CONTRIBUTORS = 4096
 
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
-_Address = Annotated[str, msgspec.Meta(max_length=128)]
+_Address = Annotated[str, msgspec.Meta(max_length=MAX_ADDRESS_CHARS)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0)]
 _Path = Annotated[str, msgspec.Meta(max_length=80)]
@@ -47,7 +51,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     id: _Id
     incarnation: _Count
     """Which life of the peer this is."""
-    addresses: Annotated[tuple[_Address, ...], msgspec.Meta(max_length=16)]
+    addresses: Annotated[tuple[_Address, ...], msgspec.Meta(max_length=MAX_ADDRESSES)]
     """Where it listens, as host:port, best first."""
     version: Annotated[str, msgspec.Meta(max_length=64)] = ""
     """Of edgepeer, for a human to read."""

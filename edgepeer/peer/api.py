@@ -19,6 +19,7 @@ from edgepeer.errors import ConfigError, LeftFabric, NotReady, PeerError
 from edgepeer.fabric import events as seen
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
+from edgepeer.fabric.documents import MAX_ADDRESS_CHARS, MAX_ADDRESSES
 from edgepeer.fabric.topics import Group, Topics
 from edgepeer.ids import Generation, PeerId, check_fabric, keep_generation, load_identity
 from edgepeer.peer.bell import Bell
@@ -97,6 +98,7 @@ class Peer:
         on_fabric_event: also told what the fabric client tells.
 
     Raises (on entering):
+        PeerError: it has been entered before.
         ConfigError: an argument is wrong, or `listen` can't be used.
         FabricError: the broker can't be reached or refuses us.
     """
@@ -141,6 +143,11 @@ class Peer:
             )
         for address in advertise:
             parse_address(address)
+        if len(advertise) > MAX_ADDRESSES or any(len(address) > MAX_ADDRESS_CHARS for address in advertise):
+            raise ConfigError(
+                f"advertise = {', '.join(advertise)}: must be at most {MAX_ADDRESSES} addresses, of at most "
+                f"{MAX_ADDRESS_CHARS} characters each"
+            )
         self._advertise = tuple(advertise)
         self._first_view = 2 if fanout == "auto" else fanout, 1 if lanes == "auto" else lanes, quorum
         auto = Choice(fanout=fanout == "auto", lanes=lanes == "auto")
@@ -162,6 +169,7 @@ class Peer:
         """Where this peer listens; empty before it does."""
         self.broker_there: bool | None = None
         """Whether a broker has let this peer in, and has not gone since; None before the first has."""
+        self._entered = False
         self._stack = contextlib.AsyncExitStack()
         self._keeper: StateKeeper | None = None
         self._letters: Letters | None = None
@@ -169,6 +177,9 @@ class Peer:
     # -- life --------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        if self._entered:
+            raise PeerError("a Peer is entered once: make another, of the same arguments, to be in the fabric again")
+        self._entered = True
         try:
             await self._start()
         except BaseException:
@@ -208,7 +219,7 @@ class Peer:
         self._calls.use(self._scheme)
         self._stack.callback(switchboard.close, "leaving")
         self._stack.callback(self._driver.stop)
-        self._stack.callback(self._calls.fail, LeftFabric("this peer has left the fabric"))
+        self._stack.callback(self._calls.end)
         listener = await switchboard.listen(self._listen)
         self._stack.push_async_callback(listener.close)
         self.address = listener.address
@@ -285,6 +296,11 @@ class Peer:
     def view(self) -> View | None:
         """The view this peer works in; None while it is in none."""
         return self._view
+
+    @property
+    def closed(self) -> bool:
+        """Whether this peer leaves, or has left."""
+        return self._closed
 
     async def ready(self, peers: int = 1, *, timeout: float = 60.0) -> View:
         """Wait until at least `peers` peers, this one included, are in its view.

@@ -45,6 +45,8 @@ class Calls:
         self.scheme: CodingScheme | None = None
         """How rounds are coded, if they are."""
         self._waiting: asyncio.Future[fx.RoundCommitted] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Of the last call: a round goes on, and is given up in time, where that was cancelled."""
         self._coded: CodedCall | None = None
         """The call that computes, or was cancelled in mid-round: what it has still counts."""
         self._like: CodedCall | None = None
@@ -143,12 +145,13 @@ class Calls:
         self._tell_what_is_given_up()
         if self.view is None:
             raise NotReady("this peer is in no view yet: await ready() first")
+        self._stop_timer()  # of a call that was cancelled, whose round is over
         loop = asyncio.get_running_loop()
         waiting = self._waiting = loop.create_future()
-        round_ = self._driver.node.allreduce.committed + 1
-        return _Call(waiting, loop.call_later(timeout, self._time_out, timeout, round_), self._called)
+        self._timer = loop.call_later(timeout, self._time_out, timeout, waiting)
+        return _Call(waiting, self._called)
 
-    def _called(self, timer: asyncio.TimerHandle) -> None:
+    def _called(self) -> None:
         """The call has returned, or was cancelled."""
         self._waiting = None
         if self._driver.node.allreduce.contributed:
@@ -156,7 +159,12 @@ class Calls:
             self._driver.dispatch(ev.Abandoned())
         else:
             self._coded = None  # no view that comes before the next call is to hear of it
-            timer.cancel()
+            self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _tell_what_is_given_up(self) -> None:
         if self._given_up:
@@ -180,16 +188,23 @@ class Calls:
         self._done = missed.run, missed.generation
         return missed
 
-    def _time_out(self, seconds: float, round_: int) -> None:
-        if self._driver.node.allreduce.committed >= round_:
+    def _time_out(self, seconds: float, waiting: asyncio.Future[fx.RoundCommitted]) -> None:
+        """A call has taken too long, or the round that goes on since it was cancelled."""
+        if waiting.done() and not self._driver.node.allreduce.contributed:
             return
         missing = ", ".join(self._driver.node.allreduce.missing()) or "peers"
         reason = f"timed out after {seconds:g} s at {self._me}, waiting for {missing}"[:250]
         self._driver.dispatch(ev.TimedOut(reason))
-        error = RoundTimeout(f"{reason}; the coordinator has not said whether the round counts")
-        asyncio.get_running_loop().call_later(_VERDICT_S, self.fail, error, self._waiting)
+        if not waiting.done():
+            error = RoundTimeout(f"{reason}; the coordinator has not said whether the round counts")
+            asyncio.get_running_loop().call_later(_VERDICT_S, self.fail, error, waiting)
 
     # -- what the machine says -------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """The peer has left: nobody is told of anything any more."""
+        self._stop_timer()  # it would hold all of the peer for as long as the call had
+        self.fail(LeftFabric("this peer has left the fabric"))
 
     def fail(self, error: Exception, waiting: asyncio.Future[fx.RoundCommitted] | None = None) -> None:
         """The call that waits, if any, will have no outcome."""
@@ -259,10 +274,11 @@ class Calls:
             self.fail(ABORTED[effect.cause](f"round {effect.round}: {effect.reason}"))
 
     def behind(self, effect: fx.Behind) -> None:
-        if self._waiting is not None:
+        waiting = self._waiting
+        if waiting is not None and not waiting.done():
             self.fail(FellBehind(f"rounds up to {effect.committed} were decided without this peer"))
-        else:
-            self._lose_missed(effect.committed)
+        elif waiting is None or waiting.cancelled() or not isinstance(waiting.exception(), FellBehind):
+            self._lose_missed(effect.committed)  # else the program, which has not had its turn yet, hears of it now
 
     def encode_wanted(self, effect: fx.EncodeWanted) -> None:
         """Answered even if the call was cancelled: others count on what this peer said it has."""
@@ -273,23 +289,17 @@ class Calls:
 class _Call:
     """A program waits for its round; a context manager, made once a round, so no generator."""
 
-    __slots__ = ("_called", "_timer", "_waiting")
+    __slots__ = ("_called", "_waiting")
 
-    def __init__(
-        self,
-        waiting: asyncio.Future[fx.RoundCommitted],
-        timer: asyncio.TimerHandle,
-        called: Callable[[asyncio.TimerHandle], None],
-    ) -> None:
+    def __init__(self, waiting: asyncio.Future[fx.RoundCommitted], called: Callable[[], None]) -> None:
         self._waiting = waiting
-        self._timer = timer
         self._called = called
 
     def __enter__(self) -> asyncio.Future[fx.RoundCommitted]:
         return self._waiting
 
     def __exit__(self, *error: object) -> None:
-        self._called(self._timer)
+        self._called()
 
 
 def _outcome(effect: fx.RoundCommitted, began: float, shapes: Shapes) -> Outcome:

@@ -6,8 +6,10 @@ appended to; what can't be written is lost with one line in the log, and the tra
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -85,8 +87,16 @@ class RoundLog:
         fields = {name: getattr(record, name) for name in RoundRecord.__struct_fields__}
         line = msgspec.json.encode(LoggedRound(**fields, job=job, peer=peer, coordinator=coordinator, made=made))
         try:
-            self._file.write(line + b"\n")
+            _write_whole(self._file, line + b"\n")
         except OSError as error:
             _log.error("round log %s: %s; no more rounds are written", self._path, error.strerror or error)
             self._file.close()
             self._file = None
+
+
+def _write_whole(file: BinaryIO, line: bytes) -> None:
+    """All of it, or nothing: of a disk that has become full, a part of a line would be taken for one later."""
+    written = file.write(line)
+    if written < len(line):
+        file.truncate(file.tell() - written)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

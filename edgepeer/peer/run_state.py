@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
-from edgepeer.errors import FellBehind, JobError, OutOfStep, WireError
+from edgepeer.errors import FellBehind, JobError, LeftFabric, OutOfStep, WireError
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.topology.view import View
@@ -198,9 +198,15 @@ class RunState:
     # -- rounds ----------------------------------------------------------------------------------------------
 
     async def in_step(self) -> View:
-        """Wait until this peer is in the run, and its state is that after the last committed round."""
+        """Wait until this peer is in the run, and its state is that after the last committed round.
+
+        Raises:
+            LeftFabric: this peer has left, and comes back no more.
+        """
         while True:
             count = self._peer.bell.count
+            if self._peer.closed:
+                raise LeftFabric("this peer has left the fabric")
             view = self._peer.view
             if view is not None and view.run == self._run:
                 if self._peer.committed == 0 != self.applied:

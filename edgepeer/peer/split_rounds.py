@@ -99,6 +99,7 @@ class SplitRounds:
 
         Raises:
             JobError: the run can't go on.
+            LeftFabric: the peer has left, and comes back no more.
             Undecodable: too much was wrong or missing, as often as the program has patience.
         """
         program, state = self._program, self._state

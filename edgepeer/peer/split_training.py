@@ -96,6 +96,7 @@ async def train_split(
         ConfigError: the network can't be divided so, or a number makes no sense.
         JobError: the run can't go on; or this peer has been through one that was alike, and of the same name.
         Undecodable: too much was wrong or missing, again and again.
+        LeftFabric: the peer was closed meanwhile.
     """
     if guarantee not in ("adversarial", "generic"):
         raise ConfigError(f"guarantee = {guarantee!r}: must be adversarial or generic")

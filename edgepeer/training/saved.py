@@ -183,8 +183,12 @@ def load_npz(path: Path | str) -> DenseModel:
         layers.append((found[f"kernel_{number}"], found[f"bias_{number}"]))
     if not layers or "loss" not in found or "input_shape" not in found or len(found) != 2 * len(layers) + 2:
         raise DataError(f"{where}: is not a saved model: needs input_shape, loss, kernel_0, bias_0 and so on")
-    shape = tuple(int(length) for length in found["input_shape"].reshape(-1))
-    widths = [int(np.prod(shape)), *(len(bias) for _, bias in layers)]
-    if [kernel.shape for kernel, _ in layers] != list(pairwise(widths)):
+    lengths = found["input_shape"].reshape(-1)
+    if lengths.dtype.kind not in "iu" or any(array.dtype.kind != "f" for layer in layers for array in layer):
+        raise DataError(f"{where}: is not a saved model: its layers are no numbers")
+    shape = tuple(int(length) for length in lengths)
+    widths = [math.prod(shape), *(bias.size for _, bias in layers)]
+    fits = [(rows, columns, columns) for rows, columns in pairwise(widths)]
+    if min(shape, default=1) < 1 or [kernel.shape + bias.shape for kernel, bias in layers] != fits:
         raise DataError(f"{where}: is not a saved model: its layers don't fit together")
     return DenseModel(layers=tuple(layers), input_shape=shape, loss=str(found["loss"]))

@@ -21,7 +21,18 @@ def parse_address(text: str) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
         raise ConfigError(f"address {text!r}: must be host:port with a port from 0 to 65535, like 127.0.0.1:0")
+    if not _can_be_looked_up(host or "0.0.0.0"):
+        raise ConfigError(f"address {text!r}: its host can be none: take a name as DNS has it, or an IP address")
     return host or "0.0.0.0", int(port)
+
+
+def _can_be_looked_up(host: str) -> bool:
+    """Whether loops try it: of other texts they raise whatever it is that they can't do with them."""
+    try:
+        name = host if host.isascii() else host.encode("idna").decode()
+    except UnicodeError:
+        return False
+    return "\0" not in name and all(0 < len(label) < 64 for label in name.removesuffix(".").split("."))
 
 
 def format_address(name: Any) -> str:

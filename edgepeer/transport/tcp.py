@@ -92,7 +92,10 @@ class TcpTransport:
         return _TcpListener(server)
 
     async def dial(self, address: str, accept: Accept, *, timeout: float) -> Channel:
-        host, port = parse_address(address)
+        try:
+            host, port = parse_address(address)
+        except ConfigError as error:  # not ours: somebody says that it is there
+            raise OSError(str(error)) from None
         loop = asyncio.get_running_loop()
         own = (self._host, 0) if share_loopback(self._host, host) else None
         channel = self._dialled(accept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from peer_fleet import DEADLINE_S
 from edgepeer.coding.scheme import parse_scheme
 from edgepeer.errors import FellBehind, RoundTimeout
 from edgepeer.ids import Generation, PeerId
+from edgepeer.peer import calls
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.calls import Calls
 from edgepeer.protocol import effects as fx
@@ -32,6 +34,10 @@ class Machine:
         self.calls = Calls(Bell())
         self.committed = 0
         self.contributed = False
+        self.answers = True
+        """Whether a round is over as soon as this peer has contributed."""
+        self.give_up: Callable[[], object] = lambda: None
+        """What the program does when a round was given up by all."""
         self.node: Any = SimpleNamespace(allreduce=self, me=Member(id=PeerId("a"), incarnation=1))
         self.calls.run_on(self)  # type: ignore[arg-type]
         self.calls.installed(View(epoch=1, members=MEMBERS, run="r"))
@@ -40,12 +46,19 @@ class Machine:
     def owed(self) -> int:
         return len(self.dropped)
 
+    def missing(self) -> list[str]:
+        return []
+
     def dispatch(self, event: ev.Event) -> None:
         self.events.append(event)
         if isinstance(event, ev.Contribute | ev.ChunksDone) and self.dropped:
             self.calls.aborted(fx.RoundAborted("r", self.dropped.pop(0), "timeout", "given up", mine=True))
-        elif isinstance(event, ev.Contribute):
+        elif isinstance(event, ev.Contribute) and self.answers:
             self.decide(mine=True)
+        elif isinstance(event, ev.TimedOut):
+            self.committed += 1
+            self.contributed = False
+            self.give_up()
 
     def decide(self, *, mine: bool) -> None:
         """A round is over, with a sum: its own number."""
@@ -135,6 +148,80 @@ async def test_so_is_who_is_behind_while_its_program_computes() -> None:
     with pytest.raises(FellBehind, match="rounds up to 7 were decided without this peer"):
         await machine.call()
     assert await machine.call() == 8
+
+
+@pytest.mark.parametrize("told", [False, True])
+async def test_so_is_who_is_behind_before_its_program_has_had_the_last_outcome(told: bool) -> None:
+    """What comes in one piece from a neighbour is taken at once, and the program has its turn after it."""
+    machine = Machine()
+    machine.answers = False
+    call = asyncio.create_task(machine.call())
+    await asyncio.sleep(0)
+    if told:
+        machine.calls.aborted(fx.RoundAborted("r", 1, "run", "the run went on without this peer", mine=True))
+    else:
+        machine.decide(mine=True)
+    machine.committed = 7
+    machine.calls.behind(fx.Behind(7))
+    machine.answers = True
+    if not told:
+        assert await call == 1
+        call = asyncio.create_task(machine.call())
+    with pytest.raises(FellBehind):
+        await call
+    assert await machine.call() == 8  # it is told once
+
+
+async def test_a_round_that_was_cancelled_and_given_up_ends_no_later_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time that the first call had is over while nobody waits, and the program calls again soon."""
+    monkeypatch.setattr(calls, "_VERDICT_S", 0.0)
+    machine = Machine()
+    machine.answers = False
+    given_up = asyncio.get_running_loop().create_future()
+    machine.give_up = lambda: given_up.set_result(asyncio.create_task(machine.call()))
+    await cancelled_in_mid_round(machine, timeout=1e-3)
+    async with asyncio.timeout(DEADLINE_S):
+        call = await given_up
+    for _ in range(5):  # turns in which the verdict would come
+        await asyncio.sleep(0)
+    machine.decide(mine=True)
+    assert await call == 2
+
+
+async def test_nor_does_one_that_was_cancelled_and_has_come_to_its_end() -> None:
+    """Rounds count anew where another run begins: numbers don't tell whose time is over."""
+    machine = Machine()
+    machine.answers, machine.committed = False, 7
+    await cancelled_in_mid_round(machine, timeout=DEADLINE_S)
+    timer = machine.calls._timer
+    assert timer is not None
+    assert not timer.cancelled()  # the round is to end in time
+    machine.contributed, machine.committed = False, 0
+    call = asyncio.create_task(machine.call())
+    await asyncio.sleep(0)
+    assert timer.cancelled()
+    machine.decide(mine=True)
+    assert await call == 1
+
+
+async def test_nothing_waits_for_the_time_of_a_call_when_the_peer_has_left() -> None:
+    """It would keep the peer, and its vectors, in memory until then."""
+    machine = Machine()
+    machine.answers = False
+    await cancelled_in_mid_round(machine, timeout=DEADLINE_S)
+    timer = machine.calls._timer
+    assert timer is not None
+    machine.calls.end()
+    assert timer.cancelled()
+
+
+async def cancelled_in_mid_round(machine: Machine, *, timeout: float) -> None:
+    """A call that the program does not wait for any more; its round goes on."""
+    call = asyncio.create_task(machine.calls.allreduce(np.zeros(1, dtype=np.float32), 1.0, timeout, "float32"))
+    await asyncio.sleep(0)
+    machine.contributed = True
+    call.cancel()
+    await asyncio.wait([call])
 
 
 @pytest.fixture

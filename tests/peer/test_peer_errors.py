@@ -36,12 +36,26 @@ from edgepeer.fabric.broker import EmbeddedBroker
         ({"fanout": 65}, "fanout = 65"),
         ({"listen": "127.0.0.1"}, "must be host:port"),
         ({"listen": "127.0.0.1:99999"}, "must be host:port"),
+        ({"listen": "a..b:0", "insecure": True}, "its host can be none"),
         ({"advertise": ["here"]}, "address 'here'"),
+        ({"advertise": ["a..b:80"]}, "its host can be none"),
+        ({"advertise": [f"pi{number}:80" for number in range(17)]}, "advertise = pi0:80, .* at most 16 addresses"),
+        ({"advertise": [f"{'pi.' * 50}local:80"]}, "at most 128 characters each"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_starts(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Peer(**arguments)
+
+
+async def test_a_peer_lives_once(broker: EmbeddedBroker) -> None:
+    """Half of what it is stays as it was at its end; two lives at once would share it."""
+    async with peer_at(broker, "a") as peer:
+        with pytest.raises(PeerError, match="make another"):
+            await peer.__aenter__()
+        assert (await peer.ready()).size == 1
+    with pytest.raises(PeerError, match="make another"):
+        await peer.__aenter__()
 
 
 @pytest.fixture

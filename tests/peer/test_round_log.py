@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 
 from edgepeer.errors import ConfigError
 from edgepeer.fabric.documents import RoundRecord
-from edgepeer.peer.round_log import LoggedRound, RoundLog
+from edgepeer.peer.round_log import LoggedRound, RoundLog, read_round
 
 
 def record(number: int) -> RoundRecord:
@@ -53,3 +54,18 @@ def test_a_full_disk_ends_the_log_alone(caplog: pytest.LogCaptureFixture) -> Non
     assert [entry.message for entry in caplog.records] == [
         "round log /dev/full: No space left on device; no more rounds are written"
     ]
+
+
+def test_of_a_disk_that_is_full_in_the_middle_of_a_line_no_half_line_stays(tmp_path: Path) -> None:
+    path = tmp_path / "rounds.jsonl"
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with RoundLog(path) as log:
+        log.add(record(1), job="j", peer="ash", coordinator=True)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, most))
+        try:
+            log.add(record(2), job="j", peer="ash", coordinator=True)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+    with RoundLog(path) as log:  # there is room again
+        log.add(record(3), job="j", peer="ash", coordinator=True)
+    assert [read_round(line).round for line in path.read_bytes().splitlines()] == [1, 3]

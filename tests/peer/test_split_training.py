@@ -17,7 +17,7 @@ import pytest
 from peer_fleet import DEADLINE_S, QUICK, until
 
 from edgepeer import Outcome, Peer, SplitOutcome, connect, train_split
-from edgepeer.errors import ConfigError, JobError
+from edgepeer.errors import ConfigError, JobError, LeftFabric
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.peer.agent import run_agent
 from edgepeer.settings import PeerSettings
@@ -281,6 +281,18 @@ async def test_who_goes_on_from_something_else_is_given_the_others_state(
     assert len({outcome.digest for outcome in outcomes}) == 1
     assert outcomes[0].counts.restored == 0
     assert off(outcomes, 40) < 1e-5
+
+
+async def test_it_ends_with_its_peer(broker_elsewhere: EmbeddedBroker) -> None:
+    """Whatever it waits for then, here that the others come."""
+    async with Peer(broker_elsewhere.address.url(), "lab", limits=QUICK) as peer:
+        training = asyncio.create_task(train_split(peer, NETWORK, SPLIT, BATCHES, iterations=4))
+        await peer.ready()
+        while peer._keeper is None:  # noqa: ASYNC110  # no Event
+            await asyncio.sleep(0)
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(LeftFabric):
+            await training
 
 
 async def test_peers_with_other_numbers_are_of_another_run(broker_elsewhere: EmbeddedBroker) -> None:

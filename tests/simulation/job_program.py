@@ -15,6 +15,7 @@ from edgepeer.coding.speed import parse_speed
 from edgepeer.errors import JobError
 from edgepeer.fabric.documents import PeerReport
 from edgepeer.ids import PeerId
+from edgepeer.peer.calls import ROUND_TIMEOUT_S
 from edgepeer.peer.checkpoints import Checkpoints
 from edgepeer.peer.job_run import JobRun
 from edgepeer.peer.metrics import Metrics
@@ -36,6 +37,8 @@ _CHECKPOINT_EVERY: Final = 2
 
 class JobProgram:
     """As an agent takes part in a job."""
+
+    timeout_s = ROUND_TIMEOUT_S
 
     def __init__(self, process: ProgrammedPeer, job: Job, disks: Path) -> None:
         peer = process.peer

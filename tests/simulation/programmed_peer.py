@@ -32,6 +32,7 @@ from edgepeer.errors import (
 )
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
+from edgepeer.peer.calls import ROUND_TIMEOUT_S
 from edgepeer.peer.coded_call import Gradient
 from edgepeer.peer.outcome import Outcome
 from edgepeer.peer.run_state import RunState
@@ -52,6 +53,8 @@ _NO_STATE: Final = b"-"
 _IMPATIENT: Final = 4
 """One in so many calls without a run is cancelled, unless it is quick. Not if they are coded: nobody would compute for
 them any more until they time out."""
+_HURRY: Final = 4
+"""How much longer the round of such a call may take, than it takes until the call is cancelled."""
 _AGAIN_S: Final = 0.1
 """So much of all rounds."""
 _LONGEST: Final = 4.0
@@ -137,8 +140,8 @@ class ProgrammedPeer(SimulatedPeer):
     def time_out(self) -> None:
         """The call that the program is in gives up."""
         with self.loop.running():
-            if self.peer._calls._waiting is not None:
-                self.peer._calls._time_out(600.0, self.node.allreduce.committed + 1)
+            if (waiting := self.peer._calls._waiting) is not None:
+                self.peer._calls._time_out(self.program.timeout_s, waiting)
 
     @property
     def done(self) -> int:
@@ -203,6 +206,8 @@ class Program:
         self.rests = False
         """Whether it has nothing left to do."""
         self.calls = 0
+        self.timeout_s = ROUND_TIMEOUT_S
+        """Of the last call."""
 
     async def run(self) -> None:
         """On and on, also after the last round: a fleet that has begun anew may have to do it again."""
@@ -232,12 +237,16 @@ class Program:
             if self._peer.view is None or number > self._task.rounds:
                 continue
             impatient = self._task.scheme is None and self.calls % _IMPATIENT == _IMPATIENT - 1
+            self.timeout_s = _HURRY * self._process.half_s() or ROUND_TIMEOUT_S if impatient else ROUND_TIMEOUT_S
             try:
                 async with asyncio.timeout(self._process.half_s() if impatient else None):
                     outcome = await self._call(number)
             except TimeoutError:
                 continue  # the call was cancelled: its round goes on, and ends in time
             except PeerError as error:
+                mine = f"timed out after {self.timeout_s:g} s at {self._process.id}"
+                if isinstance(error, RoundTimeout) and not str(error).startswith(("round ", mine)):
+                    raise ProtocolBug(f"{self._process.id}: what ends a call is not of it: {error}") from error
                 if "has not ended" in str(error) or isinstance(error, NotReady):
                     await asyncio.sleep(_AGAIN_S)  # virtual seconds
                 continue
@@ -259,7 +268,9 @@ class Program:
             return await self._peer.allreduce_chunks(self._chunks(number))
         vector, weight = self._bring(number)
         try:
-            outcome = await self._peer.allreduce(vector, weight=weight, precision=self._task.workload.precision)
+            outcome = await self._peer.allreduce(
+                vector, weight=weight, timeout=self.timeout_s, precision=self._task.workload.precision
+            )
         finally:
             if self._process.alive:  # else it was cancelled by death, and what was sent is on its way
                 vector.fill(np.nan)  # it is the program's again

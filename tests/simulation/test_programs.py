@@ -140,6 +140,12 @@ def test_nobody_waits_for_what_is_over(what: str) -> None:
     assert any(not end.mine for end in ends)
 
 
+def test_what_ends_a_call_is_of_that_call() -> None:
+    """Some are cancelled in mid-round, and the time that they had is over while a later one waits."""
+    story = told(Schedule.parse("peers 3\nrounds 20\njitter_s 0.1\nrun none\n"), ProgrammedStory)
+    assert story.ended_well
+
+
 # -- the checks themselves ---------------------------------------------------------------------------------------
 
 

@@ -138,6 +138,12 @@ def test_files_that_hold_no_model(tmp_path: Path) -> None:
         {**whole, "kernel_2": kernel},
         {**whole, "input_shape": np.array([3])},
         {**whole, "kernel_1": kernel, "bias_1": bias},
+        {**whole, "bias_0": np.float32(1)},
+        {**whole, "bias_0": np.ones((2, 3), np.float32)},
+        {**whole, "kernel_0": np.full((12, 2), "1")},
+        {**whole, "input_shape": np.array([np.nan, 3])},
+        {**whole, "input_shape": np.array(["4", "3"])},
+        {**whole, "input_shape": np.array([-4, -3])},
     ):
         np.savez(path, **changed)
         with pytest.raises(DataError, match="is not a saved model"):

@@ -7,6 +7,7 @@ import itertools
 import logging
 import socket
 from collections.abc import Callable
+from typing import Final
 
 import pytest
 import uvloop
@@ -269,6 +270,8 @@ async def _until(condition: Callable[[], bool]) -> None:
         ("[::1]:80", ("::1", 80)),
         (":7000", ("0.0.0.0", 7000)),
         ("pi.local:65535", ("pi.local", 65535)),
+        ("bücher.example.:80", ("bücher.example.", 80)),
+        ("[fe80::1%eth0]:80", ("fe80::1%eth0", 80)),
     ],
 )
 def test_addresses(text: str, wanted: tuple[str, int]) -> None:
@@ -279,6 +282,23 @@ def test_addresses(text: str, wanted: tuple[str, int]) -> None:
 def test_addresses_that_are_none(text: str) -> None:
     with pytest.raises(ConfigError, match="must be host:port"):
         options.parse_address(text)
+
+
+NOBODY: Final = ["a..b:80", f"{64 * 'x'}.local:80", ".:80", "\ud800:80", "a\0b:80", f"{60 * 'ü'}:80"]
+"""Loops raise a ValueError where they should look such a host up."""
+
+
+@pytest.mark.parametrize("text", NOBODY)
+def test_hosts_that_can_be_none(text: str) -> None:
+    with pytest.raises(ConfigError, match="its host can be none"):
+        options.parse_address(text)
+
+
+@pytest.mark.parametrize("text", ["host", *NOBODY])
+async def test_an_address_that_is_none_is_one_where_nobody_answers(text: str) -> None:
+    """Others say where they are: what they say must not end who believes them."""
+    with pytest.raises(OSError, match="address"):
+        await tcp.TcpTransport().dial(text, Ear, timeout=5)
 
 
 @pytest.mark.parametrize(
