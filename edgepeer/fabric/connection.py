@@ -231,15 +231,18 @@ async def _dial(address: BrokerAddress, timeout: float, identity: Identity | Non
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout):
+            ends = loop.time() + timeout
             found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
             reason: OSError | None = None
-            for family, kind, protocol, _, place in found:
+            for place_no, (family, kind, protocol, _, place) in enumerate(found):
                 sock = socket.socket(family, kind, protocol)
                 try:
                     sock.setblocking(False)
                     # Without it a round trip can take 44 ms: Nagle waits for a delayed acknowledgement.
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    await loop.sock_connect(sock, place)
+                    # Of a host with several addresses one may lead nowhere (IPv6, say): time stays for the others.
+                    async with asyncio.timeout((ends - loop.time()) / (len(found) - place_no)):
+                        await loop.sock_connect(sock, place)
                 except OSError as error:
                     sock.close()
                     reason = error

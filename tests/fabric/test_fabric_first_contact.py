@@ -115,6 +115,28 @@ async def test_an_address_that_nobody_answers_times_out(monkeypatch: pytest.Monk
             await client.connected(0.1)
 
 
+async def test_an_address_that_leads_nowhere_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a host whose IPv6 does not work: who is silent there must not keep its IPv4 from being tried."""
+    loop = asyncio.get_running_loop()
+    async with scripted_broker() as address:
+        with socket.socket() as full, contextlib.ExitStack() as fillers:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)  # with its queue full, Linux drops whatever else comes
+            for _ in range(3):
+                filler = fillers.enter_context(socket.socket())
+                filler.setblocking(False)
+                filler.connect_ex(full.getsockname())
+            kind = socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, ""
+
+            async def both(*_: object, **__: object) -> list[object]:
+                return [(*kind, full.getsockname()), (*kind, (address.host, address.port))]
+
+            monkeypatch.setattr(loop, "getaddrinfo", both)
+            client = FabricClient(address, "lab", "a", on_event=lambda _: None, timeout=1.0)
+            async with running(client):
+                await client.connected(DEADLINE_S)
+
+
 @contextlib.asynccontextmanager
 async def scripted_broker(
     *, connack: int = 0, suback: int = 1, subacks: int | None = None
