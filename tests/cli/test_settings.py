@@ -181,6 +181,8 @@ def test_a_directory_of_somebody_else(tmp_path: Path, monkeypatch: pytest.Monkey
     state = tmp_path / "locked" / "state"
     said = refusal(PeerSettings, state_dir=str(state))
     assert said == f"state_dir = {state}: can't look into it: permission denied"
+    said = refusal(PeerSettings, fleet=str(state))
+    assert said == f"{state}/fleet.toml: can't read it: permission denied; start as the user whose it is"
 
 
 def test_which_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
