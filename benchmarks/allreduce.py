@@ -1,6 +1,6 @@
-"""Time an allreduce of one vector over TCP between processes: edgepeer against Gloo, OpenMPI and a bare tree without a
-protocol, and against itself in bf16 and int8 and sealed, interleaved in one run, so that the ratios mean something;
-over loopback, or over links of a given rate and delay, each process in a network namespace of its own."""
+"""Time an allreduce of one vector over TCP between processes: edgepeer against Gloo, OpenMPI, hivemind and a bare tree
+without a protocol, and against itself in bf16 and int8 and sealed, interleaved in one run, so that the ratios mean
+something; over loopback, or over links of a given rate and delay, each process in a network namespace of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shaped import link_name, shaped_network
 
 from edgepeer.errors import EdgepeerError
 
-_COMPARATORS = ("gloo", "mpi", "bare", "lanes", "tree", "edgepeer-bf16", "edgepeer-int8", "edgepeer-secure")
+_COMPARATORS = ("gloo", "mpi", "hivemind", "bare", "lanes", "tree", "edgepeer-bf16", "edgepeer-int8", "edgepeer-secure")
 _COLUMNS = {
     "peers": "peers",
     "system": "system",

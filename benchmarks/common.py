@@ -72,9 +72,11 @@ def positive(text: str) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has used since its start."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Processor time that a process, and those that it has started and that still run, have used since their start."""
+    process = Path(f"/proc/{pid}")
+    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    children = [child for task in process.glob("task/*/children") for child in task.read_text().split()]
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + sum(map(cpu_seconds, map(int, children)))
 
 
 def emulate(job: Mapping[str, object], *flags: str, out: Path, timeout_s: float) -> dict[str, Any]:

@@ -26,6 +26,12 @@ _WORKER = Path(__file__).with_name("worker.py")
 _DEADLINE = 120.0  # s: a machine with few cores imports many torches slowly
 
 
+_NEEDED = {
+    "gloo": ("torch", "'edgepeer[bench]'"),
+    "mpi": ("mpi4py", "'edgepeer[bench]'"),
+    "hivemind": ("hivemind", "hivemind"),  # needs so much else that the extra leaves it out
+}
+
 #: Untimed rounds before each block.
 WARM_UP = 2
 
@@ -36,9 +42,9 @@ class FleetError(RuntimeError):
 
 def missing(system: str, *, apart: bool = False) -> str | None:
     """What `system` lacks here, or None when it can be measured; `apart`: each rank in a namespace of its own."""
-    needed = {"gloo": "torch", "mpi": "mpi4py"}.get(system)
+    needed, source = _NEEDED.get(system, (None, None))
     if needed and find_spec(needed) is None:
-        return f"{needed} is not installed (pip install 'edgepeer[bench]')"
+        return f"{needed} is not installed (pip install {source})"
     if system == "mpi" and find_mpirun() is None:
         return "no mpirun beside this Python or on the PATH (pip install 'edgepeer[bench]')"
     if system == "mpi" and apart and os.geteuid():

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 Vector = NDArray[np.float32]
 _SEGMENT_BYTES = 64 << 10
+_MATCHMAKING_S = 5.0
+"""A group of all peers begins at once; until then this is how long one is looked for."""
+_DEADLINE_S = 60.0
 
 
 class System(Protocol):
@@ -153,6 +156,53 @@ class Mpi:
         self._mpi.Finalize()
 
 
+class Hivemind:
+    """Its averager: who is of a group is agreed anew for each round. Its average times the peers is the sum, and since
+    that is a whole number, what the average was rounded by is taken off again."""
+
+    def __init__(self, rank: int, peers: int, elements: int, options: dict[str, Any]) -> None:
+        import hivemind
+        import torch
+
+        torch.set_num_threads(1)
+        self.rank = rank
+        self._peers, self._hivemind = peers, hivemind
+        self._tensor = torch.zeros(elements)
+        self._listen = f"/ip4/{options['address']}/tcp/0"
+        self._first = hivemind.DHT(host_maddrs=[self._listen], start=True) if rank == 0 else None
+
+    async def address(self) -> list[str]:
+        return [str(each) for each in self._first.get_visible_maddrs()] if self._first is not None else []
+
+    async def start(self, addresses: list[Any]) -> None:
+        hivemind = self._hivemind
+        self._dht = self._first or hivemind.DHT(host_maddrs=[self._listen], initial_peers=addresses[0], start=True)
+        self._averager = hivemind.DecentralizedAverager(
+            [self._tensor],
+            self._dht,
+            start=True,
+            prefix="benchmark",
+            target_group_size=self._peers,
+            min_group_size=self._peers,
+            min_matchmaking_time=_MATCHMAKING_S,
+            request_timeout=_MATCHMAKING_S / 2,
+        )
+
+    def prepare(self, vector: Vector) -> None:
+        with self._averager.get_tensors() as (tensor,):
+            tensor.numpy()[:] = vector
+
+    async def allreduce(self, vector: Vector) -> Vector:
+        if len(self._averager.step(timeout=_DEADLINE_S)) != self._peers:
+            raise SystemExit("a group without all peers")
+        with self._averager.get_tensors() as (tensor,):
+            return np.rint(tensor.numpy() * np.float32(self._peers))
+
+    async def stop(self) -> None:
+        self._averager.shutdown()
+        self._dht.shutdown()
+
+
 class Edgepeer:
     """The public interface, with nothing switched off."""
 
@@ -237,6 +287,7 @@ SYSTEMS: dict[str, Any] = {
     "edgepeer-int8": EdgepeerInt8,
     "edgepeer-secure": EdgepeerSecure,
     "gloo": Gloo,
+    "hivemind": Hivemind,
     "lanes": Lanes,
     "mpi": Mpi,
     "tree": Tree,
