@@ -129,6 +129,7 @@ STRING = JoinString(bytes(16), bytes(4), b"s" * 16).text()
         (["fleet", "evict", "p\x1b[1m", "--home", "f"], 2, r"nobody is called p\x1b[1m; members are @"),
         (["fleet", "operator", "add", "--home", "f"], 2, "say who, as in: edgepeer fleet operator add bob"),
         (["fleet", "rotate-ca", "--home", "f", "--finish"], 2, "no rotation is under way"),
+        (["fleet", "rotate-ca", "--home", "f", "--force"], 2, "force: only with --finish"),
         (
             ["fleet", "serve", "--home", "f", "--listen", "203.0.113.9:1"],
             2,
