@@ -10,6 +10,7 @@ from edgepeer.following.display import Display
 from edgepeer.following.report import write_report
 from edgepeer.following.result import JobResult
 from edgepeer.following.saving import ModelSaver
+from edgepeer.printable import one_line
 
 __all__ = ["conclude"]
 
@@ -30,7 +31,7 @@ def conclude(result: JobResult, display: Display, *, report: Path | None, saver:
     short = bool(result.failed) and len(result.done) < result.job.wait_for
     if short:
         first = result.failed[0]
-        error = " ".join(result.reports[first].error.split())
+        error = one_line(" ".join(result.reports[first].error.split()))
         print(
             f"edgepeer: job {result.job.id}: {len(result.failed)} of {len(result.reports)} peers could not do it; "
             f"{first}: {error}",

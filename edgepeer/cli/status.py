@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from edgepeer.cli.signals import run as run_async
 from edgepeer.cli.verb import Verb
 from edgepeer.ids import PeerId
+from edgepeer.printable import one_line
 from edgepeer.settings import StatusSettings
 
 if TYPE_CHECKING:
@@ -138,6 +139,10 @@ def _holding(report: dict[str, Any]) -> str:
 
 def status_lines(fields: dict[str, Any]) -> list[str]:
     """The same for people, without the tree."""
+    return [one_line(line) for line in _lines(fields)]
+
+
+def _lines(fields: dict[str, Any]) -> list[str]:
     lines = [f"fabric {fields['fabric']} at {fields['broker']}"]
     view, job = fields["view"], fields["job"]
     if job is None:

@@ -20,6 +20,7 @@ import click
 from edgepeer.cli.logs import setup_logging
 from edgepeer.enrol.strings import hidden
 from edgepeer.errors import ConfigError, EdgepeerError, first_error
+from edgepeer.printable import one_line
 from edgepeer.settings import Setting, VerbSettings, load_settings, settings_of, variable
 
 __all__ = ["FAILED", "INTERRUPTED", "MISUSED", "Verb"]
@@ -115,5 +116,5 @@ def _option(name: str, setting: Setting) -> click.Option:
 
 def _complain(error: BaseException) -> int:
     line = " ".join(hidden(str(error)).split()) or type(error).__name__
-    print(f"edgepeer: {line}", file=sys.stderr)
+    print(f"edgepeer: {one_line(line)}", file=sys.stderr)
     return MISUSED if isinstance(error, ConfigError) else FAILED

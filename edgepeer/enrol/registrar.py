@@ -135,8 +135,9 @@ class Registrar:
             elif msgspec.json.decode(there, type=_Facts) != facts:
                 other = msgspec.json.decode(there, type=_Facts)
                 raise ConfigError(
-                    f"home = {home}: fleet {other.fabric} lives there, with broker {','.join(other.broker)} and "
-                    f"service {other.service}: choose another --home"
+                    f"home = {home}: fleet {other.fabric} lives there, with broker {','.join(other.broker)}, service "
+                    f"{other.service} and a lifetime of {other.lifetime_s / 86400:g} days: choose another --home, or "
+                    "say the same again"
                 )
         return cls(database)
 

@@ -24,7 +24,7 @@ from edgepeer.enrol import messages
 from edgepeer.enrol.guesses import Guesses, source_of
 from edgepeer.enrol.registrar import Registrar
 from edgepeer.enrol.strings import fingerprint, server_name
-from edgepeer.errors import ConfigError, EdgepeerError, TrustError, WireError
+from edgepeer.errors import ConfigError, EdgepeerError, TrustError
 from edgepeer.printable import printable
 from edgepeer.processes import os_reason
 from edgepeer.sockets import format_place, listen_reason
@@ -152,7 +152,7 @@ class EnrolmentService:
                 await writer.drain()
                 with contextlib.suppress(OSError):
                     await reader.read(1)  # until the other end has it all, and hangs up
-        except (OSError, TimeoutError, WireError, asyncio.IncompleteReadError) as error:
+        except (OSError, EdgepeerError, asyncio.IncompleteReadError) as error:  # of ours: no clock, no room on the disk
             self._strange.add("connection of %s closed: %s", source, _reason(error))
         finally:
             if transport is not None:

@@ -30,7 +30,10 @@ class Answers:
         self._outbox = outbox
         self._gate = gate
         self._waiting: dict[tuple[str, str], bytes] = {}
+        """The last question of each asker, about each topic."""
         self._letter: Letter | None = None
+        self._said: tuple[tuple[str, str], bytes, bytes] | None = None
+        """Which of these the letter answers, and by what."""
 
     def asked_by(self, client: str, nonce: bytes) -> None:
         """Answer that client, unless too many wait for answers already: it can ask again."""
@@ -40,22 +43,28 @@ class Answers:
                 self._waiting[client, topic] = nonce
 
     def next(self) -> Letter | None:
-        """What to say now."""
-        while self._letter is None and self._waiting:
+        """What to say now: after a connection that broke with an answer on its way, what is asked and kept by then."""
+        while self._waiting:
             (client, topic), nonce = next(iter(self._waiting.items()))
             kept = self._outbox.kept.get(topic)
             if kept is None:
                 del self._waiting[client, topic]
                 continue
-            answer = pack(Answer(topic=topic, payload=kept.payload, nonce=nonce))
-            name = self._topics.answer(client)
-            parsed = self._topics.parse(name)
-            assert parsed is not None
-            self._letter = Letter(name, self._gate.sealed(name, parsed, answer), retain=False)
-        return self._letter
+            said = (client, topic), nonce, kept.payload
+            if self._letter is None or said != self._said:
+                answer = pack(Answer(topic=topic, payload=kept.payload, nonce=nonce))
+                name = self._topics.answer(client)
+                parsed = self._topics.parse(name)
+                assert parsed is not None
+                self._letter = Letter(name, self._gate.sealed(name, parsed, answer), retain=False)
+                self._said = said
+            return self._letter
+        return None
 
     def acknowledged(self, letter: Letter) -> None:
-        """The broker has it."""
-        if letter is self._letter:
-            self._letter = None
-            del self._waiting[next(iter(self._waiting))]
+        """The broker has it. Who has asked anew meanwhile is answered once more: the old answer shows nothing to it."""
+        if letter is self._letter and self._said is not None:
+            question, nonce, _ = self._said
+            if self._waiting.get(question) == nonce:
+                del self._waiting[question]
+            self._letter = self._said = None

@@ -11,6 +11,7 @@ What is used of aiomqtt and paho that is not public, for want of a public way:
     aiomqtt.Client._disconnected        how it ended: asyncio complains where nobody asks, and aiomqtt may not
     paho.Client._create_socket_connection   paho always opens the socket itself, and blocks
     paho.Client._loop_rc_handle         a connection given up as lost; `disconnect` would try to take leave first
+    paho.Client._in_packet              what has come of a packet: paho would take 256 MiB from whoever sends them
 """
 
 from __future__ import annotations
@@ -37,9 +38,12 @@ from edgepeer.trust.names import Holder
 if TYPE_CHECKING:
     from edgepeer.trust.identity import Identity
 
-__all__ = ["KEEPALIVE_S", "Refused", "broker_of", "connection", "describe", "publish", "subscribe"]
+__all__ = ["KEEPALIVE_S", "LARGEST_BYTES", "Refused", "broker_of", "connection", "describe", "publish", "subscribe"]
 
 KEEPALIVE_S: Final = 15
+LARGEST_BYTES: Final = 8 << 20
+"""Of a packet that comes so much is looked at; no document may be so long."""
+_AT_ONCE_BYTES: Final = 64 << 10
 _GOODBYE_S: Final = 1.0
 _HUNG_UP: Final = "hung up"
 _QUIET = logging.getLogger("edgepeer.fabric.mqtt")
@@ -49,6 +53,13 @@ _LOGIN_REFUSED: Final = {"Bad user name or password", "Not authorized"}
 
 class Refused(FabricError):
     """The broker itself said no: trying again soon won't help."""
+
+
+class _Socket(socket.socket):
+    """Gives paho, which asks for the rest of a packet, a little of it at a time. In TLS a record is as much."""
+
+    def recv(self, bufsize: int, flags: int = 0) -> bytes:
+        return super().recv(min(bufsize, _AT_ONCE_BYTES), flags)
 
 
 @contextlib.asynccontextmanager
@@ -142,7 +153,8 @@ def _watch_socket(client: aiomqtt.Client) -> None:
     aiomqtt waits for an answer even from a broker that has hung up. It registers a socket's number a turn later
     without looking: by then the socket may be closed, and the number another's. And uvloop ceases to watch a socket
     once it has been reset, even where what came before is not all read: nobody would notice that the connection is
-    lost until the next ping fails.
+    lost until the next ping fails. Of a packet that is longer than any document may be, the rest is forgotten as it
+    comes: what is handed on is too long all the same, and refused.
     """
     paho, loop = client._client, asyncio.get_running_loop()
 
@@ -155,10 +167,14 @@ def _watch_socket(client: aiomqtt.Client) -> None:
         if hung_up and not client._connected.done():
             client._connected.set_exception(aiomqtt.MqttError(_HUNG_UP))
 
-    def can_read(sock: socket.socket) -> None:
+    def read() -> None:
         attempt(paho.loop_read)
+        del paho._in_packet["packet"][LARGEST_BYTES:]
+
+    def can_read(sock: socket.socket) -> None:
+        read()
         while isinstance(sock, TlsSocket) and sock.pending():
-            attempt(paho.loop_read)  # read from the network already: nobody would say that there is more
+            read()  # from the network it is here already: nobody would say that there is more
         loop.call_soon(watch, loop.add_reader, sock, can_read, sock)
 
     def watch(register: Callable[..., None], sock: socket.socket, *callback: Any) -> None:
@@ -231,15 +247,18 @@ async def _dial(address: BrokerAddress, timeout: float, identity: Identity | Non
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout):
+            ends = loop.time() + timeout
             found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
             reason: OSError | None = None
-            for family, kind, protocol, _, place in found:
-                sock = socket.socket(family, kind, protocol)
+            for number, (family, kind, protocol, _, place) in enumerate(found):
+                sock = _Socket(family, kind, protocol)
                 try:
                     sock.setblocking(False)
                     # Without it a round trip can take 44 ms: Nagle waits for a delayed acknowledgement.
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    await loop.sock_connect(sock, place)
+                    # Of a host with several addresses one may lead nowhere (IPv6, say): time stays for the others.
+                    async with asyncio.timeout((ends - loop.time()) / (len(found) - number)):
+                        await loop.sock_connect(sock, place)
                 except OSError as error:
                     sock.close()
                     reason = error

@@ -20,6 +20,7 @@ from edgepeer.following.result import JobResult, Quality
 from edgepeer.following.tally import SoftErrorTally, tally_of
 from edgepeer.ids import generation_order
 from edgepeer.peer.round_log import LoggedRound
+from edgepeer.printable import one_line
 from edgepeer.topology.view import View
 from edgepeer.training.job import Job
 
@@ -166,7 +167,7 @@ class JobProgress:
 
     def note(self, line: str) -> None:
         """Tell the user something, once."""
-        self.notes.append(line)
+        self.notes.append(one_line(line))  # peers say some of it
         self.noted += 1
 
     # What follows from it.

@@ -60,7 +60,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return msgspec.convert(taken, self.type, strict=not text, dec_hook=_path)
         except (msgspec.ValidationError, ValueError):
-            raise ConfigError(f"{self.name} = {self.shown(value)} (from {source}): must be {self.allowed}") from None
+            # As it was given: parts of one text, or on the command line one after the other.
+            said = taken if self.joined else self.separator.join(map(str, value)) if isinstance(value, tuple) else value
+            raise ConfigError(f"{self.name} = {self.shown(said)} (from {source}): must be {self.allowed}") from None
 
     def shown(self, value: object) -> str:
         """The value as it may stand in a line: without what is secret in it."""
@@ -128,7 +130,7 @@ def _allowed(plain: Any, metas: list[msgspec.Meta]) -> str:
     if plain is bool:
         return "true or false"
     if plain is Path:
-        return "a path"
+        return "a path, ~NAME being the home of somebody here"
     if plain in (int, float):
         noun = "an integer" if plain is int else "a number"
         above, least, most = bound("gt"), bound("ge"), bound("le")
@@ -146,5 +148,8 @@ def _metavar(plain: Any) -> str:
 
 def _path(kind: type, value: object) -> object:
     if kind is Path and isinstance(value, str) and value and "\0" not in value:
-        return Path(value).expanduser()
+        try:
+            return Path(value).expanduser()
+        except RuntimeError:  # ~nobody
+            raise ValueError("nobody's home") from None
     raise ValueError("not a path")

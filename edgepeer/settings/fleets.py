@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta
 
+from edgepeer.errors import ConfigError
 from edgepeer.settings.model import VerbSettings
 from edgepeer.settings.types import Address as _Address
 from edgepeer.settings.types import Listen as _Listen
@@ -171,6 +172,10 @@ class FleetRotateSettings(FleetSettings, frozen=True, kw_only=True):
     ] = False
     timeout: Annotated[Annotated[float, Meta(gt=0, le=600)], _says("Seconds to wait for the broker.")] = 5.0
     json: Annotated[bool, _says("Print one JSON object, for scripts.")] = False
+
+    def __post_init__(self) -> None:
+        if self.force and not self.finish:
+            raise ConfigError("force: only with --finish, whose hesitation it overrides; without, a rotation begins")
 
 
 class FleetServeSettings(FleetSettings, frozen=True, kw_only=True):

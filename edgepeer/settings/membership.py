@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from edgepeer.errors import ConfigError
+from edgepeer.processes import os_reason
 from edgepeer.settings.fields import Setting
 from edgepeer.settings.model import VerbSettings
 from edgepeer.trust.directory import Whereabouts, is_joined
@@ -42,7 +43,11 @@ def with_membership(
     directory: Path | None = values.get("fleet")
     if directory is None:
         state: Path | None = values.get("state_dir")
-        if state is None or not is_joined(state / _UNDER_STATE):
+        try:
+            joined = state is not None and is_joined(state / _UNDER_STATE)
+        except OSError as error:
+            raise ConfigError(f"state_dir = {state}: can't look into it: {os_reason(error)}") from None
+        if state is None or not joined:
             return dict(values)
         directory = state / _UNDER_STATE
     if values.get("insecure"):

@@ -63,7 +63,14 @@ def find_config(environ: Mapping[str, str]) -> Path | None:
         return Path(named)
     home = environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     candidates = (Path(CONFIG_NAME), Path(home) / CONFIG_NAME)
-    return next((path for path in candidates if path.is_file()), None)
+    return next((path for path in candidates if _is_file(path)), None)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # of somebody else, as where a service has its maker's HOME
+        return False
 
 
 def variable(kind: type[VerbSettings], name: str) -> str:
@@ -83,6 +90,8 @@ def _from_file(kind: type[VerbSettings], settings: Mapping[str, Setting], path: 
         raise ConfigError(f"config = {path}: can't read it: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"config = {path}: is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"config = {path}: is not of settings: it has lists in lists without end") from None
     known = {"common": list(COMMON)} | {verb.verb: list(settings_of(verb)) for verb in VERBS}
     for table, content in tables.items():
         if table not in known:

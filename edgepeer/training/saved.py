@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgepeer.errors import ConfigError, DataError, JobError, ModelError
+from edgepeer.processes import os_reason
 from edgepeer.training.build import build_trainer
 from edgepeer.training.checkpoint import write_atomically
 from edgepeer.training.form import CLASSIFYING, Form
@@ -57,11 +58,14 @@ def check_target(what: str, path: Path, *, model: str, described: bool) -> None:
         raise ConfigError(f"{what} = {path}: only {', '.join(DENSE_NETWORKS)} fit into .npz; use .keras")
     if path.suffix == ".keras" and importlib.util.find_spec("keras") is None:
         raise ConfigError(f"{what} = {path}: needs Keras here: pip install 'edgepeer[tensorflow]'; or use .npz")
-    if path.is_dir():
-        raise ConfigError(f"{what} = {path}: is a directory; must be a file")
-    if not os.access(path.parent, os.W_OK | os.X_OK) or (path.exists() and not path.is_file()):
-        problem = "can't write there" if path.parent.is_dir() else f"there is no directory {path.parent}"
-        raise ConfigError(f"{what} = {path}: {problem}")
+    try:
+        if path.is_dir():
+            raise ConfigError(f"{what} = {path}: is a directory; must be a file")
+        if not os.access(path.parent, os.W_OK | os.X_OK) or (path.exists() and not path.is_file()):
+            problem = "can't write there" if path.parent.is_dir() else f"there is no directory {path.parent}"
+            raise ConfigError(f"{what} = {path}: {problem}")
+    except OSError as error:  # below what can't be looked into, or too long a name
+        raise ConfigError(f"{what} = {path}: can't write there: {os_reason(error)}") from None
 
 
 def save_model(path: Path, job: Job, state: bytes | memoryview, *, digest: str, models: Collection[str] = ()) -> None:

@@ -85,6 +85,8 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             if not is_joined(directory):
                 raise not_joined(directory)
             return msgspec.convert(tomllib.loads(path.read_text()), cls)
+        except PermissionError:  # joining again would not help, and cost the place in the fleet
+            raise ConfigError(f"{path}: can't read it: permission denied; start as the user whose it is") from None
         except OSError as error:
             raise ConfigError(f"{path}: can't read it: {os_reason(error)}; {JOIN_AGAIN}") from None
         except (ValueError, RecursionError, msgspec.ValidationError) as error:

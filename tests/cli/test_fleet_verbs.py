@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -15,7 +16,10 @@ from fleets import Fleet
 
 import edgepeer.cli
 from edgepeer.cli import fleet, join
+from edgepeer.cli.fleet import serving
 from edgepeer.cli.verb import Verb
+from edgepeer.enrol.household import Household
+from edgepeer.enrol.registrar import Registrar
 from edgepeer.enrol.strings import JoinString
 from edgepeer.fabric.rights import patterns
 from edgepeer.settings import settings_of
@@ -125,6 +129,7 @@ STRING = JoinString(bytes(16), bytes(4), b"s" * 16).text()
         (["fleet", "evict", "p\x1b[1m", "--home", "f"], 2, r"nobody is called p\x1b[1m; members are @"),
         (["fleet", "operator", "add", "--home", "f"], 2, "say who, as in: edgepeer fleet operator add bob"),
         (["fleet", "rotate-ca", "--home", "f", "--finish"], 2, "no rotation is under way"),
+        (["fleet", "rotate-ca", "--home", "f", "--force"], 2, "force: only with --finish"),
         (
             ["fleet", "serve", "--home", "f", "--listen", "203.0.113.9:1"],
             2,
@@ -273,6 +278,37 @@ def test_who_is_a_member_already(run: Run, tmp_path: Path, monkeypatch: pytest.M
         assert (code, out.splitlines()[0]) == (0, f"already in greenhouse as peer p1: {tmp_path}/g/p1")
     fields = run.json("join", "127.0.0.1:1", string, "--dir", "g/p1")
     assert (fields["changed"], fields["id"]) == (False, "p1")
+
+
+async def test_a_broken_disk_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a service that is left alone with one fills another."""
+    looks, enough = 0, asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    class Watched(Registrar):
+        @property
+        def evictions(self) -> bytes:
+            nonlocal looks
+            looks += 1
+            if looks == 5:
+                loop.call_soon_threadsafe(enough.set)
+            return super().evictions
+
+    registrar = Watched.found(tmp_path / "f", "greenhouse", broker=("mqtts://127.0.0.1:1",), service="127.0.0.1:1")
+    (tmp_path / "f" / "fleet.db").write_bytes(b"x" * 9000)
+    monkeypatch.setattr(serving, "_HOUSEKEEPING_S", 0.0)
+    house = asyncio.create_task(serving._keep_house(registrar, Household(registrar, tmp_path / "f")))
+    try:
+        async with asyncio.timeout(20):
+            await enough.wait()
+    finally:
+        house.cancel()
+        await asyncio.gather(house, return_exceptions=True)
+        registrar.close()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "fleet.db: file is not a database" in line
 
 
 def test_times() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -84,7 +86,29 @@ def test_an_emulation_stays_off_the_common_broker(config: Path) -> None:
             {"advertise": ["here"]},
             "advertise = ['here'] (from --advertise): must be host:port, at most 16 of them",
         ),
-        (PeerSettings, {"state_dir": ""}, "state_dir =  (from --state-dir): must be a path"),
+        (
+            PeerSettings,
+            {"state_dir": ""},
+            "state_dir =  (from --state-dir): must be a path, ~NAME being the home of somebody here",
+        ),
+        (
+            PeerSettings,
+            {"state_dir": "~nobody-of-that-name/x"},
+            "state_dir = ~nobody-of-that-name/x (from --state-dir): must be a path, ~NAME being the home of somebody "
+            "here",
+        ),
+        # As the command line gives what may be said several times.
+        (
+            PeerSettings,
+            {"models": ("a.b", "c")},
+            "models = a.b,c (from --models): must be names of top-level packages, at most 64",
+        ),
+        (
+            PeerSettings,
+            {"broker": ("mqtt://a", "mqtt://me:s3cret@b:x")},
+            "broker = mqtt://***@b:x (from --broker): must be mqtt:// or mqtts://[user:password@]host[:port], or "
+            "several with commas between",
+        ),
     ],
 )
 def test_refusals_of_flags(kind: type[VerbSettings], flags: dict[str, object], said: str) -> None:
@@ -117,6 +141,7 @@ def test_refusals_of_the_environment() -> None:
         ("[common]\npeers = 1\n", "[common] peers is unknown; allowed are broker, fabric, fleet, log_level, log_json"),
         ("peer = 1\n", "peer must be a table, as in [peer]"),
         ("[peer\n", "is not TOML: "),
+        (f"x = {'[' * 5000}", "is not of settings: it has lists in lists without end"),
         ("[peer]\nfanout = '2'\n", ""),
         ("[peer]\nfanout = true\n", "[peer]): must be auto, or an integer from 1 to 64"),
         ("[peer]\nfabric = 3\n", "[peer]): must be 1 to 63 letters"),
@@ -139,6 +164,25 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert refusal(PeerSettings, config=tmp_path) == f"config = {tmp_path}: can't read it: Is a directory"
     missing.write_bytes(b"\xff\xfe")
     assert refusal(PeerSettings, config=missing).startswith(f"config = {missing}: is not TOML: ")
+
+
+def test_a_directory_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service may have the HOME of who has started it; what can't be looked into holds no settings of ours."""
+    real = os.stat
+
+    def stat(path: object, *more: object, **named: object) -> os.stat_result:
+        if str(path).startswith(str(tmp_path / "locked")):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, *more, **named)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.chdir(tmp_path)
+    assert find_config({"XDG_CONFIG_HOME": str(tmp_path / "locked")}) is None
+    state = tmp_path / "locked" / "state"
+    said = refusal(PeerSettings, state_dir=str(state))
+    assert said == f"state_dir = {state}: can't look into it: permission denied"
+    said = refusal(PeerSettings, fleet=str(state))
+    assert said == f"{state}/fleet.toml: can't read it: permission denied; start as the user whose it is"
 
 
 def test_which_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,23 @@ def test_who_is_announced_and_does_not_answer_is_named_and_not_counted() -> None
     assert status_lines(fields)[2:] == ["peers: 0", "announced, but silent: birch at birch:1", "view: none"]
 
 
+def test_a_terminal_obeys_nobody_in_the_fabric() -> None:
+    picture = Picture()
+    picture.job = Job(id="j1", trainer="numpy")
+    evil = "\x1b]0;pwned\x07\nview: all is well"
+    picture.take(PresenceSeen(Presence(id="ash", incarnation=1, addresses=(evil,))))
+    picture.take(
+        LinksSeen(
+            LinkReport(peer="ash", links=(LinkEntry(peer="b", role="child", up=True, path=evil[:80]),), waits=evil)
+        )
+    )
+    picture.reports["j1", "ash"] = PeerReport(job="j1", peer="ash", state="failed", error=evil)
+    lines = status_lines(status_fields(picture, fabric="lab", broker="mqtt://b"))
+    assert all(line.isprintable() for line in lines)
+    assert r"    waits: \x1b]0;pwned\x07\nview: all is well" in lines
+    assert lines[-1] == "view: none"
+
+
 def test_documents_that_do_not_count_are_named() -> None:
     picture = Picture()
     picture.refused = {"edgepeer/v1/lab/peer/p7: signed by peer p8 of lab, on another's topic": 3, "x: y": 1}

@@ -118,6 +118,22 @@ async def test_fifty_devices_at_once(office: Office) -> None:
     assert len(office.registrar.members()) == 50
 
 
+async def test_a_service_without_a_clock_says_so_in_a_line(
+    office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(clock.time, "time", lambda: 0.0)
+    async with asyncio.timeout(DEADLINE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", office.service.port)
+        assert not await reader.read()
+        writer.close()
+    told = [record for record in caplog.records if record.name == "edgepeer.enrol.service"]
+    assert [record.getMessage() for record in told] == [
+        "connection of 127.0.0.1 closed: this machine's clock says 1970-01-01, which can't be: set it, then try again "
+        "(1 so far)"
+    ]
+    assert told[0].exc_info is None
+
+
 async def test_without_a_clock(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     string = office.registrar.token()
     before = clock.time.time

@@ -291,7 +291,8 @@ def test_all_is_there_after_a_restart(registrar: Registrar, tmp_path: Path) -> N
     assert len(same.members()) == 1
     same.close()
     with pytest.raises(
-        ConfigError, match="fleet greenhouse lives there, with broker mqtts://b:8883 and service b:7701"
+        ConfigError,
+        match="fleet greenhouse lives there, with broker mqtts://b:8883, service b:7701 and a lifetime of 365 days",
     ):
         Registrar.found(tmp_path / "home", "orchard", broker=("mqtts://b:8883",), service="b:7701")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
@@ -13,7 +13,7 @@ from edgepeer.fabric.documents import Presence
 from edgepeer.fabric.events import FabricEvent
 from edgepeer.fabric.mosquitto import Mosquitto
 
-__all__ = ["DEADLINE_S", "Broker", "Gate", "Guest", "Invite", "StartBroker", "presence"]
+__all__ = ["DEADLINE_S", "Broker", "Gate", "Guest", "Invite", "StartBroker", "presence", "scripted_broker"]
 
 DEADLINE_S = 60.0
 
@@ -109,3 +109,37 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 def presence(name: str, incarnation: int = 1) -> Presence:
     return Presence(id=name, incarnation=incarnation, addresses=("127.0.0.1:4000", "[::1]:4000"), version="0.1.0")
+
+
+@contextlib.asynccontextmanager
+async def scripted_broker(
+    *, connack: int = 0, suback: int = 1, subacks: int | None = None, tells: Iterable[bytes] = ()
+) -> AsyncIterator[BrokerAddress]:
+    """Acknowledges whatever it gets, with these codes, and delivers nothing of it.
+
+    `subacks`: how many codes it answers a subscription with; None: one for each topic. `tells`: what it sends after
+    that, piece by piece.
+    """
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                kind, length = await reader.readexactly(2)
+                if length >= 128:
+                    length += 128 * (await reader.readexactly(1))[0] - 128
+                body = await reader.readexactly(length)
+                if kind >> 4 == 1:  # CONNECT
+                    writer.write(bytes((0x20, 2, 0, connack)))
+                elif kind >> 4 == 8:  # SUBSCRIBE
+                    count = body.count(b"edgepeer/") if subacks is None else subacks
+                    writer.write(bytes((0x90, 2 + count)) + body[:2] + bytes([suback] * count))
+                    for piece in tells:
+                        writer.write(piece)
+                        await writer.drain()
+                elif kind >> 4 == 3:  # PUBLISH
+                    at = 2 + int.from_bytes(body[:2], "big")
+                    writer.write(bytes((0x40, 2)) + body[at : at + 2])
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield BrokerAddress(host="127.0.0.1", port=server.sockets[0].getsockname()[1])

@@ -125,6 +125,31 @@ def test_answers_are_what_is_kept_when_they_are_said() -> None:
     assert answers.next() is None
 
 
+def test_who_asks_anew_while_it_is_answered_is_answered_anew() -> None:
+    """An answer to the first question shows nobody alive to who has asked again, as all do whose broker is back."""
+    outbox = Outbox()
+    answers = Answers(TOPICS, outbox, OpenGate())
+    outbox.keep(TOPICS.presence("a"), b"old")
+    answers.asked_by("x", b"1")
+    first = answers.next()
+    answers.asked_by("x", b"2")
+    assert first is not None
+    answers.acknowledged(first)
+    second = answers.next()
+    assert second is not None
+    assert unpack(second.payload, Answer).nonce == b"2"
+    # The connection breaks with that on its way; it is asked again, about what has changed.
+    outbox.keep(TOPICS.presence("a"), b"new")
+    answers.asked_by("x", b"3")
+    third = answers.next()
+    assert third is not None
+    assert unpack(third.payload, Answer) == Answer(topic=TOPICS.presence("a"), payload=b"new", nonce=b"3")
+    answers.acknowledged(second)
+    assert answers.next() is third
+    answers.acknowledged(third)
+    assert answers.next() is None
+
+
 def test_who_is_asked_too_much_answers_the_first() -> None:
     outbox = Outbox()
     answers = Answers(TOPICS, outbox, OpenGate())

@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
-from fabric_guests import DEADLINE_S, Guest, Invite, StartBroker
+from fabric_guests import DEADLINE_S, Guest, Invite, StartBroker, scripted_broker
 
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
@@ -115,34 +115,26 @@ async def test_an_address_that_nobody_answers_times_out(monkeypatch: pytest.Monk
             await client.connected(0.1)
 
 
-@contextlib.asynccontextmanager
-async def scripted_broker(
-    *, connack: int = 0, suback: int = 1, subacks: int | None = None
-) -> AsyncIterator[BrokerAddress]:
-    """Acknowledges whatever it gets, with these codes, and delivers nothing.
+async def test_an_address_that_leads_nowhere_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a host whose IPv6 does not work: who is silent there must not keep its IPv4 from being tried."""
+    loop = asyncio.get_running_loop()
+    async with scripted_broker() as address:
+        with socket.socket() as full, contextlib.ExitStack() as fillers:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)  # with its queue full, Linux drops whatever else comes
+            for _ in range(3):
+                filler = fillers.enter_context(socket.socket())
+                filler.setblocking(False)
+                filler.connect_ex(full.getsockname())
+            kind = socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, ""
 
-    `subacks`: how many codes it answers a subscription with; None: one for each topic.
-    """
+            async def both(*_: object, **__: object) -> list[object]:
+                return [(*kind, full.getsockname()), (*kind, (address.host, address.port))]
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                kind, length = await reader.readexactly(2)
-                if length >= 128:
-                    length += 128 * (await reader.readexactly(1))[0] - 128
-                body = await reader.readexactly(length)
-                if kind >> 4 == 1:  # CONNECT
-                    writer.write(bytes((0x20, 2, 0, connack)))
-                elif kind >> 4 == 8:  # SUBSCRIBE
-                    count = body.count(b"edgepeer/") if subacks is None else subacks
-                    writer.write(bytes((0x90, 2 + count)) + body[:2] + bytes([suback] * count))
-                elif kind >> 4 == 3:  # PUBLISH
-                    at = 2 + int.from_bytes(body[:2], "big")
-                    writer.write(bytes((0x40, 2)) + body[at : at + 2])
-        writer.close()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        yield BrokerAddress(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
+            monkeypatch.setattr(loop, "getaddrinfo", both)
+            client = FabricClient(address, "lab", "a", on_event=lambda _: None, timeout=1.0)
+            async with running(client):
+                await client.connected(DEADLINE_S)
 
 
 @pytest.mark.parametrize(

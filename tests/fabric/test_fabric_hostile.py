@@ -7,17 +7,21 @@ import contextlib
 import itertools
 import logging
 import math
+import re
+from itertools import chain, repeat
 
 import aiomqtt
 import msgpack
 import pytest
-from fabric_guests import Broker, Invite, presence
+from fabric_guests import Broker, Guest, Invite, presence, scripted_broker
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from edgepeer.errors import WireError
 from edgepeer.fabric import inbox
+from edgepeer.fabric.connection import LARGEST_BYTES
 from edgepeer.fabric.documents import PeerReport, Telemetry
+from edgepeer.fabric.envelope import MARGIN_BYTES
 from edgepeer.fabric.events import Connected, JobSpoiled, PresenceSeen, Synced
 from edgepeer.fabric.topics import Topics
 from edgepeer.wire.documents import DOCUMENT_LIMIT_BYTES, pack
@@ -129,6 +133,37 @@ async def test_bad_documents_are_counted_and_good_ones_pass(
     assert 1 <= len(lines) <= 2  # once a second
     assert lines[0].startswith("rejected a document on 'edgepeer/v1/lab/peer/a': ")
     assert guest.client.reconnects == 0
+
+
+def publication(topic: str, length: int) -> bytes:
+    """How an MQTT packet begins that brings so many bytes on that topic."""
+    name, digits = topic.encode(), b""
+    count = 2 + len(name) + length
+    while count > 0x7F:
+        digits, count = digits + bytes([0x80 | count & 0x7F]), count >> 7
+    return b"\x30" + digits + bytes([count]) + len(name).to_bytes(2, "big") + name
+
+
+async def test_a_packet_without_end_fills_no_memory() -> None:
+    """paho would take 256 MiB, which a small device hasn't; and what a broker retains comes again and again."""
+    assert max(inbox.LIMIT_BYTES.values()) + MARGIN_BYTES < LARGEST_BYTES
+    size, block = 48 << 20, bytes(1 << 20)
+    tells = chain(
+        [publication(TOPICS.view, size)],
+        repeat(block, size // len(block)),
+        [publication(TOPICS.presence("a"), len(GOOD)) + GOOD],
+    )
+    async with scripted_broker(tells=tells) as address:
+        guest = Guest(address, "b")
+        running = asyncio.create_task(guest.client.run())
+        await guest.until_seen(PresenceSeen(presence("a")))
+        ((reason, count),) = guest.client.refusals.items()
+        looked_at = re.fullmatch(rf"{TOPICS.view}: (\d+) bytes, over the limit of \d+", reason)
+        assert looked_at is not None
+        assert int(looked_at[1]) < 2 * LARGEST_BYTES
+        assert (count, guest.client.reconnects) == (1, 0)
+        await guest.client.close(timeout=0.1)
+        await running
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -59,7 +59,7 @@ async def test_who_is_evicted_is_off_everywhere_at_once(strict_broker: Broker, i
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(
             TrustError,
-            match=r": peer p2 of lab was evicted on 20.*UTC \(certificate .*, list \d+\): if this device is to",
+            match=r": peer p2 of lab was evicted on 20.*UTC \(certificate .*, list \d+\): if it is to be in again",
         ):
             await p2.task
     p2.task = asyncio.create_task(asyncio.sleep(0))

@@ -88,10 +88,10 @@ def test_a_killed_peer_is_not_waited_for(running: JobProgress, told: Told, finis
 
 
 def test_a_failed_peer_is_noted_once_and_does_not_end_the_job(running: JobProgress, told: Told, finish: Finish) -> None:
-    failure = told.report("birch", "failed", error="no\nmemory", round=7)
+    failure = told.report("birch", "failed", error="no\nmemory\x1b[2J", round=7)
     assert running.see_report(failure)
     assert not running.see_report(failure)
-    assert list(running.notes) == ["birch failed: no memory"]
+    assert list(running.notes) == [r"birch failed: no memory\x1b[2J"]
     assert not running.finished
     finish(running, "ash", "cedar")
     assert running.finished

@@ -114,6 +114,8 @@ def test_targets_that_could_not_be_written(tmp_path: Path) -> None:
         assert reason in str(raised.value)
     with pytest.raises(ConfigError, match=r"use \.keras"):
         check_target("save", tmp_path / "model.npz", model="mlp", described=True)
+    with pytest.raises(ConfigError, match="can't write there: file name too long"):
+        check_target("save", tmp_path / f"{'x' * 300}.npz", model="mlp", described=False)
     check_target("save", tmp_path / "model.npz", model="mlp", described=False)
 
 

@@ -48,7 +48,7 @@ async def _serve(settings: FleetServeSettings, registrar: Registrar, household: 
 async def _keep_house(registrar: Registrar, household: Household) -> None:
     """Until cancelled: what another process evicts, the members here and the fleet are told; and they renew."""
     loop = asyncio.get_running_loop()
-    seen, untold, again_at, pause = b"", False, 0.0, _HOUSEKEEPING_S
+    seen, untold, again_at, pause, complaint = b"", False, 0.0, _HOUSEKEEPING_S, ""
     while True:
         try:
             signed = await asyncio.to_thread(lambda: registrar.evictions)
@@ -61,8 +61,11 @@ async def _keep_house(registrar: Registrar, household: Household) -> None:
                     pause = min(2 * pause, _HOUR_S) if untold else _HOUSEKEEPING_S
                     _log.warning("not told yet: %s", why_not) if untold else _log.info("the fleet has been told")
                 again_at = loop.time() + (pause if untold else _HOUR_S)
+            complaint = ""
         except EdgepeerError as error:
-            _log.error("%s", error)
+            if str(error) != complaint:  # a disk that is broken is told of once
+                complaint = str(error)
+                _log.error("%s", error)
             again_at = loop.time() + _HOUR_S
         await asyncio.sleep(_HOUSEKEEPING_S)
 
