@@ -1,7 +1,7 @@
 """In which order tests run where several workers share them: what takes long first, dealt out evenly.
 
-`--dist worksteal` gives each worker a part of the list, as long as the others', and lets who is done take over the end of
-what another has left. A test that takes half a minute must not stand there: the others would wait for its worker.
+`--dist worksteal` gives each worker a part of the list, as long as the others', and lets who is done take over the end
+of what another has left. A test that takes half a minute must not stand there: the others would wait for its worker.
 """
 
 from __future__ import annotations
