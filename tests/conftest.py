@@ -20,6 +20,7 @@ os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # before an
 
 import pytest
 from hypothesis import HealthCheck, settings
+from order import dealt
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -48,6 +49,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--secure"):
         os.environ["SECURE_EMULATIONS"] = "1"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if (workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))) > 1:
+        items[:] = dealt(items, workers)
 
 
 def pytest_collection_finish() -> None:

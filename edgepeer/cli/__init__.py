@@ -1,13 +1,16 @@
 """The command line `edgepeer`: one file per verb, all run by `edgepeer.cli.verb`.
 
-Starting it imports nothing heavy: each verb imports what it needs when it runs.
+Starting it imports nothing heavy: each verb imports what it needs when it runs. Nor does one verb pay for the others:
+what is a process for a verb, as most are, neither imports those nor makes their options.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Final
+
 import click
 
-from edgepeer.cli import broker, emulate, export, fleet, join, peer, simulate, status, train, version
 from edgepeer.enrol.strings import hidden
 
 __all__ = ["application", "main"]
@@ -33,8 +36,23 @@ Examples:
 `edgepeer VERB --help` shows more of each."""
 
 
+_VERBS: Final = ("broker", "emulate", "export", "fleet", "join", "peer", "simulate", "status", "train", "version")
+"""Each a module beside this one, whose `command()` makes it."""
+
+
 class _Application(click.Group):
-    """What is wrong on the command line is said as click says it, but for secrets that stand there."""
+    """A verb is made when somebody asks for it. What is wrong on the command line is said as click says it, but for
+    secrets that stand there."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        # Where there is none of that name, click may say which ones it looks like.
+        for name in (cmd_name,) if cmd_name in _VERBS else _VERBS:
+            if name not in self.commands:
+                self.add_command(import_module(f"edgepeer.cli.{name}").command(), name)
+        return self.commands.get(cmd_name)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -47,14 +65,8 @@ class _Application(click.Group):
 
 def application() -> click.Group:
     """The command line with all verbs."""
-    verbs = (broker.VERB, peer.VERB, train.VERB, emulate.VERB, status.VERB)
     return _Application(
         name="edgepeer",
-        commands=[
-            *(verb.command() for verb in verbs),
-            *(made() for made in (export.command, simulate.command, fleet.command, join.command)),
-            version.command,
-        ],
         help=_ABOUT,
         epilog=_EPILOG,
         no_args_is_help=True,

@@ -9,7 +9,7 @@ from edgepeer.cli.verb import Verb
 from edgepeer.notify import ready
 from edgepeer.settings import BrokerSettings
 
-__all__ = ["VERB"]
+__all__ = ["VERB", "command"]
 
 
 def run(settings: BrokerSettings) -> int:
@@ -49,3 +49,4 @@ VERB = Verb(
     ],
     run=run,
 )
+command = VERB.command

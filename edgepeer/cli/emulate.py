@@ -6,7 +6,7 @@ from edgepeer.cli.signals import run as run_async
 from edgepeer.cli.verb import Verb
 from edgepeer.settings import EmulateSettings
 
-__all__ = ["VERB"]
+__all__ = ["VERB", "command"]
 
 
 def run(settings: EmulateSettings) -> int:
@@ -77,3 +77,4 @@ VERB = Verb(
     ],
     run=run,
 )
+command = VERB.command

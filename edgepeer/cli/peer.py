@@ -15,7 +15,7 @@ from edgepeer.settings import PeerSettings
 if TYPE_CHECKING:
     from edgepeer.peer.machines import MachineFactory
 
-__all__ = ["VERB", "machine_of"]
+__all__ = ["VERB", "command", "machine_of"]
 
 
 def run(settings: PeerSettings) -> int:
@@ -65,3 +65,4 @@ VERB = Verb(
     ],
     run=run,
 )
+command = VERB.command

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edgepeer.following.picture import Picture
     from edgepeer.topology.view import View
 
-__all__ = ["VERB", "plain_tree", "status_fields", "status_lines"]
+__all__ = ["VERB", "command", "plain_tree", "status_fields", "status_lines"]
 
 
 def run(settings: StatusSettings) -> int:
@@ -221,3 +221,4 @@ VERB = Verb(
     ],
     run=run,
 )
+command = VERB.command

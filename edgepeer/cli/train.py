@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from edgepeer.following.progress import JobProgress
     from edgepeer.following.result import JobResult
 
-__all__ = ["VERB"]
+__all__ = ["VERB", "command"]
 
 
 def run(settings: TrainSettings) -> int:
@@ -135,3 +135,4 @@ VERB = Verb(
     ],
     run=run,
 )
+command = VERB.command

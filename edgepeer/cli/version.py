@@ -16,8 +16,12 @@ _OPTIONAL = {
 }
 
 
-@click.command("version", epilog="\b\nExamples:\n\b\n  $ edgepeer version")
-def command() -> None:
+def command() -> click.Command:
+    """The verb as click knows it."""
+    return click.command("version", epilog="\b\nExamples:\n\b\n  $ edgepeer version")(version)
+
+
+def version() -> None:
     """Print the version, and which of the optional libraries are here."""
     import platform
 

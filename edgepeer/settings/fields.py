@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from inspect import get_annotations
 from pathlib import Path
 from types import UnionType
@@ -74,6 +75,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return printable(shown)
 
 
+@cache
 def settings_of(kind: type[VerbSettings]) -> dict[str, Setting]:
     """The settings of a verb by name, its own before those that it shares with others."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
@@ -97,7 +98,7 @@ def test_the_shell_scripts_are_clean() -> None:
 
 @pytest.mark.slow
 def test_an_upgrade_that_fails_is_taken_back(device: Device, broker: str, wheel: Path, tmp_path: Path) -> None:
-    installed = device.install("--from", wheel)
+    installed = device.install("--from", wheel, PYTHON=sys.executable)  # with a pip of its own
     assert installed.returncode == 0, installed.stderr
     assert device.current == "1"
     assert os.readlink(device.root / "usr/local/bin/edgepeer") == "/opt/edgepeer/current/bin/edgepeer"
@@ -122,7 +123,8 @@ def test_an_upgrade_that_fails_is_taken_back(device: Device, broker: str, wheel:
     worse = changed_wheel(wheel, tmp_path / "worse", {"cli/__init__.py": BROKEN})
     for refused in (
         device.install("--from", worse),
-        device.run("sh", "-c", f"ulimit -f 100; exec sh {DEPLOY}/install.sh --from {wheel}"),  # the disk is full
+        # The disk is full.
+        device.run("sh", "-c", f"ulimit -f 100; exec sh {DEPLOY}/install.sh --from {wheel}", PYTHON=sys.executable),
     ):
         assert refused.returncode != 0
         assert (device.current, device.there, device.pid) == ("2", {"1", "2"}, second)

@@ -22,7 +22,7 @@ from edgepeer.fabric.events import FabricEvent, TelemetrySeen
 from edgepeer.following.observe import observe
 from edgepeer.following.picture import Picture
 
-__all__ = ["DEADLINE_S", "Field", "Program", "Watch", "clean_environment", "edgepeer", "python"]
+__all__ = ["DEADLINE_S", "Field", "Program", "Watch", "clean_environment", "edgepeer", "python", "without"]
 
 DEADLINE_S = 200.0
 """What never comes does not keep the tests for ever. On an idle machine all takes seconds, on a busy one minutes."""
@@ -40,6 +40,20 @@ def clean_environment(home: Path, **more: str) -> dict[str, str]:
     if "SECURE_EMULATIONS" in kept:
         kept["EDGEPEER_EMULATE_SECURE"] = "true"
     return {**kept, **_ONE_THREAD_EACH, "XDG_CONFIG_HOME": str(home), "HOME": str(home), **more}
+
+
+def without(package: str, home: Path) -> dict[str, str]:
+    """An environment in which a package can't be imported: something of its name stands before the real one.
+
+    Of reports whose pictures nobody looks at, none are drawn without matplotlib, which takes longer to import and to
+    draw them than the whole job takes.
+    """
+    shadow = home / "shadow"
+    (shadow / package).mkdir(parents=True, exist_ok=True)
+    (shadow / package / "__init__.py").write_text(
+        f"raise ModuleNotFoundError('No module named {package}', name={package!r})\n"
+    )
+    return {"PYTHONPATH": os.pathsep.join([str(shadow), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
 
 
 class Program:
@@ -238,7 +252,8 @@ class Field:
         """Start a job. It fails if fewer than `peers` finish it."""
         settings = {"trainer": "numpy", "peers": 2, "report": "out", **settings}
         flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
-        return await self.run("train", "--broker", self.url, *self.belongs("alice", Role.OPERATOR), *flags)
+        belongs = self.belongs("alice", Role.OPERATOR)
+        return await self.run("train", "--broker", self.url, *belongs, *flags, **without("matplotlib", self.home))
 
     async def outcome(self, training: Program) -> dict[str, Any]:
         """The report of a training that ended well."""

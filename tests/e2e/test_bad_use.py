@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from real_programs import Field, edgepeer
+from real_programs import Field, edgepeer, without
 
 from edgepeer.fabric.broker import EmbeddedBroker
 
@@ -186,13 +186,7 @@ async def test_a_data_directory_that_may_not_be_read(tmp_path: Path) -> None:
 async def test_a_package_that_is_not_installed(
     package: str, arguments: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
-    # A package that can't be imported, before the real one on the path.
-    (tmp_path / "shadow" / package).mkdir(parents=True)
-    (tmp_path / "shadow" / package / "__init__.py").write_text(
-        f"raise ModuleNotFoundError('No module named {package}', name={package!r})\n"
-    )
-    path = os.pathsep.join([str(tmp_path / "shadow"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    status, line = await refusal(*arguments, home=tmp_path, PYTHONPATH=path)
+    status, line = await refusal(*arguments, home=tmp_path, **without(package, tmp_path))
     assert status in (1, 2)
     assert f"pip install '{said}'" in line
 

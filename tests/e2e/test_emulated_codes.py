@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from real_programs import Program, edgepeer
+from real_programs import Program, edgepeer, without
 
 from edgepeer.training.build import make_trainer
 from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
@@ -22,7 +22,8 @@ NUMPY = ("emulate", "--trainer", "numpy", "--model", "mlp-plain", "--optimizer",
 
 async def run(home: Path, *arguments: object) -> tuple[Program, dict[str, Any]]:
     """An emulation that ends well, and its report."""
-    async with edgepeer(*NUMPY, "--network", "none", *arguments, "--report", "out", home=home) as program:
+    unseen = without("matplotlib", home)
+    async with edgepeer(*NUMPY, "--network", "none", *arguments, "--report", "out", home=home, **unseen) as program:
         assert await program.end() == 0, program.everything()
     report: dict[str, Any] = json.loads((home / "out" / "report.json").read_text())
     assert len(set(report["parameter_digests"].values())) == 1
@@ -102,7 +103,7 @@ async def test_mnist_with_stragglers_and_two_cut_links_comes_to_what_a_clean_run
     reports = {}
     for name, more in {"clean": ("--network", "none"), "faulty": (*coded, *cuts)}.items():
         where = ("--report", name, "--keep", f"{name}-peers")
-        async with edgepeer(*NUMPY, *job, *more, *where, home=tmp_path) as program:
+        async with edgepeer(*NUMPY, *job, *more, *where, home=tmp_path, **without("matplotlib", tmp_path)) as program:
             assert await program.end() == 0, program.everything()
         if any("left out" in line for line in program.out):
             pytest.skip(next(line for line in program.out if "left out" in line))

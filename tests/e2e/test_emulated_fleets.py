@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from real_programs import edgepeer
+from real_programs import edgepeer, without
 
 from edgepeer.fabric.mosquitto import find_mosquitto
 
@@ -28,7 +28,8 @@ async def test_links_peers_and_the_broker_fail_and_come_back(broker: str, tmp_pa
         pytest.skip("mosquitto is not installed")
     faults = ("--cut", "pos3-pos1@50..80", "--kill", "3@100", "--restart", "3@110", "--broker-down", "150..190")
     arguments = ("--peers", 5, "--rounds", 500, "--broker", broker, *faults, "--skip-impossible", "--report", "out")
-    async with edgepeer(*NUMPY, *arguments, "--keep", "kept", home=tmp_path) as program:
+    unseen = without("matplotlib", tmp_path)
+    async with edgepeer(*NUMPY, *arguments, "--keep", "kept", home=tmp_path, **unseen) as program:
         assert await program.end() == 0, program.everything()
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert len(set(report["parameter_digests"].values())) == 1

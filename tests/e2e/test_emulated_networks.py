@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_programs import Program, edgepeer
+from real_programs import Program, edgepeer, without
 
 NUMPY = ("emulate", "--trainer", "numpy", "--optimizer", "sgd", "--learning-rate", 0.1, "--eval-every", 500)
 NAMES = [f"p{number:02d}" for number in range(7)]
@@ -15,7 +15,8 @@ NAMES = [f"p{number:02d}" for number in range(7)]
 
 async def run(home: Path, *arguments: object) -> tuple[Program, dict[str, Any]]:
     """An emulation of seven peers that ends well, and its report; or the test is skipped and says why."""
-    async with edgepeer(*NUMPY, "--peers", 7, *arguments, "--report", "out", home=home) as program:
+    unseen = without("matplotlib", home)
+    async with edgepeer(*NUMPY, "--peers", 7, *arguments, "--report", "out", home=home, **unseen) as program:
         if await program.end() and any("not on this machine" in line for line in program.err):
             pytest.skip(program.err[-1])
     assert program.process.returncode == 0, program.everything()

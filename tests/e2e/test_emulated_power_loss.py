@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from real_programs import edgepeer
+from real_programs import edgepeer, without
 
 
 @pytest.mark.slow
@@ -16,7 +16,8 @@ async def test_a_fleet_that_is_killed_goes_on_from_its_checkpoints(tmp_path: Pat
     for peer in range(3):
         arguments += ["--kill", f"{peer}@4s", "--restart", f"{peer}@5s"]
     numpy = ("emulate", "--trainer", "numpy", "--eval-every", 1000)
-    async with edgepeer(*numpy, *arguments, "--report", "out", home=tmp_path) as program:
+    unseen = without("matplotlib", tmp_path)
+    async with edgepeer(*numpy, *arguments, "--report", "out", home=tmp_path, **unseen) as program:
         assert await program.end() == 0, program.everything()
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert len(report["parameter_digests"]) == 3

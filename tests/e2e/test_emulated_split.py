@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from real_programs import Program, edgepeer
+from real_programs import Program, edgepeer, without
 
 JOB = ("emulate", "--model", "mlp-plain", "--optimizer", "sgd", "--learning-rate", 0.3, "--batch-size", 32)
 CODE = ("--split", "codenet:m=2,n=2,t=1")
@@ -18,7 +18,7 @@ ROUNDS = ("--rounds", 40, "--eval-every", 20, "--network", "none")
 
 async def run(home: Path, *arguments: object) -> tuple[Program, dict[str, Any]]:
     """An emulation that ends well, and its report."""
-    async with edgepeer(*arguments, "--report", "out", home=home) as program:
+    async with edgepeer(*arguments, "--report", "out", home=home, **without("matplotlib", home)) as program:
         assert await program.end() == 0, program.everything()
     report: dict[str, Any] = json.loads((home / "out" / "report.json").read_text())
     assert len(set(report["parameter_digests"].values())) == 1
