@@ -109,7 +109,7 @@ class Gathering:
         size = len({*view.ids, *(PeerId(m.id) for m in joined)})
         run = None
         if self._run is not None and self._run[0] != view.run and size >= self._run[1]:
-            run, first_round = self._run[0], 1
+            run = self._run[0]
         if not joined and run is None:
             return None
         gone = {PeerId(member.id) for member in joined if PeerId(member.id) in view}

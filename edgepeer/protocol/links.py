@@ -78,10 +78,9 @@ class Link:
 
     __slots__ = (
         "alive_at", "calm", "cleared", "closed_at", "dialing", "dialled", "direct", "down_since", "echo", "echo_at",
-        "every",
-        "failed", "heard", "knocked", "level", "life", "life_at", "member", "orphan", "pinged", "promised", "reaches",
-        "redial_at", "redial_s", "refused", "role", "sent", "since", "sync", "timing", "told", "tunnel",
-        "tunnel_timing", "unanswered", "waiting",
+        "every", "failed", "heard", "knocked", "level", "life", "life_at", "member", "orphan", "over", "pinged",
+        "promised", "reaches", "redial_at", "redial_s", "refused", "role", "sent", "since", "sync", "timing", "told",
+        "tunnel", "tunnel_timing", "unanswered", "waiting",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -141,6 +140,8 @@ class Link:
         self.orphan = False
         self.level = -1
         """The round after which the peer and all below it stand; -1 if they don't stand level."""
+        self.over = False
+        """Neither the peer nor anybody below it takes part in the view's run."""
         self.waiting = False
         """The peer's round waits for its children."""
         self.sync: Sync | None = None
@@ -212,7 +213,7 @@ class Link:
 
     def forget_standing(self) -> None:
         """What the peer's Pings have said of where it stands is of another view ..."""
-        self.level, self.orphan = -1, False
+        self.level, self.orphan, self.over = -1, False, False
 
     def forget_reach(self) -> None:
         """... and so are the positions."""
@@ -220,7 +221,7 @@ class Link:
 
     def begin(self, now: float) -> None:
         """A new path: nothing that was said on an older one counts."""
-        self.sync, self.told, self.waiting, self.level = None, None, False, -1
+        self.sync, self.told, self.waiting, self.level, self.over = None, None, False, -1, False
         self.heard = self.alive_at = self.sent = self.pinged = self.since = self.echo_at = now
         self.every = self.promised = self.echo = 0.0
         self.failed = self.refused = self.cleared = False
@@ -366,7 +367,7 @@ class Links:
             link.clock.hurry()
         link.clock.forgive(now)
         link.echo, link.echo_at, link.every = ping.stamp, now, ping.every
-        link.waiting, link.orphan, link.level = ping.waiting, ping.orphan, ping.level
+        link.waiting, link.orphan, link.level, link.over = ping.waiting, ping.orphan, ping.level, ping.over
         link.reaches = int.from_bytes(ping.reaches, "little")
 
     def excuse(self, seconds: float, now: float) -> None:

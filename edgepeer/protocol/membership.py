@@ -154,6 +154,10 @@ class Membership:
         self.run = (run, peers) if run is not None else None
         self.note_change(now)
 
+    def takes_part(self, run: str) -> bool:
+        """Whether the owner wants that run."""
+        return self.run is not None and self.run[0] == run
+
     def on_leaver(self, peer: PeerId, incarnation: int, until: int, now: float) -> None:
         """Coordinator: a member wants to leave."""
         if peer != self.id:  # what it asked for itself as a member, before it became coordinator, is settled
@@ -201,12 +205,24 @@ class Membership:
     # -- the next view -----------------------------------------------------------------------------------------
 
     def consider(
-        self, *, first_round: int, boundary: bool, idle: bool, needed: bool, there: Container[PeerId], now: float
+        self,
+        *,
+        first_round: int,
+        boundary: bool,
+        idle: bool,
+        needed: bool,
+        over: bool,
+        there: Container[PeerId],
+        now: float,
     ) -> View | None:
         """Coordinator: make up one's mind. Returns the view to propose now, None when there is no need or it is not
         time; why it can't be had then stands in `waits`. Who is lost by it is kept out for a while.
 
+        A run in which nobody takes part any more is over: the next view has none. There is one at once if this one is
+        not settled, for it never will be: who comes after the last round is given no state, and stands after none.
+
         Args:
+            over: nobody of the view takes part in its run.
             there: whom it has heard of just now; what can't be decided by these is not proposed.
         """
         view, self.waits = self.view, ""
@@ -235,8 +251,10 @@ class Membership:
         size = view.size - len(gone) + len(joiners)
         run = None
         if self.run is not None and self.run[0] != view.run and size >= self.run[1]:
-            run, first_round = self.run[0], 1
-        if not gone and not joiners and run is None and head is None:
+            run = self.run[0]
+        elif over:
+            run = ""
+        if not gone and not joiners and (run is None or (not run and self.settled)) and head is None:
             if not self.leaving:
                 self._changed_at = min(later, default=None)
             return None
@@ -272,6 +290,8 @@ class Membership:
         if not view.may_go_on(there, settled=self.settled):
             count = sum(peer in there for peer in view.ids)
             self.waits = f"{count} of {view.size} peers are in reach, too few to go on without the others"
+            if view.may_go_on(there, settled=True):
+                self.waits += " while not all have what was decided before"
         elif view.epoch == MAX_EPOCH or (not self.settled and len(view.all_guards) > MAX_GUARDS):
             self.waits = "some peers have not heard of the last views yet"
         else:

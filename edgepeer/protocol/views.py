@@ -100,6 +100,7 @@ class Views:
             # A round of a run that the owner has given up may never end: others have given it up as well.
             idle=self._course.idle or view.run not in ("", self._neighbours.wanted_run),
             needed=self._course.needed,
+            over=self._vitals.over,
             there=succession.there,
             now=self._place.now,
         )

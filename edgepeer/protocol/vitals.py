@@ -45,8 +45,8 @@ _AT_REST_S: Final = 1.0
 """... and this seldom where nothing is under way, and neighbours agree on where they stand."""
 _SAY_AFTER_S: Final = 1.0
 _SAY_AGAIN_S: Final = 10.0
-_NEWS: Final = False, -1, False, 0
-"""What nobody has to be told: not an orphan, not level, not settled, no ballot."""
+_NEWS: Final = False, -1, False, 0, False
+"""What nobody has to be told: not an orphan, not level, not settled, no ballot, no run that is over."""
 
 
 class Vitals:
@@ -202,7 +202,7 @@ class Vitals:
 
     def _ping(self, link: Link, every_s: float, now: float, reaches: bytes) -> Ping:
         view = self._membership.view
-        orphan, level, settled, ballot = self._told
+        orphan, level, settled, ballot, over = self._told
         link.promise(every_s, now)
         return Ping(
             waiting=self._course.waiting,
@@ -216,6 +216,7 @@ class Vitals:
             level=level,
             settled=settled,
             ballot=ballot,
+            over=over,
         )
 
     def _reaches(self) -> bytes:
@@ -236,7 +237,16 @@ class Vitals:
             return True
         return link.life > view.member(parent).incarnation or self._course.place.now - link.alive_at >= silence_s
 
-    def _state(self) -> tuple[bool, int, bool, int]:
+    @property
+    def over(self) -> bool:
+        """Whether there is a run, and neither this peer nor anybody below it takes part in it."""
+        view = self._membership.view
+        if view is None or not view.run or self._membership.takes_part(view.run):
+            return False
+        below = [self._links.get(child) for child in view.children(self._me)]
+        return all(link is not None and link.up and link.over for link in below)
+
+    def _state(self) -> tuple[bool, int, bool, int, bool]:
         view, settled = self._membership.view, self._membership.settled
         if view is None:
             return _NEWS
@@ -246,7 +256,7 @@ class Vitals:
             level = self._course.level
             if not all(link is not None and link.up and link.level == level for link in links):
                 level = -1
-        return self.orphan, level, settled, self._succession.highest
+        return self.orphan, level, settled, self._succession.highest, self.over
 
     def _notice(self, now: float) -> None:
         """Tell the others at once of what has changed; that all stand level at the root concerns everybody."""
@@ -255,6 +265,8 @@ class Vitals:
             self._settle()
             state = self._state()
         if state != self._told:
+            if state[4] and self._membership.coordinator:
+                self._membership.note_change(now)
             self._told = state
             self.announce(now)
 
@@ -280,7 +292,7 @@ class Vitals:
 
     def on_ping(self, peer: PeerId, ping: Ping, now: float) -> None:
         link, view = self._links[peer], self._membership.view
-        before = link.orphan, link.level, self._membership.settled, self._succession.highest
+        before = link.orphan, link.level, link.over, self._membership.settled, self._succession.highest
         self._links.on_ping(peer, ping, now)
         current = view is not None and ping.epoch == view.stamp
         if not current:
@@ -294,7 +306,7 @@ class Vitals:
             # It wants the link though we don't: let it hear that we live.
             place = self._course.place
             self._emit(fx.Send(peer, place.sync(place.standing)))
-        if (link.orphan, link.level, self._membership.settled, self._succession.highest) != before:
+        if (link.orphan, link.level, link.over, self._membership.settled, self._succession.highest) != before:
             self._notice(now)
 
     def link_states(self) -> tuple[LinkState, ...]:

@@ -115,7 +115,8 @@ def draw_schedule(
         wait=pick.choice(["exact", "exact", "deadline:0.7", "error<1.1"]) if coded else "exact",
         faults=_in_order(pick.many(most_faults, lambda pick: _draw_fault(pick, kinds, fleet, within_s, lengths_s))),
     )
-    return _divided(pick, schedule, within_s) if split else schedule
+    schedule = _divided(pick, schedule, within_s) if split else schedule
+    return replace(schedule, after=pick.choice([0, 0, 1, 3])) if schedule.run != "none" else schedule
 
 
 def _draw_fault(

@@ -287,6 +287,10 @@ class SimulatedPeer:
         self.paused = False
         self._next_round()
 
+    def give_up_run(self) -> None:
+        """Take no part in the run any more."""
+        self.receive(ev.RunWanted(None, 1))
+
     def time_out(self) -> None:
         """Give up on the round."""
         self.receive(ev.TimedOut(f"timed out at {self.id}"))

@@ -118,6 +118,8 @@ class Schedule:
     """Probability that a message must be sent again."""
     run: str = "run"
     """With a run, joiners receive state; `none`: plain allreduce calls."""
+    after: int = 0
+    """How many come after the run, when nobody takes part in it any more. Then the coordinator's machine fails."""
     code: str = "none"
     """How gradients are coded; then compute_s is for a chunk ..."""
     wait: str = "exact"
@@ -180,7 +182,7 @@ class Schedule:
             "peers": (1, MAX_PEERS), "fanout": (1, 64), "lanes": (1, MAX_LANES), "rounds": (0, 1_000_000),
             "size": (0, 10_000_000),
             "compute_s": (0, 3600), "latency_s": (0, 60), "jitter_s": (0, 60), "rate_bytes_per_s": (1, 1e12),
-            "loss": (0, 0.9), "infinite": (0, 1), "seed": (0, 1 << 63),
+            "loss": (0, 0.9), "infinite": (0, 1), "seed": (0, 1 << 63), "after": (0, MAX_PEERS),
         }  # fmt: skip
         for name, (least, most) in bounds.items():
             if not least <= getattr(self, name) <= most:
@@ -193,6 +195,8 @@ class Schedule:
             raise ValueError(f"precision {self.precision}: is for dtype <f4, without code and split")
         if self.infinite and self.precision == "float32":
             raise ValueError(f"infinite {self.infinite:g}: is for a precision that is rounded, bf16 or int8")
+        if self.after and self.run == "none":
+            raise ValueError(f"after {self.after}: is for a run, and there is none")
         self._check_split()
         joined = {name for fault in self.faults if fault.kind == "join" for name in fault.who}
         known = {*names(self.peers), *joined}

@@ -51,7 +51,7 @@ STORM: Final = 4000
 
 def recovery_s(schedule: Schedule, limits: Limits) -> float:
     """How long after the end of a fault its consequences may last: every patience that may have to end, once each."""
-    fleet = schedule.peers + sum(fault.kind == "join" for fault in schedule.faults)
+    fleet = schedule.peers + schedule.after + sum(fault.kind == "join" for fault in schedule.faults)
     patience = (
         limits.anew_run_s + 2 * limits.silence_s + limits.takeover_s * fleet + DIAL_TIMEOUT_S + limits.redial_max_s
     )
@@ -106,6 +106,8 @@ class Story:
         self.ended_well = False
         """Whether everybody who lives was asked to finish, and did."""
         self._began = 0.0
+        self._run_is_over = False
+        """Whether nobody takes part in it any more."""
         self._all_in = Everybody(self.world.living)
         self._all_done = Everybody(self.world.living)
         self._progress: dict[SimulatedPeer, tuple[int, float]] = {}  # last round over, and the calm spent since
@@ -197,7 +199,38 @@ class Story:
             return world
         self.ended_well = True
         self._tell(self._result())
+        if schedule.after and world.living:
+            self._after_the_run()
         return world
+
+    def _after_the_run(self) -> None:
+        """Nobody takes part any more, others come, and the coordinator's machine fails. The fleet is idle, and as one.
+
+        Raises:
+            ProtocolBug: it is not.
+        """
+        world, rng = self.world, random.Random(self.schedule.seed)
+        self._run_is_over, world.task.run = True, None
+        self._tell(f"the run is over, and {self.schedule.after} more come")
+        for peer in world.alive:
+            world.clock.after(rng.uniform(0.0, 0.5), peer.give_up_run)
+        for number in range(self.schedule.after):
+            world.add(f"z{number}", delay_s=rng.uniform(0.0, 3.0))
+        world.run_until(lambda: False, 3.0)
+        self._be_as_one()
+        view = world.alive[0].node.view
+        if view is not None and view.may_go_on(view.ids[1:], settled=True):
+            self._tell(f"power {view.coordinator}")
+            world.living[view.coordinator].die(silently=True)
+            self._be_as_one()
+
+    def _be_as_one(self) -> None:
+        def settled(peer: SimulatedPeer) -> bool:
+            return not isinstance(peer.node, Node) or peer.node.parts.membership.settled
+
+        world, everybody = self.world, Everybody(self.world.living)
+        if not world.run_until(lambda: world.settled() and everybody(settled), self.recovery_s):
+            raise ProtocolBug(f"no common view that is settled after the run: {self._where()}")
 
     def _together(self) -> bool:
         peers, run = self.schedule.peers, self.world.task.run_id
@@ -262,7 +295,7 @@ class Story:
         shadow = self._in_shadow(self.world.clock.now)
         for peer in self.world.alive:
             over, calm = self._progress.get(peer, (-1, 0.0))
-            idle = peer.finished or peer.leaving or shadow or peer.done != over
+            idle = peer.finished or peer.leaving or shadow or peer.done != over or self._run_is_over
             calm = 0.0 if peer.done != over else calm + (0.0 if idle else _LOOK_EVERY_S)
             self._progress[peer] = peer.done, calm
             if calm > self.calm_s and self._possible():

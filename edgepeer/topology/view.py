@@ -102,6 +102,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The run (job id) whose rounds are counted; empty when peers only call allreduce."""
     first_round: Annotated[int, msgspec.Meta(ge=1)] = 1
     """The next round of the run when the view was made."""
+    plain_round: Annotated[int, msgspec.Meta(ge=1)] = 1
+    """While there is a run: with which round plain ones go on when it is over. Its number has not been given yet."""
     quorum: Annotated[int, msgspec.Meta(ge=0, le=MAX_MEMBERS)] = 0
     """How many members must be together to go on, if that is more than `enough` asks for."""
     guards: Annotated[tuple[Guard, ...], msgspec.Meta(max_length=MAX_GUARDS)] = ()
@@ -336,9 +338,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
         Whoever leaves is replaced by the last of the order, or, if it is no leaf of all trees, by the last who is none,
         so that few tree links change and nobody comes to be inside by that who was not; whoever joins goes to the end.
-        With `coordinator`, that peer swaps into position 0. `settled`: whether nothing of the views before this one can
-        be lost any more. Of a run that is coded, and stays so whoever makes its views, each slot stays with its owner;
-        only those of peers that are gone are handed on (`hand_on`).
+        With `coordinator`, that peer swaps into position 0. `first_round`: what comes next in the run of this view; of
+        another run it is the first, and after a run plain rounds go on where they were. `settled`: whether nothing of
+        the views before this one can be lost any more. Of a run that is coded, and stays so whoever makes its views,
+        each slot stays with its owner; only those of peers that are gone are handed on (`hand_on`).
         `form`: of the members who stay, in an order that names each of them once; as it was, if not given.
         """
         gone, ids = set(without), self.ids if form is None else form.order
@@ -353,6 +356,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             at = next(i for i, member in enumerate(order) if member.id == coordinator)
             order[0], order[at] = order[at], order[0]
         following = self.run if run is None else run
+        plain = self.plain_round
+        if following != self.run:
+            if not self.run:
+                plain = first_round + 1  # that one may have been decided, and be known to none but its holders
+            first_round = 1 if following else plain
         peers = tuple(member.id for member in order)
         kept = self.slots if following and following == self.run else ()
         anew = generation is not None
@@ -364,6 +372,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             fanout=self.fanout if form is None else form.fanout,
             run=following,
             first_round=first_round,
+            plain_round=plain if following else 1,
             quorum=self.quorum,
             slots=hand_on(kept, peers) if coded or kept else (),
             lanes=self.lanes if form is None else form.lanes,

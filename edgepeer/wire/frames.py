@@ -134,6 +134,8 @@ class Ping(_Header, frozen=True):
     """Whether the sender knows that nothing of the views before can be lost any more."""
     ballot: _Ballot = 0
     """The highest ballot for the view's successor that the sender has promised, or heard of from below."""
+    over: bool = False
+    """Whether the sender takes no part in the view's run, and nobody below it does."""
 
 
 class Reduce(_Header, frozen=True):

@@ -453,7 +453,7 @@ def test_a_view_has_no_more_members_than_it_may() -> None:
         rolls.on_presence(joiner, 0.5)
         rolls.on_word(PeerId(joiner.id), Word(0.5, 1, None, 0))
     assert len(rolls.order) == MAX_MEMBERS
-    found = membership.consider(first_round=1, boundary=False, idle=True, needed=False, there=(), now=1.0)
+    found = membership.consider(first_round=1, boundary=False, idle=True, needed=False, over=False, there=(), now=1.0)
     assert found is not None
     assert found.size == MAX_MEMBERS
 
