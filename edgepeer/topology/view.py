@@ -303,7 +303,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         slots = f";{','.join(self.slots)}" if self.slots else ""
         trees = f";{self.lanes} of {self.fanout}" if self.lanes > 1 or self.leaves else ""
         trees += f" but {self.leaves}" if self.leaves else ""
-        told = f"{self.generation};{lives};{self.run};{self.first_round}{slots}{trees}"
+        plain = f";{self.plain_round}" if self.plain_round > 1 else ""
+        told = f"{self.generation};{lives};{self.run};{self.first_round}{slots}{trees}{plain}"
         return self.epoch << 32 | zlib.crc32(told.encode())
 
     @property

@@ -88,6 +88,17 @@ def test_views_for_another_run_or_round_have_another_stamp() -> None:
     assert len({other.stamp for other in others}) == 6
 
 
+def test_plain_rounds_go_on_after_a_run_with_a_number_that_none_has_had() -> None:
+    """The round that came next may have been decided, and be known to none but its holders."""
+    plain = of("ab").successor(first_round=7)
+    run = plain.successor(first_round=9, run="r")
+    assert (run.first_round, run.plain_round) == (1, 10)
+    other = run.successor(first_round=5).successor(first_round=6, run="s")
+    assert (other.first_round, other.plain_round) == (1, 10)
+    after = other.successor(first_round=3, run="")
+    assert (after.run, after.first_round, after.plain_round) == ("", 10, 1)
+
+
 def test_the_largest_stamp_fits_a_frame() -> None:
     members = tuple(Member(id=f"p{n}", incarnation=1) for n in range(MAX_MEMBERS))
     frame = ViewFrame(epoch=View(epoch=MAX_EPOCH, members=members).stamp)
