@@ -180,7 +180,7 @@ class Course:
         self.closing.enter()
         self.rates.keep(here.neighbours, 2 * view.height)
         if view.run != place.run:
-            self._drop_round("run", "another run has begun")
+            self._drop_round("run", "another run has begun" if view.run else "the run is over")
             may_be_decided = False
             place.run = view.run
             run, number, generation = self._own_state

@@ -222,6 +222,7 @@ class Story:
         if view is not None and view.may_go_on(view.ids[1:], settled=True):
             self._tell(f"power {view.coordinator}")
             world.living[view.coordinator].die(silently=True)
+            self._happened.append("power")
             self._be_as_one()
 
     def _be_as_one(self) -> None:
