@@ -28,6 +28,7 @@ import aiomqtt
 from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.reasoncodes import ReasonCode
 
+from edgepeer.cancelling import mind_cancellation
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.tls import TlsSocket, secured
@@ -121,9 +122,9 @@ async def connection(
         try:
             await client.__aenter__()
         except aiomqtt.MqttError as error:
-            _mind_cancellation()
+            mind_cancellation()  # which aiomqtt's wait_for may have forgotten
             raise _refusal(error, address, timeout, sock, identity) from error
-        _mind_cancellation()
+        mind_cancellation()
         yield client
         client.timeout = _GOODBYE_S
         with contextlib.suppress(aiomqtt.MqttError):
@@ -202,13 +203,6 @@ def describe(error: BaseException) -> str:
     return str(cause) or type(cause).__name__
 
 
-def _mind_cancellation() -> None:
-    """Python 3.11's wait_for, which aiomqtt uses, forgets a cancellation that comes with what it waits for."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
-
-
 async def publish(client: aiomqtt.Client, topic: str, payload: bytes, *, retain: bool = False, timeout: float) -> None:
     """Say this, and return when the broker has acknowledged it.
 
@@ -231,7 +225,7 @@ async def subscribe(client: aiomqtt.Client, patterns: Sequence[str]) -> None:
         aiomqtt.MqttError: the connection is of no use any more.
     """
     codes: Sequence[int | ReasonCode] = await client.subscribe([(pattern, 1) for pattern in patterns])
-    _mind_cancellation()
+    mind_cancellation()
     if len(codes) != len(patterns):
         raise FabricError(f"answered {len(patterns)} subscriptions with {len(codes)} codes; is it an MQTT broker?")
     refused = [pattern for pattern, code in zip(patterns, codes, strict=True) if _failed(code)]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import aiomqtt
 
+from edgepeer.cancelling import mind_cancellation
 from edgepeer.errors import FabricError, first_error
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.connection import Refused, connection, describe
@@ -125,7 +126,9 @@ class Reconnecting:
         pause = shortest
         while not self.ending.is_set():
             since = loop.time()
-            if not await self._first_that_answers():
+            answered = await self._first_that_answers()
+            mind_cancellation()
+            if not answered:
                 continue
             if loop.time() - since > longest:
                 pause = shortest
@@ -140,6 +143,7 @@ class Reconnecting:
         failures: list[FabricError] = []
         for broker in self._brokers:
             before = self.count
+            mind_cancellation()
             try:
                 await self._connect(broker)
             except Back as back:

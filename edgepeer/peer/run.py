@@ -14,6 +14,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from edgepeer.cancelling import mind_cancellation
 from edgepeer.coding.scheme import CodingScheme
 from edgepeer.errors import EdgepeerError, JobError, first_error
 from edgepeer.ids import Generation, PeerId
@@ -146,6 +147,7 @@ class Run(ABC):
                 await serving
         except* Exception as group:
             failure = group  # raised here, early releases of Python 3.11 would put it in a group
+        mind_cancellation()
         if failure is not None:
             raise self._failed(failure) from failure
 

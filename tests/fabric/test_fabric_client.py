@@ -311,3 +311,26 @@ async def test_a_client_that_never_ran_can_be_closed() -> None:
         await client.connected(DEADLINE_S)
     with pytest.raises(ProtocolBug, match="runs once"):
         await client.run()
+
+
+async def test_who_is_cancelled_in_the_moment_in_which_the_connection_breaks_ends(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serves = asyncio.Event()
+
+    async def breaks(connection: aiomqtt.Client) -> None:
+        serves.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            monkeypatch.setattr(client._connections, "_brokers", (BrokerAddress(host="127.0.0.1", port=1),))
+            raise aiomqtt.MqttError("gone")
+
+    client = FabricClient(broker.address, "lab", "a", on_event=lambda event: None)
+    monkeypatch.setattr(client._connections, "_serve", breaks)
+    running = asyncio.create_task(client.run())
+    async with asyncio.timeout(DEADLINE_S):
+        await serves.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
