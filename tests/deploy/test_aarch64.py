@@ -9,7 +9,6 @@ import contextlib
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -19,6 +18,7 @@ from typing import Final
 import numpy as np
 import pytest
 from devices import DEPLOY
+from ports import free_port
 from real_programs import Program, clean_environment
 
 MISSING: Final = [name for name in ("mmdebstrap", "qemu-aarch64-static") if shutil.which(name) is None]
@@ -60,18 +60,12 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> tuple[Pat
     return place, steps[-1].removesuffix(" version").split()
 
 
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(probe.getsockname()[1]) for probe in probes]
-
-
 async def test_a_fleet_of_aarch64_trains_over_tls(unpacked: tuple[Path, list[str]], tmp_path: Path) -> None:
     place, command = unpacked
     draw = np.random.default_rng(1)
     x = draw.normal(size=(200, 8)).astype(np.float32)
     np.savez(tmp_path / "readings.npz", x=x, y=(x[:, 0] > 0).astype(np.int64), classes=2)
-    broker_port, service_port = free_ports(2)
+    broker_port, service_port = free_port(), free_port()
 
     @contextlib.asynccontextmanager
     async def emulated(*arguments: object) -> AsyncIterator[Program]:

@@ -7,22 +7,16 @@ import contextlib
 import os
 import pwd
 import signal
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from ports import free_port
 from real_programs import DEADLINE_S
 
 from edgepeer.fabric.mosquitto import find_mosquitto
 from edgepeer.processes import dies_with_parent
 
-__all__ = ["LastingBroker", "free_port", "lasting_broker"]
-
-
-def free_port() -> int:
-    """A port of this machine at which nobody listens just now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+__all__ = ["LastingBroker", "lasting_broker"]
 
 
 class LastingBroker:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -38,11 +38,6 @@ def outcome_of(process: subprocess.Popen[str], timeout: float) -> str:
     assert process.returncode == 0, err
     assert "Traceback" not in err
     return out
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def test_two_terminals_print_the_same_mean() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lasting_broker import free_port
+from ports import free_port
 from real_programs import DEADLINE_S, Program, clean_environment, edgepeer
 
 from edgepeer.enrol.strings import JoinString

@@ -13,8 +13,9 @@ from pathlib import Path
 import msgspec
 import paho.mqtt.client
 import pytest
-from lasting_broker import LastingBroker, free_port, lasting_broker
+from lasting_broker import LastingBroker, lasting_broker
 from paho.mqtt.enums import CallbackAPIVersion
+from ports import free_port
 from real_programs import DEADLINE_S, Field, Program, python
 
 from edgepeer.fabric.address import BrokerAddress

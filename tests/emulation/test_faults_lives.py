@@ -116,6 +116,16 @@ async def test_a_slow_peer_that_dies() -> None:
         throttle.stop()  # once is enough
 
 
+async def test_who_ran_too_long_because_a_signal_was_late_pays_it_back_at_the_end() -> None:
+    async with crew(busy=True) as running:
+        throttle = Throttle(running.process("p00").pid, 50)
+        await passed(0.1)
+        throttle.running_s += 0.04  # for which it is to be stopped for 2 s
+        await passed(0.1)
+        await asyncio.to_thread(throttle.stop)
+        assert throttle.share < 1.25 / 50
+
+
 async def test_a_slow_peer_that_is_not_stopped_is_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with crew(busy=True) as running:
         slow = SlowFault(Slow(peer=Who("number", 0), factor=4, span=Span("round", 1)), "p00", scene_of(running))

@@ -7,12 +7,13 @@ import contextlib
 import glob
 import os
 import shutil
-import socket
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+
+from ports import free_port
 
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.processes import dies_with_parent
@@ -49,7 +50,7 @@ async def rabbitmq() -> AsyncIterator[BrokerAddress]:
         raise Missing("rabbitmq-server is not installed")
     if not glob.glob(f"{roots[0]}/plugins/rabbitmq_mqtt-*"):
         raise Missing("this rabbitmq-server has no plugin rabbitmq_mqtt")
-    port, names, nodes = (_free_port() for _ in range(3))
+    port, names, nodes = (free_port() for _ in range(3))
     with tempfile.TemporaryDirectory(prefix="edgepeer-rabbitmq-", ignore_cleanup_errors=True) as directory:
         home = Path(directory)
         (home / "enabled_plugins").write_text("[rabbitmq_mqtt].\n")
@@ -112,7 +113,7 @@ async def aedes(cache: Path) -> AsyncIterator[BrokerAddress]:
             await installing.wait()
         if installing.returncode:
             raise Missing(f"npm can't install {_AEDES} here")
-    port = _free_port()
+    port = free_port()
     async with _child(node, "broker.js", port, ready="ready", cwd=cache):
         yield BrokerAddress(host="127.0.0.1", port=port)
 
@@ -167,8 +168,3 @@ def _prepare(cache: Path) -> bool:
     (cache / "package.json").write_text('{"private": true}\n')
     (cache / "broker.js").write_text(_AEDES_PROGRAM)
     return not (cache / "node_modules/aedes").is_dir()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

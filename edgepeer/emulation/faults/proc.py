@@ -13,7 +13,9 @@ __all__ = ["Throttle", "cpu_seconds", "state_of"]
 
 PERIOD_S: Final = 0.02
 _LONGEST_S: Final = 0.5
-"""What makes up for lost time is no longer than this."""
+"""What makes up for lost time is no longer than this ..."""
+_PAYS_BACK_S: Final = 5.0
+"""... and at the end goes on for so long at most."""
 
 
 def state_of(pid: int) -> str:
@@ -49,6 +51,8 @@ class Throttle:
         self._factor = factor
         self._handle = os.pidfd_open(pid)  # a number may be given to another process, a handle not
         self._enough = threading.Event()
+        self._over_at = float("inf")
+        """Set with that: until then, what it ran too long may be made up for."""
         self._thread = threading.Thread(target=self._run, name=f"throttle-{pid}", daemon=True)
         self._cpu_before = cpu_seconds(pid)
         self.running_s = 0.0
@@ -72,9 +76,11 @@ class Throttle:
         return self.running_s / total if total else 1.0
 
     def stop(self) -> None:
-        """Let it run freely again. Returns when that is so, after one more period at most."""
+        """Let it run freely again. Returns when that is so: once it has been stopped for what it ran too long, because
+        signals were late on a busy machine, and that takes some seconds at most."""
         if self._enough.is_set():
             return
+        self._over_at = time.monotonic() + _PAYS_BACK_S
         self._enough.set()
         self._thread.join()
         self.cpu_s = max(cpu_seconds(self._pid) - self._cpu_before, 0.0)
@@ -96,7 +102,8 @@ class Throttle:
                 running_since = time.monotonic()
                 self.stopped_s += running_since - stopped_since
                 due = self.stopped_s / (self._factor - 1) - self.running_s  # more, where a stop took too long
-                if self._enough.wait(min(max(due, PERIOD_S / self._factor), _LONGEST_S)):
+                enough = self._enough.wait(min(max(due, PERIOD_S / self._factor), _LONGEST_S))
+                if enough and (owed <= _LONGEST_S or running_since >= self._over_at):
                     return
         except ProcessLookupError:
             return  # it has ended
