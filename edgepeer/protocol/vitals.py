@@ -192,6 +192,15 @@ class Vitals:
         backup = min(_BACKUP_SLOWER * main, self._limits.heartbeat_s)
         return {"parent": main, "child": main, "lane": main, "backup": backup, "other": self._limits.heartbeat_s}
 
+    def reach_changed(self, peer: PeerId, now: float) -> None:
+        """There is a path to a peer, or none any more. It concerns all if that is a member; of who is none, of whom
+        hundreds may come at once, they need not hear."""
+        view = self._membership.view
+        if view is not None and peer in view:
+            self.announce(now)
+        elif (link := self._links.get(peer)) is not None and link.up and link.member is not None:
+            self._emit(fx.Send(peer, self._ping(link, self._every(now)[link.pace], now, self._reaches())))
+
     def announce(self, now: float) -> None:
         """Something that the others must know at once has changed."""
         every, reaches = self._every(now), self._reaches()

@@ -53,7 +53,7 @@ class Wiring:
             self.on_path_down(peer)
 
     def _on_path_up(self, peer: PeerId) -> None:
-        self._vitals.announce(self._place.now)
+        self._vitals.reach_changed(peer, self._place.now)
         self._neighbours.send_sync(peer)
 
     def on_path_down(self, peer: PeerId, *, seek: bool = True) -> None:
@@ -62,7 +62,7 @@ class Wiring:
         self._path_ends(peer)
         if was_direct:
             self.paths.hop_lost(peer)
-            self._vitals.announce(self._place.now)
+            self._vitals.reach_changed(peer, self._place.now)
         link = self._links.get(peer)
         if seek and link is not None and link.main:
             self.paths.seek(peer, self._place.now)

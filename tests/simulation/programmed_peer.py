@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -463,7 +464,8 @@ class ProgrammedStory(Story):
     """A schedule that happens to such peers."""
 
     def __init__(self, schedule: Schedule, account: Account | None = None, peer: PeerFactory = ProgrammedPeer) -> None:
-        super().__init__(schedule, account=account, peer=peer)
+        # What a program does after its run, it does by itself.
+        super().__init__(replace(schedule, after=0), account=account, peer=peer)
 
     def tell(self) -> World:
         try:
