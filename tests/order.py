@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-__all__ = ["dealt", "is_slow"]
+__all__ = ["dealt", "is_slow", "place"]
 
 _SECONDS: Final = {"deploy": 8.0, "e2e": 6.0, "simulation": 1.6}
 """What a test that is marked as slow takes, about, by its folder."""
@@ -29,7 +29,7 @@ def is_slow(item: pytest.Item) -> bool:
 
 def dealt(items: Sequence[pytest.Item], shares: int) -> list[pytest.Item]:
     """The same tests: of each share, which are as long as each other, first the files with slow ones, longest first."""
-    files = [list(file) for _, file in groupby(items, key=_place)]
+    files = [list(file) for _, file in groupby(items, key=place)]
     slow = sorted((file for file in files if any(map(is_slow, file))), key=_seconds, reverse=True)
     rest = (item for file in files if not any(map(is_slow, file)) for item in file)
     hands: list[list[pytest.Item]] = [[] for _ in range(shares)]
@@ -43,7 +43,8 @@ def dealt(items: Sequence[pytest.Item], shares: int) -> list[pytest.Item]:
     return order + list(rest)
 
 
-def _place(item: pytest.Item) -> Path:
+def place(item: pytest.Item) -> Path:
+    """Its file, or the folder whose files stay together."""
     return item.path.parent if item.path.parent.name in _TOGETHER else item.path
 
 

@@ -173,6 +173,7 @@ def test_status_of_an_empty_fabric(running_broker: tuple[subprocess.Popen[str], 
         "silent": {},
         "view": None,
         "job": None,
+        "unreadable_job": "",
     }
 
 
