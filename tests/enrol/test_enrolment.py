@@ -402,7 +402,7 @@ async def at_its_own_port(home: Path, *, lifetime_s: float) -> AsyncIterator[Off
 async def until(condition) -> None:  # type: ignore[no-untyped-def]
     async with asyncio.timeout(DEADLINE_S):
         while not condition():  # noqa: ASYNC110  # files and threads set no Event
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # looks again, until the deadline
 
 
 async def test_a_member_keeps_itself_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

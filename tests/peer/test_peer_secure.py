@@ -216,7 +216,7 @@ async def test_an_evicted_peer_is_off_and_stays_off(
             trust.evictions.accept(members.evict("d"))
             async with asyncio.timeout(DEADLINE_S):
                 while out._driver.switchboard._sessions:  # type: ignore[union-attr]  # noqa: ASYNC110  # no Event
-                    await asyncio.sleep(0.001)
+                    await asyncio.sleep(0.001)  # looks again, until the deadline
             assert asyncio.get_running_loop().time() - began < 2.0
             for peer in peers[:3]:
                 sessions = peer._driver.switchboard._sessions  # type: ignore[union-attr]
