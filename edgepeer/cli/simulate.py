@@ -13,6 +13,7 @@ import click
 
 from edgepeer.cli.verb import FAILED, Verb
 from edgepeer.errors import ConfigError
+from edgepeer.given import read_given
 from edgepeer.settings import ExploreSettings, IsolationSettings, RunSettings, SoakSettings
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _read(path: Path) -> Schedule:
     from edgepeer.simulation.schedule import Schedule
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_given(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"{path}: can't read it: {reason}") from None

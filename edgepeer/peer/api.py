@@ -363,7 +363,7 @@ class Peer:
             LeftFabric: this peer left, or was removed.
             PeerError: another allreduce of this peer has not ended: its round goes on even if the call was
                 cancelled.
-            TypeError, ValueError: an argument is not as said above.
+            TypeError, ValueError: an argument is not as said above, or the arrays have more than 1 GiB.
         """
         if precision != "float32" and self.protocol != "ft-tree":
             raise ValueError(f"precision = {precision!r}: only rounds of ft-tree can do it, not of {self.protocol}")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from edgepeer.errors import PeerError
 from edgepeer.ids import PeerId
 from edgepeer.peer.control import ControlPlane
 from edgepeer.peer.letters import Letters
@@ -58,7 +59,9 @@ LATER_S: Final = 0.005
 LOOK_S: Final = 0.01
 """How soon to look at connections over which something is under way, and again ..."""
 LOOK_SELDOM_S: Final = 0.015
-"""... and where acknowledgements take longer than this, how often."""
+"""... where acknowledgements take longer than this, how often ..."""
+LOOK_SOON_S: Final = 0.005
+"""... and where these are overdue."""
 
 
 class Driver:
@@ -124,6 +127,8 @@ class Driver:
 
     def _fail(self, error: Exception) -> None:
         self._stopped = True
+        if isinstance(error, MemoryError):  # which is nobody's mistake
+            error = PeerError(f"out of memory: {error}".rstrip(": ") + ": take smaller vectors, or give this peer more")
         if not self.failure.done():
             self.failure.set_exception(error)
 
@@ -167,7 +172,9 @@ class Driver:
         missing = self._lines.missing(now)
         if missing:
             slowest = max(within_s for _, _, within_s in missing)
-            self._look = self._loop.call_later(min(max(slowest, LOOK_S), LOOK_SELDOM_S), self._look_at_lines)
+            overdue = any(LOOK_S < within_s <= now - since for _, since, within_s in missing)
+            again_s = LOOK_SOON_S if overdue else min(max(slowest, LOOK_S), LOOK_SELDOM_S)
+            self._look = self._loop.call_later(again_s, self._look_at_lines)
         for peer, since, within_s in missing:
             if now - since >= max(LOOK_S, within_s / 2):  # a machine does something before it gives up
                 self.dispatch(ev.Unacknowledged(peer, since, within_s))
@@ -198,7 +205,11 @@ class Driver:
     def sink(self, peer: PeerId, frame: Frame, payload_bytes: int) -> memoryview | None:
         if self._stopped:
             return None
-        return self.node.sink(peer, frame, payload_bytes)
+        try:
+            return self.node.sink(peer, frame, payload_bytes)
+        except MemoryError as error:
+            self._fail(error)
+            return None
 
     def received(
         self,

@@ -22,6 +22,7 @@ from edgepeer.errors import (
 from edgepeer.ids import PeerId
 from edgepeer.protocol.effects import Phases
 from edgepeer.protocol.events import FloatVector
+from edgepeer.wire.codec import MAX_PAYLOAD_BYTES
 from edgepeer.wire.precision import PRECISIONS, Precision
 
 __all__ = ["ABORTED", "Arrays", "FloatArray", "Outcome", "Shapes", "check_precision", "flatten"]
@@ -64,10 +65,12 @@ def flatten(value: FloatArray | Sequence[FloatArray]) -> tuple[FloatVector, Shap
 
     Raises:
         TypeError: not a float32 or float64 array, or a list of arrays of one of these types.
+        ValueError: they are longer than anybody takes; nothing was copied.
     """
     if isinstance(value, np.floating):
         value = np.asarray(value)
     if isinstance(value, np.ndarray):
+        _check_length((value,))
         if value.dtype in _AS_IS and value.flags.c_contiguous:
             return value.reshape(-1), Shapes((value.shape,), False)
         return _vector(value), Shapes((value.shape,), False)
@@ -77,8 +80,14 @@ def flatten(value: FloatArray | Sequence[FloatArray]) -> tuple[FloatVector, Shap
     dtypes = {array.dtype for array in arrays}
     if len(dtypes) > 1:
         raise TypeError(f"allreduce takes arrays of one dtype, not {', '.join(sorted(map(str, dtypes)))}")
+    _check_length(arrays)
     shapes = tuple(array.shape for array in arrays)
     return _vector(np.concatenate([_vector(array) for array in arrays])), Shapes(shapes, True)
+
+
+def _check_length(arrays: Sequence[FloatArray]) -> None:
+    if (found := sum(array.nbytes for array in arrays)) > MAX_PAYLOAD_BYTES:
+        raise ValueError(f"allreduce takes {MAX_PAYLOAD_BYTES:,} bytes at most, not {found:,}")
 
 
 def _vector(array: FloatArray) -> FloatVector:

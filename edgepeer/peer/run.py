@@ -26,6 +26,7 @@ from edgepeer.peer.reporting import RoundReporter
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.peer.run_state import RunState
 from edgepeer.training.job import Job
+from edgepeer.training.models import first_line
 
 if TYPE_CHECKING:
     from edgepeer.settings import PeerSettings
@@ -165,7 +166,7 @@ class Run(ABC):
         error = first_error(group)
         if not isinstance(error, EdgepeerError):
             _log.error("job %s failed", self._job.id, exc_info=error)
-        text = str(error) if isinstance(error, EdgepeerError) else f"{type(error).__name__}: {error}"
+        text = str(error) if isinstance(error, EdgepeerError) else first_line(error)
         line = " ".join(text.split())
         self._report("failed", error=line)
         return JobError(line)

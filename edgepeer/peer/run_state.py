@@ -16,6 +16,7 @@ from edgepeer.errors import FellBehind, JobError, LeftFabric, OutOfStep, WireErr
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.topology.view import View
+from edgepeer.training.models import first_line
 
 __all__ = ["RunState"]
 
@@ -150,7 +151,7 @@ class RunState:
                 if not await self._give():
                     await self._peer.bell.wait(count)
         except Exception as error:  # of the job's own code: whatever was wrong with it may be wrong with its state
-            _log.warning("job %s: its state can't be handed on: %s", self._run, error)
+            _log.warning("job %s: its state can't be handed on: %s", self._run, first_line(error))
         await asyncio.Event().wait()
 
     async def _give(self) -> bool:

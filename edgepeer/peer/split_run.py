@@ -41,7 +41,7 @@ from edgepeer.training.split.faults import (
 from edgepeer.training.split.part import Part, name_of_part, pack_part, unpack_part
 from edgepeer.training.split.phases import Work
 from edgepeer.training.split.program import Ended, Program
-from edgepeer.training.split_choice import choose_split, split_rounds_scheme
+from edgepeer.training.split_choice import check_room, choose_split, split_rounds_scheme
 from edgepeer.training.state import pack_run_state, unpack_run_state
 from edgepeer.training.trainer import Evaluation
 
@@ -95,6 +95,7 @@ class SplitRun(Run):
             chosen = choose_split(msgspec.structs.replace(job, dataset=dataset), self._form)
             assert chosen is not None  # else it were no split job
             network, split = chosen
+            check_room(job, network, split, memory=None if settings.memory is None else settings.memory << 20)
             batches = batches_of(data, job)
             self._shard = _shard_of(data, job)
 

@@ -295,6 +295,7 @@ class Allreduce:
         rd = self._course.round
         told = self._past.told(peer) if frame.commit is not None else None
         if (here := self._place.at(frame)) is None:
+            self._course.throw_away(peer, frame)
             return
         if frame.up:
             self._on_held(peer, frame, payload_bytes, stored, told)
@@ -379,7 +380,9 @@ class Allreduce:
 
     def on_have(self, peer: PeerId, frame: Have) -> None:
         """A peer behind this one, on the shortest ways from the root, holds the result."""
-        if (here := self._place.at(frame)) is not None and peer in here.behind:
+        if (here := self._place.at(frame)) is None:
+            self._course.throw_away(peer, frame)
+        elif peer in here.behind:
             self._course.round.on_have(peer, unpack_set(frame.holding))
             if not self._place.frozen and self._course.round.held is None:
                 self._say_have(here)
@@ -416,6 +419,8 @@ class Allreduce:
         if rd.prior is not None and here.view.slots:
             self._closing.holds()
         if rd.abort_wanted is not None and self._pass_abort(here, *rd.abort_wanted):
+            if here.parent is not None:
+                self._try_commit(here)  # what has come is held all the same; a root would put a sum forward
             return
         if rd.held is None and (brought := rd.brought) is not None:
             self._put_forward(here, brought)

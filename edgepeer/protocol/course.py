@@ -37,7 +37,7 @@ from edgepeer.protocol.place import UNKNOWN, Place
 from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.round import Round
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Abort, Reduce
+from edgepeer.wire.frames import Abort, Have, Reduce, Result
 
 __all__ = ["Course"]
 
@@ -45,17 +45,21 @@ __all__ = ["Course"]
 class Course:
     """The rounds of one peer, one after the other. It alone writes where the peer stands (`Place`)."""
 
-    def __init__(self, place: Place, limits: Limits, emit: Callable[[fx.Effect], None]) -> None:
+    def __init__(
+        self, place: Place, limits: Limits, emit: Callable[[fx.Effect], None], direct: Callable[[PeerId], bool]
+    ) -> None:
         self.place = place
         self._limits = limits
         self._emit = emit
-        self.rates = Rates(limits)
+        self.rates = Rates(limits, direct)
         self.past = Past(limits.kept_results, place, self.rates, emit)
         self.closing = Closing(place, emit)
         self.round = Round((NOWHERE,), self.rates, coded=False)
         """The round in progress."""
         self._early: Round | None = None
         """What has come of the round after this one, from those where this one is over."""
+        self._thrown: dict[PeerId, int] = {}
+        """Neighbours of whom something of a later round was thrown away, and of which."""
         self.origin: frozenset[PeerId] = frozenset()
         """Who was in when the round in progress began."""
         self._own_state: tuple[str, int, Generation | None] = "", 0, None
@@ -120,6 +124,13 @@ class Course:
     def holding(self) -> bool:
         """Whether a result is here that may count already, somewhere."""
         return self.round.held is not None or self.round.prior is not None
+
+    @property
+    def held(self) -> tuple[Generation, int] | None:
+        """The generation and stamp of the newest view whose root put that forward."""
+        rd = self.round
+        commit = rd.commit if rd.held is not None else rd.prior.commit if rd.prior is not None else None
+        return (commit.generation, commit.held_in) if commit is not None else None
 
     @property
     def level(self) -> int:
@@ -207,6 +218,7 @@ class Course:
             self._emit(fx.RoundAborted(self.run, self.place.committed + 1, cause, reason, mine=True))
         self.round.drop()
         self.round, self._early = Round((NOWHERE,), self.rates, coded=False), None
+        self._thrown.clear()
         self.closing.begin()
         self.past.clear()
         self.place.loading = False
@@ -215,6 +227,7 @@ class Course:
         """Begin the round again, with what is kept of it."""
         self.round = self.round.again(self.place.here, self.rates, may_be_decided=may_be_decided, now=now)
         self._early = None
+        self._thrown.clear()
 
     def learn(self, peer: PeerId, view: View) -> None:
         """A neighbour tells of an older view: what it hands over next was decided there."""
@@ -302,7 +315,8 @@ class Course:
         """The round that a frame from below is of: the one in progress, or the next, if that has begun there.
 
         With several trees, Decide may come to a child in one of them before it comes here. It has contributed to the
-        next round then; nobody has to this one who has not seen the end of the one before.
+        next round then; nobody has to this one who has not seen the end of the one before. But a round may be dropped
+        before all have contributed: then a neighbour may be further ahead, and has to say again what it has said.
         """
         if self.place.at(frame) is not None:
             return self.round
@@ -310,10 +324,29 @@ class Course:
         if here is None or len(here.trees) == 1 or peer not in here.at or committed < 0:
             return None
         if (frame.epoch, frame.round) != (here.epoch, committed + 2):
+            self.throw_away(peer, frame)
             return None
+        if self._thrown.get(peer) == frame.round:
+            return None  # of what was thrown away in part, all is said again
         if self._early is None:
             self._early = self.round.early(self.rates)
         return self._early
+
+    def throw_away(self, peer: PeerId, frame: Reduce | Abort | Result | Have) -> None:
+        """A neighbour has said something of a round that comes later here: it is asked for again when that begins."""
+        here, due = self.place.here, self.place.committed + 1
+        if here is None or len(here.trees) == 1 or peer not in here.at or due <= 0:
+            return
+        if frame.epoch == here.epoch and frame.round > due:
+            self._thrown[peer] = frame.round
+
+    def _ask_again(self) -> None:
+        """For what was thrown away of the round that begins."""
+        number = self.place.committed + 1
+        for peer in [each for each, round_ in self._thrown.items() if round_ <= number]:
+            if self._thrown.pop(peer) == number:
+                sync = self.place.sync(self.place.committed, self.kept, self.have_of(peer))
+                self._emit(fx.Send(peer, sync))
 
     def answer_owed(self) -> bool:
         """Whether what the owner brings now belongs to a round that was dropped: then it is answered."""
@@ -349,3 +382,4 @@ class Course:
         self._early = None
         self.closing.begin(took_part=waits)
         self.origin = frozenset(here.view.ids)
+        self._ask_again()

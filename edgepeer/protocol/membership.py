@@ -259,7 +259,7 @@ class Membership:
                 self._changed_at = min(later, default=None)
             return None
         # Without those who are lost it takes a quorum of the others, who should be there before they are bound to it.
-        here = {*(p for p in view.ids if p in there and p not in lost), *leavers} if lost else view.ids
+        here = {p for p in view.ids if (p in there or p in leavers) and p not in lost} if lost else view.ids
         if not self.may_succeed(view, here):
             return None
         for peer in lost:

@@ -237,6 +237,7 @@ class Node:
             self.views.install(first)
         if parts.membership.coordinator:
             self.views.coordinate(boundary=False)
+            parts.shaping.think(now)
         if now >= parts.rolls.next_at:
             self.attendance.call_round()
         return parts.wiring.drain()
@@ -252,6 +253,7 @@ class Node:
             parts.membership.next_deadline() if parts.membership.coordinator else None,
             parts.paths.next_deadline(),
             parts.allreduce.next_deadline(),
+            parts.shaping.next_deadline(now),
         ):
             if other is not None and now < other < due:  # what has passed without effect waits for the next tick
                 due = other

@@ -51,7 +51,7 @@ class Parts:
         self.links = Links(limits, emit)
         self.wiring = Wiring(self.place, self.links, limits, effects)
         self.paths = self.wiring.paths
-        self.course = Course(self.place, limits, emit)
+        self.course = Course(self.place, limits, emit, self.links.is_direct)
         self.allreduce = Allreduce(self.course, limits, self.wiring)
         self.vitals = Vitals(self.id, self.links, self.course, self.membership, self.succession, limits, emit)
         self.neighbours = Neighbours(self.links, self.course, self.allreduce, Catchup(limits, emit), emit)

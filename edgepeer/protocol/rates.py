@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol.limits import Limits
@@ -13,10 +13,15 @@ __all__ = ["Rates"]
 
 
 class Rates:
-    """Rates of the links with this view's neighbours. Each end measures what it receives and tells the other."""
+    """Rates of the links with this view's neighbours. Each end measures what it receives and tells the other.
 
-    def __init__(self, limits: Limits) -> None:
+    Args:
+        direct: whether a link is a connection, and does not go through a neighbour.
+    """
+
+    def __init__(self, limits: Limits, direct: Callable[[PeerId], bool] = lambda peer: True) -> None:
         self._limits = limits
+        self._direct = direct
         self._receiving: dict[PeerId, RateEstimate] = {}
         self._sending: dict[PeerId, float] = {}
         self._hops = 0
@@ -46,6 +51,7 @@ class Rates:
             self._hops,
             smallest=self._limits.smallest_segment_bytes,
             unknown=self._limits.first_segment_bytes,
+            around=not self._direct(peer),
         )
         step = shape.step(size)
         while sent < ready:

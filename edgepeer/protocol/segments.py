@@ -3,7 +3,8 @@
 A vector of V bytes that goes through h links of rate r in segments of S bytes takes about
 (V/S + h) * (S/r + c), where c is what each segment costs both ends. The minimum is at S = sqrt(V*r*c/h). On a
 link so fast that the whole vector is through in a few milliseconds, segments cost more than they overlap
-(all ends share the CPU with the trainer), so the vector stays whole.
+(all ends share the CPU with the trainer), so the vector stays whole; but not where a neighbour passes it on, which
+begins to do so when a segment is there, over connections that begin slowly.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ __all__ = ["MEASURABLE_BYTES", "WHOLE_BELOW_S", "RateEstimate", "segment_bytes"]
 
 SEGMENT_COST_S: Final = 800e-6
 WHOLE_BELOW_S: Final = 8e-3
+FAST_BYTES_PER_S: Final = 64e6
+"""A machine's own memory, or a network that carries a Gbit/s."""
 LARGEST_BYTES: Final = 4 << 20
 MEASURABLE_BYTES: Final = 16 << 10
 
 
-def segment_bytes(total_bytes: int, rate_bytes_per_s: float, hops: int, *, smallest: int, unknown: int) -> int:
+def segment_bytes(
+    total_bytes: int, rate_bytes_per_s: float, hops: int, *, smallest: int, unknown: int, around: bool = False
+) -> int:
     """Segment size for a vector on a link.
 
     Args:
@@ -29,13 +34,15 @@ def segment_bytes(total_bytes: int, rate_bytes_per_s: float, hops: int, *, small
         hops: links from the deepest leaf up to the root and down again.
         smallest: the least size, a multiple of 8 bytes.
         unknown: the size to begin with while the rate is unknown, a multiple of 8 bytes.
+        around: the link goes through a neighbour.
 
     Returns:
         A multiple of 8 bytes.
     """
     if rate_bytes_per_s <= 0:
         return unknown
-    if total_bytes <= rate_bytes_per_s * WHOLE_BELOW_S:
+    fast = rate_bytes_per_s >= FAST_BYTES_PER_S and not around
+    if fast and total_bytes <= rate_bytes_per_s * WHOLE_BELOW_S:
         return max(total_bytes + 7 & ~7, smallest)
     best = sqrt(total_bytes * rate_bytes_per_s * SEGMENT_COST_S / max(hops, 1))
     return int(max(min(best, LARGEST_BYTES), smallest)) & ~7

@@ -25,17 +25,17 @@ five members.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, product
 from statistics import median
-from typing import Final
+from typing import Final, TypeAlias
 
 from edgepeer.protocol.segments import WHOLE_BELOW_S, segment_bytes
 from edgepeer.topology.tree import Trees
 
-__all__ = ["Choice", "Machine", "Network", "Shape", "propose", "round_s"]
+__all__ = ["Choice", "Machine", "Network", "Search", "Shape", "round_s", "search"]
 
 FRAME_S: Final = 1e-4
 BYTE_S: Final = 2e-10
@@ -64,7 +64,9 @@ _FEW: Final = 8
 _IMPROVED: Final = 8
 """Of at least so many different trees the best order is improved."""
 WORK: Final = 15_000
-"""Links to be looked at, for one proposal: some 40 ms of a processor."""
+"""Links to be looked at, for one proposal: some 40 ms of a processor ..."""
+_AT_A_TIME: Final = 500
+"""... and before whoever searches may do something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,10 @@ def _links(trees: Trees) -> tuple[tuple[tuple[int, int], ...], ...]:
     return tuple(found)
 
 
+Search: TypeAlias = Generator[None, None, Shape]
+"""Looks for a shape, and rests now and then."""
+
+
 class _Cost:
     """The cost of rounds of one vector over one network.
 
@@ -148,6 +154,7 @@ class _Cost:
         self.total_bytes = total_bytes
         self.work = 0
         """How many links were looked at."""
+        self._rested_at = 0
         self._filled: dict[tuple[int, int], tuple[list[float], list[float], list[float]]] = {}
         self._broken = of.broken | {(j, i) for i, j in of.broken}
         self._usual = of.typical[0] if of.broken else 0.0
@@ -241,6 +248,13 @@ class _Cost:
                 busiest = max(busiest, times * part / self.of.lines[line])
         return busiest + longest + agreement, near / count
 
+    @property
+    def is_enough(self) -> bool:
+        """Whether as much was looked at as may be at a time; then it counts anew."""
+        if enough := self.work >= self._rested_at + _AT_A_TIME:
+            self._rested_at = self.work
+        return enough
+
     def score(self, shape: Shape) -> float:
         """What is to be as small as possible."""
         seconds, near = self(shape.order, shape.trees)
@@ -259,16 +273,10 @@ def round_s(of: Network, shape: Shape, total_bytes: int) -> float:
     return _Cost(of, total_bytes)(shape.order, shape.trees)[0]
 
 
-def propose(
-    of: Network,
-    now: Shape,
-    total_bytes: int,
-    *,
-    choice: Choice,
-    heads: Sequence[int] = (),
-    work: int = WORK,
-) -> Shape:
-    """The cheapest shape that is found.
+def search(
+    of: Network, now: Shape, total_bytes: int, *, choice: Choice, heads: Sequence[int] = (), work: int = WORK
+) -> Search:
+    """The cheapest shape that is found, a little at a time.
 
     Args:
         of: the network; its machines' rates are above 0.
@@ -286,6 +294,8 @@ def propose(
     for shape in _candidates(of, now, total_bytes, choice, heads):
         if shape not in found:
             found[shape] = cost.score(shape)
+        if cost.is_enough:
+            yield
         if cost.work > work // 2:
             break
     ranked = sorted(found, key=found.__getitem__)
@@ -297,7 +307,7 @@ def propose(
         if cost.work >= work:
             break
         upto = min(cost.work + work // _IMPROVED, work)
-        improved, score = _improved(shape, found[shape], cost, frozenset(heads), upto)
+        improved, score = yield from _improved(shape, found[shape], cost, frozenset(heads), upto)
         if score < least:
             best, least = improved, score
     return best
@@ -376,7 +386,9 @@ def _walk(trees: Trees) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _improved(shape: Shape, score: float, cost: _Cost, heads: frozenset[int], work: int) -> tuple[Shape, float]:
+def _improved(
+    shape: Shape, score: float, cost: _Cost, heads: frozenset[int], work: int
+) -> Generator[None, None, tuple[Shape, float]]:
     """The shape with members exchanged, as long as each exchange makes it better."""
     size, going = len(shape.order), True
     while going:
@@ -389,4 +401,6 @@ def _improved(shape: Shape, score: float, cost: _Cost, heads: frozenset[int], wo
             tried = Shape(tuple(order), shape.trees)
             if (then := cost.score(tried)) < score * (1 - 1e-6):
                 shape, score, going = tried, then, True
+            if cost.is_enough:
+                yield
     return shape, score

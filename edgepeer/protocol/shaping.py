@@ -2,9 +2,9 @@
 
 the head                                    | so
 --------------------------------------------+----------------------------------------------------------------------
-has heard from more than half of its view,  | looks, at most once in LOOK_S at the end of a round, more seldom where
-and rounds go on that are not short         | nothing was found: what would a round cost over the best trees, and over
-                                            | these?
+has heard from more than half of its view,  | looks, at most once in LOOK_S, more seldom where nothing was found: what
+and rounds go on that are not short         | would a round cost over the best trees, and over these? A little at a
+                                            | time, so that no round waits for it; what is found counts at its end
 has found the like LOOKS times, and better  | wants it, and proposes it when nothing else is pending (views.py)
 by a fifth, of the round as it was measured |
 too                                         |
@@ -22,12 +22,12 @@ the trees are bad, and slow, and nothing else; what does not make rounds faster 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Generator, Sequence
+from typing import Final, TypeAlias
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol.estimate import Findings
-from edgepeer.protocol.shape import Choice, Network, Shape, propose, round_s
+from edgepeer.protocol.shape import Choice, Network, Shape, round_s, search
 from edgepeer.topology.tree import Trees
 from edgepeer.topology.view import Form, View
 from edgepeer.wire.frames import Measured
@@ -54,7 +54,12 @@ MOST_SHAPED: Final = 128
 _SLOW: Final = 0.5
 _HEADS: Final = 3
 
-_Key = tuple[tuple[PeerId, ...], int, int, int]
+PAUSE_S: Final = 1e-3
+"""Between two parts of a look: others have their turn."""
+
+_Key: TypeAlias = tuple[tuple[PeerId, ...], int, int, int]
+_Found: TypeAlias = tuple[Form | None, bool]
+"""The best form that is found, None if it isn't better by enough; and whether it is wanted at once."""
 
 
 class Shaping:
@@ -83,6 +88,9 @@ class Shaping:
         """When this peer has looked last, and how long rounds took then."""
         self._next_at = 0.0
         self._rest_s = REST_S
+        self._search: Generator[None, None, _Found] | None = None
+        self._found: _Found | None = None
+        """What has come of it, and has not been looked at yet."""
         self._wish: Form | None = None
         self._same = 0
         self._mends = False
@@ -100,6 +108,7 @@ class Shaping:
         before, wish, least, mends = self._view, self._back or self._wish, self._least, self._mends
         self._view, self._began, self._wish, self._same, self._back = view, None, None, 0, None
         self._mends = False
+        self._search = self._found = None
         self._rounds.clear()
         self._look_at, self._pause_s = now + LOOK_S, LOOK_S
         self.why, self._said_s = "", 0.0
@@ -143,23 +152,47 @@ class Shaping:
 
     # -- what follows ------------------------------------------------------------------------------------------
 
-    def wanted(self, now: float) -> Form | None:
-        """The form that the next view is to have, at the end of a round; None if this one is to stay."""
+    def think(self, now: float) -> None:
+        """Look for better trees, if it is time: a part of it. To be asked whenever there is nothing else to do."""
+        if self._search is None and self._found is None and self._tried is None:
+            view, least = self._view, self._due(now)
+            if view is not None and least is not None and least >= SHORT_S:
+                self._search = self._finding(view, least, now)
+        if self._search is not None:
+            try:
+                next(self._search)
+            except StopIteration as over:
+                self._search, self._found = None, over.value
+
+    def next_deadline(self, now: float) -> float | None:
+        """When to `think` again; None if nothing is begun."""
+        return now + PAUSE_S if self._search is not None else None
+
+    def _due(self, now: float) -> float | None:
+        """How long rounds take, if it is time to look at these trees; then that is noted."""
         view, least = self._view, self._least
         if self._choice is None or view is None or least is None or not self._is_time(least, now):
             return None
         self._looked = now, least
         self._look_at = now + self._pause_s
-        if view.slots or not 3 <= view.size <= MOST_SHAPED or not max(self._bytes):
+        return least if not view.slots and 3 <= view.size <= MOST_SHAPED and max(self._bytes) else None
+
+    def wanted(self, now: float) -> Form | None:
+        """The form that the next view is to have, at the end of a round; None if this one is to stay."""
+        view = self._view
+        if view is None:
             return None
         if self._tried is not None:
+            if (least := self._due(now)) is None:
+                return None
             self._look_at = now + LOOK_S
             return self._judged(view, least, now)
-        if least < SHORT_S:
+        if self._found is None:
             return None
-        form, self._mends = self._found(view, least, now)
+        (form, self._mends), self._found = self._found, None
         self._pause_s = min(2 * self._pause_s, LOOK_LIMIT_S) if form is None else LOOK_S
-        self._look_at = now + self._pause_s
+        if self._look_at > now:  # else something has been heard since
+            self._look_at = now + self._pause_s
         same = form is not None and self._wish is not None and _kind(form) == _kind(self._wish)
         self._wish, self._same = form, self._same + 1 if same else 1
         if form is None or not (self._mends or (self._same >= LOOKS and now >= self._next_at)):
@@ -204,18 +237,18 @@ class Shaping:
             )
         return self._back
 
-    def _found(self, view: View, least: float, now: float) -> tuple[Form | None, bool]:
-        """The best form that is found, None if it isn't better by enough; and whether it is wanted at once."""
+    def _finding(self, view: View, least: float, now: float) -> Generator[None, None, _Found]:
+        """A look."""
         network = self._findings.network(view, now)
         if network is None or self._choice is None:
             return None, False
         total, these = max(self._bytes), Shape(tuple(range(view.size)), view.plan)
         now_s = round_s(network, these, total)
-        best = propose(network, these, total, choice=self._choice)
+        best = yield from search(network, these, total, choice=self._choice)
         best_s = round_s(network, best, total)
         heads = _better_heads(network)
         if heads:
-            other = propose(network, these, total, choice=self._choice, heads=heads)
+            other = yield from search(network, these, total, choice=self._choice, heads=heads)
             if (other_s := round_s(network, other, total)) < (1 - GAIN) * best_s:
                 best, best_s = other, other_s
         rate, trip = network.typical

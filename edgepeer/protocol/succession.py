@@ -12,8 +12,8 @@ position, and collect promises first.
     Poll, a higher ballot than any    | promises it, if the way to the head is broken here, or the head itself asks,
     that was promised                 | or it has promised another one before: it is not bound to the head any more
     Propose, of no lower ballot than  | accepts it, if the view has this life in it; or if this life, which leaves or
-    any that was promised             | is taken for lost, holds nothing that the others might still need, as is so
-                                      | wherever a quorum stays
+    any that was promised             | is taken for lost, holds nothing; or if the candidate is bound to that view,
+                                      | and so is to see whether the others can do without what is held here
     anything else                     | answers what it has promised
     Vote for another                  | passes it back the way that the Poll or Propose has come
 
@@ -41,7 +41,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.topology.view import MAX_MEMBERS, View
 from edgepeer.wire.documents import pack
@@ -65,11 +65,22 @@ class Standing:
 
     committed: int
     holding: bool = False
+    held: tuple[Generation, int] | None = None
+    """The generation and stamp of the newest view whose root put forward what is held, if that is known."""
 
     @property
     def upto(self) -> int:
         """The last round of which something is known there that may count."""
         return self.committed + self.holding
+
+    def is_covered_by(self, others: Iterable[Standing]) -> bool:
+        """Whether one of these has seen the end of all that is known here, or holds the same or what is newer: of two
+        results of a round only the newer can count."""
+        return any(self.upto <= each.committed or self._is_no_newer_than(each) for each in others)
+
+    def _is_no_newer_than(self, other: Standing) -> bool:
+        same_round = self.committed == other.committed
+        return same_round and self.held is not None and other.held is not None and self.held <= other.held
 
 
 @dataclass(slots=True)
@@ -201,6 +212,7 @@ class Succession:
             accepted=ballot,
             committed=mine.committed,
             holding=mine.holding,
+            held=mine.held,
         )
         self._emit(fx.Send(peer, vote, pack(proposal) if document and proposal is not None else None))
 
@@ -342,11 +354,15 @@ class Succession:
             return
         if view is None or voter not in view or vote.number > self.number:
             return
-        if vote.number >= self.answers.get(voter, 0):  # what was said before may come later, by another path
-            self.answers[voter] = vote.number
-            self.standings[voter] = Standing(vote.committed, vote.holding)
-        self.highest = max(self.highest, vote.promised)
         campaign = self._campaign
+        # What was said before may come later, by another path, whatever its number. Whoever has accepted is frozen:
+        # what it says with that counts, and nothing that it says without.
+        accepts = campaign is not None and vote.promised == vote.accepted == campaign.ballot
+        known = campaign is not None and voter in campaign.accepts
+        if (accepts and not known) or (accepts == known and vote.number >= self.answers.get(voter, 0)):
+            self.standings[voter] = Standing(vote.committed, vote.holding, vote.held)
+        self.answers[voter] = max(vote.number, self.answers.get(voter, 0))
+        self.highest = max(self.highest, vote.promised)
         if campaign is None or vote.promised != campaign.ballot:
             return
         if vote.accepted == campaign.ballot and campaign.proposal is not None:
@@ -367,8 +383,8 @@ class Succession:
     def chosen(self, *, settled: bool) -> View | None:
         """The view that follows, once a quorum has accepted this peer's proposal.
 
-        Where no quorum stays, of those who leave only who has committed or holds nothing counts whose end nobody who
-        stays has seen.
+        Where no quorum stays, those who leave count only if nothing is lost with them: what they hold, somebody who
+        stays holds as well, or has seen the end of, as of all that they have committed.
         """
         view, campaign = self._view, self._campaign
         if view is None or campaign is None or campaign.proposal is None:
@@ -376,8 +392,8 @@ class Succession:
         following, accepts = campaign.proposal, campaign.accepts
         if not self.keeps_quorum(following, settled=settled):
             stay = {p for p in accepts if _same_life(view, following, p)}
-            most = max((self.standings[p].committed for p in stay), default=-1)
-            accepts = stay | {p for p in accepts - stay if self.standings[p].upto <= most}
+            known = [self.standings[p] for p in stay]
+            accepts = stay | {p for p in accepts - stay if self.standings[p].is_covered_by(known)}
         return following if view.may_go_on(accepts, settled=settled) else None
 
     def keeps_quorum(self, following: View, *, settled: bool) -> bool:

@@ -73,7 +73,8 @@ class Views:
     # -- what follows this view --------------------------------------------------------------------------------
 
     def _standing(self) -> Standing:
-        return Standing(max(self._course.committed, UNKNOWN), self._course.holding)
+        rounds = self._course
+        return Standing(max(rounds.committed, UNKNOWN), rounds.holding, rounds.held)
 
     def _first_round(self) -> int:
         """The round that comes next, as far as those who speak in the decision have come."""
@@ -188,15 +189,13 @@ class Views:
         """Whether those in a view can do without this peer: what it has, they have as well, or get, or don't need.
 
         What it has committed it hands to its neighbours, and they to theirs. What it holds undecided counts for nothing
-        any more where that round is over for them. Where it is still to come, the holders who stay will speak of it, if
-        a quorum stays; but who leaves would not hear how it ends, and waits, unless the candidate is bound (`again`).
-        Where no quorum stays, that one who does has seen the end is for the candidate to see (`Succession.chosen`).
+        any more where that round is over for them. Where it is still to come, who leaves would not hear how it ends,
+        and waits, unless the candidate is bound (`again`). Then nothing else can follow, and it is for the candidate to
+        see that who stays speaks of what is held here (`Succession.chosen`).
         """
         view, rounds = self._membership.view, self._course
-        if view is None or not rounds.holding:
+        if view is None or not rounds.holding or again:
             return view is not None
-        if again and self._succession.keeps_quorum(proposal, settled=self._membership.settled):
-            return True
         return proposal.run == view.run and rounds.committed + 1 < proposal.first_round
 
     def _conclude(self) -> None:

@@ -97,6 +97,7 @@ class SimulatedPeer:
             self.split = split.app(self.id, incarnation, lambda text: around.trace(peer, fx.Note("info", text)))
         self._computing = 0
         self._owed = 0  # rounds that were dropped before this peer had contributed to them
+        self._loads: fx.StateReceived | None = None  # the state that is being put to use
         self._memory: dict[tuple[int, str], ev.FloatVector] = {}
         self._timer = float("inf")
         self._inbox: deque[Callable[[], None]] = deque()
@@ -418,8 +419,8 @@ class SimulatedPeer:
 
     def _do_state(self, effect: fx.StateReceived) -> None:
         def load() -> None:
-            if self.node.allreduce.run != effect.run:
-                return
+            if self._loads is not effect or self.node.allreduce.run != effect.run:
+                return  # a later one has come, and a program's worker does one after the other
             blob = bytes(effect.state)
             ends, rest = blob[: effect.round * END_BYTES], blob[effect.round * END_BYTES :]
             self.digests = {at // END_BYTES + 1: ends[at : at + END_BYTES] for at in range(0, len(ends), END_BYTES)}
@@ -432,6 +433,7 @@ class SimulatedPeer:
             self.receive(ev.Adopted(effect.run, effect.round))
             self._next_round()
 
+        self._loads = effect
         self.later(self._task.compute_s(), load)
 
 

@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Final, Literal
 
+from edgepeer.coding.scheme import parse_scheme
 from edgepeer.errors import ConfigError
 from edgepeer.simulation.split_app import split_of
 from edgepeer.simulation.ways import BROKER
@@ -197,6 +198,7 @@ class Schedule:
             raise ValueError(f"infinite {self.infinite:g}: is for a precision that is rounded, bf16 or int8")
         if self.after and self.run == "none":
             raise ValueError(f"after {self.after}: is for a run, and there is none")
+        parse_scheme(self.code, self.wait)
         self._check_split()
         joined = {name for fault in self.faults if fault.kind == "join" for name in fault.who}
         known = {*names(self.peers), *joined}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Final
 
+from edgepeer.errors import ConfigError
 from edgepeer.simulation.schedule import Fault, Schedule, names
 
 __all__ = ["shrink"]
@@ -25,6 +26,8 @@ def shrink(schedule: Schedule, breaks: Callable[[Schedule], bool], *, tries: int
     while found:
         found = False
         for smaller in _smaller(schedule):
+            if not _can_be(smaller):
+                continue
             if tries == 0:
                 return schedule
             tries -= 1
@@ -32,6 +35,15 @@ def shrink(schedule: Schedule, breaks: Callable[[Schedule], bool], *, tries: int
                 schedule, found = smaller, True
                 break
     return schedule
+
+
+def _can_be(schedule: Schedule) -> bool:
+    """Whether it says nothing that is impossible: a split needs so many peers, and who may be waited for a code."""
+    try:
+        schedule.check()
+    except (ValueError, ConfigError):
+        return False
+    return True
 
 
 def _smaller(schedule: Schedule) -> Iterator[Schedule]:

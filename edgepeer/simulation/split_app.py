@@ -220,7 +220,8 @@ class SplitApp:
         self.finished = False
         """Whether it was there to the end of the run, with its part of the network."""
         self.put_away = False
-        """Whether it had finished, and was begun anew, as one that was taken for lost: a program would have ended."""
+        """Whether it had finished, or had all but the last look at its part, and was begun anew, as one that was taken
+        for lost: what it had is gone."""
         self.astray = False
         """Whether it had erred when it took others' state: what had become of that it has not heard."""
         self._make = make
@@ -280,7 +281,9 @@ class SplitApp:
 
     def begin(self) -> None:
         """The run begins, perhaps again: what is here counts, unless another's comes, or it was over here."""
-        self.put_away |= self.finished
+        program = self.program
+        at_the_end = program.cell is not None and not program.cell.lacking and program.iteration == program.iterations
+        self.put_away |= self.finished or at_the_end
         self.lost = self.finished = False
         if self.program.done:
             self.program = self._make()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
+from collections.abc import Callable
 from typing import Any, Final
 
 __all__ = ["Acknowledgements"]
@@ -19,6 +21,10 @@ _ASLEEP_S: Final = 0.1
 """... and of more than this nothing counts: the machine may have been stopped, with its kernel."""
 _TRIPS: Final = 3
 """Where the last packets of several are lost, TCP asks for them after two round trips (RFC 8985, 7.2)."""
+_FLIGHT: Final = 8
+"""Of so many packets that go out together, on a path that is whole, the first are not lost, whatever becomes of the
+last in a queue that is full; nor can their acknowledgements be held back. So one comes in a round trip; two, for a path
+may have become longer."""
 _DELAYED_S: Final = 0.04
 """For how long Linux holds back the acknowledgement of a single packet, to send it with others."""
 _FADES: Final = 0.99
@@ -29,25 +35,37 @@ packets, those too that have arrived behind one that was lost."""
 
 
 class Acknowledgements:
-    """Looks after what one connection's other end acknowledges."""
+    """Looks after what one connection's other end acknowledges.
 
-    __slots__ = ("_alone", "_delivered", "_longest", "_looked_at", "_since", "_waits")
+    Args:
+        clock: seconds.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "_began", "_clock", "_delivered", "_flight", "_longest", "_looked_at", "_since", "_unacked", "_waits"
+    )  # fmt: skip
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._waits = False
         """Whether something may be under way."""
-        self._alone = False
-        """Whether a single packet was under way."""
+        self._began: float | None = None
+        """From when on, if that has not been looked at."""
+        self._unacked = 0
+        """How many packets were."""
         self._delivered = -1
         self._since: float | None = None
-        """From when on nothing has been acknowledged, while something was under way."""
+        """From when on nothing has been acknowledged, while something was under way ..."""
+        self._flight: float | None = None
+        """... of many packets that went out together."""
         self._looked_at = 0.0
         self._longest = 0.0
         """How long an acknowledgement has been in coming of late."""
 
     def sent(self) -> None:
         """Something is sent over the connection."""
-        self._waits = True
+        if not self._waits:
+            self._waits, self._began = True, self._clock()
 
     def missing(self, sock: Any, now: float, *, queued: bool) -> tuple[float, float] | None:
         """From when on nothing has been acknowledged of what is under way, and how long that takes on this path at
@@ -67,18 +85,31 @@ class Acknowledgements:
         except (OSError, ValueError, struct.error):  # it is gone, uvloop's another way, or this kernel tells less
             self._waits = False
             return None
+        before, self._unacked = self._unacked, unacked
+        # Whether nothing is acknowledged but what was under way at the last look: then all else has gone out since.
+        fresh = delivered - self._delivered & 0xFFFFFFFF <= before
         if not unacked or delivered != self._delivered or self._since is None:
             if self._since is not None:
                 self._longest = max(looked_at - self._since, _FADES * self._longest)
-            self._since, self._delivered = now if unacked else None, delivered
+            self._since, self._delivered, self._flight = now if unacked else None, delivered, None
             self._waits = bool(unacked or unsent or queued)
-        elif self._alone and unacked > 1:
+        elif before == 1 < unacked:
             self._since = now  # it may be that packet alone that is lost: what has come behind it will tell
         else:
             gap = now - looked_at
-            self._since += gap if gap > _ASLEEP_S else max(gap - _WATCHED_S, 0.0)
-        self._alone = unacked == 1
+            unseen = gap if gap > _ASLEEP_S else max(gap - _WATCHED_S, 0.0)
+            self._since += unseen
+            if self._flight is not None:
+                self._flight += unseen
+        if not self._waits:
+            return None
+        if fresh and unacked >= _FLIGHT > before:
+            self._flight = now if self._began is None else max(self._began, now - _WATCHED_S)
+        self._began = None
         since = now if self._since is None else self._since
         trip_s, varies_s = 1e-6 * trip, 4e-6 * variation
-        within = max(_TRIPS * trip_s, trip_s + self._longest) + varies_s + (_DELAYED_S if self._alone else 0.0)
-        return (since, within) if self._waits else None
+        within = max(_TRIPS * trip_s, trip_s + self._longest) + varies_s + (_DELAYED_S if unacked == 1 else 0.0)
+        together = max(2 * trip_s, self._longest) + varies_s
+        if self._flight is not None and self._flight + together < since + within:
+            return self._flight, together
+        return since, within

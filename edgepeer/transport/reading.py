@@ -18,7 +18,8 @@ __all__ = ["FrameReader"]
 
 WINDOW: Final = 2048
 _SCRATCH: Final = PRELUDE.size + 65535 + WINDOW  # the longest header and a window's worth behind it
-_WASTE: Final = 256 << 10
+_WASTE: Final = memoryview(bytearray(256 << 10))
+"""Where all that is thrown away is written to, of whatever connection: nobody reads it."""
 
 
 class FrameReader:
@@ -38,7 +39,6 @@ class FrameReader:
         self._payload_bytes = 0
         self._missing = 0
         self._target: memoryview | None = None
-        self._waste: memoryview | None = None
         self._since = 0.0
         self._progress: float | None = None
 
@@ -66,9 +66,7 @@ class FrameReader:
         if self._frame is not None:
             if self._target is not None:
                 return self._target[self._payload_bytes - self._missing :]
-            if self._waste is None:
-                self._waste = memoryview(bytearray(_WASTE))
-            return self._waste[: min(self._missing, _WASTE)]
+            return _WASTE[: min(self._missing, len(_WASTE))]
         return self._scratch[self._filled : self._filled + WINDOW]
 
     def came(self, count: int) -> None:

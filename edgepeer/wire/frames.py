@@ -412,6 +412,8 @@ class Vote(_Header, frozen=True):
     """The last round that is over at the voter; -1 while it waits for the state of the run."""
     holding: bool = False
     """Whether it holds a result that may count."""
+    held: tuple[Generation, _Stamp] | None = None
+    """Of which view: the newest whose root put it forward."""
 
 
 class Call(_Header, frozen=True):

@@ -104,6 +104,7 @@ def test_help_names_every_setting_and_teaches_by_example(verb: Verb[SoakSettings
     [
         (["run"], "files: name at least one, as in: edgepeer simulate run partition.txt"),
         (["run", "none.txt"], "none.txt: can't read it: No such file or directory"),
+        (["run", "/dev/zero"], "/dev/zero: can't read it: has more than 16 MiB"),
         (["run", "."], ".: can't read it: Is a directory"),
         (["run", "bytes.txt"], "bytes.txt: can't read it: it is not UTF-8 text"),
         (["run", "good.txt", "bad.txt"], "bad.txt, line 2: eat is unknown; what happens must be one of oneway, "),

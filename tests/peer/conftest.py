@@ -12,6 +12,7 @@ import pytest
 import uvloop
 from fleets import Fleet
 from peer_fleet import its_broker
+from ports import free_port
 
 from edgepeer.fabric.broker import EmbeddedBroker
 
@@ -59,7 +60,7 @@ async def broker(request: pytest.FixtureRequest) -> AsyncIterator[EmbeddedBroker
     for name in ("links", "members"):  # a fleet's has its certificate
         if name in request.fixturenames:
             request.getfixturevalue(name)
-    async with EmbeddedBroker(identity=its_broker()) as running:
+    async with EmbeddedBroker(port=free_port(), identity=its_broker()) as running:
         yield running
 
 

@@ -174,9 +174,16 @@ async def test_and_later_where_acknowledgements_take_longer(desk: Desk) -> None:
 async def test_and_looks_more_seldom_too(desk: Desk, within_s: float, every_s: float) -> None:
     """As often as the slowest of all lines needs."""
     desk.say(B)
-    desk.lines.under_way = {B: (100.0, within_s), C: (100.0, 0.001)}
+    desk.lines.under_way = {B: (200.0, within_s), C: (100.0, 0.001)}
     desk.hours.run(100.001 + LOOK_S + 7 * every_s)
     assert desk.lines.looks == pytest.approx([LOOK_S + each * every_s for each in range(8)])
+
+
+async def test_but_often_where_one_of_these_is_overdue(desk: Desk) -> None:
+    desk.say(B)
+    desk.lines.under_way = {B: (100.0, 0.03), C: (100.0, 0.001)}
+    desk.hours.run(100.051)
+    assert desk.lines.looks == pytest.approx([LOOK_S, LOOK_S + LOOK_SELDOM_S, 0.04, 0.045, 0.05])
 
 
 async def test_what_the_machine_sends_then_needs_no_second_timer(desk: Desk) -> None:

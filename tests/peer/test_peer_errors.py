@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import resource
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,7 @@ from edgepeer.errors import (
     PeerError,
     ProtocolBug,
     RoundTimeout,
+    first_error,
 )
 from edgepeer.fabric.broker import EmbeddedBroker
 
@@ -247,6 +251,46 @@ async def test_a_bug_in_the_machine_surfaces(
         async with asyncio.timeout(DEADLINE_S):
             await live()
     assert caught.value is bug
+
+
+async def test_vectors_that_nobody_takes_are_refused_before_anything_is_copied(broker: EmbeddedBroker) -> None:
+    one = np.broadcast_to(np.float32(0), (1 << 28) + 1)  # of four bytes
+    async with peer_at(broker, "a") as peer:
+        await peer.ready()
+        for value in (one, [one[1:], one[:1]], [one] * 1000):
+            with pytest.raises(ValueError, match="allreduce takes 1,073,741,824 bytes at most, not "):
+                await peer.allreduce(value)
+        assert (await peer.allreduce(np.ones(1))).weight == 1
+
+
+@contextlib.contextmanager
+def memory_left(size: int) -> Iterator[None]:
+    """This process can have so many bytes more, and no others."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+async def test_a_peer_whose_memory_is_full_says_so(names: str, broker: EmbeddedBroker) -> None:
+    """Where it adds up, and where it makes room for what arrives."""
+
+    async def live() -> None:
+        vector = np.zeros(1 << 26, np.float32)
+        async with fleet(broker, *names) as peers, asyncio.timeout(DEADLINE_S):
+            with memory_left(vector.nbytes // 2):
+                await all_reduce(peers, [vector] * len(peers))
+
+    with pytest.raises((PeerError, BaseExceptionGroup)) as caught:
+        await live()
+    error = caught.value
+    said = str(first_error(error) if isinstance(error, BaseExceptionGroup) else error)
+    assert said.startswith("out of memory")
+    assert said.endswith(": take smaller vectors, or give this peer more")
 
 
 async def test_two_allreduces_of_one_peer_are_the_callers_mistake_not_a_bug(broker: EmbeddedBroker) -> None:

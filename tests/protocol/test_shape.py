@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from edgepeer.protocol.shape import Choice, Machine, Network, Shape, propose, round_s
+from edgepeer.protocol.shape import Choice, Machine, Network, Shape, round_s, search
 from edgepeer.topology.tree import Trees
 
 BYTES = 407_050 * 4
@@ -35,6 +36,17 @@ def network(
         tuple(0.0 if i == j else trip if sites[i] == sites[j] else far for j in range(size)) for i in range(size)
     )
     return Network(machines, trips, lines or {}, frozenset(broken))
+
+
+def propose(of: Network, now: Shape, total_bytes: int, **how: Any) -> Shape:
+    """What a search comes to."""
+    steps = search(of, now, total_bytes, **how)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as over:
+            found: Shape = over.value
+            return found
 
 
 def flat(size: int, fanout: int = 2, lanes: int = 1) -> Shape:
@@ -166,3 +178,9 @@ def test_the_work_is_bounded() -> None:
     of, now = network([11.85e6] * 64), flat(64)
     found = propose(of, now, BYTES, choice=FREE, work=1)
     assert round_s(of, found, BYTES) <= round_s(of, now, BYTES)
+
+
+def test_a_search_rests_after_every_little_bit() -> None:
+    """Some 40 ms of a fast processor are too much while a round waits."""
+    steps = list(search(network([11.85e6] * 31, 0.01), flat(31), BYTES, choice=FREE))
+    assert len(steps) >= 20

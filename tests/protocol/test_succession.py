@@ -264,10 +264,21 @@ def test_what_is_held_of_a_round_that_is_over_for_the_others_keeps_nobody_in() -
     d.result("b", vector(7), "abcdefg", final=False)
     assert d.node.parts.course.holding
     few = set(map(PeerId, "defg"))  # without these there is no quorum, and perhaps nobody else who holds it
+    d.hear(ev.LeaveWanted())
     following = SEVEN.successor(first_round=1, without=few)
-    assert last(propose(d, "b", "a", "0", following, again=True)) == "vote 1 of d for a"  # the round is still to come
+    assert last(propose(d, "b", "a", "0", following)) == "vote 1 of d for a"  # the round is still to come
     later = SEVEN.successor(first_round=2, without=few)
-    assert last(propose(d, "b", "a", "0", later, number=2, again=True)) == "vote 2 of d for a, accepts 0"
+    assert last(propose(d, "b", "a", "0", later, number=2)) == "vote 2 of d for a, accepts 0"
+
+
+def test_what_is_held_and_may_be_needed_is_for_a_candidate_that_is_bound_to_see() -> None:
+    """Else two who hold the same would wait for ever, one of them accepted, and the other left out."""
+    d = member_d(orphan=False)
+    d.contribute(1)
+    d.result("b", vector(7), "abcdefg", final=False)
+    assert d.node.parts.course.held == (SEVEN.generation, SEVEN.stamp)
+    following = SEVEN.successor(first_round=1, without=set(map(PeerId, "defg")))
+    assert last(propose(d, "b", "a", "0", following, again=True)) == "vote 1 of d for a, accepts 0"
 
 
 def test_where_a_quorum_stays_so_do_holders_and_nobody_else_is_needed() -> None:
@@ -286,7 +297,8 @@ def candidate_b(world: View, following: View, mine: Standing, theirs: Standing, 
     b = Succession(B, lambda effect: None)
     b.enter(world)
     b.ask(others, 0.0, 0.0, mine, lead=True)
-    vote = partial(fr.Vote, epoch=1, candidate="b", committed=theirs.committed, holding=theirs.holding)
+    said = {"committed": theirs.committed, "holding": theirs.holding, "held": theirs.held}
+    vote = partial(fr.Vote, epoch=1, candidate="b", **said)
     led = b.leading
     for peer in others:
         b.on_vote(vote(voter=peer, number=b.number, promised=led, accepted=0), following, None)
@@ -302,6 +314,53 @@ def test_who_holds_something_counts_only_if_one_who_stays_has_seen_its_end(commi
     following = world.successor(first_round=2, without={A, C})
     chosen = candidate_b(world, following, Standing(committed, holding=not committed), Standing(0, holding=True))
     assert chosen == (following if committed else None)
+
+
+NOW, NEXT = Generation(), Generation(counter=2)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "counts"),
+    [
+        ((NOW, 3), (NOW, 3), True),
+        ((NOW, 4), (NOW, 3), True),  # of two the newer can count
+        ((NEXT, 1), (NOW, 3), True),
+        ((NOW, 3), (NOW, 4), False),
+        ((NOW, 3), (NEXT, 1), False),
+        (None, (NOW, 3), False),  # nobody knows of which view
+        ((NOW, 3), None, False),
+        (None, None, False),
+    ],
+)
+def test_or_if_one_who_stays_holds_the_same_or_what_is_newer(
+    mine: tuple[Generation, int] | None, theirs: tuple[Generation, int] | None, counts: bool
+) -> None:
+    world = view(1, "abc")
+    following = world.successor(first_round=1, without={A, C})
+    chosen = candidate_b(world, following, Standing(0, True, mine), Standing(0, True, theirs))
+    assert chosen == (following if counts else None)
+    for mine_at, theirs_at in ((0, 1), (1, 2)):  # of another round it says nothing
+        assert candidate_b(world, following, Standing(mine_at, True, mine), Standing(theirs_at, True, theirs)) is None
+
+
+@pytest.mark.parametrize("numbers", [(2, 1), (1, 2)])
+def test_what_an_acceptor_says_with_its_acceptance_counts_whatever_comes_by_other_paths(
+    numbers: tuple[int, int],
+) -> None:
+    """It may have refused before, when it held nothing, the same question or a later one."""
+    world = view(1, "abc")
+    b = Succession(B, lambda effect: None)
+    b.enter(world)
+    following = world.successor(first_round=1, without={A, C})
+    for _ in range(2):
+        b.propose(following, [A, C], 0.0, 0.0, Standing(0))
+    vote = partial(fr.Vote, epoch=1, candidate="b", voter="c", promised=b.leading)
+    refused, accepted = vote(number=numbers[0]), vote(number=numbers[1], accepted=b.leading, holding=True)
+    b.on_vote(refused, None, None)
+    b.on_vote(accepted, None, None)
+    assert b.standings[C] == Standing(-1, holding=True)
+    b.on_vote(refused, None, None)
+    assert b.standings[C] == Standing(-1, holding=True)
 
 
 def test_but_where_a_quorum_stays_whoever_accepts_counts() -> None:

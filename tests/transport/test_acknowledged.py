@@ -53,8 +53,17 @@ class Line:
 
     def __init__(self, wire: Wire | None = None) -> None:
         self.wire = wire or Wire()
-        self.acks = Acknowledgements()
+        self.acks = Acknowledgements(lambda: self.now)
         self.now = 100.0
+
+    @classmethod
+    def used(cls, wire: Wire) -> Line:
+        """One over which something has gone before."""
+        line = cls(wire)
+        line.send()
+        line.deliver()
+        assert line.look() is None
+        return line
 
     def send(self, packets: int = 1) -> None:
         self.acks.sent()
@@ -224,6 +233,52 @@ def test_a_ping_behind_a_single_packet_that_is_lost_is_acknowledged_in_time(trip
 def test_what_is_lost_at_the_end_is_sent_again_in_time(trip_ms: int, longest: bool) -> None:
     """Of more than one packet, after two round trips and two ticks of a kernel of 250 Hz."""
     assert not closed(trip_ms / 1e3, lost=3, back_s=3 * trip_ms / 1e3 + 0.008, longest=longest)
+
+
+def test_of_many_packets_that_go_out_together_the_first_is_acknowledged_within_two_trips() -> None:
+    line = Line.used(Wire(trip_us=20_000, variation_us=2_000))
+    line.send(8)
+    assert line.quiet(0.01) == pytest.approx(0.01)  # from when on they were sent, not seen
+    assert line.within() == pytest.approx(0.04 + 0.008)
+    assert line.quiet(0.02) == pytest.approx(0.03)
+
+
+def test_so_it_is_where_only_what_was_under_way_before_has_been_acknowledged_since() -> None:
+    line = Line.used(Wire(trip_us=20_000))
+    line.send(3)
+    line.quiet()
+    line.send(10)
+    line.deliver(3)
+    assert line.quiet() == 0.0
+    assert line.within() == pytest.approx(0.04)
+
+
+@pytest.mark.parametrize("first", [1, 30])
+def test_but_the_last_of_them_may_all_be_lost_in_a_queue_that_is_full(first: int) -> None:
+    """They are asked for after two trips, and acknowledged after three."""
+    line = Line.used(Wire(trip_us=20_000))
+    line.send(40)
+    line.deliver(first)
+    assert line.quiet(0.01) == 0.0
+    assert line.within() == pytest.approx(0.06)
+    line.send(20)
+    line.quiet(0.01)
+    assert line.within() == pytest.approx(0.06)
+
+
+def test_who_was_stopped_between_sending_and_looking_knows_nothing_of_that_time() -> None:
+    line = Line.used(Wire(trip_us=1000))
+    line.send(40)
+    assert line.quiet(60.0) == pytest.approx(WATCHED)
+
+
+def test_many_packets_that_had_to_wait_for_room_count_from_when_they_are_seen() -> None:
+    line = Line.used(Wire(trip_us=1000))
+    line.acks.sent()
+    line.wire.unsent = 100_000
+    assert line.quiet() == 0.0
+    line.wire.unacked = 40
+    assert line.quiet() == 0.0
 
 
 def test_a_machine_that_was_stopped_finds_no_connection_broken() -> None:

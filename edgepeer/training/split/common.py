@@ -42,10 +42,12 @@ class Common(msgspec.Struct, kw_only=True):
     """How many iterations were reported to be over."""
     saved_at: _Natural = 0
     """Of the last checkpoint."""
+    checked_at: _Natural = 0
+    """Of the last one that was looked at: an earlier one, if so many nodes were missing since that nobody could."""
     below: _Natural = 0
     """Of which checkpoints the next muster asks: of fewer iterations than this; 0: of any."""
     tries: _Natural = 0
-    """Restores since then."""
+    """Restores since the last one that was looked at."""
     scrubs: _Natural = 0
     holders: list[str]
     """Who holds each node; empty: nobody."""

@@ -20,6 +20,11 @@ gets that from anybody (`state`, `load_state`) and follows; its blocks it gets f
     more wrong than  | back to the last checkpoint: muster. If most numbers are not finite, and were not the last time
     can be corrected | in the same place, it is the training that diverges: it goes on with NaN, and its loss says so
 
+*A checkpoint that nobody could look at is not the only one.* With as many nodes missing as the code makes up for, a
+scrub finds nothing, right or wrong. The checkpoint made then is kept beside the last one that was looked at
+(`Common.checked_at`); where numbers contradict each other afterwards, all go back to that, for it may hold the cause.
+Where only too much is missing, the newer one does.
+
 *Verdicts are acted upon one round late.* Which nodes were wrong is a peer's own conclusion, and it may conclude
 wrongly. If it acted at once, its next round would be another than the others', and no tree adds up two different
 rounds. So it says in the tail of the next vector what it has concluded (`tail`); whoever differs from the majority does
@@ -91,7 +96,7 @@ class Program:
         iterations: how many updates there are to be.
         test: x and y that are held out.
         evaluate_every, checkpoint_every, scrub_every: iterations from one to the next; 0: only at the end.
-        patience: so many restores without a checkpoint in between, and it gives up.
+        patience: so many restores without a checkpoint in between that was looked at, and it gives up.
         injector: makes soft errors.
         saved: node and bytes of checkpoints from a former life (`saved`), newest first.
 
@@ -134,7 +139,7 @@ class Program:
         claims = [self._claimed(*each) for each in saved]
         self._saved = claims[0] if claims else None
         self._older = claims[1:]
-        """For the case that others don't have the newest."""
+        """For the case that others don't have the newest, or that it can't be gone on from."""
         self._digest: Digest = ABSENT
         self._before: Digest = ABSENT
         self._passing: Passing | None = None
@@ -196,6 +201,11 @@ class Program:
         """Node, iteration, and bytes of this peer's newest checkpoint."""
         saved = self._saved
         return None if saved is None else (saved.node, saved.iteration, saved.state)
+
+    @property
+    def checked(self) -> bool:
+        """Whether the newest checkpoint was looked at: not where so many were missing that nobody could."""
+        return self._common.checked_at == self._common.saved_at
 
     def digest(self) -> str:
         """48 bits, hexadecimal, of what all peers have in common: of everything since the beginning."""
@@ -287,7 +297,7 @@ class Program:
             self._take(seen, contributors)
         except Undecodable as error:
             gone = not isinstance(phase, Muster) and _mostly_gone(form.rows(total))
-            self._restore(error, place, gone=gone)
+            self._restore(error, place, gone=gone, contradiction=self._contradicts(form, total))
         self._sent = None
         self._before = self._digest
         self._digest = self._mark(seen)
@@ -525,7 +535,11 @@ class Program:
                 raise Undecodable("stored weights were wrong again and again, though they had been put right")
             self._agenda.extendleft([self._next_scrub(True, phase.again + 1), *reversed(mends)])
         else:
-            common.saved_at, common.tries = common.iteration, 0
+            if not lost or self.split.inspects(frozenset(lost)):
+                common.checked_at, common.tries, self._older = common.iteration, 0, []
+            elif self.checked:
+                self._older = [] if self._saved is None else [self._saved]
+            common.saved_at = common.iteration
             self.counts.checkpoints += 1
             self._saved = None
             if self.cell is not None and not self.cell.lacking and self.cell.node not in lost:
@@ -533,8 +547,16 @@ class Program:
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
-    def _restore(self, reason: Undecodable, place: tuple[int, str], *, gone: bool) -> None:
-        """Back to the last checkpoint. place: iteration and step. gone: most numbers of the sum were not finite."""
+    def _contradicts(self, form: Layout, total: Array) -> bool:
+        """Whether enough is there of a sum that can't be decoded: then something in it is wrong."""
+        try:
+            return self.split.readable(form.read(total).lost)
+        except Undecodable:  # who does not go on from the same says nothing of the weights
+            return False
+
+    def _restore(self, reason: Undecodable, place: tuple[int, str], *, gone: bool, contradiction: bool) -> None:
+        """Back to the last checkpoint. place: iteration and step. gone: most numbers of the sum were not finite.
+        contradiction: it was not for want of numbers."""
         common = self._common
         common.tries += 1
         if common.tries > self._patience:
@@ -542,6 +564,8 @@ class Program:
                 f"went back to iteration {common.saved_at} {self._patience} times, and each time more was wrong than "
                 f"can be corrected: {reason}. Take a split that corrects more, or a smaller scrub_every"
             )
+        if contradiction and not self.checked:
+            common.below = common.saved_at
         if gone:
             common.diverged, common.failed = common.diverged or common.failed == place, place
         self.counts.restored += 1
@@ -588,9 +612,12 @@ class Program:
             return
         common.waiting = ""
         common.holders = list(start.holders)
+        if start.iteration != common.saved_at:
+            common.checked_at = start.iteration
         common.iteration = common.ended = common.saved_at = start.iteration
         self.injector.restored(start.iteration)
-        self.cell, self._older = None, []
+        self.cell = None
+        self._older = [each for each in self._older if each.iteration == common.checked_at < start.iteration]
         if self.me in start.holders:
             node = start.holders.index(self.me)
             self.cell = Cell(self.network, self.split, node, blank=node in start.blank, iteration=start.iteration)
@@ -702,7 +729,7 @@ class Program:
         common = self._common
         small = (
             f"{self._before} {common.iteration} {list(self._agenda)} {common.holders} {common.verdict} "
-            f"{common.missing} {common.saved_at} {common.tries} {common.scrubs} {common.below}"
+            f"{common.missing} {common.saved_at} {common.checked_at} {common.tries} {common.scrubs} {common.below}"
         )
         if isinstance(seen, Seen) and seen.reading is None:
             return digest_of(small, seen.rows)

@@ -617,6 +617,56 @@ def test_a_scrub_without_a_check_is_counted() -> None:
     assert fleet.injector.struck.undetected == 1  # though node 2's right blocks were outvoted, and node 1 not
 
 
+def test_from_a_checkpoint_that_nobody_could_look_at_it_goes_back_further() -> None:
+    """Node 0 is gone for good. Node 3 is away when node 4, the last of its column, stores a wrong number, and when
+    the checkpoint of 4 is made."""
+
+    def absent(iteration: int, phase: Phase) -> tuple[int, ...]:
+        return (0, 3) if iteration in (3, 4) and fleet.counts.checkpoints < 2 else (0,) if iteration else ()
+
+    fleet = LocalFleet(
+        NET,
+        parse_split("codenet:m=1,n=1,t=1", DOUBLE),
+        BATCHES,
+        iterations=8,
+        checkpoint_every=2,
+        injector=ErrorInjector(faults=[PlannedError(3, 4, "stored", "update 0", "garbage")]),
+        absent=absent,
+    )
+    fleet.train(3)
+    kept = fleet.programs[4]
+    assert kept.checked
+    assert kept.saved is not None
+    assert kept.saved[1] == 2
+    while fleet.counts.checkpoints < 2:
+        fleet.round()
+    assert not kept.checked
+    assert kept.saved[1] == 4
+    fleet.train()
+    assert fleet.counts.restored == 1
+    assert [each.fate for each in fleet.injector.record] == ["restored"]
+    assert distance(fleet, undivided(NET, BATCHES, 8)) < 1e-12
+
+
+def test_checkpoints_that_nobody_could_look_at_do_not_renew_patience() -> None:
+    """Else all would go from one that was looked at to one that was not, and back, for ever."""
+    fleet = LocalFleet(
+        NET,
+        parse_split("codenet:m=1,n=1,t=1", DOUBLE),
+        BATCHES,
+        iterations=8,
+        checkpoint_every=2,
+        patience=5,
+        injector=ErrorInjector(faults=[PlannedError(3, 4, "stored", "update 0", "garbage")] * 40),
+        absent=lambda iteration, phase: (
+            (0, 3) if iteration == 3 or (iteration == 4 and isinstance(phase, Scrub)) else (0,) if iteration else ()
+        ),
+    )
+    with pytest.raises(Undecodable, match="went back to iteration 4 5 times"):
+        fleet.train()
+    assert fleet.counts.checkpoints > 5
+
+
 def test_an_error_that_nobody_saw_is_undone_by_going_back() -> None:
     faults = [
         PlannedError(1, 1, "decoded", "forward 0", "garbage"),

@@ -21,7 +21,7 @@ from edgepeer.training.split.export import parameters_vector
 from edgepeer.training.split.network import Network
 from edgepeer.training.split.polydot import PolyDotSplit
 from edgepeer.training.split.sparsity import Sparsity
-from edgepeer.training.split_choice import choose_split
+from edgepeer.training.split_choice import check_room, choose_split
 
 FORM = Form(input_shape=(4, 3), outputs=5, loss="crossentropy", name="some")
 NUMBERS = Form(input_shape=(4, 3), outputs=5, loss="mse", name="some")
@@ -85,6 +85,24 @@ def test_what_a_split_is_of() -> None:
     assert generic[1].guarantee == "generic"
     assert choose_split(new_job(), FORM) is None
     assert choose_split(new_job(model="cnn", dataset="local:x", code="first:s=1"), FORM, peers=1) is None
+
+
+@pytest.mark.parametrize(("momentum", "stored"), [("", 1), (":momentum=0.9", 2)])
+def test_devices_without_the_memory_for_a_part(momentum: str, stored: int) -> None:
+    asked = job(optimizer=f"sgd{momentum}", batch_size=1)
+    chosen = choose_split(asked, FORM)
+    assert chosen is not None
+    network, split = chosen
+    sent = max(
+        split.lines(step.direction) * split.numbers(step.direction, network.shape(step.layer), 1)
+        for step in network.steps()
+    )
+    needed = 2 * stored * split.stored_bytes(network) + 8 * 4 * sent
+    check_room(asked, network, split, memory=needed)
+    with pytest.raises(
+        ModelError, match=r"split = codenet:\S+: for its part of the model this device needs about \d+ MiB"
+    ):
+        check_room(asked, network, split, memory=needed - 1)
 
 
 def test_peers_that_are_too_few() -> None:
