@@ -11,6 +11,7 @@ from typing import Final
 
 import click
 
+from edgepeer.cli.written import all_written
 from edgepeer.enrol.strings import hidden
 
 __all__ = ["application", "main"]
@@ -76,4 +77,5 @@ def application() -> click.Group:
 
 def main() -> None:
     """Entry point; ends with SystemExit."""
-    application()(prog_name="edgepeer")
+    with all_written():
+        application()(prog_name="edgepeer")

@@ -29,6 +29,9 @@ FAILED: Final = 1
 MISUSED: Final = 2
 INTERRUPTED: Final = 130
 
+_TOLD: Final = (EdgepeerError, MemoryError)
+"""What is nobody's mistake in the program, and takes one line."""
+
 _S = TypeVar("_S", bound=VerbSettings)
 
 
@@ -74,11 +77,11 @@ class Verb(Generic[_S]):
             settings = load_settings(self.kind, flags=flags, config=config)
             setup_logging(settings.log_level, as_json=settings.log_json)
             return self.run(settings)
-        except EdgepeerError as error:
+        except _TOLD as error:
             return _complain(error)
         except BaseExceptionGroup as group:
             # A task group wraps what its tasks raise; the first of ours says what happened.
-            ours, others = group.split(EdgepeerError)
+            ours, others = group.split(_TOLD)
             if ours is None or others is not None:
                 raise
             return _complain(first_error(ours))
@@ -115,6 +118,7 @@ def _option(name: str, setting: Setting) -> click.Option:
 
 
 def _complain(error: BaseException) -> int:
-    line = " ".join(hidden(str(error)).split()) or type(error).__name__
+    text = " ".join(hidden(str(error)).split())
+    line = f"out of memory: {text}".rstrip(": ") if isinstance(error, MemoryError) else text or type(error).__name__
     print(f"edgepeer: {one_line(line)}", file=sys.stderr)
     return MISUSED if isinstance(error, ConfigError) else FAILED

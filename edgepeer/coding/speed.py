@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from edgepeer.errors import ConfigError
+from edgepeer.given import read_given
 
 __all__ = ["Speed", "parse_speed"]
 
@@ -112,9 +113,10 @@ def parse_speed(text: str) -> Speed:
 
 def _read(text: str, path: Path) -> tuple[tuple[float, ...], ...]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_given(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"device speed = {text!r}: {path} can't be read: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else "is not text"
+        raise ConfigError(f"device speed = {text!r}: {path} can't be read: {reason}") from None
     devices: list[tuple[float, ...]] = []
     for number, line in enumerate(lines, 1):
         try:

@@ -36,6 +36,7 @@ _CONNECTIONS: Final = 64
 _OF_ONE_SOURCE: Final = 32
 _HANDSHAKE_S: Final = 5.0
 _BACKLOG: Final = 128
+_PAUSE_S: Final = 0.2
 _FRESH_S: Final = 86400.0
 """So long the service uses one certificate of its own."""
 _NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)
@@ -55,6 +56,7 @@ class EnrolmentService:
         self._registrar = registrar
         self._host, self.port = host, port
         self._socket: socket.socket | None = None
+        self._resuming: asyncio.TimerHandle | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._silent: dict[asyncio.Task[None], str] = {}
         """Those that have asked nothing yet, longest first, and whence they are."""
@@ -84,6 +86,8 @@ class EnrolmentService:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._resuming is not None:
+            self._resuming.cancel()
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
@@ -99,6 +103,8 @@ class EnrolmentService:
             return
         except OSError as error:  # out of descriptors, or the other end was gone at once
             self._full.add("can't accept a connection: %s", os_reason(error))
+            self._make_room()
+            self._pause()
             return
         source = source_of(place[0])
         full = len(self._connections) >= _CONNECTIONS
@@ -112,6 +118,13 @@ class EnrolmentService:
         self._connections.add(task)
         self._silent[task] = source
         task.add_done_callback(lambda task: self._ended(task, source))
+
+    def _pause(self) -> None:
+        """Who waits at the door is let in a moment later: asked at once, the kernel would say the same for ever."""
+        assert self._socket is not None
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket)
+        self._resuming = loop.call_later(_PAUSE_S, loop.add_reader, self._socket, self._accept)
 
     def _make_room(self) -> bool:
         """Hang up on somebody who has asked nothing; whether there is one."""

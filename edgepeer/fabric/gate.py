@@ -27,7 +27,7 @@ from edgepeer.fabric import inbox
 from edgepeer.fabric.announced import Announced
 from edgepeer.fabric.documents import Announcement
 from edgepeer.fabric.envelope import MARGIN_BYTES, Envelope
-from edgepeer.fabric.events import FabricEvent, PresenceSeen, ViewSeen
+from edgepeer.fabric.events import FabricEvent, PresenceGone, PresenceSeen, ViewSeen
 from edgepeer.fabric.topics import Group, Topic
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import MAX_MEMBERS, View
@@ -116,6 +116,7 @@ class FleetGate:
         """The one that this peer is in, as its links tell."""
         self._client_id = client_id
         self._newest: dict[str, tuple[int, int, Holder]] = {}  # serial, incarnation, certificate of each presence
+        self._gone: dict[str, None] = {}  # those of them whose presence was taken back, longest ago first
         self._verified: dict[str, bytes] = {}  # what has last come on a topic, and was in order
 
     # -- going out -----------------------------------------------------------------------------------------------
@@ -189,6 +190,8 @@ class FleetGate:
         return announcement.job
 
     def passed(self, event: FabricEvent, holder: Holder | None) -> None:
+        if isinstance(event, PresenceGone) and event.peer_id in self._newest:
+            self._gone[event.peer_id] = None
         if holder is None:
             return
         match event:
@@ -198,12 +201,20 @@ class FleetGate:
                 if before is not None and said[:2] != before[:2] and presence.serial <= before[0]:
                     raise WireError(f"said before: number {presence.serial} of {presence.id}, after {before[0]}")
                 if before is None and len(self._newest) >= _KNOWN:
-                    raise WireError(f"more than {_KNOWN} peers have been here")
+                    self._forget_one()
                 self._newest[presence.id] = said
+                self._gone.pop(presence.id, None)
             case ViewSeen(view):
                 if view.coordinator != holder.id:
                     raise WireError(f"a view with {view.coordinator} at its head, signed by {holder}")
                 self._refuse_old_life(view)
+
+    def _forget_one(self) -> None:
+        """Whoever has been gone for longest: what it has said may count again, as after a restart of ours."""
+        if not self._gone:
+            raise WireError(f"more than {_KNOWN} peers are here")
+        peer = next(iter(self._gone))
+        del self._gone[peer], self._newest[peer]
 
     def _refuse_old_life(self, view: View) -> None:
         mine, me = self.view, PeerId(self._client_id)
@@ -219,6 +230,7 @@ class FleetGate:
         found = [(PeerId(peer), holder) for peer, (_, _, holder) in self._newest.items() if holder.serial in serials]
         for peer, _ in found:
             del self._newest[peer]
+            self._gone.pop(peer, None)
         self._verified.clear()
         return sorted(found)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepeer.errors import ConfigError, JobError
+from edgepeer.given import read_given
 from edgepeer.settings import JobSettings
 from edgepeer.topology.view import MAX_FANOUT
 from edgepeer.training.naming import parse_dataset, parse_function
@@ -54,7 +55,7 @@ def make_job(settings: JobSettings, *, wait_for: int, fleet: OwnFleet | None = N
     config = ""
     if settings.model_config is not None:
         try:
-            config = settings.model_config.read_text()
+            config = read_given(settings.model_config)
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "is not text"
             raise ConfigError(f"model_config = {settings.model_config}: can't read it: {reason}") from None

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from edgepeer.cancelling import mind_cancellation
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
@@ -36,11 +37,14 @@ async def observe(
 ) -> AsyncIterator[FabricClient]:
     """A client of the fabric; when the context opens, `on_event` was told all that the broker retains.
 
+    Whatever ends the client, as that we are evicted, ends the body, too.
+
     Args:
         identity: who looks, in a fleet.
 
     Raises:
         FabricError: the broker refused us, or did not answer, each within `timeout` seconds.
+        TrustError: we are of the fleet no more.
         ConfigError: the fabric's name is none.
     """
     synced = asyncio.Event()
@@ -52,21 +56,26 @@ async def observe(
 
     name = f"observer-{secrets.token_hex(6)}"
     client = FabricClient(broker, fabric, name, on_event=tell, interests=interests, identity=identity)
-    running = asyncio.create_task(client.run(), name="observer")
     try:
-        await client.connected(timeout)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(client.run(), name="observer")
+            try:
+                await client.connected(timeout)
+                await _within(timeout, synced, broker)
+                yield client
+            finally:
+                await client.close()
+    except BaseExceptionGroup as group:
+        mind_cancellation()
+        raise group.exceptions[0] from None  # the client's own comes first, being why the body has failed
+
+
+async def _within(timeout: float, synced: asyncio.Event, broker: BrokerAddress) -> None:
+    try:
         async with asyncio.timeout(timeout):
             await synced.wait()
     except TimeoutError:
-        await _leave(client, running)
         raise FabricError(f"broker {broker}: let us in, but did not answer within {timeout:g} s") from None
-    except BaseException:
-        await _leave(client, running)
-        raise
-    try:
-        yield client
-    finally:
-        await _leave(client, running)
 
 
 async def question(client: FabricClient, picture: Picture, news: asyncio.Event) -> None:
@@ -82,8 +91,3 @@ async def question(client: FabricClient, picture: Picture, news: asyncio.Event) 
                 news.clear()
                 await news.wait()
     picture.doubt()
-
-
-async def _leave(client: FabricClient, running: asyncio.Task[None]) -> None:
-    await client.close()
-    await running

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -84,16 +85,11 @@ async def _asked(
     picture = Picture()
     async with observe(BrokerAddress.parse(broker), fabric, picture.take, interests=Group.PEERS, identity=identity):
         pass
-    if identity is None:
-        transport, me = TcpTransport(), f"saver-{secrets.token_hex(6)}"
-    else:
-        from edgepeer.transport.secure import SecureTransport  # here: it needs cryptography, which others don't
-
-        transport, me = SecureTransport(identity), identity.holder.common_name
+    me = f"saver-{secrets.token_hex(6)}" if identity is None else identity.holder.common_name
     hello = Hello(fabric=fabric, peer=me, incarnation=1)
     few = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask(peer: str) -> bytes | None:
+    async def ask(transport: TcpTransport, peer: str) -> bytes | None:
         async with few:
             for address in picture.peers[peer].addresses:
                 try:
@@ -103,8 +99,20 @@ async def _asked(
                     _log.warning("%s at %s does not hand over its part: %s", peer, address, reason)
         return None
 
-    answers = await asyncio.gather(*(ask(peer) for peer in peers if peer in picture.peers))
+    with _transport(identity) as transport:
+        answers = await asyncio.gather(*(ask(transport, peer) for peer in peers if peer in picture.peers))
     return [answer for answer in answers if answer is not None]
+
+
+@contextlib.contextmanager
+def _transport(identity: Identity | None) -> Iterator[TcpTransport]:
+    if identity is None:
+        yield TcpTransport()
+        return
+    from edgepeer.transport.secure import SecureTransport  # here: it needs cryptography, which others don't
+
+    with contextlib.closing(SecureTransport(identity)) as transport:
+        yield transport
 
 
 class _Asking:

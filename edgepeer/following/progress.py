@@ -69,6 +69,7 @@ class JobProgress:
         """Why nothing goes on, as peers say."""
         self.withdrawn = False
         """Whether somebody took the job back, or put another one in its place."""
+        self._replaced_by: str | None = None
         self.published = False
 
     # What the fabric says. Each returns whether it is a sign of progress.
@@ -163,7 +164,7 @@ class JobProgress:
         if job == self.job.id:
             self.published, self.withdrawn = True, False
         elif self.published:
-            self.withdrawn = True
+            self.withdrawn, self._replaced_by = True, job
 
     def note(self, line: str) -> None:
         """Tell the user something, once."""
@@ -281,7 +282,8 @@ class JobProgress:
     def trouble(self) -> str:
         """Why the job is not going on, as far as is known, in one line."""
         if self.withdrawn:
-            return f"job {self.job.id} was withdrawn after round {self.round} of {self.job.rounds}"
+            how = "withdrawn" if self._replaced_by is None else f"replaced by job {self._replaced_by}"
+            return f"job {self.job.id} was {how} after round {self.round} of {self.job.rounds}"
         failures = {peer: " ".join(self.reports[peer].error.split()) for peer in self.failed}
         texts = sorted(set(failures.values()))
         if failures and len(failures) == len({*self.present, *self.reports}):

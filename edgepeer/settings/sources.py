@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from edgepeer.errors import ConfigError
+from edgepeer.given import read_given
 from edgepeer.settings.fields import Setting, settings_of
 from edgepeer.settings.membership import with_membership
 from edgepeer.settings.model import COMMON, VerbSettings
@@ -84,8 +85,7 @@ def _common(kind: type[VerbSettings], settings: Mapping[str, Setting]) -> list[s
 
 def _from_file(kind: type[VerbSettings], settings: Mapping[str, Setting], path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            tables = tomllib.load(file)
+        tables = tomllib.loads(read_given(path))
     except OSError as error:
         raise ConfigError(f"config = {path}: can't read it: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from edgepeer.training.named import Named
 from edgepeer.training.numpy_trainer import NumpyTrainer
 from edgepeer.training.optimizers import KERAS_NAMES, parse_optimizer, slots_of
 from edgepeer.training.schedules import RateSchedule, parse_schedule
-from edgepeer.training.sizes import check_size, count_parameters, dense_size, parameters_of
+from edgepeer.training.sizes import check_size, count_parameters, dense_size, has_unmade, parameters_of
 from edgepeer.training.trainer import Trainer
 
 __all__ = ["build_trainer", "make_trainer"]
@@ -89,11 +90,15 @@ def _keras_trainer(
     optimizers = load_keras().optimizers
     optimizer = getattr(optimizers, KERAS_NAMES[named.kind])(job.learning_rate, **named.values)
     name = "model_config" if job.model_config else job.model
-    if job.model_config or (":" not in job.model and job.model not in DENSE_NETWORKS):
+    make = partial(keras_model, job.model, job.model_config, form, allowed=models)
+    foreign = ":" in job.model and not job.model_config
+    if job.model_config or job.model not in DENSE_NETWORKS:
         with _seeded(job.seed):
-            room(f"model {name}", count_parameters(partial(keras_model, job.model, job.model_config, form)))
+            room(f"model {name}", _count(make, foreign=foreign))
     with _seeded(job.seed):
-        model = keras_model(job.model, job.model_config, form, allowed=models)
+        model = make()
+        if foreign and has_unmade(model):
+            raise ModelError(f"model {name}: the function must make a new model, all of it, whenever it is called")
         room(f"model {name}", parameters_of(model))
         trainer = KerasTrainer(
             model, optimizer, input_shape=form.input_shape, loss=form.loss, schedule=schedule, name=name
@@ -103,6 +108,17 @@ def _keras_trainer(
         what = "classes" if form.loss == "crossentropy" else "numbers to learn"
         raise ModelError(f"model {name}: has {trainer.outputs} outputs where {form.name} has {form.outputs} {what}")
     return trainer
+
+
+def _count(make: Callable[[], Any], *, foreign: bool) -> int:
+    """Parameters of a model that isn't made yet. Where a function does more than put layers together, as loading
+    weights, that can't be told: 0, until it is there."""
+    try:
+        return count_parameters(make)
+    except ModelError:
+        if not foreign:
+            raise
+        return 0
 
 
 @contextmanager

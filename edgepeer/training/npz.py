@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import lzma
 import math
+import stat
 import zipfile
 import zlib
 from collections.abc import Collection
@@ -33,6 +34,8 @@ def read_npz(path: Path, names: Collection[str], *, limit: int = NPZ_LIMIT_BYTES
         DataError: the file can't be read, is broken, holds objects, or is over `limit` bytes unpacked.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # some devices have no end, where zipfile looks for it
+            raise ValueError("it is no regular file")
         with zipfile.ZipFile(path) as archive:
             present = set(archive.namelist())
             entries = {name: archive.getinfo(f"{name}.npy") for name in names if f"{name}.npy" in present}

@@ -7,8 +7,9 @@ parameters, what the optimizer remembers, the gradient, and the vectors of a rou
 from __future__ import annotations
 
 import math
+import resource
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -18,12 +19,26 @@ from edgepeer.training.form import Form
 from edgepeer.training.models import first_line
 from edgepeer.wire.codec import MAX_PAYLOAD_BYTES
 
-__all__ = ["available_memory", "check_size", "count_parameters", "dense_size", "memory_needed", "parameters_of"]
+__all__ = [
+    "VECTORS",
+    "available_memory",
+    "check_memory",
+    "check_size",
+    "count_parameters",
+    "dense_size",
+    "has_unmade",
+    "memory_needed",
+    "parameters_of",
+]
 
-_VECTORS: Final = 8
+VECTORS: Final = 8
 """How many vectors a peer with two children has at once, besides what its optimizer remembers: the parameters, two of
 the gradient, its children's, the partial sum, the result, and the one before it."""
 _CGROUP: Final = Path("/sys/fs/cgroup")
+_SECOND_VERSION: Final = ("memory.max", "memory.current", "inactive_file")
+"""Of a control group: how much it may have, has, and has of files, which the kernel lets go of where that is short."""
+_FIRST_VERSION: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_ANY: Final = 1 << 62
 
 
 def dense_size(form: Form, hidden: Sequence[int]) -> int:
@@ -67,9 +82,14 @@ def parameters_of(model: Any) -> int:
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
 
 
+def has_unmade(model: Any) -> bool:
+    """Whether some of a Keras model's variables are those of a model that was only counted."""
+    return any(getattr(variable, "_value", variable) is None for variable in model.variables)
+
+
 def memory_needed(parameters: int, slots: int) -> int:
     """Bytes that it takes, roughly, to train a model of so many parameters."""
-    return 4 * parameters * (_VECTORS + slots)
+    return 4 * parameters * (VECTORS + slots)
 
 
 def check_size(what: str, parameters: int, *, slots: int, memory: int | None = None) -> None:
@@ -88,32 +108,70 @@ def check_size(what: str, parameters: int, *, slots: int, memory: int | None = N
             f"{what}: has {parameters:,} parameters; {MAX_PAYLOAD_BYTES // 4 - 1:,}, which make a vector of "
             f"{MAX_PAYLOAD_BYTES >> 20} MiB, are the most that peers can add up"
         )
-    needed, there = memory_needed(parameters, slots), available_memory() if memory is None else memory
+    check_memory(f"{what}: has {parameters:,} parameters, for which", memory_needed(parameters, slots), memory)
+
+
+def check_memory(what: str, needed: int, memory: int | None) -> None:
+    """Refuse that for which so many bytes are needed, where they aren't there; `what` and `memory`: as of `check_size`.
+
+    Raises:
+        ModelError: they aren't.
+    """
+    there = available_memory() if memory is None else memory
     if needed > there:
         raise ModelError(
-            f"{what}: has {parameters:,} parameters, for which this device needs about {needed >> 20} MiB of memory, "
+            f"{what} this device needs about {needed >> 20} MiB of memory, "
             f"and {there >> 20} MiB are {'to be had' if memory is None else 'allowed (memory)'}"
         )
 
 
 def available_memory() -> int:
-    """Bytes that can be had without anything being swapped out or killed, as far as the kernel says."""
-    most = 1 << 62
+    """Bytes that can be had without anything being swapped out, killed or refused, as far as the kernel says."""
+    return max(0, min(_of_machine(), _of_process(), *_of_groups()))
+
+
+def _of_machine() -> int:
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                most = int(line.split()[1]) << 10
-        group = Path("/proc/self/cgroup").read_text().partition("::")[2].strip()
+                return int(line.split()[1]) << 10
     except (OSError, ValueError, IndexError):
-        return most
-    at = _CGROUP / group.lstrip("/")
-    for directory in (at, *at.parents):
-        try:
-            limit, used = ((directory / name).read_text().strip() for name in ("memory.max", "memory.current"))
-            if limit != "max":
-                stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
-                files = int(stat.get("inactive_file", 0))  # the kernel lets go of them where memory is short
-                most = min(most, max(0, int(limit) - int(used) + files))
-        except (OSError, ValueError):
+        pass
+    return _ANY
+
+
+def _of_process() -> int:
+    """What is left of the address space that this process may have (`ulimit -v`)."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return _ANY
+    return _ANY if limit == resource.RLIM_INFINITY else limit - pages * resource.getpagesize()
+
+
+def _of_groups() -> Iterator[int]:
+    """What is left of what the service, or the container, may have: of every group around this process."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
             continue
-    return most
+        root = _CGROUP / "memory" if controllers else _CGROUP
+        at = root / group.lstrip("/")
+        for directory in (at, *at.parents):
+            yield _of_group(directory, *(_FIRST_VERSION if controllers else _SECOND_VERSION))
+
+
+def _of_group(directory: Path, most: str, current: str, let_go: str) -> int:
+    try:
+        limit, used = ((directory / name).read_text().strip() for name in (most, current))
+        if limit == "max":
+            return _ANY
+        stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
+        return max(0, int(limit) - int(used) + int(stat.get(let_go, 0)))
+    except (OSError, ValueError):
+        return _ANY

@@ -13,14 +13,15 @@ from edgepeer.errors import ConfigError
 from edgepeer.training.form import Form
 from edgepeer.training.job import Job
 from edgepeer.training.naming import parse_dataset
+from edgepeer.training.sizes import VECTORS, check_memory
 from edgepeer.training.split.dense import check_training, dense_network
 from edgepeer.training.split.named import parse_split
-from edgepeer.training.split.network import Network
+from edgepeer.training.split.network import Network, ProductStep
 from edgepeer.training.split.strategy import Split
 from edgepeer.training.split.tail import WORDS
 from edgepeer.wire.codec import MAX_PAYLOAD_BYTES
 
-__all__ = ["check_split", "choose_split", "split_rounds_scheme"]
+__all__ = ["check_room", "check_split", "choose_split", "split_rounds_scheme"]
 
 _ONLY_SPLIT: Final = ("guarantee", "scrub_every", "l2", "sparsity")
 """What is nothing to other jobs."""
@@ -79,6 +80,27 @@ def check_split(job: Job, peers: int | None = None) -> Split | None:
     return split
 
 
+def check_room(job: Job, network: Network, split: Split, *, memory: int | None) -> None:
+    """Refuse to be a node where there is no memory for it, roughly: for what is stored, as much while that is changed,
+    and the vectors of the longest round.
+
+    Args:
+        memory: as `sizes.check_size` takes it.
+
+    Raises:
+        ModelError: there is none.
+    """
+    stored = split.stored_bytes(network) * (2 if network.momentum else 1)
+    numbers = max(_numbers(job, network, split, step) for step in network.steps())
+    needed = 2 * stored + VECTORS * network.dtype.itemsize * numbers
+    check_memory(f"split = {job.split}: for its part of the model", needed, memory)
+
+
+def _numbers(job: Job, network: Network, split: Split, step: ProductStep) -> int:
+    """Of the vector of one step."""
+    return split.lines(step.direction) * split.numbers(step.direction, network.shape(step.layer), job.batch_size)
+
+
 def split_rounds_scheme(wait: str) -> CodingScheme | None:
     """How a split job's rounds are coded, so that the root may close one without those who are slow; None: it waits
     for all. Who is left out is an erasure to the split's own code.
@@ -98,7 +120,7 @@ def _check_vectors(job: Job, network: Network, split: Split) -> None:
     """Refuse what would be too long to add up in one round."""
     itemsize, tail = network.dtype.itemsize, WORDS * split.nodes
     for step in network.steps():
-        numbers = split.lines(step.direction) * split.numbers(step.direction, network.shape(step.layer), job.batch_size)
+        numbers = _numbers(job, network, split, step)
         if itemsize * (numbers + tail) > MAX_PAYLOAD_BYTES:
             raise ConfigError(
                 f"batch_size = {job.batch_size}: with split {job.split} the vector of {step} has {numbers:,} numbers, "

@@ -106,6 +106,9 @@ def test_misuse(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: p
         (["status", "--config", "no.toml"], "config = no.toml: can't read it: No such file or directory"),
         (["train", "--report", "/dev/null/x"], "report = /dev/null/x: can't write there: Not a directory"),
         (["train", "--model-config", "no.json"], "model_config = no.json: can't read it: No such file or dir"),
+        (["status", "--config", "/dev/zero"], "config = /dev/zero: can't read it: has more than 16 MiB"),
+        (["train", "--model-config", "/dev/zero"], "model_config = /dev/zero: can't read it: has more than 16 MiB"),
+        (["emulate", "--scenario", "/dev/zero"], "scenario = /dev/zero: can't read it: has more than 16 MiB"),
         (["train", "--model", "rm -rf"], "model = rm -rf (from --model): must be mlp, "),
     ],
 )
@@ -117,6 +120,40 @@ def test_bad_settings(
     assert written.out == ""
     assert written.err.startswith(f"edgepeer: {said}")
     assert written.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("arguments", [["version"], ["--help"]])
+def test_a_full_disk(arguments: list[str], buffered: bool) -> None:
+    env = os.environ | {"PYTHONUNBUFFERED": "" if buffered else "1"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "edgepeer", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+            timeout=DEADLINE_S,
+        )
+    assert done.stderr == "edgepeer: standard output: no space left on device: what was to be printed is lost\n"
+    assert done.returncode == 1
+
+
+def test_a_reader_that_is_gone() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "edgepeer", "version"],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+    finally:
+        os.close(writing)
+    assert done.stderr == ""
+    assert done.returncode == 1
 
 
 @pytest.mark.parametrize("verb", ["status", "train"])
@@ -142,6 +179,8 @@ def failing(error: BaseException) -> Verb[PeerSettings]:
         (ConfigError("port = 0"), 2, "edgepeer: port = 0\n"),
         (ExceptionGroup("two", [ExceptionGroup("one", [JobError("no data")])]), 1, "edgepeer: no data\n"),
         (KeyboardInterrupt(), 130, ""),
+        (MemoryError("Unable to allocate 3 GiB"), 1, "edgepeer: out of memory: Unable to allocate 3 GiB\n"),
+        (ExceptionGroup("one", [MemoryError()]), 1, "edgepeer: out of memory\n"),
     ],
 )
 def test_exit_codes(error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,6 +65,11 @@ def test_what_is_no_model(text: str) -> None:
         parse_speed(text)
 
 
+def test_a_trace_without_an_end() -> None:
+    with pytest.raises(ConfigError, match="/dev/zero can't be read: has more than 16 MiB"):
+        parse_speed("trace:/dev/zero")
+
+
 def test_traces_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     with pytest.raises(ConfigError, match="can't be read"):

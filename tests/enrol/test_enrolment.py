@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import socket
 import ssl
 import time
@@ -326,6 +327,27 @@ async def test_whoever_has_several_addresses_keeps_nobody_out(office: Office, mo
         await office.join("p1")
         assert len(office.service._connections) <= 6
     await until(lambda: not office.service._sources and not office.service._silent)
+
+
+async def test_a_service_out_of_descriptors_asks_for_them_now_and_then(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And not without a pause, as long as somebody waits at the door."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    complaints = office.service._full
+    with socket.create_connection(("127.0.0.1", office.service.port)):
+        os.close(free := os.dup(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))  # all below are in use
+        try:
+            await until(lambda: complaints.count == 1)
+            began = time.monotonic()
+            await until(lambda: complaints.count == 3)
+            assert time.monotonic() - began > 0.3
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await until(lambda: len(office.service._connections) == 1)
+        await office.join("p1")
+    assert caplog.text.count("can't accept a connection: too many open files") == 1
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from fabric_guests import DEADLINE_S, Broker, Guest, Invite, StartBroker, presence
 from fleet_guests import LaxMosquitto
 from fleets import Fleet
+from ports import free_port
 
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
@@ -28,7 +29,7 @@ async def start_broker(request: pytest.FixtureRequest) -> AsyncIterator[StartBro
         async def start(**login: str) -> Broker:
             if request.param == "embedded":
                 login.pop("operators", None)  # it sees from the certificate who is one
-            broker = EmbeddedBroker(**login) if request.param == "embedded" else Mosquitto(**login)
+            broker = EmbeddedBroker(port=free_port(), **login) if request.param == "embedded" else Mosquitto(**login)
             return await brokers.enter_async_context(broker)
 
         yield start

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import uvloop
 from fabric_guests import DEADLINE_S, Broker, Invite
+from ports import free_port
 
 from edgepeer.errors import ConfigError
 from edgepeer.fabric import broker as broker_module
@@ -43,7 +44,7 @@ async def test_a_login_needs_both_halves() -> None:
 
 async def test_the_embedded_broker_leaves_no_task_behind() -> None:
     before = asyncio.all_tasks()
-    async with EmbeddedBroker() as broker:
+    async with EmbeddedBroker(port=free_port()) as broker:
         silent = socket.create_connection((broker.address.host, broker.address.port))
         async with aiomqtt.Client(broker.address.host, broker.address.port) as client:
             await client.subscribe("#")
@@ -57,7 +58,7 @@ async def test_the_embedded_broker_leaves_no_task_behind() -> None:
 
 
 async def test_the_embedded_broker_stops_although_a_client_does_not_read() -> None:
-    async with EmbeddedBroker() as broker, asyncio.timeout(DEADLINE_S):
+    async with EmbeddedBroker(port=free_port()) as broker, asyncio.timeout(DEADLINE_S):
         place = (broker.address.host, broker.address.port)
         reader, writer = await asyncio.open_connection(*place, limit=1)
         writer.write(b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04deaf")  # CONNECT
@@ -72,7 +73,7 @@ async def test_the_embedded_broker_stops_although_a_client_does_not_read() -> No
 
 
 async def test_a_new_client_of_the_embedded_broker_gets_only_what_it_subscribed_to() -> None:
-    async with EmbeddedBroker() as broker, asyncio.timeout(DEADLINE_S):
+    async with EmbeddedBroker(port=free_port()) as broker, asyncio.timeout(DEADLINE_S):
         first, second = (aiomqtt.Client(broker.address.host, broker.address.port) for _ in range(2))
         async with first:
             await first.subscribe("#")
@@ -99,7 +100,7 @@ async def test_the_embedded_broker_closes_on_a_packet_over_its_limit() -> None:
 
 @pytest.mark.parametrize("greeting", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x10\xff\xff\xff\xff", b"\x10\x00", bytes(99)])
 async def test_whoever_does_not_speak_mqtt_harms_only_itself(greeting: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    async with EmbeddedBroker() as broker, asyncio.timeout(DEADLINE_S):
+    async with EmbeddedBroker(port=free_port()) as broker, asyncio.timeout(DEADLINE_S):
         reader, writer = await asyncio.open_connection(broker.address.host, broker.address.port)
         writer.write(greeting)
         writer.write_eof()
@@ -157,7 +158,7 @@ async def test_a_broker_open_to_the_network_says_that_links_are_not_encrypted(
     async with EmbeddedBroker():
         assert not caplog.records
     monkeypatch.setattr(broker_module, "is_loopback", lambda host: False)
-    async with EmbeddedBroker() as broker:
+    async with EmbeddedBroker(port=free_port()) as broker:
         assert f"broker on 127.0.0.1:{broker.address.port}: links to it are not encrypted" in caplog.text
 
 

@@ -212,6 +212,25 @@ async def test_what_was_said_before_is_not_said_again_by_others(
     assert any("said before: number 10 of p1, after 30" in why for why in watcher.client.refusals)
 
 
+def test_ids_that_come_and_go_never_use_up_all_room(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgepeer.fabric.gate._KNOWN", 2)
+    gate = FleetGate(fleet.member("w"), "w")
+    p1, p2, p3, p4 = (of(name, serial=5) for name in ("p1", "p2", "p3", "p4"))
+    holder = fleet.member("p1").holder
+    for one in (p1, p2):
+        gate.passed(PresenceSeen(one), holder)
+    with pytest.raises(WireError, match="more than 2 peers are here"):
+        gate.passed(PresenceSeen(p3), holder)
+    gate.passed(PresenceGone(PeerId("p2")), None)
+    gate.passed(PresenceGone(PeerId("p1")), None)
+    gate.passed(PresenceSeen(of("p2", serial=6)), holder)  # it lives: it was somebody else who said so
+    gate.passed(PresenceSeen(p3), holder)
+    with pytest.raises(WireError, match="said before"):
+        gate.passed(PresenceSeen(p2), holder)
+    with pytest.raises(WireError, match="more than 2 peers are here"):
+        gate.passed(PresenceSeen(p4), holder)
+
+
 async def test_last_years_job_stays_last_years_over_restarts(lax_broker: Broker, invite: Invite, fleet: Fleet) -> None:
     operator = fleet.operator()
     old = announcement(operator, NOW - 365 * 86400, new_job(id="old", trainer="numpy"))

@@ -16,6 +16,7 @@ from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.connection import connection
 from edgepeer.fabric.documents import PeerReport
 from edgepeer.fabric.events import Connected, Disconnected, Evicted, PresenceGone, PresenceSeen, ReportSeen, Synced
+from edgepeer.following.observe import observe
 from edgepeer.ids import PeerId
 
 GONE = PresenceGone(PeerId("p2"))
@@ -70,6 +71,20 @@ async def test_who_is_evicted_is_off_everywhere_at_once(strict_broker: Broker, i
     assert {event.presence.id for event in late.events if isinstance(event, PresenceSeen)} == {"p1", "p3"}
     with pytest.raises(ConfigError, match="peer p2 of lab was evicted"):
         Identity.load(trusts["p2"].directory)
+
+
+async def test_who_is_evicted_while_it_looks_on_is_told_so(strict_broker: Broker, invite: Invite, fleet: Fleet) -> None:
+    """And need not wait until nothing has moved for long enough."""
+    watcher, boss = fleet.operator("watcher"), await invite(strict_broker.address, "boss", identity=fleet.operator())
+
+    async def look() -> None:
+        async with observe(strict_broker.address, "lab", lambda _: None, identity=watcher):
+            boss.client._fleet.identity.evictions.accept(fleet.evict("watcher"))  # type: ignore[union-attr]
+            await asyncio.Event().wait()
+
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(TrustError, match="operator watcher of lab was evicted"):
+            await look()
 
 
 async def test_an_evicted_members_documents_count_no_more(lax_broker: Broker, invite: Invite, fleet: Fleet) -> None:

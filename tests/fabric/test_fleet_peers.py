@@ -220,6 +220,7 @@ async def test_a_fleet_trains_for_its_operators_alone(lax_broker: Broker, invite
     assert read_about(saved[0])[0] == "numpy sgd"
     _, at, *_ = msgspec.msgpack.decode((fleet.directory("p0") / "announced").read_bytes())
     assert at > time.time() - 3600
+    assert operator._told == []  # whoever wanted to hear of changes has ended
 
 
 async def test_a_job_survives_a_broker_that_forgets(strict_broker: Broker, invite: Invite, fleet: Fleet) -> None:

@@ -139,6 +139,14 @@ def test_withdrawal(running: JobProgress) -> None:
         running.result()
 
 
+def test_another_job_in_its_place(running: JobProgress) -> None:
+    running.see_job("j1")
+    running.see_job("j2")
+    assert running.finished
+    with pytest.raises(JobError, match="job j1 was replaced by job j2 after round 7 of 10"):
+        running.result()
+
+
 def test_different_bits_are_told(running: JobProgress, told: Told, finish: Finish) -> None:
     finish(running, "ash", "birch")
     running.see_report(told.report("cedar", digest="cd" * 8))

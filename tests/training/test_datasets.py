@@ -244,6 +244,11 @@ def test_broken_npz_files(tmp_path: Path) -> None:
         load_dataset("npz:absent.npz", data_dir=tmp_path)
 
 
+def test_an_npz_file_without_an_end() -> None:
+    with pytest.raises(DataError, match="it is no regular file"):
+        load_dataset("npz:/dev/zero")
+
+
 def test_an_npz_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     path = npz_with_entry(tmp_path / "bomb.npz", npy((1_000_000,), bytes(4_000_000)))
     assert path.stat().st_size < 10_000

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,20 @@ from sys import exit
 
 def small(input_shape, classes):
     return keras.Sequential([keras.Input(input_shape), keras.layers.Flatten(), keras.layers.Dense(classes)])
+
+def huge(input_shape, classes):
+    wide = keras.layers.Dense(400_000_000)
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Flatten(), wide, keras.layers.Dense(classes)])
+
+def weighted(input_shape, classes):
+    model = small(input_shape, classes)
+    model.set_weights([weights + 1 for weights in model.get_weights()])
+    float(model.predict(keras.ops.zeros((1, *input_shape)), verbose=0)[0, 0])
+    return model
+
+@functools.cache
+def kept():
+    return small((8, 8), 10)
 
 def anything(**options):
     return small(**options)
@@ -120,6 +135,11 @@ def test_functions_of_a_package(keras: Any, package: str, function: str) -> None
     assert make_trainer(new_job(model=f"{package}:{function}"), data(), models=[package]).size == 650
 
 
+def test_a_function_that_does_more_than_put_layers_together(keras: Any, package: str) -> None:
+    trainer = make_trainer(new_job(model=f"{package}:weighted"), data(), models=[package])
+    assert trainer.parameters()[-10:].tolist() == [1.0] * 10  # the biases are as it has set them
+
+
 def test_functions_that_do_not_work_out(keras: Any, package: str) -> None:
     for model, reason in {
         "my_models:raises": "raised RuntimeError: no such luck",
@@ -129,6 +149,8 @@ def test_functions_that_do_not_work_out(keras: Any, package: str) -> None:
         "my_models:abort": "abort is not of my_models, but of posix; make a function there",
         "my_models:exit": "exit is not of my_models, but of sys",
         "my_models:Shelf.small": "must name a function of the module itself, as in package.module:function",
+        "my_models:kept": "the function must make a new model, all of it, whenever it is called",
+        "my_models:huge": "has 30,000,000,010 parameters; 268,435,455, which make a vector of 1024 MiB, are the most",
         "my_models:leaves": "the function raised SystemExit: 0",
         "my_models:stops": "the function raised KeyboardInterrupt",
         "leaving_models:small": "importing leaving_models raised SystemExit",
@@ -276,3 +298,38 @@ def test_models_that_this_device_has_no_memory_for(keras: Any) -> None:
 
 def test_the_memory_that_there_is() -> None:
     assert 1 << 20 < available_memory() < 1 << 50
+
+
+def test_the_memory_that_a_process_may_have() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (64 << 20), hard))
+    try:
+        assert available_memory() <= 64 << 20
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("where", "most", "current", "files"),
+    [
+        (".", "memory.max", "memory.current", "inactive_file"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ],
+)
+def test_the_memory_that_a_service_may_have(
+    where: str, most: str, current: str, files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As both versions of control groups say it: of the group itself, or of one around it."""
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    if not any((where == "memory") == ("memory" in line.split(":")[1].split(",")) for line in lines):
+        pytest.skip("this kernel has not told this process of such a group")
+    monkeypatch.setattr("edgepeer.training.sizes._CGROUP", tmp_path)
+    (around := tmp_path / where).mkdir(exist_ok=True)
+    for name, said in {most: "9000000", current: "8000000", "memory.stat": f"other 1\n{files} 30"}.items():
+        (around / name).write_text(f"{said}\n")
+    assert available_memory() == 1_000_030
+    (around / current).write_text("9500000\n")
+    assert available_memory() == 0
+    (around / most).write_text("max\n")
+    assert available_memory() > 1 << 20

@@ -23,6 +23,7 @@ import msgspec
 from edgepeer.emulation.faults.texts import SHAPES, read
 from edgepeer.emulation.jobs import peers_of
 from edgepeer.errors import ConfigError
+from edgepeer.given import read_given
 from edgepeer.printable import printable
 from edgepeer.settings import EmulateSettings, JobSettings, settings_of
 
@@ -86,7 +87,7 @@ def find_scenario(name: str) -> Scenario:
             known = ", ".join(scenario.name for scenario in library())
             raise ConfigError(f"scenario = {printable(name)}: must be a file, or one of {known}")
     try:
-        return _parse(Path(name).name.removesuffix(_SUFFIX), Path(name).expanduser().read_text())
+        return _parse(Path(name).name.removesuffix(_SUFFIX), read_given(Path(name).expanduser()))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not text"
         raise ConfigError(f"scenario = {printable(name)}: can't read it: {reason}") from None
