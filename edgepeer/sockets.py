@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
 import re
 import socket
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
 from edgepeer.errors import ConfigError
 from edgepeer.printable import printable
 from edgepeer.processes import os_reason
 
-__all__ = ["expect_life", "format_place", "host_and_port", "is_loopback", "listen_reason", "unguarded"]
+__all__ = [
+    "expect_life",
+    "format_place",
+    "host_and_port",
+    "is_loopback",
+    "listen_reason",
+    "stop_listening",
+    "unguarded",
+]
 
 _PLACE: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([A-Za-z0-9._-]{1,253}))(?::([0-9]{1,5}))?\Z")
 _LIVENESS: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
@@ -72,3 +82,30 @@ def listen_reason(error: OSError | UnicodeError) -> str:
     if isinstance(error, socket.gaierror):
         return "host name not found"
     return _REASONS.get(error.errno or 0) or os_reason(error)
+
+
+class Listening(Protocol):
+    """An asyncio.Server, or what is like one."""
+
+    @property
+    def sockets(self) -> Sequence[Any]:
+        """What it listens on."""
+
+    def close(self) -> None:
+        """Listen no more."""
+
+
+async def stop_listening(server: Listening) -> None:
+    """Close a server, once whoever was let in has a connection.
+
+    asyncio's own loop accepts in one turn and makes the connection in the next: of a server that is closed in between
+    the connection can't be made, and its socket is nobody's. So nobody is let in any more, two turns pass, and then.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        for sock in server.sockets:
+            loop.remove_reader(sock.fileno())  # nothing in other loops, which don't listen by it
+        for _ in range(2):
+            await asyncio.sleep(0)
+    finally:
+        server.close()

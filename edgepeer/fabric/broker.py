@@ -21,7 +21,7 @@ from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.rights import may_connect
 from edgepeer.fabric.tls_server import TlsServer
 from edgepeer.fabric.topics import Topics
-from edgepeer.sockets import expect_life, is_loopback, listen_reason, unguarded
+from edgepeer.sockets import expect_life, is_loopback, listen_reason, stop_listening, unguarded
 from edgepeer.trust.names import Holder, Role
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class EmbeddedBroker:
         if self._server is None:
             return
         self._forget()
-        self._server.close()
+        await stop_listening(self._server)
         for writer, _ in self._clients.values():
             writer.transport.abort()  # a client that doesn't read must not hold up the end
         try:

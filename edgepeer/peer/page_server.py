@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from edgepeer.errors import ConfigError
-from edgepeer.sockets import listen_reason
+from edgepeer.sockets import listen_reason, stop_listening
 
 __all__ = ["PageServer"]
 
@@ -55,7 +55,7 @@ class PageServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._server is not None:
-            self._server.close()
+            await stop_listening(self._server)
             for task in self._connections:
                 task.cancel()
             await asyncio.gather(*self._connections, return_exceptions=True)

@@ -56,6 +56,11 @@ class Door:
         if (timer := self._inside.pop(guest, None)) is not None:
             timer.cancel()
 
+    def close(self, reason: str) -> None:
+        """Turn everybody away."""
+        for guest in [*self._inside]:
+            self._turn_away(guest, reason)
+
     def _turn_away(self, guest: Guest, reason: str) -> None:
         self.leave(guest)
         guest.turn_away(reason)

@@ -403,8 +403,9 @@ class SecureTransport(TcpTransport):
         self._end = identity.on_change(self._changed)
 
     def close(self) -> None:
-        """Hear no more of what changes in the fleet."""
+        """Hear no more of what changes in the fleet, and turn away who is half-way in."""
         self._end()
+        self._fleet.door.close("this peer ends")
 
     def _changed(self) -> None:
         """Somebody is out, or there are new authorities."""

@@ -12,6 +12,7 @@ import logging
 from edgepeer.complaints import Complaints
 from edgepeer.errors import ConfigError, WireError
 from edgepeer.processes import os_reason
+from edgepeer.sockets import stop_listening
 from edgepeer.transport import connection
 from edgepeer.transport.base import Accept, Channel, Traffic
 from edgepeer.transport.connection import Connection, Shared
@@ -70,7 +71,7 @@ class _TcpListener:
         self.address = format_address(server.sockets[0].getsockname())
 
     async def close(self) -> None:
-        self._server.close()
+        await stop_listening(self._server)
 
 
 class TcpTransport:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 
@@ -144,6 +146,39 @@ def fleet_of_all(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
 @pytest.fixture(params=["tcp uvloop", "tcp asyncio", "sealed uvloop", "sealed asyncio", "memory"])
 def arena(request: pytest.FixtureRequest, fleet_of_all: Fleet) -> Arena:
     return Arena(request.param, fleet_of_all)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "sealed"])
+@pytest.mark.parametrize("turns", range(4))
+async def test_who_is_let_in_as_the_listener_closes_is_not_forgotten(
+    turns: int, kind: str, fleet_of_all: Fleet
+) -> None:
+    """asyncio's own loop can't make a connection of what it has accepted, if the listener is closed in between: it
+    leaves the socket to nobody, which is a warning as soon as that is collected."""
+    transport = Arena(kind, fleet_of_all).transport()
+    ears: list[Ear] = []
+
+    def accept(channel: Channel) -> Ear:
+        ears.append(Ear(channel))
+        return ears[-1]
+
+    listener = await transport.listen("127.0.0.1:0", accept)
+    host, _, port = listener.address.rpartition(":")
+    calling = [socket.create_connection((host, int(port))) for _ in range(2)]
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await listener.close()
+    if isinstance(transport, SecureTransport):
+        transport.close()
+    for ear in ears:
+        ear.channel.abort("the test is over")
+    for sock in calling:
+        sock.setblocking(False)
+        with contextlib.suppress(ConnectionResetError):
+            async with asyncio.timeout(PATIENCE_S):
+                assert not await asyncio.get_running_loop().sock_recv(sock, 1)
+        sock.close()
+    gc.collect()
 
 
 def reduce(items: int, offset: int = 0, total: int | None = None) -> Reduce:

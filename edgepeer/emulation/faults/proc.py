@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 from typing import Final
 
+from edgepeer.emulation.faults.duty_cycle import DutyCycle
+
 __all__ = ["Throttle", "cpu_seconds", "state_of"]
 
-PERIOD_S: Final = 0.02
-_LONGEST_S: Final = 0.5
-"""What makes up for lost time is no longer than this ..."""
 _PAYS_BACK_S: Final = 5.0
-"""... and at the end goes on for so long at most."""
+"""For so long at most a process is stopped at the end for what it ran too long."""
 
 
 def state_of(pid: int) -> str:
@@ -48,15 +47,13 @@ class Throttle:
     def __init__(self, pid: int, factor: float) -> None:
         """Raises ProcessLookupError: there is no such process."""
         self._pid = pid
-        self._factor = factor
         self._handle = os.pidfd_open(pid)  # a number may be given to another process, a handle not
         self._enough = threading.Event()
         self._over_at = float("inf")
         """Set with that: until then, what it ran too long may be made up for."""
         self._thread = threading.Thread(target=self._run, name=f"throttle-{pid}", daemon=True)
         self._cpu_before = cpu_seconds(pid)
-        self.running_s = 0.0
-        self.stopped_s = 0.0
+        self._cycle = DutyCycle(factor, time.monotonic())
         self.stops = 0
         self.seen_stopped = 0
         """How often it was in state T at the end of a stop."""
@@ -65,15 +62,19 @@ class Throttle:
         self._thread.start()
 
     @property
-    def cpu_share(self) -> float:
-        """That, as a part of one core."""
-        return self.cpu_s / max(self.running_s + self.stopped_s, 1e-9)
+    def running_s(self) -> float:
+        """For how long it could run."""
+        return self._cycle.running_s
 
     @property
     def share(self) -> float:
-        """For which part of the time it could run."""
-        total = self.running_s + self.stopped_s
-        return self.running_s / total if total else 1.0
+        """For which part of the time that was."""
+        return self._cycle.share
+
+    @property
+    def cpu_share(self) -> float:
+        """CPU time that it took, as a part of one core."""
+        return self.cpu_s / max(self._cycle.running_s + self._cycle.stopped_s, 1e-9)
 
     def stop(self) -> None:
         """Let it run freely again. Returns when that is so: once it has been stopped for what it ran too long, because
@@ -87,23 +88,17 @@ class Throttle:
         os.close(self._handle)
 
     def _run(self) -> None:
-        ahead = PERIOD_S * (1 - 1 / self._factor)  # it begins and ends with a stop
-        running_since = time.monotonic()
+        cycle = self._cycle
         try:
             while True:
-                stopped_since = time.monotonic()
-                self.running_s += stopped_since - running_since
+                stopped_for = cycle.stop(time.monotonic())
                 signal.pidfd_send_signal(self._handle, signal.SIGSTOP)
-                owed = self.running_s * (self._factor - 1) - self.stopped_s + ahead
-                time.sleep(min(max(owed, 0.0), _LONGEST_S))
+                time.sleep(stopped_for)
                 self.stops += 1
                 self.seen_stopped += state_of(self._pid) == "T"
                 signal.pidfd_send_signal(self._handle, signal.SIGCONT)
-                running_since = time.monotonic()
-                self.stopped_s += running_since - stopped_since
-                due = self.stopped_s / (self._factor - 1) - self.running_s  # more, where a stop took too long
-                enough = self._enough.wait(min(max(due, PERIOD_S / self._factor), _LONGEST_S))
-                if enough and (owed <= _LONGEST_S or running_since >= self._over_at):
+                now = time.monotonic()
+                if self._enough.wait(cycle.go_on(now)) and (cycle.is_even or now >= self._over_at):
                     return
         except ProcessLookupError:
             return  # it has ended

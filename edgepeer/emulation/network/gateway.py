@@ -10,7 +10,7 @@ import asyncio
 import socket
 from typing import Final
 
-from edgepeer.sockets import expect_life
+from edgepeer.sockets import expect_life, stop_listening
 
 __all__ = ["Gateway"]
 
@@ -32,7 +32,7 @@ class Gateway:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        self._server.close()
+        await stop_listening(self._server)
         for task in self._carrying:
             task.cancel()
         await asyncio.gather(*self._carrying, return_exceptions=True)
