@@ -12,8 +12,8 @@ from edgepeer.settings.model import VerbSettings
 
 __all__ = ["ExploreSettings", "IsolationSettings", "RunSettings", "SoakSettings"]
 
-_FAULT_KINDS: Final = "kill, power, isolate, cut, oneway, freeze, reset and damage"
-_FaultKind: TypeAlias = Literal["kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage"]
+_FAULT_KINDS: Final = "kill, power, isolate, cut, oneway, freeze, reset, damage and leave"
+_FaultKind: TypeAlias = Literal["kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage", "leave"]
 
 
 def _says(description: str, **extra: Any) -> Meta:
@@ -66,7 +66,7 @@ class ExploreSettings(VerbSettings, frozen=True, kw_only=True):
     peers: Annotated[Annotated[int, Meta(ge=2, le=5)], _says("Peers of the fleet.")] = 3
     faults: Annotated[Annotated[int, Meta(ge=0, le=8)], _says("How many faults there are, at most.")] = 2
     kinds: Annotated[
-        Annotated[tuple[_FaultKind, ...], Meta(min_length=1, max_length=8)],
+        Annotated[tuple[_FaultKind, ...], Meta(min_length=1, max_length=9)],
         _says("Which ones.", allowed=f"of {_FAULT_KINDS}, with commas between", metavar="KIND,KIND"),
     ] = ("kill", "isolate", "cut", "freeze")
     depth: Annotated[

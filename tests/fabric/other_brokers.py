@@ -20,7 +20,7 @@ from edgepeer.processes import dies_with_parent
 
 __all__ = ["Missing", "aedes", "rabbitmq"]
 
-_READY_S = 60.0
+_READY_S = 240.0
 _STOP_S = 15.0
 _INSTALL_S = 120.0
 

@@ -89,6 +89,8 @@ class Draft:
         if step.ends or step.views or (before is not None and before.stands != after.stands):
             facts = [of.facts[at] if at >= 0 else None for of, at in zip(self.tables.lives, self.lives, strict=True)]
             self.history = look_at(self.history, peer, before, step, facts)
+        if ("left",) in step.ops:
+            self._go(peer)
 
     # -- numbers ---------------------------------------------------------------------------------------------------
 
@@ -140,7 +142,7 @@ class Draft:
                 self.words[other] += (number,)
         elif kind == "clear":
             self._clear(peer, op[1])
-        else:
+        elif kind != "left":
             presence, view = self.says[peer]
             if kind == "present":
                 presence = self.frames.number(("seen", op[1]))
@@ -325,6 +327,15 @@ class Draft:
             at = peer * self.n + other
             if self.open[other] >> peer & 1 or self.channels[at]:
                 self.channels[at] += (self.tables.closed,)
+
+    def _leave(self, peer: int) -> None:
+        self._event(peer, ("leave",))
+
+    def _go(self, peer: int) -> None:
+        """A peer that leaves is let go: it ends, and tells the broker."""
+        self._kill(peer)
+        if self.sessions >> peer & 1 and not is_cut(self.active, peer, self.n):
+            self._will(peer)
 
     def _power(self, peer: int) -> None:
         self._die(peer)

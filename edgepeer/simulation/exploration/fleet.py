@@ -183,6 +183,9 @@ class Fleet(Tables):
         if kind == "damage":
             channel = state.channels[peers[0] * self.n + peers[1]]
             return bool(channel) and isinstance(self.frames[channel[0]][0], Result)
+        if kind == "leave":
+            facts = self.facts(state, peers[0])
+            return facts is not None and not facts.leaving
         return kind != "reset" or bool(state.open[peers[0]] >> peers[1] & 1)
 
     def _all_faults(self) -> Iterator[Action]:

@@ -61,7 +61,7 @@ _NO_STATE: Final = b"-"
 
 Op: TypeAlias = tuple[Any, ...]
 """What is wanted of the network or the broker: ("send", peer, frame), ("relay", peer, frame), ("dial", peer),
-("close", peer, abrupt), ("view", view), ("present", member), ("clear", member)."""
+("close", peer, abrupt), ("view", view), ("present", member), ("clear", member); ("left",): it is let go, and ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,8 @@ class Facts:
     """Whether it takes its view to be settled."""
     proven: int
     """The stamp of the last view that has decided a round for it."""
+    leaving: bool
+    """Whether it wants to leave; then its application contributes no more."""
     frozen: bool
     """Whether it has promised not to help to decide rounds of its view any more."""
     accepted: tuple[int, View] | None
@@ -208,7 +210,9 @@ class _Life:
     @property
     def ready(self) -> bool:
         rounds, view = self.node.allreduce, self.node.view
-        return view is not None and view.run == self.run and rounds.committed >= 0 and not rounds.contributed
+        if view is None or view.run != self.run or self.node.parts.membership.leaving:
+            return False
+        return rounds.committed >= 0 and not rounds.contributed
 
     @property
     def next_round(self) -> int:
@@ -303,6 +307,7 @@ class Lives:
                     ready=life.ready,
                     settled=node.parts.membership.settled,
                     proven=node.parts.place.proven,
+                    leaving=node.parts.membership.leaving,
                     frozen=node.parts.succession.frozen,
                     accepted=node.parts.succession.accepted,
                     leading=node.parts.succession.leading,
@@ -318,8 +323,8 @@ class Lives:
 
     def step(self, state: int, event: Op) -> Step:
         """What happens in that state because of ("frame", peer, frame), ("up", peer, incarnation), ("down", peer),
-        ("failed", peer, refused), ("contribute",), ("late",), ("renew", numbers of what, peer), ("beat", connected
-        peers that are there), or ("word", word) of the broker, by number: ("seen", member), ("gone", peer),
+        ("failed", peer, refused), ("contribute",), ("leave",), ("late",), ("renew", numbers of what, peer), ("beat",
+        connected peers that are there), or ("word", word) of the broker, by number: ("seen", member), ("gone", peer),
         ("view", view), ("synced",), or ("relayed", frame, payload).
         """
         known = self._steps.get((state, event))
@@ -359,7 +364,7 @@ class Table:
             fx.ClearPresence: lambda e: self.ops.append(("clear", e.member)),
             fx.PublishPresence: lambda e: self.ops.append(("present", self._node.parts.membership.me)),
             fx.ViewInstalled: self._on_view,
-            fx.Removed: lambda e: self._forget(),
+            fx.Removed: self._on_removed,
             fx.RoundCommitted: self._on_committed,
             fx.RoundAborted: self._on_aborted,
             fx.Behind: self._on_behind,
@@ -396,6 +401,7 @@ class Table:
         if kind == "relayed":
             return ev.Relayed(event[1], event[2])
         make: dict[str, Callable[..., ev.Event]] = {
+            "leave": ev.LeaveWanted,
             "up": ev.LinkUp,
             "down": lambda peer: ev.LinkDown(peer, "closed"),
             "failed": lambda peer, refused: ev.DialFailed(peer, "no answer", refused),
@@ -427,6 +433,11 @@ class Table:
 
     def _say(self, how: str, peer: PeerId, frame: Frame, payload: memoryview | bytes | None) -> None:
         self.ops.append((how, peer, self._frames.frame(frame, payload)))
+
+    def _on_removed(self, effect: fx.Removed) -> None:
+        self._forget()
+        if effect.wanted:
+            self.ops.append(("left",))
 
     def _forget(self) -> None:
         life = self._life
