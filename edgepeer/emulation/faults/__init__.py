@@ -12,5 +12,6 @@ lives.py      faults of peers
 outage.py     the broker's
 flips.py      soft errors, which peers make themselves
 proc.py       what /proc says, and a way to slow a process down
+duty_cycle.py for how long it is stopped then, and for how long it runs
 record.py     a fault that was injected, as reports tell of it
 """
