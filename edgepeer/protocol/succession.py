@@ -29,6 +29,10 @@ position, and collect promises first.
     promised a higher ballot          | gives its own up: it alone counts the votes of that, so nothing can be chosen in
                                       | it, and what it has accepted in it itself is as if it had not been
 
+Nothing can have been chosen, nor will be, in a lower ballot, if those who have accepted anything and those who have not
+promised are no quorum together. If they are, more promises may show that they are not: so who would have to propose
+what others want lets a few of its Polls pass before (`patient`).
+
 Who has promised a ballot above 0, or accepted anything, is *frozen*: of the old view's rounds it takes part in nothing
 that could help to decide one (`Place.frozen`), so what the old head can still decide is held by a life that speaks in
 the decision. Its answers say how far it has come.
@@ -92,10 +96,12 @@ class _Campaign:
     proposal: View | None = None
     before: tuple[int, View] | None = None
     """What this peer had accepted before it accepted its own proposal."""
+    patience: int = CURRENT
+    """How many more Polls to let pass, once a quorum has promised, before what others want is proposed."""
     repeated: int = 0
     """How often it has been proposed again."""
     again: bool = False
-    """Whether it had been accepted in an earlier ballot, and so may not be changed."""
+    """Whether it may have been chosen in an earlier ballot, and so may not be changed."""
     accepts: set[PeerId] = field(default_factory=set)
 
 
@@ -232,7 +238,9 @@ class Succession:
 
     # -- as a candidate --------------------------------------------------------------------------------------------
 
-    def ask(self, links: Iterable[PeerId], now: float, again_s: float, mine: Standing, *, lead: bool) -> None:
+    def ask(
+        self, links: Iterable[PeerId], now: float, again_s: float, mine: Standing, *, lead: bool, settled: bool = True
+    ) -> None:
         """Ask who is there, or, to `lead`, for promises; or propose again what is proposed. At most every `again_s`."""
         view = self._view
         if view is None or now < self._again_at:
@@ -251,6 +259,8 @@ class Succession:
             campaign.repeated += 1
             self._send_proposal(view, campaign, to)
             return
+        if campaign is not None and campaign.patience and self.leads(settled=settled):
+            campaign.patience -= 1
         poll = Poll(
             epoch=view.stamp,
             candidate=self._me,
@@ -316,7 +326,7 @@ class Succession:
                 return  # to somebody else: ballot 0 is over
             campaign = self._campaign = _Campaign(0)
         if campaign.proposal is None:
-            _, before = max(campaign.promises.values(), key=lambda made: made[0], default=(-1, None))
+            before = self.bound
             campaign.again = before is not None
             campaign.proposal = before if before is not None else wanted
             if campaign.proposal is None:
@@ -379,6 +389,28 @@ class Succession:
         if view is None or campaign is None or campaign.ballot < self.promised or campaign.ballot == 0:
             return False
         return view.may_go_on(campaign.promises.keys(), settled=settled)
+
+    @property
+    def bound(self) -> View | None:
+        """The view that may have been chosen in a lower ballot, as far as those who have promised can tell; None: none
+        has been, nor can be any more. For that takes a quorum, and whoever has promised, and has accepted nothing, has
+        accepted nothing that anybody still counts, and accepts nothing in a lower ballot."""
+        view, campaign = self._view, self._campaign
+        if view is None or campaign is None:
+            return None
+        free = {peer for peer, (ballot, _) in campaign.promises.items() if ballot < 0}
+        if not view.may_go_on(set(view.ids) - free, settled=True):
+            return None
+        _, before = max(campaign.promises.values(), key=lambda made: made[0], default=(-1, None))
+        return before
+
+    @property
+    def patient(self) -> bool:
+        """Whether to wait for more promises, since those that are here leave no choice."""
+        view, campaign = self._view, self._campaign
+        if view is None or campaign is None or not campaign.patience or self.bound is None:
+            return False
+        return len(campaign.promises) < view.size
 
     def chosen(self, *, settled: bool) -> View | None:
         """The view that follows, once a quorum has accepted this peer's proposal.

@@ -151,7 +151,8 @@ class Views:
         succession = self._succession
         self._ask(lead=succession.highest > 0 or not self._membership.coordinator)
         possible = self._membership.may_succeed(view, succession.there)
-        if not succession.proposed and succession.leads(settled=self._membership.settled):
+        leads = succession.leads(settled=self._membership.settled)
+        if leads and not succession.proposed and not succession.patient:
             self._propose(self._wanted(view) if possible else None)
         self._conclude()
         if self._membership.view is view and not possible and succession.asked >= ASKED_BEFORE_ANEW:
@@ -177,7 +178,8 @@ class Views:
 
     def _ask(self, *, lead: bool) -> None:
         members, again_s = self._vitals.members(), self._limits.poll_s
-        self._succession.ask(members, self._place.now, again_s, self._standing(), lead=lead)
+        settled = self._membership.settled
+        self._succession.ask(members, self._place.now, again_s, self._standing(), lead=lead, settled=settled)
 
     def _propose(self, wanted: View | None) -> None:
         members, again_s = self._vitals.members(), self._limits.poll_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from itertools import combinations
 
 import pytest
 from council import Council, Message
@@ -14,6 +15,7 @@ from transcript import view
 
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
+from edgepeer.wire.frames import Poll, Vote
 
 A, B, C, D = map(PeerId, "abcd")
 FIVE = view(1, "abcde")
@@ -72,6 +74,38 @@ def test_in_every_order_of_all_messages_one_view_follows_at_most(names: str, can
     assert winners == set(candidates)  # each can win
 
 
+def some(names: str) -> Iterator[str]:
+    """All that can be chosen of these."""
+    for count in range(len(names) + 1):
+        yield from map("".join, combinations(names, count))
+
+
+@pytest.mark.parametrize("names", ["abc", "abcd", "abcde", "abcdef"])
+def test_whoever_has_accepted_and_whoever_promises_one_view_follows_at_most(names: str) -> None:
+    """The head's proposal reaches some before b asks for promises, and the others after some have given them."""
+    world = view(1, names)
+    happened = Counter[str]()
+    for accepted in some(names[1:]):
+        for promised in some(names.replace("b", "")):
+            council = Council(world, passing=False)
+            council.propose("a", world.successor(first_round=1, run="a"))
+            for message in [each for each in council.post if each.target in accepted]:
+                council.deliver(message)
+            council.ask("b", lead=True)
+            for message in [each for each in council.post if isinstance(each.frame, Poll) and each.target in promised]:
+                council.deliver(message)
+            for message in [each for each in council.post if isinstance(each.frame, Vote) and each.target == "b"]:
+                council.deliver(message)
+            if council.may_propose("b"):
+                council.propose("b", world.successor(first_round=1, run="b", coordinator=B))
+                led = council["b"]._campaign
+                happened["free" if led is not None and not led.again else "bound"] += 1
+                happened["free, though some have accepted"] += led is not None and not led.again and bool(accepted)
+            council.run()
+            council.check()
+    assert min(happened.values()) > 0, happened
+
+
 # -- whatever is lost, late or doubled ------------------------------------------------------------------------
 
 
@@ -100,6 +134,8 @@ def tell(council: Council, wanted: dict[str, View], choices: list[int]) -> Count
                 led = council[name]._campaign
                 happened["higher"] += before > 0
                 happened["again"] += led is not None and led.proposal is not wanted[name]
+                accepted = led is not None and any(ballot >= 0 for ballot, _ in led.promises.values())
+                happened["free"] += led is not None and led.proposal is wanted[name] and accepted
         elif len(council.dead) < (len(names) - 1) // 2 and which % 5 == 0:
             council.dead.add(PeerId(name))
             happened["died"] += 1
@@ -176,4 +212,5 @@ def test_such_stories_are_full_of_events_and_one_view_follows_at_most() -> None:
         council, wanted = drawn(3 + seed % 3, dice.randrange(10), pairs, bool(seed % 2))
         happened += tell(council, wanted, [dice.randrange(16 * 60) for _ in range(200)])
     least = {"delivered": 30000, "doubled": 3000, "lost": 3000, "died": 500, "higher": 500, "again": 100, "chosen": 300}
+    least["free"] = 10
     assert {what: count for what, count in least.items() if happened[what] < count} == {}, happened
