@@ -42,7 +42,7 @@ SLOW_LINKS: Final = {
     "rounds": 6,
 }
 """In a chain of these peers stand a round apart, and a newcomer is given a state that is a round old."""
-EACH: Final = 8
+EACH: Final = 6
 
 
 def as_mixed(mix: str, schedule: Schedule) -> Schedule:
