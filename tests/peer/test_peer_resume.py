@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from peer_agents import train
+from peer_agents import Patient, train
 from peer_fleet import DEADLINE_S
 
 from edgepeer.fabric.broker import EmbeddedBroker
@@ -21,6 +21,7 @@ from edgepeer.fabric.documents import PeerReport
 from edgepeer.fabric.events import FabricEvent, JobSeen, ReportSeen, ViewSeen
 from edgepeer.peer.agent import run_agent
 from edgepeer.peer.checkpoints import Checkpoints
+from edgepeer.peer.machines import FtTree
 from edgepeer.peer.run import REGATHER_S
 from edgepeer.settings import PeerSettings
 from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
@@ -49,7 +50,7 @@ async def devices(
                 checkpoint_every=10,
                 checkpoint_keep=1000,
             )
-            tasks.create_task(run_agent(settings, stop=stop, regather_s=regather_s))
+            tasks.create_task(run_agent(settings, machine=Patient(FtTree()), stop=stop, regather_s=regather_s))
         try:
             yield
         finally:

@@ -212,12 +212,10 @@ async def test_an_evicted_peer_is_off_and_stays_off(
             monkeypatch.setattr(out.fabric, "_fail", lambda error: None)  # it would hear of it, and end
             trust = peers[1]._trust
             assert trust is not None
-            began = asyncio.get_running_loop().time()
             trust.evictions.accept(members.evict("d"))
             async with asyncio.timeout(DEADLINE_S):
                 while out._driver.switchboard._sessions:  # type: ignore[union-attr]  # noqa: ASYNC110  # no Event
                     await asyncio.sleep(0.001)  # looks again, until the deadline
-            assert asyncio.get_running_loop().time() - began < 2.0
             for peer in peers[:3]:
                 sessions = peer._driver.switchboard._sessions  # type: ignore[union-attr]
                 assert "d" not in sessions

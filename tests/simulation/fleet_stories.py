@@ -1,9 +1,10 @@
-"""Schedules that Hypothesis draws, and what the simulator's tests share."""
+"""Schedules that are drawn, by a seed or by Hypothesis, and what the simulator's tests share."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -11,12 +12,12 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
 from edgepeer.errors import ProtocolBug
-from edgepeer.simulation.drawing import Picker, draw_schedule
+from edgepeer.simulation.drawing import Picker, Random, draw_schedule
 from edgepeer.simulation.schedule import Schedule
 from edgepeer.simulation.soak import smallest
 from edgepeer.simulation.story import Story
 
-__all__ = ["examples", "schedules", "told"]
+__all__ = ["drawn", "examples", "schedules", "told"]
 
 _T = TypeVar("_T")
 
@@ -45,12 +46,24 @@ def schedules(**how: Any) -> st.SearchStrategy[Schedule]:
     return st.composite(lambda draw: draw_schedule(_Drawn(draw), **how))()
 
 
+def drawn(many: int, *of: object, **how: Any) -> Iterator[Schedule]:
+    """So many of what `draw_schedule` draws with these arguments: the same in every run, and others for others in `of`.
+    Each by itself: what Hypothesis draws are half of them earlier ones with a fault more or less. A search goes through
+    others, and as many as its profile says."""
+    rng = random.Random(None if _searching() else repr(of))
+    for _ in range(settings.default.max_examples if _searching() else many):
+        yield draw_schedule(Random(rng.getrandbits(63)), **how)
+
+
 def examples(many: int) -> settings:
     """So many; a search goes through as many as its profile says. What fails is made smaller by `told`, which knows
     what a schedule is, and when to stop."""
-    searching = os.environ.get("HYPOTHESIS_PROFILE", "ci") == "search"
-    most = settings.default.max_examples if searching else many
+    most = settings.default.max_examples if _searching() else many
     return settings(max_examples=most, phases=(Phase.explicit, Phase.generate))
+
+
+def _searching() -> bool:
+    return os.environ.get("HYPOTHESIS_PROFILE", "ci") == "search"
 
 
 def told(schedule: Schedule, make: Callable[..., Story] = Story) -> Story:
@@ -60,6 +73,9 @@ def told(schedule: Schedule, make: Callable[..., Story] = Story) -> Story:
         story.tell()
     except ProtocolBug as error:
         raise ProtocolBug(f"{error}\n\n{_smallest(schedule, make)}") from error
+    except Exception as error:
+        error.add_note(str(schedule))
+        raise
     return story
 
 

@@ -183,7 +183,7 @@ def test_all_orders_of_the_first_steps() -> None:
 
 
 def test_several_processes_come_to_the_same_states() -> None:
-    setting, bounds = Setting(peers=2, faults=1, kinds=("reset",)), Bounds(depth=2)
+    setting, bounds = Setting(peers=2, faults=0), Bounds(depth=2)
     alone, _ = explore(setting, bounds, lambda tally: True)
     assert alone.cut_short == 0
     shared, find = explore(setting, bounds, lambda tally: True, jobs=2)

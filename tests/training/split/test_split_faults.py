@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, cycle, islice
 
 import numpy as np
 import pytest
@@ -49,18 +49,28 @@ def run(name: str, faults: list[PlannedError], seed: int = 0) -> tuple[LocalFlee
     [("codenet:m=2,n=2", 12, 244), ("replicate:m=2,n=1", 6, 138), ("polydot:m=2,n=1", 5, 115)],
 )
 def test_a_single_fault_anywhere_is_corrected(name: str, nodes: int, faults: int) -> None:
-    """At each node, in each step, in each place. No restore, and the weights are the right ones.
+    """At each node, in each step, in each place: one at a time, at one node after the other, with a scrub between. No
+    restore, and the weights are the right ones.
 
     What can't be struck isn't there: activations after the last product, CodeNet's parity nodes' parts in products that
     they have no part in.
     """
-    done = 0
-    for place, step in chances():
-        for node in range(nodes):
-            fleet, injector = run(name, [PlannedError(1, node, place, step, KINDS[done % 3])], seed=done)
-            assert distance(fleet, RIGHT) < 1e-12, (place, step, node)
-            assert fleet.counts.restored == 0, (place, step, node)
-            done += len(injector.record)
+    iterations = 2 * nodes + 1
+    done, right = 0, undivided(NET, BATCHES, iterations)
+    for number, (place, step) in enumerate(chances()):
+        kinds = islice(cycle(KINDS), number % 3, None)
+        planned = [
+            PlannedError(2 * node + 1, node, place, step, kind) for node, kind in zip(range(nodes), kinds, strict=False)
+        ]
+        injector = ErrorInjector(faults=planned, seed=number)
+        fleet = LocalFleet(
+            NET, parse_split(name, DOUBLE), BATCHES, iterations=iterations, injector=injector, scrub_every=2
+        )
+        fleet.train()
+        assert distance(fleet, right) < 1e-12, (place, step, injector.record)
+        assert fleet.counts.restored == 0, (place, step, injector.record)
+        assert {each.fate for each in injector.record} <= {"found", "harmless"}, (place, step, injector.record)
+        done += len(injector.record)
     assert done == faults
 
 
