@@ -214,7 +214,7 @@ def test_several_processes_stop_when_they_are_told() -> None:
         (Setting(peers=2, faults=2), Bounds(depth=2, states=6000)),
         (Setting(peers=3, faults=2, kinds=("damage", "reset", "oneway")), Bounds(depth=2, states=6000)),
         (Setting(peers=4, faults=1, kinds=("kill", "isolate")), Bounds(depth=1, states=6000)),
-        (Setting(peers=3, faults=2, kinds=("leave", "isolate")), Bounds(depth=2, states=6000)),
+        (Setting(peers=3, faults=2, kinds=("leave", "isolate")), Bounds(depth=2, states=3000)),
     ],
     ids=["run", "plain", "pair", "links", "four", "leaving"],
 )
