@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from edgepeer.protocol.succession import CURRENT
 from edgepeer.simulation.exploration.checks import Violation, check_sent, ended, look_at
-from edgepeer.simulation.exploration.life import Op, Step
+from edgepeer.simulation.exploration.life import Facts, Op, Step
 from edgepeer.simulation.exploration.state import FAULTS, Action, State, is_cut
 from edgepeer.simulation.exploration.tables import Tables
 from edgepeer.topology.view import Member
@@ -89,8 +90,8 @@ class Draft:
         if step.ends or step.views or (before is not None and before.stands != after.stands):
             facts = [of.facts[at] if at >= 0 else None for of, at in zip(self.tables.lives, self.lives, strict=True)]
             self.history = look_at(self.history, peer, before, step, facts)
-        if ("left",) in step.ops:
-            self._go(peer)
+        if before is not None and ("left",) in step.ops:
+            self._go(peer, replace(before, over=max((before.over, *(end.round for end in step.ends)))))
 
     # -- numbers ---------------------------------------------------------------------------------------------------
 
@@ -312,8 +313,8 @@ class Draft:
         self.says[peer] = self.frames.number(("seen", lives.facts[self.lives[peer]].me)), -1
         self._enter(peer)
 
-    def _die(self, peer: int) -> None:
-        self.history = ended(self.history, self.tables.lives[peer].facts[self.lives[peer]])
+    def _die(self, peer: int, knowing: Facts | None = None) -> None:
+        self.history = ended(self.history, knowing or self.tables.lives[peer].facts[self.lives[peer]])
         self.lives[peer] = -1
         self.open[peer] = self.dials[peer] = 0
         self.words[peer] = ()
@@ -323,6 +324,9 @@ class Draft:
 
     def _kill(self, peer: int) -> None:
         self._die(peer)
+        self._hang_up(peer)
+
+    def _hang_up(self, peer: int) -> None:
         for other in range(self.n):
             at = peer * self.n + other
             if self.open[other] >> peer & 1 or self.channels[at]:
@@ -331,9 +335,10 @@ class Draft:
     def _leave(self, peer: int) -> None:
         self._event(peer, ("leave",))
 
-    def _go(self, peer: int) -> None:
-        """A peer that leaves is let go: it ends, and tells the broker."""
-        self._kill(peer)
+    def _go(self, peer: int, knowing: Facts) -> None:
+        """A peer that leaves is let go: it ends, and tells the broker. What it knew it has put away already."""
+        self._die(peer, knowing)
+        self._hang_up(peer)
         if self.sessions >> peer & 1 and not is_cut(self.active, peer, self.n):
             self._will(peer)
 

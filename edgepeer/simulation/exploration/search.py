@@ -239,8 +239,9 @@ def recover(fleet: Fleet, state: State) -> str | None:
 def _possible(fleet: Fleet, state: State) -> bool:
     """Whether those who live are to go on: a quorum of the newest view, in the lives that it means; or those who are
     left of it, where so many others have started anew that there will be none any more; or, where nobody of it is left,
-    as many as the run asks for."""
-    alive = {each.peer: each for peer in range(fleet.n) if (each := fleet.facts(state, peer)) is not None}
+    as many as the run asks for. Who leaves doesn't count: it goes after a while, whether it is let go or not."""
+    known = [fleet.facts(state, peer) for peer in range(fleet.n)]
+    alive = {each.peer: each for each in known if each is not None and not each.leaving}
     enough, run = len(alive) >= fleet.n, fleet.setting.run
     if not state.history.views or not alive:
         return enough
