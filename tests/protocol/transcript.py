@@ -60,6 +60,12 @@ def view(
     return VIEWS[epoch]
 
 
+def without(world: View, names: str, head: str | None = None) -> View:
+    """What follows a view that does without these."""
+    gone = set(map(PeerId, names))
+    return world.successor(first_round=1, without=gone, coordinator=PeerId(head) if head else None)
+
+
 QUIET: tuple[type[fr.Frame], ...] = (fr.Ping, fr.Knock, fr.Call, fr.Here)
 """What is not worth a line in most tests: signs of life, and the search for ways around broken links and for peers."""
 

@@ -1,4 +1,4 @@
-"""Random faults, thousands of them: every sum is right, every round ends, and there is one view in the end.
+"""Random faults, in hundreds of schedules: every sum is right, every round ends, and there is one view in the end.
 
 Each mix draws its own kinds of faults, and each part of one its own schedules, the same in every run: so they can run
 side by side. What fails is shown as text that can be put into tests/scenarios. HYPOTHESIS_PROFILE=search looks for
