@@ -1,7 +1,8 @@
 """What a client still has to say, across connections. Plain data: no clock, no network.
 
-Of a retained topic only the last value counts, and it is said again in every new connection. Events are
-said once each, in order; when there are too many, the oldest is dropped and counted.
+Of a retained topic only the last value counts, and it is said again in every new connection. Events are said in
+order, each at least once: one whose receipt was lost with the connection is said again. When there are too many, the
+oldest is dropped and counted.
 """
 
 from __future__ import annotations

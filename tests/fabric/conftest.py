@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from fabric_guests import DEADLINE_S, Broker, Guest, Invite, StartBroker, presence
+from fabric_guests import DEADLINE_S, Broker, Gate, Guest, Invite, OpenGate, StartBroker, presence
 from fleet_guests import LaxMosquitto
 from fleets import Fleet
 from ports import free_port
@@ -38,6 +38,22 @@ async def start_broker(request: pytest.FixtureRequest) -> AsyncIterator[StartBro
 @pytest.fixture
 async def broker(start_broker: StartBroker) -> Broker:
     return await start_broker()
+
+
+@pytest.fixture
+async def open_gate() -> AsyncIterator[OpenGate]:
+    """Opens gates to brokers, and shuts them when the test is over."""
+    gates: list[Gate] = []
+
+    async def put(behind: BrokerAddress) -> Gate:
+        gate = Gate(behind)
+        await gate.open()
+        gates.append(gate)
+        return gate
+
+    yield put
+    for gate in gates:
+        await gate.shut()
 
 
 @pytest.fixture

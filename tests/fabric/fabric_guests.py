@@ -6,20 +6,24 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
+from ports import free_port
+
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.documents import Presence
 from edgepeer.fabric.events import FabricEvent
 from edgepeer.fabric.mosquitto import Mosquitto
+from edgepeer.sockets import stop_listening
 
-__all__ = ["DEADLINE_S", "Broker", "Gate", "Guest", "Invite", "StartBroker", "presence", "scripted_broker"]
+__all__ = ["DEADLINE_S", "Broker", "Gate", "Guest", "Invite", "OpenGate", "StartBroker", "presence", "scripted_broker"]
 
 DEADLINE_S = 60.0
 
 Broker = EmbeddedBroker | Mosquitto
 StartBroker = Callable[..., Awaitable[Broker]]
 Invite = Callable[..., Awaitable["Guest"]]
+OpenGate = Callable[[BrokerAddress], Awaitable["Gate"]]
 
 
 class Guest:
@@ -61,7 +65,7 @@ class Gate:
 
     def __init__(self, behind: BrokerAddress) -> None:
         self._behind = behind
-        self._port = 0
+        self._port = free_port()  # nobody takes it while the gate is shut
         self._server: asyncio.Server | None = None
         self._traffic: set[asyncio.Task[None]] = set()
 
@@ -71,15 +75,16 @@ class Gate:
 
     async def open(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
 
     async def shut(self) -> None:
-        assert self._server is not None
-        self._server.close()
+        server, self._server = self._server, None
+        if server is None:
+            return
+        await stop_listening(server)
         for task in self._traffic:
             task.cancel()
         await asyncio.gather(*self._traffic)
-        await self._server.wait_closed()
+        await server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

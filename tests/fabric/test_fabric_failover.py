@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fabric_guests import DEADLINE_S, Gate, Guest, Invite, StartBroker, presence
+from fabric_guests import DEADLINE_S, Gate, Guest, Invite, OpenGate, StartBroker, presence
 
 from edgepeer.errors import ConfigError, FabricError
 from edgepeer.fabric.address import MAX_BROKERS, BrokerAddress
@@ -44,15 +44,14 @@ def test_there_is_a_limit() -> None:
         BrokerAddress.parse(",".join(["mqtt://a"] * (MAX_BROKERS + 1)))
 
 
-async def gates(start_broker: StartBroker) -> tuple[Gate, Gate]:
-    first, second = Gate((await start_broker()).address), Gate((await start_broker()).address)
-    await first.open()
-    await second.open()
-    return first, second
+@pytest.fixture
+async def two_gates(start_broker: StartBroker, open_gate: OpenGate) -> tuple[Gate, Gate]:
+    """To two brokers of one kind."""
+    return await open_gate((await start_broker()).address), await open_gate((await start_broker()).address)
 
 
-async def test_peers_move_to_the_next_broker_and_back(start_broker: StartBroker, invite: Invite) -> None:
-    first, second = await gates(start_broker)
+async def test_peers_move_to_the_next_broker_and_back(two_gates: tuple[Gate, Gate], invite: Invite) -> None:
+    first, second = two_gates
     brokers = listed(first.address, second.address)
     on_second = await invite(second.address, "watcher")
     fleet: list[Guest] = [
@@ -81,12 +80,10 @@ async def test_peers_move_to_the_next_broker_and_back(start_broker: StartBroker,
     await fleet[1].until_seen(RelaySeen(b"over the first"))
     on_first = await invite(first.address, "late")
     assert {*on_first.events} >= {PresenceSeen(presence("a")), PresenceSeen(presence("b"))}
-    for gate in (first, second):
-        await gate.shut()
 
 
-async def test_a_peer_that_starts_goes_where_it_can(start_broker: StartBroker, invite: Invite) -> None:
-    first, second = await gates(start_broker)
+async def test_a_peer_that_starts_goes_where_it_can(two_gates: tuple[Gate, Gate], invite: Invite) -> None:
+    first, second = two_gates
     await first.shut()
     guest = await invite(listed(first.address, second.address), "a", present=True)
     assert guest.client.broker == second.address
@@ -96,7 +93,6 @@ async def test_a_peer_that_starts_goes_where_it_can(start_broker: StartBroker, i
     assert not guest.client.connected_now
     late = await invite(second.address, "late")
     assert late.events == [Connected(), Synced()]  # its presence was taken back
-    await second.shut()
 
 
 async def test_a_broker_that_refuses_us_is_passed_over(invite: Invite) -> None:
@@ -126,10 +122,11 @@ async def test_who_looks_back_in_vain_stays(invite: Invite) -> None:
                 await looked.wait()
         assert guest.events == [Connected(), Synced()]
         assert guest.client.broker == broker.address
+        await guest.client.close()  # nobody looks while the server closes
 
 
-async def test_when_none_can_be_reached_all_are_named(start_broker: StartBroker) -> None:
-    first, second = await gates(start_broker)
+async def test_when_none_can_be_reached_all_are_named(two_gates: tuple[Gate, Gate]) -> None:
+    first, second = two_gates
     await first.shut()
     await second.shut()
     client = FabricClient(listed(first.address, second.address), "lab", "a", on_event=lambda _: None)

@@ -6,7 +6,7 @@ import asyncio
 
 import aiomqtt
 import pytest
-from fabric_guests import DEADLINE_S, Broker, Gate, Guest, Invite
+from fabric_guests import DEADLINE_S, Broker, Guest, Invite, OpenGate
 
 from edgepeer.errors import ConfigError, ProtocolBug
 from edgepeer.fabric.events import Connected, Disconnected, RelaySeen, Synced
@@ -70,10 +70,9 @@ async def test_a_message_that_is_too_long_is_refused_at_both_ends(broker: Broker
 
 
 async def test_without_a_connection_it_is_refused_and_what_was_on_its_way_is_not_sent_later(
-    broker: Broker, invite: Invite
+    broker: Broker, open_gate: OpenGate, invite: Invite
 ) -> None:
-    gate = Gate(broker.address)
-    await gate.open()
+    gate = await open_gate(broker.address)
     receiver = await invite(broker.address, "r", interests=MINE)
     sender = await invite(gate.address, "a", interests=MINE)
     await gate.shut()
@@ -84,7 +83,6 @@ async def test_without_a_connection_it_is_refused_and_what_was_on_its_way_is_not
     assert sender.client.publish_relay("r", b"after it")
     await receiver.until_seen(RelaySeen(b"after it"))
     assert relayed(receiver) == [b"after it"]
-    await gate.shut()
 
 
 class SlowBroker:
