@@ -7,7 +7,7 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from edgepeer.emulation.network import EmulatedNetwork
@@ -95,8 +95,15 @@ class Agent:
 
     async def hears(self, text: str, sender: Agent) -> None:
         """Wait for a datagram."""
+        await self._until(lambda: (text, sender.address) in self.got)
+
+    async def hears_many(self, count: int) -> None:
+        """Wait until so many datagrams have come: who is held up for long loses some."""
+        await self._until(lambda: len(self.got) >= count)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(DEADLINE_S):
-            while (text, sender.address) not in self.got:
+            while not condition():
                 self._news.clear()
                 await self._news.wait()
 
