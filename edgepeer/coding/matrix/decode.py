@@ -294,8 +294,9 @@ class _Rows:
 
     def syndromes(self, missing: Nodes) -> Matrix:
         """H Z in units of the tolerance, without these nodes, shape (checks, N)."""
-        there = _remaining(self.code, missing)
-        return (there.checks @ self.values) / (self.tolerance(missing) * self.scale(missing))
+        syndromes = _remaining(self.code, missing).checks @ self.values
+        syndromes /= self.tolerance(missing) * self.scale(missing)
+        return syndromes
 
     def scale(self, missing: Nodes) -> float:
         """The largest number without these nodes; what is less than the dtype's least normal number has no digits."""
@@ -312,7 +313,7 @@ class _Rows:
 
     def agree(self, missing: Nodes) -> bool:
         """Whether the rows without these nodes are those of a code word, but for rounding."""
-        return self.discrepancy(missing) <= 1
+        return _small(self.syndromes(missing))
 
 
 class _Search:
@@ -461,9 +462,9 @@ class _Span:
     def of(cls, rows: _Rows, missing: Nodes) -> _Span | None:
         """None if the rows without these nodes agree."""
         syndromes = rows.syndromes(missing)
-        above = _squares(syndromes) > 1
-        if not above.any():
+        if _small(syndromes):
             return None
+        above = _squares(syndromes) > 1
         columns = syndromes[:, above]
         if columns.shape[1] > len(columns):  # the same space and the same singular values
             columns = np.asarray(np.linalg.qr(columns.T, mode="r")).T
@@ -513,6 +514,14 @@ class _Span:
 def _batches(sets: Iterator[tuple[int, ...]], size: int) -> Iterator[NDArray[np.intp]]:
     while some := list(islice(sets, size)):
         yield np.fromiter(chain.from_iterable(some), np.intp, len(some) * len(some[0])).reshape(len(some), -1)
+
+
+def _small(columns: Matrix) -> bool:
+    """Whether none of these columns is longer than 1. The numbers themselves tell where all are well below that."""
+    enough = 1 / sqrt(len(columns) or 1)
+    if columns.max(initial=0.0) <= enough and columns.min(initial=0.0) >= -enough:
+        return True
+    return not (_squares(columns) > 1).any()
 
 
 def _squares(columns: Matrix) -> Matrix:
