@@ -132,7 +132,7 @@ def test_an_upgrade_that_fails_is_taken_back(device: Device, broker: str, wheel:
     # One that ends, and one that does not say that it is ready, are taken back.
     for module, text in (("cli/peer.py", SILENT), ("peer/agent.py", BROKEN)):
         broken = changed_wheel(wheel, tmp_path / Path(module).stem, {module: text})
-        failed = device.install("--from", broken, START_TIMEOUT="3")
+        failed = device.install("--from", broken, START_TIMEOUT="15")
         assert failed.returncode == 1
         assert "version 3 was not ready in time, 2 runs again" in failed.stderr, failed.stderr
         assert (device.current, device.there, device.on_trial) == ("2", {"1", "2"}, False)
