@@ -18,7 +18,7 @@ new generation with what they have (`anew`).
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from typing import Final
 
 import msgspec
@@ -164,6 +164,11 @@ class Membership:
             self._leavers[peer] = incarnation, until
             self.note_change(now)
 
+    @property
+    def lets_go(self) -> bool:
+        """Coordinator: whether somebody wants to leave."""
+        return any(peer in self._leavers for peer in self.view.ids) if self.view is not None else False
+
     def lose(self, peer: PeerId, now: float) -> bool:
         """Coordinator: a member is gone, for as long as somebody goes on to say so. Whether that is news."""
         if self.view is None or peer not in self.view or peer == self.id:
@@ -213,6 +218,7 @@ class Membership:
         needed: bool,
         over: bool,
         there: Container[PeerId],
+        present: Container[PeerId],
         now: float,
     ) -> View | None:
         """Coordinator: make up one's mind. Returns the view to propose now, None when there is no need or it is not
@@ -224,6 +230,7 @@ class Membership:
         Args:
             over: nobody of the view takes part in its run.
             there: whom it has heard of just now; what can't be decided by these is not proposed.
+            present: who has answered since somebody wanted to leave.
         """
         view, self.waits = self.view, ""
         if view is None or (self.leaving and view.size == 1):
@@ -234,8 +241,8 @@ class Membership:
         leaving = {
             p: until for p, (life, until) in self._leavers.items() if p in view and view.member(p).incarnation <= life
         }
-        leavers = leaving if settled else {}
         lost = self.lost(now)
+        leavers = leaving if settled and self._spares(view, {*leaving, *lost}, present) else {}
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
         # The round in progress can't end without somebody who will not contribute to it, and needs nothing of it.
         stuck = any(until < first_round for until in leavers.values()) or (self.leaving and due and not needed)
@@ -273,6 +280,13 @@ class Membership:
             coded=self.coded,
             settled=self.settled,
         )
+
+    def _spares(self, view: View, going: Collection[PeerId], present: Container[PeerId]) -> bool:
+        """Whether the others can go on without those who leave: all of them are there, or enough. Else one of them may
+        be dead, and the vote of who leaves is needed to decide on a view without that one."""
+        staying = [peer for peer in view.ids if peer not in going]
+        here = {peer for peer in staying if peer in present}
+        return len(here) == len(staying) or view.may_go_on(here, settled=self.settled)
 
     def reform(self, form: Form, *, first_round: int, now: float) -> View | None:
         """Coordinator: the same members with other trees. None while anything else is pending."""

@@ -143,6 +143,10 @@ class Succession:
         """Who has answered lately, this peer included."""
         return {self._me} | {peer for peer, number in self.answers.items() if number > self.number - CURRENT}
 
+    def answered_since(self, number: int) -> set[PeerId]:
+        """Who has answered what was asked after that, this peer included."""
+        return {self._me} | {peer for peer, answered in self.answers.items() if answered > number}
+
     @property
     def leading(self) -> int:
         """The ballot that this peer leads; -1: none."""

@@ -69,6 +69,8 @@ class Views:
         self.left = False
         """Whether this peer has left because its owner wanted to."""
         self._suspect_again: dict[PeerId, float] = {}
+        self._asked_before = 0
+        """The number of the last Poll before somebody wanted to leave."""
 
     # -- what follows this view --------------------------------------------------------------------------------
 
@@ -93,7 +95,10 @@ class Views:
         if succession.proposed or succession.highest:
             self._lead(view)
             return
-        if lost:
+        lets_go = self._membership.lets_go
+        if not lets_go:
+            self._asked_before = succession.number
+        if lost or lets_go:
             self._ask(lead=False)
         wanted = self._membership.consider(
             first_round=self._first_round(),
@@ -103,6 +108,7 @@ class Views:
             needed=self._course.needed,
             over=self._vitals.over,
             there=succession.there,
+            present=succession.answered_since(self._asked_before),
             now=self._place.now,
         )
         if wanted is None and boundary and (form := self._shaping.wanted(self._place.now)) is not None:
@@ -122,10 +128,11 @@ class Views:
                 self._outside.on_refused(peer, refused=self._links[peer].refused)
             elif peer == view.parent(self._me):
                 orphan = True
-                if self._membership.leaving:
+                if not self._membership.leaving:
+                    if self._try_takeover(view, peer, reason, since):
+                        return False
+                elif not self._is_needed(view, peer):
                     self.exit(None, "left")  # whoever takes over will find us gone
-                    return False
-                if self._try_takeover(view, peer, reason, since):
                     return False
             else:
                 self.suspect(peer, reason)
@@ -143,6 +150,12 @@ class Views:
             return False
         self._emit(fx.Note("warning", f"{parent} is gone ({reason}); taking over"))
         return True
+
+    def _is_needed(self, view: View, parent: PeerId) -> bool:
+        """Whether the others can decide what follows without that parent if this peer votes, and not otherwise."""
+        settled = self._membership.settled
+        others = {*view.ids} - {self._me, parent}
+        return view.may_go_on(others | {self._me}, settled=settled) and not view.may_go_on(others, settled=settled)
 
     def _lead(self, view: View) -> None:
         """See that something is decided, by a ballot that this peer leads."""

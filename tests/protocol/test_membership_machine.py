@@ -453,7 +453,9 @@ def test_a_view_has_no_more_members_than_it_may() -> None:
         rolls.on_presence(joiner, 0.5)
         rolls.on_word(PeerId(joiner.id), Word(0.5, 1, None, 0))
     assert len(rolls.order) == MAX_MEMBERS
-    found = membership.consider(first_round=1, boundary=False, idle=True, needed=False, over=False, there=(), now=1.0)
+    found = membership.consider(
+        first_round=1, boundary=False, idle=True, needed=False, over=False, there=(), present=(), now=1.0
+    )
     assert found is not None
     assert found.size == MAX_MEMBERS
 
@@ -631,6 +633,24 @@ def test_a_leaver_whose_parent_is_lost_does_not_take_over() -> None:
     b = Machine("b", limits=Limits(silence_s=2.0)).join(view(1, "ab"))
     b.hear(ev.LeaveWanted())
     assert any(line.endswith("left") for line in b.until(3.0))
+
+
+def test_a_leaver_is_kept_while_its_vote_may_be_needed(a: Machine) -> None:
+    """c, which is to stay, may be dead: without it, it takes a and b to go on."""
+    a.others = "b"
+    leave = fr.Leave(peer="b", incarnation=1, until=0)
+    assert views(a.frame("b", leave)) == []
+    assert views(a.until(1.0)) == []
+    a.others = "bc"
+    assert views(a.until(2.0))[0].endswith("view 2 ac")
+
+
+def test_a_leaver_whose_parent_is_lost_stays_if_it_takes_its_vote_to_replace_it() -> None:
+    c = Machine("c", limits=Limits(silence_s=2.0)).join(view(4, "abc"), up="b")
+    c.hear(ev.LeaveWanted())
+    said = spoken_to(c, "b", 3.0)
+    assert not any(line.endswith("left") for line in said)
+    assert not c.node.parts.succession.proposed
 
 
 def test_who_has_left_may_come_back_in_a_new_life() -> None:
