@@ -99,6 +99,29 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+async def test_matrices_are_taken_as_arrays(broker: EmbeddedBroker) -> None:
+    async with fleet(broker, "a", "b") as peers:
+        value = np.matrix([[1.0, 2.0], [3.0, 4.0]])
+        for outcome in [*await all_reduce(peers, [value, value]), *await all_reduce(peers, [value.T, value])]:
+            assert type(outcome.sum) is np.ndarray
+            assert outcome.sum.shape == (2, 2)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16", "int8"])
+async def test_what_numpy_does_about_errors_is_for_the_programs_own_numbers(
+    precision: Any, broker: EmbeddedBroker
+) -> None:
+    with np.errstate(all="raise"):
+        async with fleet(broker, "a", "b", "c") as peers:
+            small, large = (np.full(3, number, np.float32) for number in (1e-45, 3e38))
+            for outcome in await all_reduce(peers, [small] * 3, weight=0.5, precision=precision):
+                np.testing.assert_array_equal(outcome.sum, np.zeros(3))
+            if precision == "float32":
+                for outcome in await all_reduce(peers, [large] * 3):
+                    assert np.isposinf(outcome.sum).all()
+
+
 async def test_one_peer_alone(broker: EmbeddedBroker) -> None:
     async with fleet(broker, "a") as (peer,):
         outcome = await peer.allreduce(np.array([3.0, 4.0]), weight=2)
@@ -183,6 +206,8 @@ async def test_bad_precisions(precision: Any, said: str) -> None:
         ([1.0, 2.0], "an array or a non-empty list of arrays"),
         ([np.ones(2), np.ones(2, np.float32)], "one dtype, not float32, float64"),
         ([np.ones(2, np.int8)], "float32 or float64, not int8"),
+        (np.ma.masked_invalid([1.0, np.nan]), "no masked arrays"),
+        ([np.ma.masked_invalid([1.0, np.nan])], "no masked arrays"),
     ],
 )
 async def test_bad_values(value: Any, said: str) -> None:
