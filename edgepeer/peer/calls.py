@@ -153,7 +153,9 @@ class Calls:
 
     def _called(self) -> None:
         """The call has returned, or was cancelled."""
-        self._waiting = None
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and not waiting.cancel() and not waiting.cancelled():
+            waiting.exception()  # the program's own may have come first: what nobody hears is no error
         if self._driver.node.allreduce.contributed:
             # Cancelled in mid-round. The round goes on, and ends in time, but the array is the caller's again.
             self._driver.dispatch(ev.Abandoned())
