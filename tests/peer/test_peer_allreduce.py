@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 import xxhash
-from peer_fleet import DEADLINE_S, all_reduce, fleet
+from peer_fleet import DEADLINE_S, all_reduce, fleet, peer_at
 
 from edgepeer import Peer
-from edgepeer.errors import PeerError
+from edgepeer.errors import NotReady, PeerError
 from edgepeer.fabric.broker import EmbeddedBroker
 
 
@@ -127,6 +128,35 @@ async def test_one_peer_alone(broker: EmbeddedBroker) -> None:
         outcome = await peer.allreduce(np.array([3.0, 4.0]), weight=2)
         np.testing.assert_array_equal(outcome.mean, [3, 4])
         np.testing.assert_array_equal(outcome.sum, [6, 8])
+        assert outcome.contributors == ("a",)
+
+
+async def test_one_that_calls_on_and_on_alone_can_be_joined(broker: EmbeddedBroker, both_loops: None) -> None:
+    async with fleet(broker, "a") as (a,):
+
+        async def call_on() -> None:
+            end = time.monotonic() + DEADLINE_S  # a loop that has no turns knows no timeouts
+            while time.monotonic() < end:
+                await a.allreduce(np.ones(3))
+
+        calls = asyncio.create_task(call_on())
+        async with asyncio.timeout(DEADLINE_S), peer_at(broker, "b") as b:
+            await b.ready(2)
+            assert set((await b.allreduce(np.ones(3))).contributors) == {"a", "b"}
+            calls.cancel()
+            await asyncio.gather(calls, return_exceptions=True)
+
+
+async def test_one_that_tries_on_and_on_gets_in(broker: EmbeddedBroker, both_loops: None) -> None:
+    end = time.monotonic() + DEADLINE_S
+    async with peer_at(broker, "a") as a:
+        while True:
+            try:
+                outcome = await a.allreduce(np.ones(3))
+            except NotReady:
+                assert time.monotonic() < end
+            else:
+                break
         assert outcome.contributors == ("a",)
 
 
