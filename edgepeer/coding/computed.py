@@ -53,6 +53,7 @@ class ComputedChunks:
         """Chunk `chunk` is computed: `vector`, shape (size,), is kept as it is until the round is over."""
         self._vectors[chunk] = vector
 
+    @np.errstate(all="ignore")  # what comes of such numbers is the application's; others wait for them in any case
     def encode(self, done: tuple[int, ...], narrow: int | None) -> NDArray[Any]:
         """What this peer brings, in new memory, when so much counts as computed of every slot.
 

@@ -81,10 +81,14 @@ class Calls:
         if not 0 <= weight <= _HEAVIEST[vector.dtype]:
             raise ValueError(f"weight = {weight}: must be finite and not negative, as a {vector.dtype}")
         began = time.monotonic()
-        with self._call(timeout) as waiting:
+        with await self._call(timeout) as waiting:
             if (missed := self._next_missed()) is not None:
                 return _outcome(missed, began, shapes)
             self._driver.dispatch(ev.Contribute(vector, float(weight), precision))
+            if waiting.done():
+                await asyncio.sleep(
+                    0
+                )  # nobody else is in: so that others can come, who calls on and on gives them turns
             return _outcome(await waiting, began, shapes)
 
     async def allreduce_chunks(self, gradient: Gradient, timeout: float, pace: Pace | None) -> Outcome:
@@ -95,7 +99,7 @@ class Calls:
         began = time.monotonic()
         round_ = self._driver.node.allreduce.committed + 1
         call = CodedCall(round_, scheme, gradient, self._driver.dispatch, pace, like=self._like)
-        with self._call(timeout) as waiting:
+        with await self._call(timeout) as waiting:
             self._like = call
             committed = self._next_missed()
             if committed is None:
@@ -132,8 +136,15 @@ class Calls:
     def _me(self) -> PeerId:
         return PeerId(self._driver.node.me.id)
 
-    def _call(self, timeout: float) -> _Call:
+    async def _call(self, timeout: float) -> _Call:
         """The future of this peer's next round, for as long as the program waits for it."""
+        try:
+            return self._begin(timeout)
+        except PeerError:
+            await asyncio.sleep(0)  # what is in the way may go only if a program that tries again and again gives turns
+            raise
+
+    def _begin(self, timeout: float) -> _Call:
         if not 0 < timeout < math.inf:
             raise ValueError(f"timeout = {timeout}: must be a positive number of seconds")
         if self._waiting is not None or (self.view is not None and self._driver.node.allreduce.contributed):
@@ -153,7 +164,9 @@ class Calls:
 
     def _called(self) -> None:
         """The call has returned, or was cancelled."""
-        self._waiting = None
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and not waiting.cancel() and not waiting.cancelled():
+            waiting.exception()  # the program's own may have come first: what nobody hears is no error
         if self._driver.node.allreduce.contributed:
             # Cancelled in mid-round. The round goes on, and ends in time, but the array is the caller's again.
             self._driver.dispatch(ev.Abandoned())

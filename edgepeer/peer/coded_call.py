@@ -103,6 +103,7 @@ class CodedCall:
             self._say()
         return True
 
+    @np.errstate(all="ignore")  # as in a plain round
     def _pack(self, value: Arrays, weight: float, blocks: int) -> FloatVector:
         if not 0 <= weight < float("inf"):
             raise ValueError(f"weight = {weight}: must be finite and not negative")

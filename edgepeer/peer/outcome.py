@@ -72,7 +72,7 @@ def flatten(value: FloatArray | Sequence[FloatArray]) -> tuple[FloatVector, Shap
     if isinstance(value, np.ndarray):
         _check_length((value,))
         if value.dtype in _AS_IS and value.flags.c_contiguous:
-            return value.reshape(-1), Shapes((value.shape,), False)
+            return _plain(value).reshape(-1), Shapes((value.shape,), False)
         return _vector(value), Shapes((value.shape,), False)
     arrays = list(value) if isinstance(value, Sequence) else []
     if not arrays or not all(isinstance(array, np.ndarray) for array in arrays):
@@ -94,7 +94,14 @@ def _vector(array: FloatArray) -> FloatVector:
     if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
         raise TypeError(f"allreduce takes float32 or float64, not {array.dtype}")
     little = array.dtype.newbyteorder("<")
-    return np.ascontiguousarray(array, dtype=little).reshape(-1)
+    return np.ascontiguousarray(_plain(array), dtype=little).reshape(-1)
+
+
+def _plain(array: FloatArray) -> FloatArray:
+    """The same numbers as NumPy's own kind of array: a matrix has no single dimension, whatever it is told."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError("allreduce takes no masked arrays, as each number counts: fill it first")
+    return np.asarray(array)
 
 
 def check_precision(precision: str, vector: FloatVector) -> None:

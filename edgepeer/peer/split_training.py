@@ -51,8 +51,8 @@ class SplitOutcome:
     """Of what all peers have in common: the same at all of them."""
 
 
-_ENDED: Final[WeakKeyDictionary[Peer, set[str]]] = WeakKeyDictionary()
-"""Runs that peers have been through: the fabric's rounds of those are over."""
+_LEFT: Final[WeakKeyDictionary[Peer, set[str]]] = WeakKeyDictionary()
+"""Runs that peers have been in, to the end or not: they count as having what is gone with the call."""
 
 
 async def train_split(
@@ -77,7 +77,8 @@ async def train_split(
     All peers call it with the same network, split, batches and numbers. A peer that comes later, or again, takes the
     place of one that is gone; peers beyond the split's nodes are spares. To be awaited by one call of a peer at a time,
     and not together with `allreduce`. Whoever has ended answers no more: who comes after all have waits, as for others
-    that are yet to come; put a limit to that with `asyncio.timeout`.
+    that are yet to come; put a limit to that with `asyncio.timeout`. Whose call was cancelled, or has raised, after the
+    run has begun comes again as another `Peer`, which may have the same id.
 
     Args:
         network: what is trained, and how.
@@ -94,7 +95,7 @@ async def train_split(
 
     Raises:
         ConfigError: the network can't be divided so, or a number makes no sense.
-        JobError: the run can't go on; or this peer has been through one that was alike, and of the same name.
+        JobError: the run can't go on; or this peer has been in one that was alike, and of the same name.
         Undecodable: too much was wrong or missing, again and again.
         LeftFabric: the peer was closed meanwhile.
     """
@@ -132,8 +133,12 @@ async def train_split(
     # Peers that differ in any of this are of different runs, and would wait for each other.
     about = f"{network} {split} {guarantee} {iterations} {evaluate_every} {scrub_every} {test is None} {name}"
     run = f"split-{hashlib.blake2b(about.encode(), digest_size=8).hexdigest()}"
-    if run in _ENDED.setdefault(peer, set()):
-        raise JobError("this peer has been through this run: give the next one a name of its own, name=...")
+    left = _LEFT.setdefault(peer, set())
+    if run in left:
+        raise JobError(
+            "this peer has been in this run: "
+            "give the next one a name of its own, name=..., or come again as another Peer"
+        )
     losses: list[float] = []
     evaluation: Evaluation | None = None
     async with Worker() as worker:
@@ -152,7 +157,8 @@ async def train_split(
         finally:
             state.close()
             peer.want_run(None)
-    _ENDED[peer].add(run)
+            if program.done or (peer.view is not None and peer.view.run == run):
+                left.add(run)
     saved = program.saved
     return SplitOutcome(
         node=program.node,

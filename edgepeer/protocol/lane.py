@@ -213,7 +213,7 @@ class Lane:
         """The lane's range of a vector."""
         return vector if self.over is None else vector[self.over]
 
-    @np.errstate(over="ignore", invalid="ignore")  # what comes of such numbers is the application's, or ends the round
+    @np.errstate(all="ignore")  # what comes of such numbers is the application's, or ends the round
     def reduce(
         self, own: FloatVector | None, weight: float, shape: Shape | None, precision: Precision = "float32"
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Sequence
 from functools import partial
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from peer_fleet import DEADLINE_S, Keeper, fleet, peer_at, until, view_of
 
 from edgepeer import Outcome, Peer
-from edgepeer.errors import FellBehind, PeerError
+from edgepeer.errors import FellBehind, PeerError, RoundTimeout
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.ids import PeerId
 
@@ -92,6 +93,27 @@ async def test_a_call_that_was_cancelled_before_anything_was_computed(broker: Em
         cancelled.cancel()
         await asyncio.gather(cancelled, return_exceptions=True)
         check(await together(a), 2)
+
+
+async def test_nobody_hears_of_a_round_that_the_program_has_ended_itself(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgepeer.peer.calls._VERDICT_S", 0.0)
+    computed = []
+
+    async def fails(chunk: int, chunks: int) -> tuple[NDArray[np.float64], float]:
+        if computed:
+            raise ArithmeticError("no second gradient today")
+        computed.append(chunk)
+        return np.ones(3), 1.0
+
+    async with fleet(broker, "a", "b", code=TWICE) as (a, b), asyncio.timeout(DEADLINE_S):
+        with pytest.raises(ArithmeticError):
+            await a.allreduce_chunks(fails, timeout=0.2)
+        with pytest.raises(RoundTimeout):  # which a has asked for
+            await b.allreduce_chunks(Gradients(at_once=False))
+        await asyncio.sleep(0.1)
+        gc.collect()  # an exception that nobody has taken note of would be logged by now
 
 
 @pytest.mark.parametrize("cancel", [False, True])

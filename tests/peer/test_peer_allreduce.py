@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 import xxhash
-from peer_fleet import DEADLINE_S, all_reduce, fleet
+from peer_fleet import DEADLINE_S, all_reduce, fleet, peer_at
 
 from edgepeer import Peer
-from edgepeer.errors import PeerError
+from edgepeer.errors import NotReady, PeerError
 from edgepeer.fabric.broker import EmbeddedBroker
 
 
@@ -99,11 +100,63 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+async def test_matrices_are_taken_as_arrays(broker: EmbeddedBroker) -> None:
+    async with fleet(broker, "a", "b") as peers:
+        value = np.matrix([[1.0, 2.0], [3.0, 4.0]])
+        for outcome in [*await all_reduce(peers, [value, value]), *await all_reduce(peers, [value.T, value])]:
+            assert type(outcome.sum) is np.ndarray
+            assert outcome.sum.shape == (2, 2)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16", "int8"])
+async def test_what_numpy_does_about_errors_is_for_the_programs_own_numbers(
+    precision: Any, broker: EmbeddedBroker
+) -> None:
+    with np.errstate(all="raise"):
+        async with fleet(broker, "a", "b", "c") as peers:
+            small, large = (np.full(3, number, np.float32) for number in (1e-45, 3e38))
+            for outcome in await all_reduce(peers, [small] * 3, weight=0.5, precision=precision):
+                np.testing.assert_array_equal(outcome.sum, np.zeros(3))
+            if precision == "float32":
+                for outcome in await all_reduce(peers, [large] * 3):
+                    assert np.isposinf(outcome.sum).all()
+
+
 async def test_one_peer_alone(broker: EmbeddedBroker) -> None:
     async with fleet(broker, "a") as (peer,):
         outcome = await peer.allreduce(np.array([3.0, 4.0]), weight=2)
         np.testing.assert_array_equal(outcome.mean, [3, 4])
         np.testing.assert_array_equal(outcome.sum, [6, 8])
+        assert outcome.contributors == ("a",)
+
+
+async def test_one_that_calls_on_and_on_alone_can_be_joined(broker: EmbeddedBroker, both_loops: None) -> None:
+    async with fleet(broker, "a") as (a,):
+
+        async def call_on() -> None:
+            end = time.monotonic() + DEADLINE_S  # a loop that has no turns knows no timeouts
+            while time.monotonic() < end:
+                await a.allreduce(np.ones(3))
+
+        calls = asyncio.create_task(call_on())
+        async with asyncio.timeout(DEADLINE_S), peer_at(broker, "b") as b:
+            await b.ready(2)
+            assert set((await b.allreduce(np.ones(3))).contributors) == {"a", "b"}
+            calls.cancel()
+            await asyncio.gather(calls, return_exceptions=True)
+
+
+async def test_one_that_tries_on_and_on_gets_in(broker: EmbeddedBroker, both_loops: None) -> None:
+    end = time.monotonic() + DEADLINE_S
+    async with peer_at(broker, "a") as a:
+        while True:
+            try:
+                outcome = await a.allreduce(np.ones(3))
+            except NotReady:
+                assert time.monotonic() < end
+            else:
+                break
         assert outcome.contributors == ("a",)
 
 
@@ -183,6 +236,8 @@ async def test_bad_precisions(precision: Any, said: str) -> None:
         ([1.0, 2.0], "an array or a non-empty list of arrays"),
         ([np.ones(2), np.ones(2, np.float32)], "one dtype, not float32, float64"),
         ([np.ones(2, np.int8)], "float32 or float64, not int8"),
+        (np.ma.masked_invalid([1.0, np.nan]), "no masked arrays"),
+        ([np.ma.masked_invalid([1.0, np.nan])], "no masked arrays"),
     ],
 )
 async def test_bad_values(value: Any, said: str) -> None:

@@ -166,6 +166,20 @@ async def test_an_error_of_the_program_is_the_callers(broker: EmbeddedBroker) ->
             assert all(outcome.exact for outcome in await asyncio.gather(*calls))
 
 
+@pytest.mark.parametrize("number", [1e-45, 3e38])
+@pytest.mark.parametrize("code", ["cyclic:s=1", "partial:l=1,replication=2"])
+async def test_numbers_that_are_too_large_or_small_do_not_keep_others_waiting(
+    code: str, number: float, broker: EmbeddedBroker
+) -> None:
+    async def compute(chunk: int, chunks: int) -> tuple[NDArray[np.float32], float]:
+        return np.full(4, number, np.float32), 0.5
+
+    with np.errstate(all="raise"):
+        async with fleet(broker, "a", "b", "c", code=code) as peers, asyncio.timeout(DEADLINE_S):
+            for outcome in await asyncio.gather(*(peer.allreduce_chunks(compute) for peer in peers)):
+                assert outcome.chunks == (0, 1, 2)
+
+
 async def test_different_codes_do_not_mix(broker: EmbeddedBroker) -> None:
     async with fleet(broker, "a", "b", code="cyclic:s=1") as peers, peer_at(broker, "c", code="partial") as other:
         await asyncio.gather(*(view_of(peer, "a", "b", "c") for peer in (*peers, other)))

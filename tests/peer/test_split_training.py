@@ -163,8 +163,31 @@ async def test_a_second_run_of_the_same_peers_has_a_name_of_its_own(broker_elsew
 
         first, second = await all_train("first"), await all_train("second")
         assert {outcome.losses for outcome in first} == {outcome.losses for outcome in second}
-        with pytest.raises(JobError, match="this peer has been through this run"):
+        with pytest.raises(JobError, match="this peer has been in this run"):
             await all_train("first")
+
+
+async def test_whose_call_was_cancelled_comes_again_as_another_peer(broker_elsewhere: EmbeddedBroker) -> None:
+    async def two(made: list[Peer], **options: Any) -> list[SplitOutcome | BaseException]:
+        runs = (train_split(each, NETWORK, "none:m=2,n=1", BATCHES, iterations=5, **options) for each in made)
+        async with asyncio.timeout(DEADLINE_S):
+            return await asyncio.gather(*runs, return_exceptions=True)
+
+    def stop(iteration: int, loss: float) -> None:
+        raise asyncio.CancelledError
+
+    async with contextlib.AsyncExitStack() as stack:
+        a, b = (Peer(broker_elsewhere.address.url(), "lab", peer_id=name, limits=QUICK) for name in names(2))
+        await stack.enter_async_context(a)
+        with pytest.raises(TimeoutError):  # before the run has begun
+            async with asyncio.timeout(0.01):
+                await train_split(a, NETWORK, "none:m=2,n=1", BATCHES, iterations=5)
+        await stack.enter_async_context(b)
+        assert all(isinstance(ended, asyncio.CancelledError) for ended in await two([a, b], on_iteration=stop))
+        for error in await two([a, b]):
+            assert isinstance(error, JobError)
+            assert "come again as another Peer" in str(error)
+        assert all(isinstance(outcome, SplitOutcome) for outcome in await two([a, b], name="again"))
 
 
 async def test_errors_on_purpose_are_found_and_nothing_of_them_stays(broker_elsewhere: EmbeddedBroker) -> None:
