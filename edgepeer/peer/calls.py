@@ -86,9 +86,8 @@ class Calls:
                 return _outcome(missed, began, shapes)
             self._driver.dispatch(ev.Contribute(vector, float(weight), precision))
             if waiting.done():
-                await asyncio.sleep(
-                    0
-                )  # nobody else is in: so that others can come, who calls on and on gives them turns
+                # Nobody else is in. So that others can come, who calls on and on gives them turns.
+                await asyncio.sleep(0)
             return _outcome(await waiting, began, shapes)
 
     async def allreduce_chunks(self, gradient: Gradient, timeout: float, pace: Pace | None) -> Outcome:
