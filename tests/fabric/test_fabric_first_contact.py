@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from fabric_guests import DEADLINE_S, Guest, Invite, StartBroker, scripted_broker
+from ports import free_port
 
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
@@ -60,14 +61,13 @@ async def test_a_broker_that_comes_late_is_found(start_broker: StartBroker) -> N
         assert guest.client.reconnects == 0
 
 
-async def test_a_wrong_port_is_named(unused_tcp_port: int) -> None:
-    client = FabricClient(BrokerAddress(host="127.0.0.1", port=unused_tcp_port), "lab", "a", on_event=print)
+async def test_a_wrong_port_is_named() -> None:
+    port = free_port()
+    client = FabricClient(BrokerAddress(host="127.0.0.1", port=port), "lab", "a", on_event=print)
     async with running(client), asyncio.timeout(DEADLINE_S):
         with pytest.raises(FabricError) as caught:
             await client.connected(0.2)
-    assert str(caught.value) == (
-        f"broker mqtt://127.0.0.1:{unused_tcp_port}: connection refused; is a broker running there?"
-    )
+    assert str(caught.value) == (f"broker mqtt://127.0.0.1:{port}: connection refused; is a broker running there?")
 
 
 async def test_a_wrong_host_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
