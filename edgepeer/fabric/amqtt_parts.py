@@ -12,15 +12,16 @@ a will may be what a message may.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Final
 
 from amqtt.adapters import ReaderAdapter, StreamReaderAdapter, StreamWriterAdapter
 from amqtt.broker import Broker
 from amqtt.contexts import Action
-from amqtt.errors import AMQTTError, MQTTError, NoDataError
+from amqtt.errors import AMQTTError, MQTTError, NoDataError, ProtocolHandlerError
 from amqtt.mqtt.connack import NOT_AUTHORIZED, ConnackPacket
 from amqtt.mqtt.connect import ConnectPacket
 from amqtt.session import Session
@@ -58,6 +59,11 @@ class NotLetIn(Exception):
 
 class TidyBroker(Broker):  # type: ignore[misc]  # amqtt isn't followed by mypy
     """amqtt's broker, true to MQTT where two clients connect at once."""
+
+    async def _initialize_client_session(self, *connection: Any) -> tuple[Any, Session]:
+        handler, session = await super()._initialize_client_session(*connection)
+        handler._send_packet = _cancelled_as_asked(handler._send_packet)
+        return handler, session
 
     async def _publish_retained_messages_for_subscription(
         self, subscription: tuple[str, int], session: Session
@@ -185,6 +191,21 @@ class Writer(StreamWriterAdapter):  # type: ignore[misc]  # the same
             super().write(data)
         except RuntimeError as error:
             raise ConnectionResetError(str(error)) from None
+
+
+def _cancelled_as_asked(send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
+    """amqtt makes an error of its own of it when what it sends is cancelled, as when a client has gone that still said
+    something: whoever cancels a task doesn't look for one, and asyncio complains of an error that nobody handles."""
+
+    async def sending(packet: Any) -> None:
+        try:
+            await send(packet)
+        except ProtocolHandlerError as error:
+            if isinstance(error.__cause__, asyncio.CancelledError):
+                raise error.__cause__ from None
+            raise
+
+    return sending
 
 
 async def _first_packet(reader: StreamReaderAdapter) -> bytes:

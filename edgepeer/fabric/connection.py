@@ -118,6 +118,7 @@ async def connection(
     )
     client._client._create_socket_connection = lend  # type: ignore[method-assign]  # private: see above
     _watch_socket(client)
+    lost = client._disconnected
     try:
         try:
             await client.__aenter__()
@@ -125,6 +126,8 @@ async def connection(
             mind_cancellation()  # which aiomqtt's wait_for may have forgotten
             raise _refusal(error, address, timeout, sock, identity) from error
         mind_cancellation()
+        if lost.done():  # before aiomqtt came to see that it was let in: it has forgotten that, and waits for ever
+            raise FabricError(f"broker {address}: {describe(lost.exception() or ConnectionError(_HUNG_UP))}")
         yield client
         client.timeout = _GOODBYE_S
         with contextlib.suppress(aiomqtt.MqttError):

@@ -18,7 +18,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("polydot")
     out, picture = folder / "rows.json", folder / "figures.png"
     command = [sys.executable, str(BENCHMARK), "--samples=4", "--cases=3", f"--json={out}", f"--plot={picture}"]
-    subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
     assert picture.stat().st_size > 10_000
     found: list[dict[str, Any]] = json.loads(out.read_text())["rows"]
     return found

@@ -23,7 +23,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("soft")
     out, picture = folder / "rows.json", folder / "figures.png"
     command = [sys.executable, str(BENCHMARK), "--quick", "--dtype=float64", f"--json={out}", f"--plot={picture}"]
-    subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
+    subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
     assert picture.stat().st_size > 10_000
     found: list[dict[str, Any]] = json.loads(out.read_text())["rows"]
     return found

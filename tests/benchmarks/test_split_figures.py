@@ -18,7 +18,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     home = tmp_path_factory.mktemp("split")
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     options = ["--counted", f"--json={home / 'rows.json'}", f"--plot={home / 'split.png'}"]
-    subprocess.run([sys.executable, str(BENCHMARK), *options], capture_output=True, timeout=100, check=True)
+    subprocess.run([sys.executable, str(BENCHMARK), *options], capture_output=True, timeout=280, check=True)
     assert (home / "split.png").read_bytes().startswith(b"\x89PNG")
     found: list[dict[str, Any]] = json.loads((home / "rows.json").read_text())["rows"]
     return found

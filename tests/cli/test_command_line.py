@@ -39,26 +39,36 @@ def edgepeer_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(caught.value.code or 0)
 
 
+_started: list[subprocess.Popen[str]] = []
+
+
 def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    """Ends with the test."""
+    process = subprocess.Popen(
         [sys.executable, "-m", "edgepeer", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    _started.append(process)
+    return process
+
+
+@pytest.fixture(autouse=True)
+def _nobody_stays() -> Iterator[None]:
+    yield
+    while _started:
+        with _started.pop() as process:
+            process.kill()
 
 
 @pytest.fixture
-def running_broker() -> Iterator[tuple[subprocess.Popen[str], str]]:
+def running_broker() -> tuple[subprocess.Popen[str], str]:
     process = start("broker", "--listen", "127.0.0.1:0")
-    try:
-        assert process.stdout is not None
-        found = re.fullmatch(r"broker ready at (mqtt://127\.0\.0\.1:\d+)\n", process.stdout.readline())
-        assert found is not None, process.communicate()
-        yield process, found[1]
-    finally:
-        process.kill()
-        process.communicate(timeout=DEADLINE_S)
+    assert process.stdout is not None
+    found = re.fullmatch(r"broker ready at (mqtt://127\.0\.0\.1:\d+)\n", process.stdout.readline())
+    assert found is not None, process.communicate()
+    return process, found[1]
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.kind.verb)

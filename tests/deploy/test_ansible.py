@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Final
 
 import pytest
 from devices import DEPLOY, REPOSITORY, Device
+from ports import free_port
 from real_programs import edgepeer
 
 ROLE: Final = DEPLOY / "ansible"
@@ -52,9 +52,7 @@ async def test_a_second_run_changes_nothing(tmp_path: Path, wheel: Path) -> None
     # The role says DESTDIR itself.
     environment = {name: value for name, value in device.environment.items() if name != "DESTDIR"}
     authority = ["--home", str(home)]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        place = f"127.0.0.1:{free.getsockname()[1]}"
+    place = f"127.0.0.1:{free_port()}"
     founded = ("fleet", "init", "lab", "--broker", "127.0.0.1", "--service", place, *authority)
     async with edgepeer(*founded, home=tmp_path) as founding:
         assert await founding.end() == 0, founding.everything()

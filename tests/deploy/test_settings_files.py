@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import socket
 from pathlib import Path
 
 import pytest
 from fleets import Fleet, Identity, Role
+from ports import free_port
 
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
@@ -25,6 +25,7 @@ from edgepeer.settings import (
     load_settings,
 )
 
+DEADLINE_S = 90.0
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SETTINGS = DEPLOY / "edgepeer.toml"
 
@@ -59,8 +60,7 @@ def mosquitto_settings(tmp_path: Path) -> tuple[Path, Fleet, int]:
     """The recommended settings with a free port, and certificates of this test's own; the fleet, and the port."""
     if find_mosquitto() is None:
         pytest.skip("mosquitto is not installed")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
+    port = free_port()
     fleet = Fleet(tmp_path / "fleet", "lab")
     for name in ("p1", "out"):
         fleet.member(name)
@@ -91,25 +91,25 @@ async def test_mosquitto_accepts_the_recommended_settings(mosquitto_settings: tu
     process = await asyncio.create_subprocess_exec(program, "-c", config, stdout=pipe, stderr=pipe)
     address = BrokerAddress(host="127.0.0.1", port=port, tls=True)
     try:
-        assert await _lets_in(address, fleet.member("p1"))
-        assert await _lets_in(address, fleet.operator())
+        assert await _lets_in(address, fleet.member("p1"), within=DEADLINE_S)  # it has only just been started
+        assert await _lets_in(address, fleet.operator(), within=DEADLINE_S)
         assert not await _lets_in(address, fleet.other().member("p1"))
         assert not await _lets_in(address, fleet.member("out"))
         assert not await _lets_in(BrokerAddress(host="127.0.0.1", port=port), None)
         assert process.returncode is None
     finally:
         process.terminate()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             said = b"".join(await process.communicate())
     assert b": Error: " not in said, said
 
 
-async def _lets_in(address: BrokerAddress, identity: Identity | None) -> bool:
+async def _lets_in(address: BrokerAddress, identity: Identity | None, *, within: float = 2.0) -> bool:
     client = FabricClient(address, "lab", "visitor", on_event=lambda event: None, identity=identity)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(client.run())
         try:
-            await client.connected(2)
+            await client.connected(within)
         except FabricError:
             return False
         finally:

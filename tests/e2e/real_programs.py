@@ -21,6 +21,7 @@ from edgepeer.fabric.documents import RoundRecord
 from edgepeer.fabric.events import FabricEvent, TelemetrySeen
 from edgepeer.following.observe import observe
 from edgepeer.following.picture import Picture
+from edgepeer.peer.pacing import slow_down
 
 __all__ = ["DEADLINE_S", "Field", "Program", "Watch", "clean_environment", "edgepeer", "python", "without"]
 
@@ -184,11 +185,13 @@ class Field:
     """A broker, peers and a job, each in a process of its own; members of a fleet, if there is one.
 
     `batch_s`: how long its devices compute for a batch, at least. A job that is to last while something else happens
-    takes few rounds then, and leaves the machine to what happens.
+    takes few rounds then, and leaves the machine to what happens. `brake`: peers with state directories take so many
+    times longer until they are let go: then the job is not over before, however late the test sees how far it is.
     """
 
-    def __init__(self, home: Path, fleet: Fleet | None = None, *, batch_s: float = 0.0) -> None:
+    def __init__(self, home: Path, fleet: Fleet | None = None, *, batch_s: float = 0.0, brake: float = 1.0) -> None:
         self.home = home
+        self._brake = brake
         if batch_s:
             (home / "edgepeer.toml").write_text(f'[peer]\ndevice_speed = "constant:{batch_s:g}"\n')
         self.fleet = fleet
@@ -197,6 +200,7 @@ class Field:
         self.broker: Program | None = None
         self.url = ""
         self.client: FabricClient | None = None
+        self._braked: set[Path] = set()
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -243,10 +247,20 @@ class Field:
         ]
         for name in names:
             own = ("--state-dir", below / name) if below is not None else ()
+            if below is not None and self._brake > 1:
+                (below / name).mkdir(parents=True, exist_ok=True)
+                slow_down(below / name, self._brake)
+                self._braked.add(below / name)
             self.peers[name] = await self.run(
                 "peer", "--broker", self.url, "--peer-id", name, *self.belongs(name), *own, *flags
             )
         await self.watch.until(lambda: set(names) <= set(self.watch.members))
+
+    def let_go(self) -> None:
+        """From their next batches on, devices are as fast as they are."""
+        self._brake = 1.0
+        while self._braked:
+            slow_down(self._braked.pop(), 1)
 
     async def train(self, **settings: object) -> Program:
         """Start a job. It fails if fewer than `peers` finish it."""
@@ -261,6 +275,17 @@ class Field:
         assert status == 0, training.everything("exit status 0")
         report: dict[str, Any] = json.loads((self.home / "out" / "report.json").read_text())
         return report
+
+    async def status(self, *flags: object, peers: int) -> Program:
+        """`edgepeer status`, as soon as so many peers have answered it: one may be too busy to do so at once."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                status = await self.run("status", "--broker", self.url, *flags)
+                assert await status.end() == 0, status.everything()
+                if "--json" not in flags and f"peers: {peers}" in status.out:
+                    return status
+                if "--json" in flags and len(json.loads("\n".join(status.out))["peers"]) == peers:
+                    return status
 
     def names(self, *, but: Sequence[str] = ()) -> set[str]:
         return set(self.peers) - set(but)

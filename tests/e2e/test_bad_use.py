@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import socket
@@ -202,6 +201,4 @@ async def test_one_peer_that_can_not_does_not_keep_the_others_from_it(tmp_path: 
         report = await field.outcome(training)
         assert set(report["parameter_digests"]) == {"p0", "p1"}
         assert re.search(r"odd failed: .*gone\.npz", training.everything())
-        status = await field.run("status", "--broker", field.url, "--json")
-        assert await status.end() == 0
-        assert len(json.loads("\n".join(status.out))["peers"]) == 3
+        await field.status("--json", peers=3)

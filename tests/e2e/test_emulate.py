@@ -101,7 +101,9 @@ async def test_the_demo(tmp_path: Path) -> None:
     by_kind = {fault["kind"]: fault for fault in report["faults"]}
     killed = by_kind["kill"]["target"]
     assert killed not in report["parameter_digests"]
-    assert 100 <= by_kind["kill"]["first_round"] <= 120
+    assert by_kind["kill"]["first_round"] >= 100
+    late = report["rounds_detail"][105 : by_kind["kill"]["first_round"] - 1]  # if the emulation stood still meanwhile
+    assert sum(detail["seconds"] for detail in late) < 10
     if "left out cut" in text:
         assert set(by_kind) == {"kill"}
         return

@@ -47,7 +47,7 @@ async def test_errors_and_a_killed_peer_change_nothing(clean: dict[str, Any], tm
     assert (split["undetected"], split["restores"]) == (0, 0)
     assert split["corrected"] >= 2
     assert split["regenerated"] >= 2
-    assert [fault["kind"] for fault in hurt["faults"]] == ["flip", "flip", "flip", "flip", "kill", "flip"]
+    assert sorted(fault["kind"] for fault in hurt["faults"]) == ["flip"] * 5 + ["kill"]
     assert all(fault["confirmed"] for fault in hurt["faults"])
     assert len(hurt["parameter_digests"]) == 12
 
@@ -62,7 +62,7 @@ async def test_errors_and_a_killed_peer_change_nothing(clean: dict[str, Any], tm
 @pytest.mark.slow
 async def test_who_is_too_slow_is_made_up_for(clean: dict[str, Any], tmp_path: Path) -> None:
     """With a deadline rounds don't wait for a straggler; its vectors are erasures, and nothing else changes."""
-    slow = ("--wait", "deadline:0.3", "--slow", "leafx50@8..20")
+    slow = ("--wait", "deadline:1", "--slow", "leafx50@8..14")
     _, hurt = await run(tmp_path, *JOB, *CODE, *ROUNDS, *slow)
     assert hurt["final"]["loss"] == pytest.approx(clean["final"]["loss"], rel=1e-3)
     assert hurt["split"]["erased"] >= 1
@@ -100,8 +100,8 @@ async def test_without_protection_nobody_finds_anything_and_the_job_says_so(tmp_
 
 @pytest.mark.slow
 async def test_blocks_that_nobody_has_any_more_are_waited_for(tmp_path: Path) -> None:
-    arguments = (*JOB, "--split", "none:m=2,n=2", "--rounds", 20, "--network", "none", "--kill", "2@5", "--timeout", 8)
-    async with edgepeer(*arguments, home=tmp_path) as program:
+    arguments = (*JOB, "--split", "none:m=2,n=2", "--rounds", 2000, "--network", "none", "--kill", "2@5")
+    async with edgepeer(*arguments, "--timeout", 8, home=tmp_path) as program:
         assert await program.end() == 1, program.everything()
     (line,) = [line for line in program.err if line.startswith("edgepeer: ")]
     assert "3 peers are there, and the blocks that they have don't make up for those of the others" in line

@@ -113,7 +113,7 @@ async def test_a_fleet_that_starts_again_goes_on_from_its_parts(tmp_path: Path) 
     directories, too."""
     rounds, names = 100, ("a", "b", "c", "d")
     how = {**HOW, "split": "replicate:m=2,n=1,copies=2"}
-    async with Field(tmp_path) as field:
+    async with Field(tmp_path, batch_s=BATCH_S) as field:
         await field.open()
         await field.add(*names, below=tmp_path / "kept", checkpoint_every=10)
         await field.train(**how, rounds=rounds, peers=4, timeout=300)

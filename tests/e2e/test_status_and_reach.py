@@ -27,10 +27,11 @@ async def test_status_of_a_fleet_at_work(tmp_path: Path) -> None:
         await field.add(*NAMES, fanout=3)
         await field.watch.until(lambda: set(field.watch.members) == set(NAMES))
         training = await field.train(rounds=100_000)
-        await field.watch.until(lambda: field.watch.round > 0)
+        watch = field.watch
+        await watch.until(lambda: watch.round > 0)
+        await watch.until(lambda: [each.state for each in watch.picture.reports.values()] == ["running"] * len(NAMES))
 
-        as_json = await field.run("status", "--broker", field.url, "--json")
-        assert await as_json.end() == 0
+        as_json = await field.status("--json", peers=len(NAMES))
         assert as_json.err == []
         found = json.loads("\n".join(as_json.out))
         assert [peer["id"] for peer in found["peers"]] == sorted(NAMES)
@@ -44,8 +45,7 @@ async def test_status_of_a_fleet_at_work(tmp_path: Path) -> None:
         assert found["job"]["rounds"] == 100_000
         assert {report["state"] for report in found["job"]["reports"].values()} == {"running"}
 
-        plain = await field.run("status", "--broker", field.url)
-        assert await plain.end() == 0
+        plain = await field.status(peers=len(NAMES))
         text = "\n".join(plain.out)
         assert f"fabric default at {field.url}" in text
         root, *children = view["members"]
@@ -82,9 +82,7 @@ async def test_status_tells_who_is_announced_from_who_is_there(tmp_path: Path) -
             assert await client.flush(DEADLINE_S)
         assert await field.client.flush(DEADLINE_S)
 
-        fleet = await field.run("status", "--broker", field.url)
-        assert await fleet.end() == 0
-        assert "peers: 1" in fleet.out
+        fleet = await field.status(peers=1)
         assert "announced, but silent: ghost at 127.0.0.1:9" in fleet.out
         assert any(line.startswith("  p0 at 127.0.0.1:") for line in fleet.out)
 

@@ -59,7 +59,13 @@ async def open_gate() -> AsyncIterator[OpenGate]:
 @pytest.fixture
 async def invite() -> AsyncIterator[Invite]:
     """Brings guests to a broker, and sees them out when the test is over."""
-    guests: list[Guest] = []
+    guests = contextlib.AsyncExitStack()
+
+    async def see_out(guest: Guest) -> None:
+        await guest.client.close(timeout=0.2)
+        assert guest.task is not None
+        with contextlib.suppress(asyncio.CancelledError):
+            await guest.task
 
     async def bring(address: BrokerAddress, name: str, *, present: bool = False, **options: object) -> Guest:
         if present:
@@ -68,17 +74,13 @@ async def invite() -> AsyncIterator[Invite]:
         if present:
             guest.client.publish_retained(guest.client.topics.presence(name), presence(name))
         guest.task = asyncio.create_task(guest.client.run())
-        guests.append(guest)
+        guests.push_async_callback(see_out, guest)
         await guest.client.connected(DEADLINE_S)
         await guest.until_seen(Connected(), Synced())
         return guest
 
-    yield bring
-    for guest in guests:
-        await guest.client.close(timeout=0.2)
-        assert guest.task is not None
-        with contextlib.suppress(asyncio.CancelledError):
-            await guest.task
+    async with guests:  # all of them, whatever one ends with
+        yield bring
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 from ports import free_port
 
+from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.client import FabricClient
@@ -16,7 +17,18 @@ from edgepeer.fabric.events import FabricEvent
 from edgepeer.fabric.mosquitto import Mosquitto
 from edgepeer.sockets import stop_listening
 
-__all__ = ["DEADLINE_S", "Broker", "Gate", "Guest", "Invite", "OpenGate", "StartBroker", "presence", "scripted_broker"]
+__all__ = [
+    "DEADLINE_S",
+    "Broker",
+    "Gate",
+    "Guest",
+    "Invite",
+    "OpenGate",
+    "StartBroker",
+    "presence",
+    "scripted_broker",
+    "why_not",
+]
 
 DEADLINE_S = 60.0
 
@@ -58,6 +70,19 @@ class Guest:
         self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self.task
+
+
+async def why_not(client: FabricClient) -> str:
+    """What a client says that can't get in, once it has tried all its brokers, however long that takes."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                await client.connected(0.1)
+            except FabricError as error:
+                if not str(error).endswith("timed out after 0.1 s"):
+                    return str(error)
+            else:
+                raise AssertionError("it was let in")
 
 
 class Gate:

@@ -13,6 +13,7 @@ import aiomqtt
 import psutil
 import pytest
 import uvloop
+from amqtt.mqtt.puback import PubackPacket
 from fabric_guests import DEADLINE_S, Broker, Invite
 from ports import free_port
 
@@ -62,6 +63,19 @@ async def test_the_embedded_broker_leaves_no_task_behind() -> None:
                 await to_the_end(client)
         silent.close()
         assert {task.get_name() for task in asyncio.all_tasks() - before if "amqtt" in repr(task)} == set()
+
+
+async def test_an_answer_to_who_has_gone_is_given_up_and_no_error_of_nobody() -> None:
+    async with EmbeddedBroker(port=free_port()) as broker, asyncio.timeout(DEADLINE_S):
+        client = aiomqtt.Client(broker.address.host, broker.address.port, identifier="talker")
+        async with client:
+            _, handler = broker._broker._sessions["talker"]
+            async with handler._write_lock:  # as if the one before was still on its way
+                answering = asyncio.create_task(handler._send_packet(PubackPacket.build(1)))
+                await asyncio.sleep(0)
+                answering.cancel()
+                await asyncio.wait([answering])
+        assert answering.cancelled()
 
 
 async def test_the_embedded_broker_stops_although_a_client_does_not_read() -> None:

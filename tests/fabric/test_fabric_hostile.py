@@ -8,6 +8,7 @@ import itertools
 import logging
 import math
 import re
+import time
 from itertools import chain, repeat
 
 import aiomqtt
@@ -117,6 +118,7 @@ async def test_bad_documents_are_counted_and_good_ones_pass(
     broker: Broker, invite: Invite, caplog: pytest.LogCaptureFixture
 ) -> None:
     guest = await invite(broker.address, "guest")
+    began = time.monotonic()
     with caplog.at_level(logging.WARNING):
         async with aiomqtt.Client(broker.address.host, broker.address.port) as raw:
             sent = 0
@@ -130,7 +132,7 @@ async def test_bad_documents_are_counted_and_good_ones_pass(
     assert guest.events == [Connected(), Synced(), JobSpoiled(), PresenceSeen(presence("a"))]
     assert guest.client.rejected_documents == sent
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("edgepeer.fabric")]
-    assert 1 <= len(lines) <= 2  # once a second
+    assert 1 <= len(lines) <= 2 + time.monotonic() - began  # once a second
     assert lines[0].startswith("rejected a document on 'edgepeer/v1/lab/peer/a': ")
     assert guest.client.reconnects == 0
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import socket
 import struct
 from collections.abc import Callable
 
 import pytest
 import uvloop
-from fabric_guests import Guest
+from aiomqtt import MqttError
+from fabric_guests import DEADLINE_S, Guest
 
+from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.connection import connection, describe
 from edgepeer.fabric.events import Disconnected
 
 CONNACK = bytes([0x20, 2, 0, 0])
@@ -44,6 +49,32 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     linger_not = struct.pack("ii", 1, 0)
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_not)
     writer.transport.abort()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_broker_that_hangs_up_on_whom_it_has_just_let_in_is_left(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both may be read before anybody looks whether it was let in."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_packet(reader)
+        writer.write(CONNACK)
+        writer.close()
+
+    async def be_let_in() -> None:
+        async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server, asyncio.timeout(DEADLINE_S):
+            address = BrokerAddress(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
+            given = {"identifier": "a", "will_topic": None, "on_message": lambda *_: None, "timeout": DEADLINE_S}
+            with pytest.raises((FabricError, MqttError)) as left:
+                async with connection(address, **given) as client:  # type: ignore[arg-type]
+                    await anext(client.messages)
+            assert describe(left.value).endswith("connection lost")
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(be_let_in())
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

@@ -22,7 +22,7 @@ from edgepeer.following.progress import JobProgress
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import pack, unpack
 
-DEADLINE_S = 20.0
+DEADLINE_S = 90.0
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import peer_fleet
 import pytest
 import uvloop
 from fleets import Fleet
-from peer_fleet import its_broker
+from peer_fleet import DEADLINE_S, its_broker
 from ports import free_port
 
 from edgepeer.fabric.broker import EmbeddedBroker
@@ -84,10 +84,10 @@ def broker_elsewhere() -> Iterator[EmbeddedBroker]:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         thread = threading.Thread(target=runner.run, args=(serve(),), name="broker")
         thread.start()
-        assert ready.wait(10)
+        assert ready.wait(DEADLINE_S)
         assert stop is not None
         try:
             yield broker
         finally:
             runner.get_loop().call_soon_threadsafe(stop.set)
-            thread.join(10)
+            thread.join(DEADLINE_S)

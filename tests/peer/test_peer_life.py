@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 from peer_fleet import DEADLINE_S, Pumps, all_reduce, fleet, peer_at, view_of
+from ports import free_port
 
 from edgepeer import Limits, Peer, View
 from edgepeer.errors import ConfigError, LeftFabric
@@ -194,8 +194,7 @@ async def test_only_loopback_listens_unless_told(broker: EmbeddedBroker, caplog:
 
 
 async def test_it_is_reached_under_what_it_advertises(broker: EmbeddedBroker) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        real = f"127.0.0.1:{probe.getsockname()[1]}"
+    real = f"127.0.0.1:{free_port()}"
     # The first of a's addresses leads nowhere, the second to somebody else.
     a = peer_at(broker, "a", listen=real, advertise=["127.0.0.1:1", str(broker.address)[7:], real])
     async with a, peer_at(broker, "b") as b:

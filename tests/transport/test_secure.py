@@ -589,14 +589,16 @@ async def test_a_flood_of_key_updates_ends_the_connection(fleet: Fleet, caplog: 
             stderr=asyncio.subprocess.DEVNULL,
         )
         assert process.stdin is not None
-        while not transport.traffic.frames_rejected:
-            with contextlib.suppress(ConnectionError):
-                process.stdin.write(b"K\n")
-                await process.stdin.drain()
-            await asyncio.sleep(0)
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()
+        try:
+            while not transport.traffic.frames_rejected:
+                with contextlib.suppress(ConnectionError):
+                    process.stdin.write(b"K\n")
+                    await process.stdin.drain()
+                await asyncio.sleep(0)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.communicate()
         assert ears == []
     assert re.search(r"refused: (says more than 65536 bytes|closed by|TLS fails|has not shown)", caplog.text)
 

@@ -14,8 +14,9 @@ from edgepeer.emulation.network.base import BROKER, Way
 
 __all__ = ["CutBook", "LinkFault"]
 
-_TRAFFIC_S: Final = 2.0
-"""How much longer a cut lasts until something has tried to pass: heartbeats come more often."""
+_TRAFFIC_S: Final = 10.0
+"""How much longer a cut lasts until something has tried to pass: heartbeats come more often, but for those of a process
+that stands still."""
 _POLL_S: Final = 0.02
 
 
