@@ -34,9 +34,9 @@ async def test_peers_behind_nat_train_with_the_others(shut: str, tmp_path: Path)
     names = [NAMES[int(number)] for number in shut.split(",")]
     assert any(f"nobody can dial {', '.join(names)}" in line for line in program.out)
     assert report["rounds_detail"][-1]["round"] == 100
-    for detail in report["rounds_detail"]:
-        assert sorted(detail["contributors"]) == NAMES
-        assert detail["exact"]
+    assert all(detail["exact"] for detail in report["rounds_detail"])
+    for name in NAMES:  # whose machine stands still for seconds is out for a while
+        assert sum(name in detail["contributors"] for detail in report["rounds_detail"]) > 50
 
 
 @pytest.mark.slow
