@@ -65,7 +65,7 @@ class Membership:
         self._ended: set[PeerId] = set()  # members that have spoken in a later life
         self._refused: dict[PeerId, float] = {}  # members where nobody listens, and since when
         self._lost: dict[PeerId, float] = {}  # until when, unless that is said again
-        self._leavers: dict[PeerId, tuple[int, int]] = {}  # incarnation, last round contributed to
+        self._leavers: dict[PeerId, tuple[int, int]] = {}  # members: incarnation, last round contributed to
         self._changed_at: float | None = None
         self._entered_at = 0.0
 
@@ -84,7 +84,7 @@ class Membership:
         self._refused = {peer: since for peer, since in self._refused.items() if peer in view}
         self._ended = {PeerId(m.id) for m in view.members if self._rolls.life(PeerId(m.id)) > m.incarnation}
         self.cleared &= set(view.ids)
-        self._leavers = {peer: life for peer, life in self._leavers.items() if peer in view}
+        self._leavers = {p: (life, until) for p, (life, until) in self._leavers.items() if _has(view, p, life)}
         # Who came before this peer became coordinator waits still.
         self._changed_at = now if self.coordinator else None
 
@@ -160,14 +160,15 @@ class Membership:
 
     def on_leaver(self, peer: PeerId, incarnation: int, until: int, now: float) -> None:
         """Coordinator: a member wants to leave."""
-        if peer != self.id:  # what it asked for itself as a member, before it became coordinator, is settled
+        # What it asked for itself as a member, before it became coordinator, is settled; so is an earlier life's word.
+        if peer != self.id and self.view is not None and _has(self.view, peer, incarnation):
             self._leavers[peer] = incarnation, until
             self.note_change(now)
 
     @property
     def lets_go(self) -> bool:
         """Coordinator: whether somebody wants to leave."""
-        return any(peer in self._leavers for peer in self.view.ids) if self.view is not None else False
+        return bool(self._leavers)
 
     def lose(self, peer: PeerId, now: float) -> bool:
         """Coordinator: a member is gone, for as long as somebody goes on to say so. Whether that is news."""
@@ -238,9 +239,7 @@ class Membership:
         # Till the view is settled each of its lives may be needed to decide what follows; but not for longer than it
         # takes to know who is lost: a round that waits for a leaver may be what keeps it from being settled.
         settled = self.settled or now >= self._entered_at + self._limits.silence_s + self._limits.takeover_s
-        leaving = {
-            p: until for p, (life, until) in self._leavers.items() if p in view and view.member(p).incarnation <= life
-        }
+        leaving = {p: until for p, (_, until) in self._leavers.items()}
         lost = self.lost(now)
         leavers = leaving if settled and self._spares(view, {*leaving, *lost}, present) else {}
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
@@ -293,7 +292,7 @@ class Membership:
         view = self.view
         if view is None or not self.settled or self.leaving or self.waits or self.lost(now):
             return None
-        if view.slots or self.coded or any(peer in view for peer in self._leavers) or self._joiners(view, now):
+        if view.slots or self.coded or self._leavers or self._joiners(view, now):
             return None
         if sorted(form.order) != sorted(view.ids) or not self.may_succeed(view, view.ids):
             return None
@@ -367,6 +366,11 @@ class Membership:
         if self.coordinator and self._changed_at is not None:
             return self._changed_at + self._limits.join_batch_s
         return None
+
+
+def _has(view: View, peer: PeerId, life: int) -> bool:
+    """Whether it has that life of a peer, or an earlier one."""
+    return peer in view and view.member(peer).incarnation <= life
 
 
 def _contains(view: View, member: Member) -> bool:

@@ -141,7 +141,7 @@ class Succession:
     @property
     def there(self) -> set[PeerId]:
         """Who has answered lately, this peer included."""
-        return {self._me} | {peer for peer, number in self.answers.items() if number > self.number - CURRENT}
+        return self.answered_since(self.number - CURRENT)
 
     def answered_since(self, number: int) -> set[PeerId]:
         """Who has answered what was asked after that, this peer included."""
