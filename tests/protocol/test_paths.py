@@ -202,6 +202,82 @@ def test_the_first_answer_counts() -> None:
     assert path(b, "d") == "via e"
 
 
+def stands(committed: int = 0) -> fr.Sync:
+    """What a neighbour says in the view of these tests."""
+    return fr.Sync(epoch=SEVEN.stamp, run="", committed=committed, generation=SEVEN.generation)
+
+
+def said(machine: Machine) -> list[fr.Sync]:
+    """Where the machine has said that it stands when it has just knocked, or answered."""
+    sent = [effect.frame for effect in machine.effects if isinstance(effect, fx.Send | fx.Relay)]
+    knocks = [codec.unwrap(frame, 0) for frame in sent if isinstance(frame, fr.Via) and frame.serial == 0]
+    return [knock.sync for knock in knocks if isinstance(knock, fr.Knock) and knock.sync is not None]
+
+
+def summed(name: str = "b") -> Machine:
+    """A machine whose round waits for the result only."""
+    machine = around(name)
+    for child in ("d", "e"):
+        machine.reduce(child, vector(4), child)
+    machine.contribute(2)
+    return machine
+
+
+def test_what_the_sender_of_a_knock_lacks_goes_with_the_answer() -> None:
+    """Nobody waits for another way there and back."""
+    d = around("d")
+    d.contribute(4)
+    d.until(0.6)
+    frame = fr.Knock(incarnation=1, answer=False, sync=stands())
+    assert carried(d, "e", "b", frame, tunnel=77, serial=0) == [
+        "close b: the other end has opened another path",
+        "e <- d>b 77.0: come in",
+        "e <- d>b 77.2: reduce 1 [0:] 4 of 1000",
+    ]
+    assert [sync.committed for sync in said(d)] == [0]  # with the answer; no other need follow
+
+
+def test_and_what_who_answers_lacks_goes_behind_that() -> None:
+    d = around("d")
+    d.contribute(4)
+    lose(d, "b")
+    assert [(sync.epoch, sync.committed) for sync in said(d)] == [(SEVEN.stamp, 0)] * 2
+    answer = fr.Knock(incarnation=1, answer=True, sync=stands())
+    tunnel = number(d)
+    assert carried(d, "c", "b", answer, tunnel=tunnel, serial=0) == ["c <- d>b 1.2: reduce 1 [0:] 4 of 1000"]
+
+
+def test_who_has_got_on_since_it_has_knocked_says_so_when_the_tunnel_is_up() -> None:
+    b = summed()
+    lose(b, "d")
+    tunnel = number(b)
+    b.result("a", vector(15), "abcdefg")
+    answer = fr.Knock(incarnation=1, answer=True, sync=stands())
+    assert carried(b, "c", "d", answer, tunnel=tunnel, serial=0)[0] == "c <- b>d 1.2: sync 1 after 1"
+
+
+def test_who_has_knocked_again_since_then_does_not_know_which_was_heard() -> None:
+    b = summed()
+    lose(b, "d")
+    b.result("a", vector(15), "abcdefg")
+    b.until(0.12)
+    tunnel = number(b)
+    assert [sync.committed for sync in said(b)] == [1, 1]
+    answer = fr.Knock(incarnation=1, answer=True, sync=stands())
+    assert carried(b, "c", "d", answer, tunnel=tunnel, serial=0)[0] == "c <- b>d 1.2: sync 1 after 1"
+
+
+def test_an_end_that_says_nothing_of_itself_with_it_is_told_behind_it() -> None:
+    """As those of older versions do."""
+    b = around()
+    lose(b, "d")
+    assert knock(b, "c", "d", number(b), answer=True) == ["c <- b>d 1.2: sync 1 after 0"]
+    d = around("d")
+    d.until(0.6)
+    assert knock(d, "e", "b")[1:] == ["e <- d>b 77.0: come in", "e <- d>b 77.2: sync 1 after 0"]
+    assert said(d) == []
+
+
 def test_an_answer_to_an_earlier_knock_is_too_late() -> None:
     b = around()
     lose(b, "d")
