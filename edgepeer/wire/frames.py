@@ -258,7 +258,7 @@ class OfLink(msgspec.Struct, frozen=True, array_like=True):
     reach: Annotated[int, msgspec.Meta(ge=-1, le=1)] = 0
     """1: the peer has connected to it; -1: it has tried to, and nothing answered; 0: neither."""
     around: bool = False
-    """The connection is broken, and what they exchange goes a way around."""
+    """The connection is broken and could not be made again, and what they exchange goes a way around."""
 
 
 class Measured(_Header, frozen=True):
