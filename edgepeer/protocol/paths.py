@@ -142,20 +142,26 @@ class Paths:
         asking = Knock(incarnation=self._incarnation, answer=False, stamp=now, lost=attempt.began, sync=sync)
         kind, header = wrap(asking)
         via = Via(source=self._me, target=peer, tunnel=attempt.number, serial=0, kind=kind, header=header)
-        hops = list(self._hops(peer))
+        hops = self._hops(peer)
         for hop in hops[:_HOPS]:
             self._emit(fx.Send(hop, via))
         if not hops or now >= relay_at:
             self._emit(fx.Relay(peer, via))
 
-    def _hops(self, peer: PeerId) -> Iterator[PeerId]:
-        """Connected peers that say that they are connected with `peer`."""
-        if self._view is None or peer not in self._view:
-            return
-        bit = 1 << self._view.position(peer)
-        for hop, link in self._links.connected():
-            if link.direct and hop != peer and hop in self._view and link.reaches & bit:
-                yield hop
+    def _hops(self, peer: PeerId) -> list[PeerId]:
+        """Connected peers that say that they are connected with `peer`: first the neighbours of one of both, whose
+        connection with that one is in use, for TCP begins slowly over one that has rested."""
+        view = self._view
+        if view is None or peer not in view:
+            return []
+        bit = 1 << view.position(peer)
+        found = [
+            hop
+            for hop, link in self._links.connected()
+            if link.direct and hop != peer and hop in view and link.reaches & bit
+        ]
+        near = {*view.neighbours(self._me), *view.neighbours(peer)}
+        return sorted(found, key=lambda hop: hop not in near)
 
     def tick(self, now: float) -> None:
         """Knock where no connection has come up, and again where nobody has answered."""
