@@ -4,7 +4,7 @@
     ------------------+---------------------------------------------------------------------------------------------
     its line          | what arrives from all neighbours together, while something arrives
     each neighbour    | what arrives from it, while something does; the shortest round trip of late; who could dial
-                      | whom; whether the connection is broken, and there is a way around
+                      | whom; whether the connection is broken, could not be made again, and there is a way around
 
 What arrives is a lower bound of what the line and the sender can do: the head compares (estimate.py). It is told what
 has changed by a third, at most once in REPORT_S, and again in each view; of a connection that has broken, at once.
@@ -129,7 +129,7 @@ class Measuring:
 
     def _goes_around(self) -> set[PeerId]:
         """Neighbours that there is no connection with, but another way."""
-        return {peer for peer, link in self._links.connected() if not link.direct}
+        return {peer for peer, link in self._links.connected() if _is_around(link)}
 
     def _report(self, view: View) -> Measured:
         found = [
@@ -138,7 +138,7 @@ class Measuring:
                 rate_bytes_per_s=self._each[peer].bytes_per_s if peer in self._each else 0.0,
                 trip_s=(link.timing.least or 0.0) if link.direct else 0.0,
                 reach=_reach(link),
-                around=link.up and not link.direct,
+                around=_is_around(link),
             )
             for peer, link in self._links.all()
             if link.member is not None and peer in view
@@ -149,6 +149,12 @@ class Measuring:
             rate_bytes_per_s=self._together.bytes_per_s,
             links=tuple(found[:MOST_LINKS]),
         )
+
+
+def _is_around(link: Link) -> bool:
+    """Whether the connection is broken, and there is another way. Not before an attempt to make it again has come to
+    nothing: what is whole again by then was not worth other trees."""
+    return link.up and not link.direct and link.failed
 
 
 def _reach(link: Link) -> int:

@@ -73,11 +73,17 @@ class Neighbours:
 
     # -- Sync ----------------------------------------------------------------------------------------------
 
-    def send_sync(self, peer: PeerId) -> None:
+    def sync_for(self, peer: PeerId) -> Sync:
+        """What tells a neighbour where this peer stands."""
         place = self._place
-        standing = place.standing
-        self._links[peer].tell(standing)
-        self._emit(fx.Send(peer, place.sync(standing, self._course.kept, self._course.have_of(peer))))
+        return place.sync(place.standing, self._course.kept, self._course.have_of(peer))
+
+    def send_sync(self, peer: PeerId, told: Sync | None = None) -> None:
+        """Tell it, unless it has been `told` the same already."""
+        sync = self.sync_for(peer)
+        self._links[peer].tell(sync.committed)
+        if sync != told:
+            self._emit(fx.Send(peer, sync))
 
     def on_sync(self, peer: PeerId, frame: Sync, now: float) -> None:
         """A neighbour that is level has said where it stands."""

@@ -8,6 +8,8 @@ that comes up is brought up to date, is the same as over a connection; so nothin
     is lost, or does not come up   | Knock through every backup that   | takes the first Knock that comes, resets
     in time                        | reaches it; if none answers soon, | its connection if it still has one, and
                                    | through the broker                | answers by the same way: the tunnel is up
+    the same                       | both say with that where they     | the same: what the source lacks goes with
+                                   | stand                             | the answer
     is lost at both ends           | both knock                        | the smaller id's Knock counts
     was lost before the path in    |                                   | takes no notice of the Knock, which says
     use stood                      |                                   | when that was
@@ -28,7 +30,7 @@ A hop passes frames on between its own connections only, so nothing ever goes in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
@@ -40,7 +42,7 @@ from edgepeer.protocol.links import Link, Links, Tunnel
 from edgepeer.protocol.streams import Shape
 from edgepeer.topology.view import View
 from edgepeer.wire.codec import unwrap, wrap
-from edgepeer.wire.frames import Frame, Knock, NoWay, Reduce, Result, State, Via
+from edgepeer.wire.frames import Frame, Knock, NoWay, Reduce, Result, State, Sync, Via
 from edgepeer.wire.precision import encoded_bytes
 
 __all__ = ["CROSSING_S", "Attempt", "Paths"]
@@ -63,6 +65,20 @@ class Attempt:
     began: float
     again_at: float
     pause_s: float = _KNOCK_MIN_S
+    said: set[Sync] = field(default_factory=set)
+    """Where this peer has said with it that it stands."""
+
+    @property
+    def told(self) -> Sync | None:
+        """What whoever takes it knows of that; None if that depends on which Knock has come."""
+        return next(iter(self.said)) if len(self.said) == 1 else None
+
+
+class Up(Protocol):
+    """Told when a link has got a way around."""
+
+    def __call__(self, peer: PeerId, told: Sync | None) -> None:
+        """`told`: where the other end has been told already that this peer stands; None if it has not."""
 
 
 class Down(Protocol):
@@ -77,6 +93,7 @@ class Paths:
 
     Args:
         links: of this peer.
+        sync: what tells a neighbour where this peer stands.
         up: told when a link has got a way around.
         down: told when a link has lost its path.
     """
@@ -87,13 +104,15 @@ class Paths:
         links: Links,
         limits: Limits,
         emit: Callable[[fx.Effect], None],
-        up: Callable[[PeerId], None],
+        sync: Callable[[PeerId], Sync],
+        up: Up,
         down: Down,
     ) -> None:
         self._me = me
         self._links = links
         self._limits = limits
         self._emit = emit
+        self._sync = sync
         self._up = up
         self._down = down
         self._attempts: dict[PeerId, Attempt] = {}
@@ -119,23 +138,30 @@ class Paths:
         relay_at = attempt.began + self._limits.relay_after_s
         attempt.again_at = now + attempt.pause_s if now >= relay_at else min(now + attempt.pause_s, relay_at)
         attempt.pause_s = min(2 * attempt.pause_s, _KNOCK_MAX_S)
-        asking = Knock(incarnation=self._incarnation, answer=False, stamp=now, lost=attempt.began)
+        attempt.said.add(sync := self._sync(peer))
+        asking = Knock(incarnation=self._incarnation, answer=False, stamp=now, lost=attempt.began, sync=sync)
         kind, header = wrap(asking)
         via = Via(source=self._me, target=peer, tunnel=attempt.number, serial=0, kind=kind, header=header)
-        hops = list(self._hops(peer))
+        hops = self._hops(peer)
         for hop in hops[:_HOPS]:
             self._emit(fx.Send(hop, via))
         if not hops or now >= relay_at:
             self._emit(fx.Relay(peer, via))
 
-    def _hops(self, peer: PeerId) -> Iterator[PeerId]:
-        """Connected peers that say that they are connected with `peer`."""
-        if self._view is None or peer not in self._view:
-            return
-        bit = 1 << self._view.position(peer)
-        for hop, link in self._links.connected():
-            if link.direct and hop != peer and hop in self._view and link.reaches & bit:
-                yield hop
+    def _hops(self, peer: PeerId) -> list[PeerId]:
+        """Connected peers that say that they are connected with `peer`: first the neighbours of one of both, whose
+        connection with that one is in use, for TCP begins slowly over one that has rested."""
+        view = self._view
+        if view is None or peer not in view:
+            return []
+        bit = 1 << view.position(peer)
+        found = [
+            hop
+            for hop, link in self._links.connected()
+            if link.direct and hop != peer and hop in view and link.reaches & bit
+        ]
+        near = {*view.neighbours(self._me), *view.neighbours(peer)}
+        return sorted(found, key=lambda hop: hop not in near)
 
     def tick(self, now: float) -> None:
         """Knock where no connection has come up, and again where nobody has answered."""
@@ -201,8 +227,8 @@ class Paths:
         if link is None or not link.main or hop == source:
             return None
         if isinstance(frame, Knock):
-            self._on_knock(source, hop, via.tunnel, frame, now)
-            return None
+            opened = self._on_knock(source, hop, via.tunnel, frame, now)
+            return (source, frame.sync) if opened and frame.sync is not None else None
         tunnel = link.tunnel
         mine = tunnel is not None and (tunnel.number, tunnel.hop) == (via.tunnel, hop)
         if isinstance(frame, NoWay):
@@ -236,33 +262,39 @@ class Paths:
         if tunnel is not None and (tunnel.number, tunnel.hop) == (frame.tunnel, hop):
             self._down(target)
 
-    def _on_knock(self, source: PeerId, hop: PeerId | None, number: int, knock: Knock, now: float) -> None:
+    def _on_knock(self, source: PeerId, hop: PeerId | None, number: int, knock: Knock, now: float) -> bool:
+        """Returns whether the tunnel is up with it."""
         link = self._links[source]
         link.live(now)
         mine = self._attempts.get(source)
         if knock.answer:
-            if mine is not None and mine.number == number and not link.up:
-                self._open(source, Tunnel(number, hop), knock, now)
-            return
+            if mine is None or mine.number != number or link.up:
+                return False
+            self._open(source, Tunnel(number, hop), knock, now, mine.told)
+            return True
         tunnel = link.tunnel
         if link.knocked == number and link.up:
             if tunnel is not None and (tunnel.number, tunnel.hop) == (number, hop):
-                self._agree(source, hop, number, now)  # the first one may have been lost
-            return  # else it is the same Knock by another way
+                self._agree(source, hop, number, knock, now)  # the first one may have been lost
+            return False  # else it is the same Knock by another way
         if mine is not None and self._me < source and now - mine.began < CROSSING_S:
-            return  # ours counts
+            return False  # ours counts
         if link.up and not _is_news(link, knock, now):
-            return
+            return False
         if link.direct:
             self._emit(fx.CloseLink(source, "the other end has opened another path", abrupt=True))
         if link.up:
             self._down(source, seek=False)
         link.was_knocked(number)
-        self._agree(source, hop, number, now)
-        self._open(source, Tunnel(number, hop), knock, now)
+        said = self._agree(source, hop, number, knock, now)
+        self._open(source, Tunnel(number, hop), knock, now, said)
+        return True
 
-    def _agree(self, source: PeerId, hop: PeerId | None, number: int, now: float) -> None:
-        self._answer(source, hop, number, Knock(incarnation=self._incarnation, answer=True, stamp=now))
+    def _agree(self, source: PeerId, hop: PeerId | None, number: int, knock: Knock, now: float) -> Sync | None:
+        """Returns where this peer has said that it stands."""
+        sync = self._sync(source) if knock.sync is not None else None
+        self._answer(source, hop, number, Knock(incarnation=self._incarnation, answer=True, stamp=now, sync=sync))
+        return sync
 
     def _answer(self, source: PeerId, hop: PeerId | None, number: int, frame: Frame) -> None:
         """By the way that something has come."""
@@ -270,12 +302,13 @@ class Paths:
         via = Via(source=self._me, target=source, tunnel=number, serial=0, kind=kind, header=header)
         self._emit(fx.Send(hop, via) if hop is not None else fx.Relay(source, via))
 
-    def _open(self, peer: PeerId, tunnel: Tunnel, knock: Knock, now: float) -> None:
+    def _open(self, peer: PeerId, tunnel: Tunnel, knock: Knock, now: float, said: Sync | None) -> None:
+        """`said`: where this peer has said with its own Knock that it stands."""
         self._attempts.pop(peer, None)
         tunnel.sent = tunnel.received = 1  # the Knock and its answer
         self._links.on_tunnel(peer, tunnel, knock.incarnation, knock.stamp, now)
         self._emit(fx.Note("info", f"link to {peer} goes {tunnel.path}"))
-        self._up(peer)
+        self._up(peer, said if knock.sync is not None else None)
 
 
 def _is_news(link: Link, knock: Knock, now: float) -> bool:

@@ -12,8 +12,8 @@ works in a view of that form                | measures TRIED rounds
 finds these no faster than those before     | wants the old form back, and does not try that one again for a while;
                                             | any other not before REST_S, twice as long each time
 finds these faster                          | waits for REST_S
-hears that a connection has broken          | looks at once, and wants what it finds then if that is better by MENDED_S,
-                                            | too: rounds measured before say nothing of these trees any more
+hears that a connection has broken, and     | looks at once, and wants what it finds then if that is better by MENDED_S,
+could not be made again                     | too: rounds measured before say nothing of these trees any more
 
 A head that is slow itself, or that nobody can dial, hands its place on with that. What is measured may be forged: then
 the trees are bad, and slow, and nothing else; what does not make rounds faster is taken back.

@@ -18,6 +18,7 @@ from edgepeer.protocol.neighbours import Neighbours
 from edgepeer.protocol.paths import Paths
 from edgepeer.protocol.place import Place
 from edgepeer.protocol.vitals import Vitals
+from edgepeer.wire.frames import Sync
 
 __all__ = ["Wiring"]
 
@@ -30,7 +31,7 @@ class Wiring:
         self._links = links
         self._effects = effects
         self.emit = effects.append
-        self.paths = Paths(place.me, links, limits, self.emit, self._on_path_up, self.on_path_down)
+        self.paths = Paths(place.me, links, limits, self.emit, self._sync_for, self._on_path_up, self.on_path_down)
         self._vitals: Vitals
         self._neighbours: Neighbours
 
@@ -52,9 +53,12 @@ class Wiring:
         if self._links.is_direct(peer):
             self.on_path_down(peer)
 
-    def _on_path_up(self, peer: PeerId) -> None:
+    def _on_path_up(self, peer: PeerId, told: Sync | None = None) -> None:
         self._vitals.reach_changed(peer, self._place.now)
-        self._neighbours.send_sync(peer)
+        self._neighbours.send_sync(peer, told)
+
+    def _sync_for(self, peer: PeerId) -> Sync:
+        return self._neighbours.sync_for(peer)
 
     def on_path_down(self, peer: PeerId, *, seek: bool = True) -> None:
         """A link has lost what it ran over: look for another way if `seek`."""

@@ -26,12 +26,14 @@ _FLIGHT: Final = 8
 last in a queue that is full; nor can their acknowledgements be held back. So one comes in a round trip; two, for a path
 may have become longer."""
 _DELAYED_S: Final = 0.04
-"""For how long Linux holds back the acknowledgement of a single packet, to send it with others."""
+"""For how long Linux holds back the acknowledgement of a single packet, or of several that would fit into one, to send
+it with others; unless the process at that end asks for it, which it does when it gets to it (connection.py)."""
 _FADES: Final = 0.99
 """What is left, at the next acknowledgement, of how long one has been in coming."""
-_INFO: Final = struct.Struct("=24x I 40x II 68x I 44x I")
-"""Of Linux' struct tcp_info: tcpi_unacked, tcpi_rtt, tcpi_rttvar, tcpi_notsent_bytes and tcpi_delivered. That counts
-packets, those too that have arrived behind one that was lost."""
+_INFO: Final = struct.Struct("=16x I 4x I 40x II 44x Q 16x I 44x I 4x QQ")
+"""Of Linux' struct tcp_info: tcpi_snd_mss, tcpi_unacked, tcpi_rtt, tcpi_rttvar, tcpi_bytes_acked, tcpi_notsent_bytes,
+tcpi_delivered, tcpi_bytes_sent and tcpi_bytes_retrans. tcpi_delivered counts packets, those too that have arrived
+behind one that was lost."""
 
 
 class Acknowledgements:
@@ -42,7 +44,7 @@ class Acknowledgements:
     """
 
     __slots__ = (
-        "_began", "_clock", "_delivered", "_flight", "_longest", "_looked_at", "_since", "_unacked", "_waits"
+        "_began", "_behind", "_clock", "_delivered", "_flight", "_longest", "_looked_at", "_since", "_unacked", "_waits"
     )  # fmt: skip
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,7 +52,9 @@ class Acknowledgements:
         self._waits = False
         """Whether something may be under way."""
         self._began: float | None = None
-        """From when on, if that has not been looked at."""
+        """When the first was sent of what has been since the last look ..."""
+        self._behind = False
+        """... unless something was to go before it that the kernel had not sent: then nobody knows when it went."""
         self._unacked = 0
         """How many packets were."""
         self._delivered = -1
@@ -64,8 +68,9 @@ class Acknowledgements:
 
     def sent(self) -> None:
         """Something is sent over the connection."""
-        if not self._waits:
-            self._waits, self._began = True, self._clock()
+        self._waits = True
+        if self._began is None:
+            self._began = self._clock()
 
     def missing(self, sock: Any, now: float, *, queued: bool) -> tuple[float, float] | None:
         """From when on nothing has been acknowledged of what is under way, and how long that takes on this path at
@@ -81,10 +86,12 @@ class Acknowledgements:
         looked_at, self._looked_at = self._looked_at, now
         try:
             info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
-            unacked, trip, variation, unsent, delivered = _INFO.unpack(info)
+            mss, unacked, trip, variation, acked, unsent, delivered, sent, again = _INFO.unpack(info)
         except (OSError, ValueError, struct.error):  # it is gone, uvloop's another way, or this kernel tells less
-            self._waits = False
+            self._waits, self._began = False, None
             return None
+        went = now if self._began is None or self._behind else max(self._began, now - _WATCHED_S)
+        self._began, self._behind = None, bool(unsent or queued)
         before, self._unacked = self._unacked, unacked
         # Whether nothing is acknowledged but what was under way at the last look: then all else has gone out since.
         fresh = delivered - self._delivered & 0xFFFFFFFF <= before
@@ -104,11 +111,11 @@ class Acknowledgements:
         if not self._waits:
             return None
         if fresh and unacked >= _FLIGHT > before:
-            self._flight = now if self._began is None else max(self._began, now - _WATCHED_S)
-        self._began = None
+            self._flight = went
         since = now if self._since is None else self._since
         trip_s, varies_s = 1e-6 * trip, 4e-6 * variation
-        within = max(_TRIPS * trip_s, trip_s + self._longest) + varies_s + (_DELAYED_S if unacked == 1 else 0.0)
+        held_back = unacked == 1 or sent - again - acked <= mss
+        within = max(_TRIPS * trip_s, trip_s + self._longest) + varies_s + (_DELAYED_S if held_back else 0.0)
         together = max(2 * trip_s, self._longest) + varies_s
         if self._flight is not None and self._flight + together < since + within:
             return self._flight, together

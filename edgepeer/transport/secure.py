@@ -130,6 +130,7 @@ class SecureConnection(Connection):
                 of_payload = self._reader is not None and self._reader.in_payload
                 self._take_records(self._met)
                 self._wait_for_more(nbytes, of_payload=of_payload)
+                self._acknowledge()
         except Refused as error:
             self._turn_down(str(error))
         except WireError as error:

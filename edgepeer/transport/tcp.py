@@ -46,6 +46,7 @@ class PlainConnection(Connection):
             reader.came(nbytes)
         except WireError as error:
             self._reject(error)
+        self._acknowledge()
 
     def send(self, frame: Frame, payload: memoryview | bytes | None = None) -> None:
         if self._transport is None or self._closing or self._transport.is_closing():

@@ -258,7 +258,7 @@ class OfLink(msgspec.Struct, frozen=True, array_like=True):
     reach: Annotated[int, msgspec.Meta(ge=-1, le=1)] = 0
     """1: the peer has connected to it; -1: it has tried to, and nothing answered; 0: neither."""
     around: bool = False
-    """The connection is broken, and what they exchange goes a way around."""
+    """The connection is broken and could not be made again, and what they exchange goes a way around."""
 
 
 class Measured(_Header, frozen=True):
@@ -350,6 +350,9 @@ class Knock(_Header, frozen=True):
     lost: _Seconds = 0.0
     """... and what it was when the sender lost its path; 0: not said. Where the addressee has had later news over the
     path that it uses, the Knock is out of date."""
+    sync: Sync | None = None
+    """Where the sender stands, so that what it lacks comes with the answer, and not a way there and back later. An
+    answer says it where the Knock has: both ends know then."""
 
 
 class Via(_Header, frozen=True):

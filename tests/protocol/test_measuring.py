@@ -97,13 +97,16 @@ def test_what_is_told_and_when() -> None:
     assert a.due(9.1 + AGAIN_S) is not None
 
 
-def test_a_connection_that_breaks_is_told_at_once_and_once() -> None:
+def test_a_connection_that_breaks_and_can_not_be_made_again_is_told_at_once_and_once() -> None:
     a = measuring()
     round_of(a, 0.1, 5.0)
     assert a.due(5.0) is not None
-    a._links.on_down(B, 5.1)
+    a._links.on_down(B, 5.05)
+    a._links.on_dial_failed(B, False, 5.1)
     assert a.due(5.1) is None  # there is no way around yet
-    a._links.on_tunnel(B, Tunnel(1, C), 1, 0.0, 5.2)
+    a._links.on_tunnel(B, Tunnel(1, C), 1, 0.0, 5.15)
+    assert a.due(5.15) is None  # it may be whole again soon
+    a._links.on_dial_failed(B, False, 5.2)
     told = a.due(5.2)
     assert told is not None
     assert [(link.position, link.around, link.trip_s) for link in told.links] == [(1, True, 0.0), (2, False, 0.0)]
@@ -116,6 +119,7 @@ def test_a_connection_that_breaks_is_told_at_once_and_once() -> None:
     assert [link.around for link in told.links] == [False, False]
     a._links.on_down(B, 7.0)
     a._links.on_tunnel(B, Tunnel(2, C), 1, 0.0, 7.0)
+    a._links.on_dial_failed(B, False, 7.0)
     assert a.due(7.0) is not None
 
 

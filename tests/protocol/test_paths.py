@@ -101,8 +101,9 @@ def path(machine: Machine, peer: str) -> str:
 
 
 def test_it_knocks_through_every_peer_that_reaches_the_other_end() -> None:
+    """First through one whose connection with an end is in use: e is b's child, and c a backup of both."""
     b = around()
-    assert lose(b, "d") == ["c <- b>d 1.0: knock", "e <- b>d 1.0: knock"]
+    assert lose(b, "d") == ["e <- b>d 1.0: knock", "c <- b>d 1.0: knock"]
     assert path(b, "d") == ""
 
 
@@ -200,6 +201,82 @@ def test_the_first_answer_counts() -> None:
     knock(b, "e", "d", tunnel, answer=True)
     assert knock(b, "c", "d", tunnel, answer=True) == []
     assert path(b, "d") == "via e"
+
+
+def stands(committed: int = 0) -> fr.Sync:
+    """What a neighbour says in the view of these tests."""
+    return fr.Sync(epoch=SEVEN.stamp, run="", committed=committed, generation=SEVEN.generation)
+
+
+def said(machine: Machine) -> list[fr.Sync]:
+    """Where the machine has said that it stands when it has just knocked, or answered."""
+    sent = [effect.frame for effect in machine.effects if isinstance(effect, fx.Send | fx.Relay)]
+    knocks = [codec.unwrap(frame, 0) for frame in sent if isinstance(frame, fr.Via) and frame.serial == 0]
+    return [knock.sync for knock in knocks if isinstance(knock, fr.Knock) and knock.sync is not None]
+
+
+def summed(name: str = "b") -> Machine:
+    """A machine whose round waits for the result only."""
+    machine = around(name)
+    for child in ("d", "e"):
+        machine.reduce(child, vector(4), child)
+    machine.contribute(2)
+    return machine
+
+
+def test_what_the_sender_of_a_knock_lacks_goes_with_the_answer() -> None:
+    """Nobody waits for another way there and back."""
+    d = around("d")
+    d.contribute(4)
+    d.until(0.6)
+    frame = fr.Knock(incarnation=1, answer=False, sync=stands())
+    assert carried(d, "e", "b", frame, tunnel=77, serial=0) == [
+        "close b: the other end has opened another path",
+        "e <- d>b 77.0: come in",
+        "e <- d>b 77.2: reduce 1 [0:] 4 of 1000",
+    ]
+    assert [sync.committed for sync in said(d)] == [0]  # with the answer; no other need follow
+
+
+def test_and_what_who_answers_lacks_goes_behind_that() -> None:
+    d = around("d")
+    d.contribute(4)
+    lose(d, "b")
+    assert [(sync.epoch, sync.committed) for sync in said(d)] == [(SEVEN.stamp, 0)] * 2
+    answer = fr.Knock(incarnation=1, answer=True, sync=stands())
+    tunnel = number(d)
+    assert carried(d, "c", "b", answer, tunnel=tunnel, serial=0) == ["c <- d>b 1.2: reduce 1 [0:] 4 of 1000"]
+
+
+def test_who_has_got_on_since_it_has_knocked_says_so_when_the_tunnel_is_up() -> None:
+    b = summed()
+    lose(b, "d")
+    tunnel = number(b)
+    b.result("a", vector(15), "abcdefg")
+    answer = fr.Knock(incarnation=1, answer=True, sync=stands())
+    assert carried(b, "c", "d", answer, tunnel=tunnel, serial=0)[0] == "c <- b>d 1.2: sync 1 after 1"
+
+
+def test_who_has_knocked_again_since_then_does_not_know_which_was_heard() -> None:
+    b = summed()
+    lose(b, "d")
+    b.result("a", vector(15), "abcdefg")
+    b.until(0.12)
+    tunnel = number(b)
+    assert [sync.committed for sync in said(b)] == [1, 1]
+    answer = fr.Knock(incarnation=1, answer=True, sync=stands())
+    assert carried(b, "c", "d", answer, tunnel=tunnel, serial=0)[0] == "c <- b>d 1.2: sync 1 after 1"
+
+
+def test_an_end_that_says_nothing_of_itself_with_it_is_told_behind_it() -> None:
+    """As those of older versions do."""
+    b = around()
+    lose(b, "d")
+    assert knock(b, "c", "d", number(b), answer=True) == ["c <- b>d 1.2: sync 1 after 0"]
+    d = around("d")
+    d.until(0.6)
+    assert knock(d, "e", "b")[1:] == ["e <- d>b 77.0: come in", "e <- d>b 77.2: sync 1 after 0"]
+    assert said(d) == []
 
 
 def test_an_answer_to_an_earlier_knock_is_too_late() -> None:
@@ -396,7 +473,7 @@ def test_a_gap_ends_the_tunnel_and_it_knocks_again() -> None:
     d = around("d")
     tunnel = tunnelled(d, "b", "e")
     said = carried(d, "e", "b", fr.Sync(epoch=1, run="", committed=0), tunnel=tunnel, serial=2)
-    assert said == ["c <- d>b 2.0: knock", "e <- d>b 2.0: knock"]
+    assert said == ["e <- d>b 2.0: knock", "c <- d>b 2.0: knock"]
     assert path(d, "b") == ""
 
 
@@ -436,7 +513,7 @@ def test_a_silent_tunnel_is_given_up() -> None:
 def test_no_way_makes_it_knock_again() -> None:
     d = around("d")
     tunnel = tunnelled(d, "b", "e")
-    assert d.frame("e", fr.NoWay(target="b", tunnel=tunnel)) == ["c <- d>b 2.0: knock", "e <- d>b 2.0: knock"]
+    assert d.frame("e", fr.NoWay(target="b", tunnel=tunnel)) == ["e <- d>b 2.0: knock", "c <- d>b 2.0: knock"]
 
 
 @pytest.mark.parametrize(("hop", "target", "tunnel"), [("c", "b", 0), ("e", "b", 1), ("e", "e", 0), ("e", "x", 0)])
@@ -455,7 +532,7 @@ def test_whoever_sends_through_a_tunnel_that_the_other_end_has_not_is_told_and_k
     assert carried(d, "e", "b", gone, tunnel=tunnel - 1, serial=0) == []
     assert path(d, "b") == "via e"
     said = carried(d, "e", "b", gone, tunnel=tunnel, serial=0)
-    assert said == ["c <- d>b 2.0: knock", "e <- d>b 2.0: knock"]
+    assert said == ["e <- d>b 2.0: knock", "c <- d>b 2.0: knock"]
     assert carried(d, "e", "b", gone, tunnel=tunnel, serial=0) == []
 
 
@@ -595,7 +672,7 @@ def test_what_a_source_does_wrong_in_a_tunnel_costs_it_the_tunnel_and_the_hop_no
     tunnel = tunnelled(b, "d", "e")
     frame = fr.Reduce(epoch=1, round=1, offset=0, total=1, dtype="<f4", contributors=b"\x01", weight=1.0)
     said = carried(b, "e", "d", frame, tunnel=tunnel, serial=1, data=bytes(4))
-    assert said == ["c <- b>d 2.0: knock", "e <- b>d 2.0: knock"]
+    assert said == ["e <- b>d 2.0: knock", "c <- b>d 2.0: knock"]
     assert path(b, "e") == "direct"
 
 

@@ -10,6 +10,7 @@ import pytest
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.shape import Choice
+from edgepeer.simulation.network import DIAL_TIMEOUT_S
 from edgepeer.simulation.task import Workload
 from edgepeer.simulation.ways import LinkModel
 from edgepeer.simulation.world import World
@@ -135,7 +136,8 @@ def test_small_vectors_over_long_ways_take_a_wider_tree() -> None:
 
 @pytest.mark.parametrize("direction", ["both", "up", "down"])
 def test_the_trees_do_without_a_connection_that_stays_broken(direction: str) -> None:
-    """At once, at a boundary; and they stay when it is whole again. These two are neighbours in three of four trees."""
+    """At a boundary, as soon as it could not be made again; and they stay when it is whole again. These two are
+    neighbours in three of four trees."""
     fleet = Told(slow(), rounds=70, size=50_000, lanes=4, peers=7)
     world, pair = fleet.world, (PEERS[5], PEERS[2])
     ways = {"both": (pair, pair[::-1]), "up": (pair,), "down": (pair[::-1],)}[direction]
@@ -149,7 +151,7 @@ def test_the_trees_do_without_a_connection_that_stays_broken(direction: str) -> 
         world.heal(*way)
     assert world.run_rounds()
     first = next(at for at, view in fleet.views if view.ids != before.ids)
-    assert first - cut_at < 4 * fleet.took(10, 20)
+    assert DIAL_TIMEOUT_S < first - cut_at < DIAL_TIMEOUT_S + 4 * fleet.took(10, 20)
 
     def beside(view: View) -> int:
         return sum(view.parent(a, lane) == b for lane in range(4) for a, b in (pair, pair[::-1]))
@@ -159,6 +161,20 @@ def test_the_trees_do_without_a_connection_that_stays_broken(direction: str) -> 
     assert fleet.took(40, 50) < 1.3 * fleet.took(10, 20)
     assert fleet.reformed == 1
     assert fleet.last.size == 7
+
+
+def test_and_not_without_one_that_is_whole_again_soon() -> None:
+    fleet = Told(slow(), rounds=70, size=50_000, lanes=4, peers=7)
+    world, pair = fleet.world, (PEERS[5], PEERS[2])
+    assert world.run_until(lambda: len(fleet.times) == 20, 200)
+    for way in (pair, pair[::-1]):
+        world.cut(*way)
+    healed_at = world.clock.now + DIAL_TIMEOUT_S / 2
+    assert world.run_until(lambda: world.clock.now > healed_at, 200)
+    for way in (pair, pair[::-1]):
+        world.heal(*way)
+    assert world.run_rounds()
+    assert fleet.reformed == 0
 
 
 def test_same_seed_same_trace() -> None:

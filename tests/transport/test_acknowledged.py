@@ -24,27 +24,34 @@ from edgepeer.wire.frames import Ping
 LOOK = 0.02
 WATCHED = 0.03
 """What counts at most of the time between two looks."""
-UNACKED, TRIP, UNSENT, DELIVERED = 24, 68, 144, 192
+MSS, UNACKED, TRIP, ACKED, UNSENT, DELIVERED, SENT, AGAIN = 16, 24, 68, 120, 144, 192, 200, 208
 """Where they stand in struct tcp_info, as Linux' tcp.h has it."""
+FULL = 1448
 PING = Ping(waiting=False)
 
 
 class Wire:
     """A connection whose kernel says what the test wants."""
 
-    def __init__(self, *, trip_us: int = 1000, variation_us: int = 0) -> None:
+    def __init__(self, *, trip_us: int = 1000, variation_us: int = 0, packet_bytes: int = FULL) -> None:
         self.unacked = self.unsent = self.delivered = 0
-        self.trip_us, self.variation_us = trip_us, variation_us
+        self.trip_us, self.variation_us, self.packet_bytes = trip_us, variation_us, packet_bytes
+        self.again = 0
+        """Packets that were sent again."""
         self.told = 0
 
     def getsockopt(self, level: int, option: int, size: int) -> bytes:
         assert (level, option) == (socket.IPPROTO_TCP, socket.TCP_INFO)
         self.told += 1
         info = bytearray(232)
+        struct.pack_into("=I", info, MSS, FULL)
         struct.pack_into("=I", info, UNACKED, self.unacked)
         struct.pack_into("=II", info, TRIP, self.trip_us, self.variation_us)
         struct.pack_into("=I", info, UNSENT, self.unsent)
         struct.pack_into("=I", info, DELIVERED, self.delivered)
+        struct.pack_into("=Q", info, ACKED, self.delivered * self.packet_bytes)
+        sent = (self.delivered + self.unacked + self.again) * self.packet_bytes
+        struct.pack_into("=QQ", info, SENT, sent, self.again * self.packet_bytes)
         return bytes(info[:size])
 
 
@@ -199,6 +206,17 @@ def test_a_single_packet_may_be_held_back_and_counts_anew_when_something_goes_be
     assert line.quiet() > 0
 
 
+def test_so_may_several_be_that_would_fit_into_one() -> None:
+    """A Have and a Ping behind it, to a process that does not get to read them for a while."""
+    line = Line(Wire(trip_us=20_000, packet_bytes=100))
+    line.wire.again = 5
+    line.send(2)
+    line.quiet()
+    assert line.within() == pytest.approx(0.06 + 0.04)
+    line.wire.packet_bytes = FULL
+    assert line.within() == pytest.approx(0.06)
+
+
 def closed(trip_s: float, *, lost: int, back_s: float, longest: bool) -> bool:
     """Whether a connection is closed though it is whole: so many packets are lost, which TCP notices so that they are
     acknowledged `back_s` after they were sent; a Ping in doubt, after a trip. `longest`: acknowledgements have taken as
@@ -247,10 +265,32 @@ def test_so_it_is_where_only_what_was_under_way_before_has_been_acknowledged_sin
     line = Line.used(Wire(trip_us=20_000))
     line.send(3)
     line.quiet()
+    line.now += LOOK / 2
     line.send(10)
     line.deliver(3)
-    assert line.quiet() == 0.0
+    assert line.quiet(LOOK / 2) == pytest.approx(LOOK / 2)
     assert line.within() == pytest.approx(0.04)
+
+
+def test_that_something_was_under_way_already_does_not_make_them_later() -> None:
+    """Such as a Ping, whose acknowledgement is held back."""
+    line = Line.used(Wire(trip_us=20_000))
+    line.send()
+    line.quiet()
+    line.now += 0.005
+    line.send(10)
+    assert line.quiet(0.01) == pytest.approx(0.01)
+    assert line.within() == pytest.approx(0.04)
+
+
+def test_but_who_had_to_wait_behind_what_the_kernel_has_not_sent_does_not_know_when_they_went() -> None:
+    line = Line.used(Wire(trip_us=20_000))
+    line.send()
+    line.wire.unsent = 100_000
+    line.quiet()
+    line.send(10)
+    line.wire.unsent = 0
+    assert line.quiet() == 0.0
 
 
 @pytest.mark.parametrize("first", [1, 30])
@@ -337,10 +377,12 @@ def test_of_a_kernel_that_tells_less_and_of_what_is_gone_nothing_is_known(answer
 
 @given(st.lists(st.tuples(st.floats(0.001, 0.3), st.integers(0, 3), st.integers(0, 3)), max_size=60))
 def test_nothing_is_missing_for_longer_than_it_was_watched(steps: list[tuple[float, int, int]]) -> None:
-    """An oracle: the time between looks, as much of it as counts, since something was last delivered."""
+    """An oracle: the time between looks, as much of it as counts, since something was last delivered. Of few packets:
+    many that go out together count from then on."""
     line, watched, alone = Line(), None, False
-    for after, sent, delivered in steps:
+    for after, more, delivered in steps:
         before = line.wire.unacked
+        sent = min(more, 7 - before)
         if sent:
             line.send(sent)
         moved = min(delivered, line.wire.unacked)

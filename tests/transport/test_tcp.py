@@ -347,6 +347,49 @@ def test_a_listener_on_one_address_advertises_just_that() -> None:
     assert options.advertised("127.0.0.1:7000") == ("127.0.0.1:7000",)
 
 
+class Network(FakeSocketTransport):
+    """A connection with another machine, by a kernel that writes down when it is told to acknowledge what has come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return self if name == "socket" else super().get_extra_info(name, default)
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        if (level, option, value) == (socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1):
+            self.asked += 1
+            if self.closed:
+                raise OSError(9, "Bad file descriptor")
+
+
+async def test_what_is_read_to_the_end_of_a_frame_is_acknowledged_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the other end would count how long it was held back to the way there and back. Not so where there is none."""
+    heard: list[Network] = []
+    for far in (True, False):
+        monkeypatch.setattr(connection, "tune", lambda _, far=far: far)
+        network, ear = Network(), Ear()
+        heard.append(network)
+        channel = tcp.PlainConnection(lambda _, ear=ear: ear, Shared(Complaints(logging.getLogger("edgepeer"))))
+        channel.connection_made(network)
+        for step, data in enumerate([encode(Ping(waiting=False)), BYTES[:-1], BYTES[-1:]]):
+            while data:
+                room = channel.get_buffer(-1)
+                taken = min(len(room), len(data))
+                room[:taken] = data[:taken]
+                channel.buffer_updated(taken)
+                data = data[taken:]
+            if step == 0:
+                assert network.asked == far
+        assert len(ear.heard) == 1 + len(WANTED)
+        network.closed = True  # as it may be before anybody has heard of it
+        channel.get_buffer(-1)[:1] = BYTES[:1]
+        channel.buffer_updated(1)
+    assert heard[0].asked > 1
+    assert heard[1].asked == 0
+
+
 def test_a_listener_on_all_addresses_advertises_those_that_others_can_reach_first() -> None:
     found = options.advertised("0.0.0.0:7000")
     assert found[-1] == "127.0.0.1:7000"
