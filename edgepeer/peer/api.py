@@ -355,10 +355,12 @@ class Peer:
 
         Raises:
             NotReady: this peer is in no view yet.
-            RoundTimeout: not all contributions came in time.
+            RoundTimeout: not all contributions came in time. Unless the text begins with the round's number, nobody has
+                said yet whether that counts; if it does, the next call raises FellBehind.
             ContributionMismatch: peers brought different sizes, dtypes or precisions.
             NotFinite: in bf16 or int8, a value, or a partial sum, is infinite or not a number.
-            FellBehind: rounds were decided without this peer.
+            FellBehind: rounds were decided since this peer's last call, without it or its hearing how; it may have been
+                in no view meanwhile. The next call is of the round that comes next.
             BegunAnew: a newer generation has begun, without this peer: what it had of the one before is given up.
             LeftFabric: this peer left, or was removed.
             PeerError: another allreduce of this peer has not ended: its round goes on even if the call was
