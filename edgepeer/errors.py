@@ -113,7 +113,7 @@ class LeftFabric(PeerError):
 
 
 class FellBehind(PeerError):
-    """Rounds were committed without this peer, and their results are no longer kept."""
+    """Rounds were committed without this peer, maybe while it was in no view, and their results are no longer kept."""
 
 
 class BegunAnew(FellBehind):

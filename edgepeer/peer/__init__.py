@@ -12,6 +12,7 @@ reach.py        who can connect, and what to warn of
 watching.py     what changes around a peer, told as it happens
 machines.py     what rounds run by
 keeper.py       who keeps the state of a run
+last_view.py    who the others were, over restarts
 outcome.py      what an allreduce gives back; flattening and restoring what goes in
 calls.py        the rounds that a program takes part in, one call each
 coded_call.py   one of them, where they are coded

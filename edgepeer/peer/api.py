@@ -28,6 +28,7 @@ from edgepeer.peer.coded_call import Gradient, Pace
 from edgepeer.peer.control import ControlPlane
 from edgepeer.peer.driver import Driver
 from edgepeer.peer.keeper import StateKeeper
+from edgepeer.peer.last_view import LastView
 from edgepeer.peer.letters import Letters
 from edgepeer.peer.machines import FtTree, MachineFactory
 from edgepeer.peer.outcome import FloatArray, Outcome
@@ -69,7 +70,7 @@ class Peer:
 
         Who this peer is:
         peer_id: a fixed id; default: the one kept in `state_dir`, or a random one.
-        state_dir: where the identity is kept over restarts.
+        state_dir: where the identity, and who the others were, is kept over restarts.
 
         How others reach it:
         listen: host:port for other peers to connect to; the default is for this machine only.
@@ -135,6 +136,7 @@ class Peer:
         if trust is not None:
             peer_id = _named(trust, fabric, peer_id)
         self._identity_args = (Path(state_dir) if state_dir is not None else None, peer_id)
+        self._last_view = LastView(self._identity_args[0], self._fabric_name)
         self._listen = listen
         host, _ = parse_address(listen)
         if (reason := unguarded(host, guarded=trust is not None, insecure=insecure)) is not None:
@@ -243,6 +245,8 @@ class Peer:
         warn_of_reach(listener.address, self._broker.host, sealed=self._trust is not None)
         self.publish_presence()
         self._driver.start()
+        if (last := self._last_view.load()) is not None:
+            self._driver.dispatch(ev.ViewSeen(last))
         tasks.create_task(self._watch(), name="watch")
         self._stack.push_async_callback(self._leave)
 
@@ -355,10 +359,12 @@ class Peer:
 
         Raises:
             NotReady: this peer is in no view yet.
-            RoundTimeout: not all contributions came in time.
+            RoundTimeout: not all contributions came in time. Unless the text begins with the round's number, nobody has
+                said yet whether that counts; if it does, the next call raises FellBehind.
             ContributionMismatch: peers brought different sizes, dtypes or precisions.
             NotFinite: in bf16 or int8, a value, or a partial sum, is infinite or not a number.
-            FellBehind: rounds were decided without this peer.
+            FellBehind: rounds were decided since this peer's last call, without it or its hearing how; it may have been
+                in no view meanwhile. The next call is of the round that comes next.
             BegunAnew: a newer generation has begun, without this peer: what it had of the one before is given up.
             LeftFabric: this peer left, or was removed.
             PeerError: another allreduce of this peer has not ended: its round goes on even if the call was
@@ -487,8 +493,7 @@ class Peer:
             switchboard.hello = msgspec.structs.replace(switchboard.hello, incarnation=me.incarnation)
 
     def view_installed(self, view: View) -> None:
-        if self._view is None or self._view.generation != view.generation:
-            self._keep_generation(view.generation)
+        self._keep(view)
         self._view = view
         if self._letters is not None:
             self._letters.view(view)
@@ -496,11 +501,14 @@ class Peer:
         self._calls.installed(view)
         self.bell.ring()
 
-    def _keep_generation(self, generation: Generation) -> None:
+    def _keep(self, view: View) -> None:
+        before, state_dir = self._view, self._identity_args[0]
         try:
-            keep_generation(self._identity_args[0], generation)
+            if before is None or before.generation != view.generation:
+                keep_generation(state_dir, view.generation)
+            self._last_view.keep(view)
         except OSError as error:  # a full disk must not end a run
-            _log.warning("state_dir %s: can't keep the generation there: %s", self._identity_args[0], error)
+            _log.warning("state_dir %s: can't keep the view there: %s", state_dir, error)
 
     def removed(self, effect: fx.Removed) -> None:
         self._view = None

@@ -56,6 +56,11 @@ class Calls:
         """The last of the rounds whose outcomes are lost, since the program did not ask for them; 0: none."""
         self._done: tuple[str, Generation] | None = None
         """The run and the generation of the last round whose outcome the program has had."""
+        self._heard: int | None = None
+        """The last plain round of whose end the program has been told, or has not wanted to be; None: it has had no
+        outcome since it was in a run."""
+        self._undecided = False
+        """Whether its call of the round in progress has ended, and it wants to know how the round does."""
         self._given_up = ""
         """Why such rounds count no more, until the program is told."""
 
@@ -189,15 +194,18 @@ class Calls:
         Raises:
             FellBehind: outcomes that this peer has missed are lost.
         """
-        if self._behind:
-            behind, self._behind = self._behind, 0
-            raise FellBehind(f"rounds up to {behind} were decided without this peer")
         rounds = self._driver.node.allreduce
         due = rounds.committed - rounds.owed - len(self._missed) + 1
+        if self._heard is not None and due > self._heard + 1:
+            self._behind = max(self._behind, due - 1)  # while this peer was in no view, say
+        if self._behind:
+            behind, self._behind = self._behind, 0
+            self._hear(behind)
+            raise FellBehind(f"rounds up to {behind} were decided without this peer")
         if not self._missed or self._missed[0].round != due:
             return None  # it goes on, or was dropped: then the machine says so
         missed = self._missed.popleft()
-        self._done = missed.run, missed.generation
+        self._have(missed)
         return missed
 
     def _time_out(self, seconds: float, waiting: asyncio.Future[fx.RoundCommitted]) -> None:
@@ -209,7 +217,12 @@ class Calls:
         self._driver.dispatch(ev.TimedOut(reason))
         if not waiting.done():
             error = RoundTimeout(f"{reason}; the coordinator has not said whether the round counts")
-            asyncio.get_running_loop().call_later(_VERDICT_S, self.fail, error, waiting)
+            asyncio.get_running_loop().call_later(_VERDICT_S, self._end_undecided, error, waiting)
+
+    def _end_undecided(self, error: RoundTimeout, waiting: asyncio.Future[fx.RoundCommitted]) -> None:
+        """The call ends, and its round has not. Should that count all the same, the program hears of it."""
+        self._undecided = self._undecided or not waiting.done()
+        self.fail(error, waiting)
 
     # -- what the machine says -------------------------------------------------------------------------------
 
@@ -233,6 +246,9 @@ class Calls:
             run, generation = self._done
             if run == view.run and generation != view.generation:  # it began while this peer was out of the view
                 self._give_up(f"generation {view.generation} has begun, and what was done in {generation} is given up")
+        self._undecided = self._undecided and view is not None
+        if view is not None and view.run:
+            self._heard = None  # plain rounds are numbered on after a run, but for one
         self.view = view
         if view is not None and self._coded is not None:  # also of a call that was cancelled: what it has still counts
             asyncio.get_running_loop().call_soon(self._enter, view)
@@ -244,15 +260,26 @@ class Calls:
         self.installed(None)
 
     def _give_up(self, why: str) -> None:
-        self._done, self._given_up = None, why
+        self._done, self._heard, self._given_up = None, None, why
+
+    def _have(self, effect: fx.RoundCommitted) -> None:
+        """The program has that outcome."""
+        self._done = effect.run, effect.generation
+        self._heard = None if effect.run else effect.round
+
+    def _hear(self, number: int) -> None:
+        """The program is told how that round has ended, or that it has missed it."""
+        if self._heard is not None:
+            self._heard = number
 
     def _enter(self, view: View) -> None:
         if self.view is view and self._coded is not None:
             self._coded.enter(view, self._me)
 
     def committed(self, effect: fx.RoundCommitted) -> None:
-        if effect.mine:
-            self._done = effect.run, effect.generation
+        if effect.mine and not self._undecided:
+            self._have(effect)
+        self._undecided = self._undecided and not effect.mine
         if effect.mine and self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(effect)
         elif not effect.mine and self.view is not None:
@@ -281,8 +308,11 @@ class Calls:
 
     def aborted(self, effect: fx.RoundAborted) -> None:
         if effect.mine:
+            self._undecided = False
             if effect.cause == "anew":
-                self._done = None  # the program hears of it now
+                self._done = self._heard = None  # the program hears of it now
+            elif effect.cause not in ("left", "run"):
+                self._hear(effect.round)
             self.fail(ABORTED[effect.cause](f"round {effect.round}: {effect.reason}"))
 
     def behind(self, effect: fx.Behind) -> None:
@@ -290,7 +320,9 @@ class Calls:
         if waiting is not None and not waiting.done():
             self.fail(FellBehind(f"rounds up to {effect.committed} were decided without this peer"))
         elif waiting is None or waiting.cancelled() or not isinstance(waiting.exception(), FellBehind):
-            self._lose_missed(effect.committed)  # else the program, which has not had its turn yet, hears of it now
+            self._lose_missed(effect.committed)
+            return
+        self._hear(effect.committed)  # now, or when it has its turn
 
     def encode_wanted(self, effect: fx.EncodeWanted) -> None:
         """Answered even if the call was cancelled: others count on what this peer said it has."""

@@ -12,7 +12,7 @@ import pytest
 from peer_fleet import DEADLINE_S
 
 from edgepeer.coding.scheme import parse_scheme
-from edgepeer.errors import FellBehind, RoundTimeout
+from edgepeer.errors import BegunAnew, FellBehind, NotReady, RoundTimeout
 from edgepeer.ids import Generation, PeerId
 from edgepeer.peer import calls
 from edgepeer.peer.bell import Bell
@@ -38,9 +38,23 @@ class Machine:
         """Whether a round is over as soon as this peer has contributed."""
         self.give_up: Callable[[], object] = lambda: None
         """What the program does when a round was given up by all."""
+        self.time_out: Callable[[], object] = self._give_up
+        """What becomes of a round when this peer's time is over."""
         self.node: Any = SimpleNamespace(allreduce=self, me=Member(id=PeerId("a"), incarnation=1))
         self.calls.run_on(self)  # type: ignore[arg-type]
+        self.run = "r"
         self.calls.installed(View(epoch=1, members=MEMBERS, run="r"))
+
+    def enter(self, run: str = "", *, first_round: int = 1, counter: int = 1) -> None:
+        """Be in a view, of the same members."""
+        self.run, self.committed = run, first_round - 1
+        generation = Generation(counter=counter)
+        view = View(generation=generation, epoch=9, members=MEMBERS, run=run, first_round=first_round)
+        self.calls.installed(view)
+
+    def leave(self) -> None:
+        self.contributed = False
+        self.calls.removed(fx.Removed("taken for lost", wanted=False))
 
     @property
     def owed(self) -> int:
@@ -56,9 +70,12 @@ class Machine:
         elif isinstance(event, ev.Contribute) and self.answers:
             self.decide(mine=True)
         elif isinstance(event, ev.TimedOut):
-            self.committed += 1
-            self.contributed = False
-            self.give_up()
+            self.time_out()
+
+    def _give_up(self) -> None:
+        self.committed += 1
+        self.contributed = False
+        self.give_up()
 
     def decide(self, *, mine: bool) -> None:
         """A round is over, with a sum: its own number."""
@@ -67,7 +84,7 @@ class Machine:
         who = (PeerId("a"), PeerId("b")) if mine else (PeerId("b"),)
         self.calls.committed(
             fx.RoundCommitted(
-                run="r", round=self.committed, generation=GENERATION, epoch=1, sum=total, weight=1.0,
+                run=self.run, round=self.committed, generation=GENERATION, epoch=1, sum=total, weight=1.0,
                 contributors=who, exact=True, digest=b"", mine=mine,
             )
         )  # fmt: skip
@@ -148,6 +165,75 @@ async def test_so_is_who_is_behind_while_its_program_computes() -> None:
     with pytest.raises(FellBehind, match="rounds up to 7 were decided without this peer"):
         await machine.call()
     assert await machine.call() == 8
+
+
+async def test_so_is_who_was_in_no_view_between_two_calls() -> None:
+    """Nobody has a state of plain rounds to hand over, and the machine begins with whatever round comes next."""
+    machine = Machine()
+    machine.enter()
+    assert [await machine.call() for _ in range(2)] == [1, 2]
+    machine.leave()
+    with pytest.raises(NotReady):
+        await machine.call()
+    machine.enter(first_round=7)
+    with pytest.raises(FellBehind, match="rounds up to 6 were decided without this peer"):
+        await machine.call()
+    assert [await machine.call() for _ in range(2)] == [7, 8]
+    machine.leave()
+    machine.enter(first_round=9)
+    assert await machine.call() == 9  # it has missed nothing
+    machine.leave()
+    machine.enter(first_round=12, counter=2)
+    with pytest.raises(BegunAnew):  # which says as much
+        await machine.call()
+    assert await machine.call() == 12
+
+
+async def test_but_not_who_has_had_no_outcome_nor_who_was_in_a_run_meanwhile() -> None:
+    machine = Machine()
+    machine.enter()
+    machine.leave()
+    machine.enter(first_round=5)
+    assert await machine.call() == 5
+    machine.enter("s")
+    machine.enter(first_round=7)
+    assert await machine.call() == 7
+
+
+@pytest.mark.parametrize("counts", [True, False])
+async def test_who_has_given_a_round_up_alone_hears_that_it_counts(
+    counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_VERDICT_S", 0.0)
+    machine = Machine()
+    machine.enter()
+    assert await machine.call() == 1
+    machine.answers = False
+    machine.time_out = lambda: setattr(machine, "contributed", True)  # it goes on
+    with pytest.raises(RoundTimeout, match="the coordinator has not said whether the round counts"):
+        async with asyncio.timeout(DEADLINE_S):
+            await machine.calls.allreduce(np.zeros(1, dtype=np.float32), 1.0, 1e-3, "float32")
+    machine.answers, machine.contributed = True, False
+    if counts:
+        machine.decide(mine=True)
+        with pytest.raises(FellBehind, match="rounds up to 2 were decided without this peer"):
+            await machine.call()
+    else:
+        machine.committed = 2
+        machine.calls.aborted(fx.RoundAborted("", 2, "timeout", "given up", mine=True))
+    assert await machine.call() == 3
+
+
+async def test_a_round_whose_call_was_cancelled_is_nothing_to_be_told_of() -> None:
+    """Who cancels knows that it has no outcome."""
+    machine = Machine()
+    machine.enter()
+    assert await machine.call() == 1
+    machine.answers = False
+    await cancelled_in_mid_round(machine, timeout=DEADLINE_S)
+    machine.answers, machine.contributed = True, False
+    machine.decide(mine=True)
+    assert await machine.call() == 3
 
 
 @pytest.mark.parametrize("told", [False, True])

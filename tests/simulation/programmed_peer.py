@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import struct
 from dataclasses import replace
 from types import SimpleNamespace
@@ -209,6 +210,9 @@ class Program:
         self.calls = 0
         self.timeout_s = ROUND_TIMEOUT_S
         """Of the last call."""
+        self._heard: int | None = None
+        """The last round of which the program knows how it has ended; None: it has been told that it missed some, or
+        has itself given up a call of which nobody has said more."""
 
     async def run(self) -> None:
         """On and on, also after the last round: a fleet that has begun anew may have to do it again."""
@@ -243,8 +247,10 @@ class Program:
                 async with asyncio.timeout(self._process.half_s() if impatient else None):
                     outcome = await self._call(number)
             except TimeoutError:
+                self._heard = None
                 continue  # the call was cancelled: its round goes on, and ends in time
             except PeerError as error:
+                self._hear(error)
                 mine = f"timed out after {self.timeout_s:g} s at {self._process.id}"
                 if isinstance(error, RoundTimeout) and not str(error).startswith(("round ", mine)):
                     raise ProtocolBug(f"{self._process.id}: what ends a call is not of it: {error}") from error
@@ -253,6 +259,17 @@ class Program:
                 continue
             if outcome.round != number:
                 raise ProtocolBug(f"{self._process.id}: round {outcome.round} came out where round {number} was due")
+            if self._heard is not None and number != self._heard + 1:
+                raise ProtocolBug(f"{self._process.id}: round {number} came out after {self._heard}, without a word")
+            self._heard = number
+
+    def _hear(self, error: PeerError) -> None:
+        """Who is told only that it has left, or is in no view yet, has to hear of what is decided until it is back."""
+        if isinstance(error, FellBehind):
+            self._heard = None
+        elif isinstance(error, ContributionMismatch | NotFinite | RoundTimeout):
+            number = re.match(r"round (\d+): ", str(error))
+            self._heard = int(number[1]) if number and self._heard is not None else None
 
     async def _rest(self, count: int) -> None:
         self.rests = True

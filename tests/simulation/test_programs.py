@@ -136,6 +136,15 @@ def test_nobody_waits_for_what_is_over(what: str) -> None:
     assert any(not end.mine for end in ends)
 
 
+@pytest.mark.parametrize("what", ["freeze", "isolate"])
+def test_who_was_out_between_two_calls_is_told(what: str) -> None:
+    """It computes when it is taken for lost, and is let in again before it calls: it lacks what it has missed."""
+    story = told(Schedule.parse(f"peers 3\nrounds 20\ncompute_s 0.5\n2.6..7.6 {what} p2\n"), ProgrammedStory)
+    assert story.ended_well
+    p2 = story.world.peers[PeerId("p2")]
+    assert p2.views[0].first_round > 1  # it was out
+
+
 def test_what_ends_a_call_is_of_that_call() -> None:
     """Some are cancelled in mid-round, and the time that they had is over while a later one waits."""
     story = told(Schedule.parse("peers 3\nrounds 20\njitter_s 0.1\nrun none\n"), ProgrammedStory)
