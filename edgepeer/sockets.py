@@ -7,7 +7,9 @@ import errno
 import ipaddress
 import re
 import socket
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
 from edgepeer.errors import ConfigError
@@ -20,6 +22,7 @@ __all__ = [
     "host_and_port",
     "is_loopback",
     "listen_reason",
+    "look_up",
     "stop_listening",
     "unguarded",
 ]
@@ -58,6 +61,22 @@ def host_and_port(text: str, port: int | None, setting: str = "host") -> tuple[s
 def format_place(host: str, port: int) -> str:
     """The same as text."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def look_up(host: str, port: int) -> list[tuple[Any, ...]]:
+    """As `socket.getaddrinfo` for TCP, in a thread of its own, which nobody has to wait for: it can't be interrupted,
+    and name servers that don't answer take it many seconds. Loops, and executors, end only when their threads have."""
+    found: Future[list[tuple[Any, ...]]] = Future()
+    found.set_running_or_notify_cancel()
+
+    def look() -> None:
+        try:
+            found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=look, name=f"look up {host}", daemon=True).start()
+    return await asyncio.wrap_future(found)
 
 
 def is_loopback(host: str) -> bool:

@@ -160,3 +160,28 @@ def test_ctrl_c_while_a_broker_is_silent(secure: bool) -> None:
         finally:
             process.kill()
             process.communicate()
+
+
+def test_ctrl_c_while_a_name_is_looked_up() -> None:
+    """A name server that is out of reach takes its time, and the C library's look-up can't be interrupted."""
+    script = (
+        "import signal, socket, threading, edgepeer\n"
+        "def getaddrinfo(*_, **__):\n"
+        "    print('asked', flush=True)\n"
+        "    threading.Event().wait()\n"
+        "socket.getaddrinfo = getaddrinfo\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "edgepeer.connect('mqtt://broker.example')\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "asked\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=DEADLINE_S)
+        assert err.rstrip().endswith("KeyboardInterrupt")
+    finally:
+        process.kill()
+        process.communicate()
