@@ -361,6 +361,10 @@ class Peer:
             PeerError: another allreduce of this peer has not ended: its round goes on even if the call was
                 cancelled.
             TypeError, ValueError: an argument is not as said above, or the arrays have more than 1 GiB.
+
+        Cancelling ends the call, not the round: the value counts, and until the others have brought theirs, or the
+        call's `timeout` is over, this peer can't call again. To limit how long all wait, use `timeout`. Who does not
+        want to go on, or can't wait for that, leaves; to come again, as another Peer, takes less than a second.
         """
         if precision != "float32" and self.protocol != "ft-tree":
             raise ValueError(f"precision = {precision!r}: only rounds of ft-tree can do it, not of {self.protocol}")
@@ -383,6 +387,9 @@ class Peer:
 
         Raises:
             As `allreduce`; ContributionMismatch: peers use different codes. What `gradient` raises.
+
+        Where the call is cancelled, or `gradient` raises, what has been computed counts, and no more comes. If the code
+        can't do without the rest, all wait for the first `timeout`, or until this peer has left: see `allreduce`.
         """
         return await self._calls.allreduce_chunks(gradient, timeout, pace)
 
