@@ -213,7 +213,6 @@ class Peer:
             transport, hello, self._driver, tasks, max_links=self._limits.max_links, known=self._knows
         )
         self._driver.switchboard = switchboard
-        self._calls.use(self._scheme)
         self._stack.callback(switchboard.close, "leaving")
         self._stack.callback(self._driver.stop)
         self._stack.callback(self._calls.end)
@@ -234,6 +233,8 @@ class Peer:
         self.control = ControlPlane(
             self.fabric, self.traffic, self._driver.dispatch, aside=self._aside, letters=letters
         )
+        # Not before: from its first event on the machine may want anything, and does where time has stood still.
+        self._calls.use(self._scheme)
         tasks.create_task(self.fabric.run(), name="fabric")
         self._stack.push_async_callback(self.fabric.close)
         await self.fabric.connected()
