@@ -119,12 +119,19 @@ async def stop_listening(server: Listening) -> None:
 
     asyncio's own loop accepts in one turn and makes the connection in the next: of a server that is closed in between
     the connection can't be made, and its socket is nobody's. So nobody is let in any more, two turns pass, and then.
+
+    They pass in any case: a cancellation that comes meanwhile is heeded where the caller waits next, by when it has
+    ended those connections.
     """
-    loop = asyncio.get_running_loop()
-    try:
-        for sock in server.sockets:
-            loop.remove_reader(sock.fileno())  # nothing in other loops, which don't listen by it
-        for _ in range(2):
+    loop, task, cancelled = asyncio.get_running_loop(), asyncio.current_task(), False
+    for sock in server.sockets:
+        loop.remove_reader(sock.fileno())  # nothing in other loops, which don't listen by it
+    for _ in range(2):
+        try:
             await asyncio.sleep(0)
-    finally:
-        server.close()
+        except asyncio.CancelledError:
+            cancelled = True
+    server.close()
+    if cancelled and task is not None:
+        task.uncancel()  # else it counts twice
+        task.cancel()
