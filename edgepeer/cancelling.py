@@ -1,10 +1,11 @@
-"""A cancellation that comes together with something else."""
+"""A cancellation that comes together with something else, and one that something else calls for."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
-__all__ = ["mind_cancellation"]
+__all__ = ["mind_cancellation", "unless"]
 
 
 def mind_cancellation() -> None:
@@ -14,3 +15,23 @@ def mind_cancellation() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
+
+
+async def unless(stop: asyncio.Event, doing: Awaitable[object]) -> bool:
+    """Do that, in this task, and give it up as soon as `stop` is set, as if it were cancelled. Whether it is done."""
+    limit = asyncio.timeout(None)
+
+    async def watch() -> None:
+        await stop.wait()
+        limit.reschedule(asyncio.get_running_loop().time())
+
+    watching = asyncio.create_task(watch())
+    try:
+        async with limit:
+            await doing
+    except TimeoutError:
+        if not limit.expired():
+            raise
+    finally:
+        watching.cancel()
+    return not limit.expired()

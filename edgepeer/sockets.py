@@ -7,7 +7,9 @@ import errno
 import ipaddress
 import re
 import socket
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
 from edgepeer.errors import ConfigError
@@ -20,6 +22,7 @@ __all__ = [
     "host_and_port",
     "is_loopback",
     "listen_reason",
+    "look_up",
     "stop_listening",
     "unguarded",
 ]
@@ -58,6 +61,22 @@ def host_and_port(text: str, port: int | None, setting: str = "host") -> tuple[s
 def format_place(host: str, port: int) -> str:
     """The same as text."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def look_up(host: str, port: int) -> list[tuple[Any, ...]]:
+    """As `socket.getaddrinfo` for TCP, in a thread of its own, which nobody has to wait for: it can't be interrupted,
+    and name servers that don't answer take it many seconds. Loops, and executors, end only when their threads have."""
+    found: Future[list[tuple[Any, ...]]] = Future()
+    found.set_running_or_notify_cancel()
+
+    def look() -> None:
+        try:
+            found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=look, name=f"look up {host}", daemon=True).start()
+    return await asyncio.wrap_future(found)
 
 
 def is_loopback(host: str) -> bool:
@@ -100,12 +119,19 @@ async def stop_listening(server: Listening) -> None:
 
     asyncio's own loop accepts in one turn and makes the connection in the next: of a server that is closed in between
     the connection can't be made, and its socket is nobody's. So nobody is let in any more, two turns pass, and then.
+
+    They pass in any case: a cancellation that comes meanwhile is heeded where the caller waits next, by when it has
+    ended those connections.
     """
-    loop = asyncio.get_running_loop()
-    try:
-        for sock in server.sockets:
-            loop.remove_reader(sock.fileno())  # nothing in other loops, which don't listen by it
-        for _ in range(2):
+    loop, task, cancelled = asyncio.get_running_loop(), asyncio.current_task(), False
+    for sock in server.sockets:
+        loop.remove_reader(sock.fileno())  # nothing in other loops, which don't listen by it
+    for _ in range(2):
+        try:
             await asyncio.sleep(0)
-    finally:
-        server.close()
+        except asyncio.CancelledError:
+            cancelled = True
+    server.close()
+    if cancelled and task is not None:
+        task.uncancel()  # else it counts twice
+        task.cancel()

@@ -33,6 +33,7 @@ from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.tls import TlsSocket, secured
 from edgepeer.processes import os_reason
+from edgepeer.sockets import look_up
 from edgepeer.trust.directory import JOIN_AGAIN
 from edgepeer.trust.names import Holder
 
@@ -245,7 +246,7 @@ async def _dial(address: BrokerAddress, timeout: float, identity: Identity | Non
     try:
         async with asyncio.timeout(timeout):
             ends = loop.time() + timeout
-            found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            found = await look_up(address.host, address.port)
             reason: OSError | None = None
             for number, (family, kind, protocol, _, place) in enumerate(found):
                 sock = _Socket(family, kind, protocol)

@@ -16,6 +16,7 @@ last_view.py    who the others were, over restarts
 outcome.py      what an allreduce gives back; flattening and restoring what goes in
 calls.py        the rounds that a program takes part in, one call each
 coded_call.py   one of them, where they are coded
+arguments.py    what a Peer is made of, each of its kind
 api.py          Peer, the public face
 blocking.py     Peer for code without an event loop
 agent.py        a device that runs jobs

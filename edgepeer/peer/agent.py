@@ -9,12 +9,14 @@ An agent that finds its fabric at work joins when its model is built, not before
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from edgepeer.cancelling import unless
 from edgepeer.coding.speed import parse_speed
 from edgepeer.errors import JobError, WireError
 from edgepeer.fabric import events as seen
@@ -120,7 +122,9 @@ class _Agent:
                     metrics=metrics,
                     regather_s=self._regather_s,
                 )
-                async with peer:
+                async with contextlib.AsyncExitStack() as membership:
+                    if not await unless(stop, membership.enter_async_context(peer)):
+                        return
                     _log.info("peer %s listens on %s, fabric %s", peer.id, peer.address, settings.fabric)
                     metrics.watch(peer, checkpoints)
                     if metrics.url:

@@ -22,6 +22,7 @@ from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.documents import MAX_ADDRESS_CHARS, MAX_ADDRESSES
 from edgepeer.fabric.topics import Group, Topics
 from edgepeer.ids import Generation, PeerId, check_fabric, keep_generation, load_identity
+from edgepeer.peer.arguments import Arguments
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.calls import ROUND_TIMEOUT_S, Calls
 from edgepeer.peer.coded_call import Gradient, Pace
@@ -42,7 +43,7 @@ from edgepeer.protocol.links import LinkState
 from edgepeer.protocol.machine import ProtocolName
 from edgepeer.protocol.shape import Choice
 from edgepeer.sockets import unguarded
-from edgepeer.topology.view import MAX_FANOUT, MAX_LANES, MAX_MEMBERS, Member, View
+from edgepeer.topology.view import Member, View
 from edgepeer.transport.base import Traffic, Transport
 from edgepeer.transport.options import advertised, parse_address
 from edgepeer.transport.tcp import TcpTransport
@@ -125,37 +126,33 @@ class Peer:
         aside: bool = False,
         on_fabric_event: Callable[[seen.FabricEvent], None] | None = None,
     ) -> None:
-        for name, number, most in (("fanout", fanout, MAX_FANOUT), ("lanes", lanes, MAX_LANES)):
-            if number != "auto" and not (isinstance(number, int) and 1 <= number <= most):
-                raise ConfigError(f"{name} = {number}: must be from 1 to {most}, or auto")
-        if not 0 <= quorum <= MAX_MEMBERS:
-            raise ConfigError(f"quorum = {quorum}: must be from 0, for a majority, to {MAX_MEMBERS}")
+        given = Arguments.of(vars())
         self._broker = BrokerAddress.parse(broker)
         self._fabric_name = check_fabric(fabric)
         self._trust = trust
         if trust is not None:
             peer_id = _named(trust, fabric, peer_id)
-        self._identity_args = (Path(state_dir) if state_dir is not None else None, peer_id)
-        self._last_view = LastView(self._identity_args[0], self._fabric_name)
+        self._identity_args = (given.state_dir, peer_id)
+        self._last_view = LastView(given.state_dir, self._fabric_name)
         self._listen = listen
         host, _ = parse_address(listen)
         if (reason := unguarded(host, guarded=trust is not None, insecure=insecure)) is not None:
             raise ConfigError(
                 f"listen {listen}: {reason} and give trust=..., or insecure=True on a network that you trust"
             )
-        for address in advertise:
+        for address in given.advertise:
             parse_address(address)
-        if len(advertise) > MAX_ADDRESSES or any(len(address) > MAX_ADDRESS_CHARS for address in advertise):
+        if len(given.advertise) > MAX_ADDRESSES or any(len(address) > MAX_ADDRESS_CHARS for address in given.advertise):
             raise ConfigError(
-                f"advertise = {', '.join(advertise)}: must be at most {MAX_ADDRESSES} addresses, of at most "
+                f"advertise = {', '.join(given.advertise)}: must be at most {MAX_ADDRESSES} addresses, of at most "
                 f"{MAX_ADDRESS_CHARS} characters each"
             )
-        self._advertise = tuple(advertise)
+        self._advertise = tuple(given.advertise)
         self._first_view = 2 if fanout == "auto" else fanout, 1 if lanes == "auto" else lanes, quorum
         auto = Choice(fanout=fanout == "auto", lanes=lanes == "auto")
         self._choice = auto if auto.fanout or auto.lanes else None
         self._machine = machine
-        self._limits = limits or Limits()
+        self._limits = given.limits or Limits()
         self._aside = aside
         self._on_fabric_event = on_fabric_event
         self._scheme = parse_scheme(code, wait)
@@ -218,7 +215,6 @@ class Peer:
             transport, hello, self._driver, tasks, max_links=self._limits.max_links, known=self._knows
         )
         self._driver.switchboard = switchboard
-        self._calls.use(self._scheme)
         self._stack.callback(switchboard.close, "leaving")
         self._stack.callback(self._driver.stop)
         self._stack.callback(self._calls.end)
@@ -239,6 +235,8 @@ class Peer:
         self.control = ControlPlane(
             self.fabric, self.traffic, self._driver.dispatch, aside=self._aside, letters=letters
         )
+        # Not before: from its first event on the machine may want anything, and does where time has stood still.
+        self._calls.use(self._scheme)
         tasks.create_task(self.fabric.run(), name="fabric")
         self._stack.push_async_callback(self.fabric.close)
         await self.fabric.connected()
@@ -370,6 +368,10 @@ class Peer:
             PeerError: another allreduce of this peer has not ended: its round goes on even if the call was
                 cancelled.
             TypeError, ValueError: an argument is not as said above, or the arrays have more than 1 GiB.
+
+        Cancelling ends the call, not the round: the value counts, and until the others have brought theirs, or the
+        call's `timeout` is over, this peer can't call again. To limit how long all wait, use `timeout`. Who does not
+        want to go on, or can't wait for that, leaves; to come again, as another Peer, takes less than a second.
         """
         if precision != "float32" and self.protocol != "ft-tree":
             raise ValueError(f"precision = {precision!r}: only rounds of ft-tree can do it, not of {self.protocol}")
@@ -392,6 +394,9 @@ class Peer:
 
         Raises:
             As `allreduce`; ContributionMismatch: peers use different codes. What `gradient` raises.
+
+        Where the call is cancelled, or `gradient` raises, what has been computed counts, and no more comes. If the code
+        can't do without the rest, all wait for the first `timeout`, or until this peer has left: see `allreduce`.
         """
         return await self._calls.allreduce_chunks(gradient, timeout, pace)
 

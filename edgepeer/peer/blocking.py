@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Coroutine, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import uvloop
 
+from edgepeer.cancelling import unless
 from edgepeer.errors import LeftFabric, PeerError
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import ROUND_TIMEOUT_S, Peer
@@ -63,9 +65,11 @@ class BlockingPeer:
 
     async def _live(self, arguments: dict[str, Any], started: Future[Peer]) -> None:
         try:
-            async with Peer(**arguments) as peer:
-                started.set_result(peer)
-                await self._stop.wait()
+            async with contextlib.AsyncExitStack() as life:
+                peer = Peer(**arguments)
+                if await unless(self._stop, life.enter_async_context(peer)):
+                    started.set_result(peer)
+                    await self._stop.wait()
         finally:
             # Calls that wait for something that will not come any more.
             calls = asyncio.all_tasks() - {asyncio.current_task()}

@@ -153,7 +153,8 @@ class Calls:
             raise ValueError(f"timeout = {timeout}: must be a positive number of seconds")
         if self._waiting is not None or (self.view is not None and self._driver.node.allreduce.contributed):
             raise PeerError(
-                "another allreduce of this peer has not ended, or was cancelled in mid-round: one at a time"
+                "another allreduce of this peer has not ended, or was cancelled in mid-round: "
+                "one at a time, or come again as another Peer"
             )
         if self.closed:
             raise LeftFabric("this peer has left the fabric")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from edgepeer.ids import Generation
 from edgepeer.protocol.limits import Limits
@@ -14,6 +14,7 @@ from edgepeer.topology.view import Member
 __all__ = ["FtTree", "MachineFactory"]
 
 
+@runtime_checkable
 class MachineFactory(Protocol):
     """Makes the machine of a peer. `edgepeer.baselines` has one for each protocol that ours is compared with."""
 

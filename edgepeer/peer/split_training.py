@@ -78,7 +78,8 @@ async def train_split(
     place of one that is gone; peers beyond the split's nodes are spares. To be awaited by one call of a peer at a time,
     and not together with `allreduce`. Whoever has ended answers no more: who comes after all have waits, as for others
     that are yet to come; put a limit to that with `asyncio.timeout`. Whose call was cancelled, or has raised, after the
-    run has begun comes again as another `Peer`, which may have the same id.
+    run has begun leaves, and comes again as another `Peer`, which may have the same id: until it has left, the others
+    wait for it, and its last round goes on, so that `allreduce` is refused too.
 
     Args:
         network: what is trained, and how.

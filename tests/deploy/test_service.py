@@ -91,7 +91,7 @@ async def test_a_peer_says_that_it_listens_how_it_stands_that_it_lives_and_that_
                 first.signal(signal.SIGTERM)
                 said = await manager.until("STOPPING=1")
                 assert facts(said, "READY") == []
-                assert await first.end() == 0
+                assert await first.end() == 0, first.everything()
 
 
 async def test_ready_is_who_listens_with_or_without_a_broker(manager: Manager, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ async def test_ready_is_who_listens_with_or_without_a_broker(manager: Manager, t
         await manager.until("READY=1")
     manager.rest()
     async with edgepeer("peer", "--broker", url, "--listen", "192.0.2.1:7700", home=tmp_path, **told) as program:
-        assert await program.end() == 2
+        assert await program.end() == 2, program.everything()
     assert facts(manager.rest(), "READY") == []
 
 
@@ -122,21 +122,21 @@ async def test_the_broker_is_a_service_too(manager: Manager, tmp_path: Path) -> 
         assert facts(said, "STATUS") == [f"listens on {address[1]}"]
         program.signal(signal.SIGTERM)
         await manager.until("STOPPING=1")
-        assert await program.end() == 0
+        assert await program.end() == 0, program.everything()
 
 
 async def test_the_enrolment_service_is_one(manager: Manager, tmp_path: Path) -> None:
     told = {"NOTIFY_SOCKET": str(manager.path), **WATCHDOG}
     home = ["--home", tmp_path / "fleet"]
     async with edgepeer("fleet", "init", "lab", "--broker", "127.0.0.1", *home, home=tmp_path) as founding:
-        assert await founding.end() == 0
+        assert await founding.end() == 0, founding.everything()
     async with edgepeer("fleet", "serve", "--listen", "127.0.0.1:0", *home, home=tmp_path, **told) as program:
         said = await manager.until("READY=1")
         said += await manager.until("WATCHDOG=1", 2)
         assert re.fullmatch(r"listens on 127\.0\.0\.1:\d+", facts(said, "STATUS")[0])
         program.signal(signal.SIGTERM)
         await manager.until("STOPPING=1")
-        assert await program.end() == 0
+        assert await program.end() == 0, program.everything()
 
 
 STUCK: Final = """
@@ -195,7 +195,7 @@ async def test_without_a_manager_that_listens_nothing_is_lost(environment: dict[
         async with peer as program:
             await program.said("view 1 of generation")
             program.signal(signal.SIGTERM)
-            assert await program.end() == 0
+            assert await program.end() == 0, program.everything()
 
 
 async def test_only_who_is_watched_feeds_the_watchdog(manager: Manager, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ async def test_only_who_is_watched_feeds_the_watchdog(manager: Manager, tmp_path
         program.signal(signal.SIGTERM)
         said += await manager.until("STOPPING=1")
         assert facts(said, "WATCHDOG") == []
-        assert await program.end() == 0
+        assert await program.end() == 0, program.everything()
 
 
 async def test_a_status_is_one_line(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:

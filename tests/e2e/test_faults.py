@@ -100,7 +100,7 @@ async def test_a_peer_is_killed(place: str, field: Field) -> None:
     await in_full_swing(field)
     gone = field.watch.members[{"coordinator": 0, "inner": 1, "leaf": 3}[place]]
     field.peers[gone].signal(signal.SIGKILL)
-    assert await field.peers[gone].end() == -signal.SIGKILL
+    assert await field.peers[gone].end() == -signal.SIGKILL, field.peers[gone].everything()
     await out(field, gone)
     report = await field.outcome(training)
     check(field, report, field.names(but=[gone]))
@@ -256,6 +256,6 @@ async def test_all_peers_are_killed(field: Field) -> None:
     for peer in field.peers.values():
         peer.signal(signal.SIGKILL)
     async with asyncio.timeout(DEADLINE_S):
-        assert await training.end() == 1
+        assert await training.end() == 1, training.everything()
     assert len(training.err) >= 1
     assert training.err[-1].startswith("edgepeer: nothing has moved for 8 s: ")

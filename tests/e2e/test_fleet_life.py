@@ -153,7 +153,7 @@ async def test_a_fleet_trains_evicts_and_rotates(tmp_path: Path) -> None:
         realm.broker.signal(signal.SIGTERM)
         with contextlib.suppress(ProcessLookupError):  # it has ended, if it was told that it is out
             peers["p3"].signal(signal.SIGKILL)
-        assert await realm.broker.end() == 0
+        assert await realm.broker.end() == 0, realm.broker.everything()
         await peers["p3"].end()
         await realm.open_broker()
         again = await realm.peer("p3")
@@ -171,9 +171,9 @@ async def test_a_fleet_trains_evicts_and_rotates(tmp_path: Path) -> None:
         assert (await realm.json("fleet", "rotate-ca", "--finish", "--home", "f"))["left_out"] == []
         # Nor is the service needed.
         realm.service.signal(signal.SIGTERM)
-        assert await realm.service.end() == 0
+        assert await realm.service.end() == 0, realm.service.everything()
         await more_rounds(training, 20)
-        assert training.process.returncode is None
+        assert training.process.returncode is None, training.everything()
         last = last_round(training)
         for name in names[:3]:  # no round is lost, and none is anybody's missing
             rounds = [each for each in realm.rounds(name) if first <= each.round <= last]
@@ -197,7 +197,7 @@ async def test_a_job_that_was_left_alone_outlives_the_authority(tmp_path: Path) 
         training = await realm.run("train", "--fleet", "f/operator", *job)
         await more_rounds(training, 5)
         training.signal(signal.SIGINT)
-        assert await training.end() == 130
+        assert await training.end() == 130, training.everything()
         await realm.json("fleet", "rotate-ca", "--home", "f")
         async with asyncio.timeout(DEADLINE_S):
             while {*(await realm.states()).values()} != {"member"}:

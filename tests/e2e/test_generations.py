@@ -35,7 +35,7 @@ async def kill(field: Field, names: Iterable[str]) -> None:
     for name in gone:
         field.peers[name].signal(signal.SIGKILL)
     for name in gone:
-        assert await field.peers[name].end() == -signal.SIGKILL
+        assert await field.peers[name].end() == -signal.SIGKILL, field.peers[name].everything()
 
 
 def generations(report: dict[str, Any]) -> dict[str, list[int]]:

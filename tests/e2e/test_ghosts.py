@@ -181,7 +181,7 @@ async def test_a_view_that_nobody_made_is_not_believed(what: str, field: Field) 
     await watch.until(lambda: only("p0", "p1", "p2", "p3"))
     stood = watch.round
     await watch.until(lambda: watch.round > stood + 3)
-    assert training.process.returncode is None
+    assert training.process.returncode is None, training.everything()
     assert all(peer.process.returncode is None for peer in field.peers.values())
 
 
@@ -259,7 +259,7 @@ async def test_a_broker_comes_back_without_its_memory_to_a_restarted_peer_and_a_
     field.peers["p2"].signal(signal.SIGKILL)
     await field.peers["p2"].end()
     lonely = await field.run("peer", "--broker", field.url, "--peer-id", "p2", "--state-dir", "p2")
-    assert await lonely.end() == 1
+    assert await lonely.end() == 1, lonely.everything()
     assert "is a broker running there?" in lonely.err[-1]
     await broker.start()
     for name in ("p2", "p3"):
@@ -267,7 +267,7 @@ async def test_a_broker_comes_back_without_its_memory_to_a_restarted_peer_and_a_
     await watch.until(lambda: set(watch.members) == {"p0", "p1", "p2", "p3"})
     stood = watch.round
     await watch.until(lambda: watch.round > stood + 3)
-    assert training.process.returncode is None
+    assert training.process.returncode is None, training.everything()
 
 
 async def test_two_fleets_whose_brokers_are_joined_become_one(

@@ -56,8 +56,8 @@ async def test_status_of_a_fleet_at_work(tmp_path: Path) -> None:
         assert sorted(indents) == [2, 4, 4, 4, 6]
 
         withdraw = await field.run("train", "--broker", field.url, "--withdraw")
-        assert await withdraw.end() == 0
-        assert await training.end() == 1
+        assert await withdraw.end() == 0, withdraw.everything()
+        assert await training.end() == 1, training.everything()
         assert "was withdrawn after round" in training.err[-1]
         # The peers stay, ready for the next job.
         report = await field.outcome(await field.train(rounds=10))
@@ -87,7 +87,7 @@ async def test_status_tells_who_is_announced_from_who_is_there(tmp_path: Path) -
         assert any(line.startswith("  p0 at 127.0.0.1:") for line in fleet.out)
 
         as_json = await field.run("status", "--broker", field.url, "--fabric", "deserted", "--json")
-        assert await as_json.end() == 0
+        assert await as_json.end() == 0, as_json.everything()
         found = json.loads("\n".join(as_json.out))
         assert (found["peers"], found["view"], found["silent"]) == ([], None, {"ghost": ["127.0.0.1:9"]})
 

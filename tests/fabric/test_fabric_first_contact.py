@@ -69,10 +69,10 @@ async def test_a_wrong_port_is_named() -> None:
 
 
 async def test_a_wrong_host_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nobody(*_: object, **__: object) -> None:
+    def nobody(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", nobody)
+    monkeypatch.setattr(socket, "getaddrinfo", nobody)
     client = FabricClient(BrokerAddress(host="no-such-host.invalid"), "lab", "a", on_event=print)
     async with running(client):
         said = await why_not(client)
@@ -112,7 +112,6 @@ async def test_an_address_that_nobody_answers_times_out(monkeypatch: pytest.Monk
 
 async def test_an_address_that_leads_nowhere_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a host whose IPv6 does not work: who is silent there must not keep its IPv4 from being tried."""
-    loop = asyncio.get_running_loop()
     async with scripted_broker() as address:
         with socket.socket() as full, contextlib.ExitStack() as fillers:
             full.bind(("127.0.0.1", 0))
@@ -123,10 +122,10 @@ async def test_an_address_that_leads_nowhere_leaves_time_for_the_next(monkeypatc
                 filler.connect_ex(full.getsockname())
             kind = socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, ""
 
-            async def both(*_: object, **__: object) -> list[object]:
+            def both(*_: object, **__: object) -> list[object]:
                 return [(*kind, full.getsockname()), (*kind, (address.host, address.port))]
 
-            monkeypatch.setattr(loop, "getaddrinfo", both)
+            monkeypatch.setattr(socket, "getaddrinfo", both)
             client = FabricClient(address, "lab", "a", on_event=lambda _: None, timeout=1.0)
             async with running(client):
                 await client.connected(DEADLINE_S)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import msgspec
 import pytest
 from fabric_guests import DEADLINE_S, Broker, Guest, Invite, StartBroker
 from fleet_guests import TOPICS, as_member, liar, of, said, signed
 from fleets import Fleet, Identity, Role
+from worked import Worked
 
 from edgepeer.errors import ConfigError, FabricError, TrustError
 from edgepeer.fabric.broker import EmbeddedBroker
@@ -50,11 +50,11 @@ async def test_who_is_evicted_is_off_everywhere_at_once(strict_broker: Broker, i
     for guest in (p1, p3, boss):
         await guest.until_seen(*(PresenceSeen(of(name)) for name in trusts))
     listed = fleet.evict("p2")
-    began = time.monotonic()
-    boss.client._fleet.identity.evictions.accept(listed)  # type: ignore[union-attr]
-    for guest in (p1, p3, boss):
-        await guest.until_seen(Evicted(PeerId("p2")), GONE)
-    assert time.monotonic() - began < 2
+    async with Worked() as worked:
+        boss.client._fleet.identity.evictions.accept(listed)  # type: ignore[union-attr]
+        for guest in (p1, p3, boss):
+            await guest.until_seen(Evicted(PeerId("p2")), GONE)
+    assert worked.seconds < 2
     # It hears of it as well, or is thrown out; in either case it ends, and says why.
     assert p2.task is not None
     async with asyncio.timeout(DEADLINE_S):
@@ -232,10 +232,10 @@ async def test_an_evicted_broker_is_left_at_once(start_broker: StartBroker, invi
     p1.evictions.accept(fleet.drop_authority())
     assert await guest.client.flush(DEADLINE_S)
     assert guest.client.connected_now
-    began = time.monotonic()
-    p1.evictions.accept(fleet.evict("broker"))
-    await guest.until(lambda _: guest.count(Disconnected) == 1)
-    assert time.monotonic() - began < 2
+    async with Worked() as worked:
+        p1.evictions.accept(fleet.evict("broker"))
+        await guest.until(lambda _: guest.count(Disconnected) == 1)
+    assert worked.seconds < 2
     (left,) = [event for event in guest.events if isinstance(event, Disconnected)]
     assert left.reason.startswith("broker broker of lab was evicted on 20")
     with pytest.raises(FabricError, match=r"is not to be trusted|broker broker of lab was evicted on 20"):

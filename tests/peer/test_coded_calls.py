@@ -95,6 +95,28 @@ async def test_a_call_that_was_cancelled_before_anything_was_computed(broker: Em
         check(await together(a), 2)
 
 
+async def test_who_has_cancelled_and_leaves_holds_nobody_up(broker: EmbeddedBroker) -> None:
+    """Also where more have than the code can spare; and to come again is no matter of the round's time."""
+    async with fleet(broker, "a", "b", code=TWICE) as (a, b):
+        async with peer_at(broker, "c", code=TWICE) as c:
+            await asyncio.gather(*(view_of(peer, "a", "b", "c") for peer in (a, b, c)))
+            gradients = Gradients(at_once=False)
+            cancelled = [asyncio.create_task(peer.allreduce_chunks(gradients)) for peer in (b, c)]
+            async with asyncio.timeout(DEADLINE_S):
+                await gradients.asked.wait()
+            waiting = asyncio.create_task(together(a))
+            for call in cancelled:
+                call.cancel()
+            await asyncio.gather(*cancelled, return_exceptions=True)
+            for peer in (b, c):
+                with pytest.raises(PeerError, match="one at a time, or come again as another Peer"):
+                    await peer.allreduce_chunks(Gradients())
+        check(await waiting, 2)  # of the view without c, where it is enough that a computes
+        async with peer_at(broker, "c", code=TWICE) as c:
+            await asyncio.gather(*(view_of(peer, "a", "b", "c") for peer in (a, b, c)))
+            check(await together(a, b, c), 3)
+
+
 async def test_nobody_hears_of_a_round_that_the_program_has_ended_itself(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

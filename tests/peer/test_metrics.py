@@ -268,3 +268,25 @@ async def test_a_split_job_is_counted() -> None:
     assert samples["edgepeer_soft_errors_undetected"] == 4
     assert samples["edgepeer_split_contributions_erased_total"] == 0
     assert (samples["edgepeer_cell"], samples["edgepeer_held_bytes"]) == (5, 900)
+
+
+@pytest.mark.parametrize("turns", range(1, 5))
+async def test_whoever_is_there_is_sent_away_though_the_end_is_cancelled(
+    turns: int, both_loops: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgepeer.peer.page_server._PATIENCE_S", 1000.0)
+    pages = PageServer("here", "127.0.0.1", 0, path="/x", content_type="text/plain", make=lambda: b"x")
+    await pages.__aenter__()
+    reader, writer = await asyncio.open_connection("127.0.0.1", pages.port)
+    async with asyncio.timeout(DEADLINE_S):
+        while not pages._connections:  # noqa: ASYNC110  # no Event
+            await asyncio.sleep(0)
+        ending = asyncio.create_task(pages.__aexit__(None, None, None))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        over = ending.done()
+        ending.cancel()
+        await asyncio.wait([ending])
+        assert ending.cancelled() or over
+        assert not await reader.read()
+    writer.close()

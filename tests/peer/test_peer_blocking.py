@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -131,3 +133,55 @@ def test_ctrl_c_in_a_script_leaves_the_fabric(broker_elsewhere: EmbeddedBroker) 
         finally:
             process.kill()
             process.communicate()
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_ctrl_c_while_a_broker_is_silent(secure: bool) -> None:
+    """However long one would wait for it."""
+    script = (
+        "import functools, signal, sys\n"
+        "from edgepeer.peer import api, blocking\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "api.FabricClient = functools.partial(api.FabricClient, timeout=1000)\n"
+        "blocking.connect(sys.argv[1])\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(DEADLINE_S)
+        url = f"mqtt{'s' if secure else ''}://127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen([sys.executable, "-c", script, url], stderr=subprocess.PIPE, text=True)
+        try:
+            connection, _ = silent.accept()
+            with connection:
+                connection.settimeout(DEADLINE_S)
+                assert connection.recv(1)
+                process.send_signal(signal.SIGINT)
+                _, err = process.communicate(timeout=DEADLINE_S)
+            assert err.rstrip().endswith("KeyboardInterrupt")
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def test_ctrl_c_while_a_name_is_looked_up() -> None:
+    """A name server that is out of reach takes its time, and the C library's look-up can't be interrupted."""
+    script = (
+        "import signal, socket, threading, edgepeer\n"
+        "def getaddrinfo(*_, **__):\n"
+        "    print('asked', flush=True)\n"
+        "    threading.Event().wait()\n"
+        "socket.getaddrinfo = getaddrinfo\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "edgepeer.connect('mqtt://broker.example')\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "asked\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=DEADLINE_S)
+        assert err.rstrip().endswith("KeyboardInterrupt")
+    finally:
+        process.kill()
+        process.communicate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 from numpy.typing import NDArray
 from peer_fleet import DEADLINE_S, Keeper, all_reduce, fleet, peer_at, until, view_of
 
-from edgepeer import Outcome, Peer
+from edgepeer import Limits, Outcome, Peer
 from edgepeer.baselines import MachineMaker
 from edgepeer.errors import ConfigError, ContributionMismatch, PeerError
 from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.peer.switchboard import Switchboard
+from edgepeer.transport.base import Listener
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 SIZE = 1001
@@ -221,3 +224,20 @@ async def test_a_code_that_is_none_for_so_many(broker: EmbeddedBroker) -> None:
     for result in results:
         assert isinstance(result, ContributionMismatch)
         assert "5 copies of each chunk can't be spread over 2 workers" in str(result)
+
+
+async def test_a_machine_that_stands_still_while_a_peer_starts(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it begins to listen, for longer than its silence would be borne: it notices, and writes a letter to itself."""
+    listen = Switchboard.listen
+
+    async def late(self: Switchboard, at: str) -> Listener:
+        listener = await listen(self, at)
+        time.sleep(0.5)  # noqa: ASYNC251  # all of the loop is to stand still
+        await asyncio.sleep(0.01)
+        return listener
+
+    monkeypatch.setattr(Switchboard, "listen", late)
+    async with peer_at(broker, "a", code="cyclic:s=1", limits=Limits(settle_s=0.05, silence_s=0.1)) as peer:
+        assert (await peer.ready()).size == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import resource
 import socket
 import time
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from peer_fleet import DEADLINE_S, all_reduce, fleet, peer_at
 
+import edgepeer
 from edgepeer import Peer
 from edgepeer.errors import (
     ConfigError,
@@ -36,7 +38,7 @@ from edgepeer.fabric.broker import EmbeddedBroker
     [
         ({"broker": "http://127.0.0.1"}, "must be mqtt://"),
         ({"fabric": "no/slash"}, "fabric 'no/slash'"),
-        ({"fanout": 0}, "fanout = 0: must be from 1 to"),
+        ({"fanout": 0}, "fanout = 0: must be an integer from 1 to 64, or 'auto'"),
         ({"fanout": 65}, "fanout = 65"),
         ({"listen": "127.0.0.1"}, "must be host:port"),
         ({"listen": "127.0.0.1:99999"}, "must be host:port"),
@@ -50,6 +52,42 @@ from edgepeer.fabric.broker import EmbeddedBroker
 def test_bad_arguments_are_refused_before_anything_starts(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Peer(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"broker": ("127.0.0.1", "secret")}, "broker = <tuple>: must be text, such as mqtt://127.0.0.1"),
+        ({"broker": None}, "broker = <NoneType>: must be text"),
+        ({"fabric": 3}, "fabric = 3: must be text"),
+        ({"peer_id": 3}, "peer_id = 3: must be text, or None"),
+        ({"state_dir": 3}, "state_dir = 3: must be a path, or None"),
+        ({"listen": 7700}, "listen = 7700: must be text, such as 127.0.0.1:0"),
+        ({"insecure": "no"}, "insecure = 'no': must be True or False"),
+        ({"advertise": None}, "advertise = None: must be a list of addresses"),
+        ({"advertise": "pi:7700"}, "advertise = 'pi:7700': must be a list of addresses"),
+        ({"advertise": [7700]}, "advertise = [7700]: must be a list of addresses"),
+        ({"fanout": "x"}, "fanout = 'x': must be an integer from 1 to 64, or 'auto'"),
+        ({"lanes": 2.0}, "lanes = 2.0: must be an integer from 1 to 16, or 'auto'"),
+        ({"quorum": "3"}, "quorum = '3': must be an integer from 0, for a majority, to 4096"),
+        ({"quorum": -1}, "quorum = -1: must be an integer from 0, for a majority, to 4096"),
+        ({"code": None}, "code = None: must be text, such as none"),
+        ({"wait": 3}, "wait = 3: must be text, such as exact"),
+        ({"machine": "ft-tree"}, "machine = 'ft-tree': must be what makes machines"),
+        ({"limits": 3}, "limits = 3: must be edgepeer.Limits, or None"),
+        (
+            {"trust": "~/.edgepeer/fleet"},
+            "trust = '~/.edgepeer/fleet': must be what edgepeer.trust.identity.Identity.load",
+        ),
+        ({"aside": None}, "aside = None: must be True or False"),
+        ({"on_fabric_event": "print"}, "on_fabric_event = 'print': must be a function, or None"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_by_name(arguments: dict[str, Any], said: str) -> None:
+    for make in (Peer, edgepeer.connect):
+        with pytest.raises(ConfigError, match=re.escape(said)) as caught:
+            make(**arguments)
+        assert "secret" not in str(caught.value)
 
 
 async def test_a_peer_lives_once(broker: EmbeddedBroker) -> None:

@@ -142,8 +142,10 @@ async def test_a_peer_that_stands_aside_is_unseen_until_it_comes_back(broker: Em
         assert late.view.size == 3
 
 
-async def test_a_peer_that_never_comes_back_leaves_at_once(broker: EmbeddedBroker) -> None:
-    loop = asyncio.get_running_loop()
-    async with peer_at(broker, "a", aside=True):
-        leaving = loop.time()
-    assert loop.time() - leaving < 4.0
+async def test_a_peer_that_never_comes_back_leaves_at_once(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long others may take."""
+    monkeypatch.setattr("edgepeer.peer.api._LEAVE_S", 1000.0)
+    async with asyncio.timeout(DEADLINE_S), peer_at(broker, "a", aside=True):
+        pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 from pathlib import Path
 
@@ -14,9 +15,13 @@ from peer_fleet import DEADLINE_S, Pumps, all_reduce, fleet, peer_at, view_of
 from ports import free_port
 
 from edgepeer import Limits, Peer, View
+from edgepeer.cancelling import unless
 from edgepeer.errors import ConfigError, LeftFabric
 from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.peer import api
+from edgepeer.peer.agent import run_agent
 from edgepeer.protocol.machine import ProtocolName
+from edgepeer.settings import PeerSettings
 
 
 async def test_views_tells_every_change_and_ends_with_the_peer(broker: EmbeddedBroker) -> None:
@@ -222,3 +227,41 @@ async def test_a_peer_says_whom_it_waits_for(broker: EmbeddedBroker, protocol: P
         assert "b" in standing["links"]
         await asyncio.gather(round_, b.allreduce(np.ones(3)))
         assert "b" not in a.diagnosis()["missing"]
+
+
+async def test_a_device_that_is_told_to_stop_waits_for_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard, stop = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            await reader.read(1)
+            heard.set()
+            await reader.read()
+
+    monkeypatch.setattr(api, "FabricClient", functools.partial(api.FabricClient, timeout=1000.0))
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as silent, asyncio.timeout(DEADLINE_S):
+        settings = PeerSettings(broker=f"mqtt://127.0.0.1:{silent.sockets[0].getsockname()[1]}")
+        agent = asyncio.create_task(run_agent(settings, stop=stop))
+        await heard.wait()
+        stop.set()
+        await agent
+
+
+async def test_what_is_done_unless_it_is_to_stop() -> None:
+    stop, never = asyncio.Event(), asyncio.Event()
+    assert await unless(stop, asyncio.sleep(0))
+    with pytest.raises(ZeroDivisionError):
+        await unless(stop, _fails(ZeroDivisionError()))
+    with pytest.raises(TimeoutError):
+        await unless(stop, _fails(TimeoutError()))
+    waiting = asyncio.create_task(unless(stop, never.wait()))
+    await asyncio.sleep(0)
+    stop.set()
+    assert not await waiting
+    assert not await unless(stop, never.wait())
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def _fails(error: Exception) -> None:
+    await asyncio.sleep(0)
+    raise error
