@@ -30,7 +30,7 @@ A hop passes frames on between its own connections only, so nothing ever goes in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
@@ -65,13 +65,13 @@ class Attempt:
     began: float
     again_at: float
     pause_s: float = _KNOCK_MIN_S
-    said: set[Sync] = field(default_factory=set)
+    said: tuple[Sync, ...] = ()
     """Where this peer has said with it that it stands."""
 
     @property
     def told(self) -> Sync | None:
         """What whoever takes it knows of that; None if that depends on which Knock has come."""
-        return next(iter(self.said)) if len(self.said) == 1 else None
+        return self.said[0] if len(self.said) == 1 else None
 
 
 class Up(Protocol):
@@ -138,7 +138,8 @@ class Paths:
         relay_at = attempt.began + self._limits.relay_after_s
         attempt.again_at = now + attempt.pause_s if now >= relay_at else min(now + attempt.pause_s, relay_at)
         attempt.pause_s = min(2 * attempt.pause_s, _KNOCK_MAX_S)
-        attempt.said.add(sync := self._sync(peer))
+        if (sync := self._sync(peer)) not in attempt.said:
+            attempt.said += (sync,)
         asking = Knock(incarnation=self._incarnation, answer=False, stamp=now, lost=attempt.began, sync=sync)
         kind, header = wrap(asking)
         via = Via(source=self._me, target=peer, tunnel=attempt.number, serial=0, kind=kind, header=header)
