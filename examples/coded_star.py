@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 import edgepeer
-from edgepeer.errors import FellBehind, LeftFabric, NotReady
+from edgepeer.errors import FellBehind, LeftFabric, NotReady, PeerError
 from edgepeer.fabric.broker import EmbeddedBroker
 
 PEERS = 9
@@ -51,12 +51,12 @@ async def work(broker: str, number: int, arguments: argparse.Namespace) -> dict[
             pause = CHUNK_S * (SLOWER if lags(number, last) else 1)
             try:
                 outcome = await peer.allreduce_chunks(partial(gradient, pause))
-            except (
-                FellBehind,
-                LeftFabric,
-                NotReady,
-            ):  # this process stood still: some went on, or all began anew
-                await peer.ready(peers=PEERS)
+            except (FellBehind, LeftFabric, NotReady):
+                # This process stood still for seconds: some went on without this peer, or all began anew.
+                try:
+                    await peer.ready(peers=PEERS, timeout=20)
+                except NotReady:
+                    break  # they are through
             else:
                 outcomes[outcome.generation, last := outcome.round] = outcome
     return outcomes
@@ -67,7 +67,7 @@ async def main(arguments: argparse.Namespace) -> None:
         fleet = await asyncio.gather(*(work(str(broker.address), n, arguments) for n in range(PEERS)))
     for which in set().union(*fleet):
         assert len({mine[which].digest for mine in fleet if which in mine}) == 1  # all peers have the same bits
-    outcomes = list(fleet[0].values())
+    outcomes = list(max(fleet, key=len).values())
     plain = sum(range(1, PEERS + 1))
     exact = [outcome for outcome in outcomes if outcome.exact]
     print(f"{arguments.code}, {arguments.wait}: {len(exact)} of {len(outcomes)} rounds exact, ", end="")
@@ -84,4 +84,7 @@ if __name__ == "__main__":
     parser.add_argument("--code", default="partial:l=1,replication=3", help="default: %(default)s")
     parser.add_argument("--wait", default="exact", help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=20, help="default: %(default)s")
-    asyncio.run(main(parser.parse_args()))
+    try:
+        asyncio.run(main(parser.parse_args()))
+    except PeerError as error:
+        raise SystemExit(f"this machine is too busy for {PEERS} peers in one process: {error}") from None

@@ -80,10 +80,10 @@ async def test_a_peer_is_killed_and_comes_again_and_the_model_is_that_of_undivid
 async def test_without_a_spare_who_comes_again_gets_its_blocks_and_errors_are_corrected(tmp_path: Path) -> None:
     rounds = 90
     flips = '[peer]\nflip = ["2@20:kind=garbage,place=product", "9@80:kind=sparse"]\n'
-    async with Field(tmp_path) as field:
+    async with Field(tmp_path, brake=4.0) as field:  # not over before who was killed is in again
         (tmp_path / "edgepeer.toml").write_text(f'{flips}device_speed = "constant:{BATCH_S}"\n')
         await field.open()
-        await field.add(*NAMES)
+        await field.add(*NAMES, below=tmp_path)
         training = await field.train(**HOW, rounds=rounds, peers=12, save="model.npz")
         await field.watch.until(lambda: field.watch.round >= 30)
         job = field.watch.picture.job
@@ -91,7 +91,8 @@ async def test_without_a_spare_who_comes_again_gets_its_blocks_and_errors_are_co
         dead = next(peer for (_, peer), said in field.watch.picture.reports.items() if said.cell == 5)
         field.peers[dead].signal(signal.SIGKILL)
         await field.watch.until(lambda: dead not in field.watch.members)
-        await field.add(dead)
+        await field.add(dead, below=tmp_path)
+        field.let_go()
         await field.outcome(training)
         reports = {peer: said for (of, peer), said in field.watch.picture.reports.items() if of == job.id}
         assert any("made on purpose here: 2@20:kind=garbage" in line for line in field.peers[dead].err)
