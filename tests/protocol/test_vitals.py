@@ -362,7 +362,7 @@ def test_link_states() -> None:
     above = states[PeerId("a")]
     assert above == LinkState(PeerId("a"), "parent", True, "direct", above.rtt_s, 0.0)
     assert above.rtt_s == pytest.approx(0.002)
-    assert (states[D].up, states[D].path) == (True, "via c")
+    assert (states[D].up, states[D].path) == (True, "via e")
 
 
 def test_a_link_that_is_down() -> None:
