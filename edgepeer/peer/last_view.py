@@ -15,7 +15,7 @@ import msgspec
 
 from edgepeer.errors import WireError
 from edgepeer.topology.view import View
-from edgepeer.wire.documents import pack, unpack
+from edgepeer.wire.documents import DOCUMENT_LIMIT_BYTES, pack, unpack
 
 __all__ = ["LastView"]
 
@@ -44,7 +44,8 @@ class LastView:
         if self._path is None:
             return None
         try:
-            kept = unpack(self._path.read_bytes(), _Kept)
+            with self._path.open("rb") as file:
+                kept = unpack(file.read(DOCUMENT_LIMIT_BYTES + 1), _Kept)
         except (OSError, WireError):
             return None
         return kept.view if kept.fabric == self._fabric else None

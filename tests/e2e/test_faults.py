@@ -229,7 +229,7 @@ async def rounds_go_on(field: Field) -> None:
     enough = done() + 10
     async with asyncio.timeout(DEADLINE_S):
         while done() < enough:  # noqa: ASYNC110  # a file tells nobody
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # looks again, until the deadline
 
 
 async def check_undisturbed(field: Field, training: Program, at: int) -> None:

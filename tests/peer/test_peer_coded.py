@@ -235,7 +235,7 @@ async def test_a_machine_that_stands_still_while_a_peer_starts(
     async def late(self: Switchboard, at: str) -> Listener:
         listener = await listen(self, at)
         time.sleep(0.5)  # noqa: ASYNC251  # all of the loop is to stand still
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # a turn of the loop, in which its timers are due
         return listener
 
     monkeypatch.setattr(Switchboard, "listen", late)

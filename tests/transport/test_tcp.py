@@ -7,6 +7,7 @@ import itertools
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import pytest
@@ -61,19 +62,21 @@ async def test_all_at_once_and_many_times_over() -> None:
     assert payload_of(ear.heard) == WANTED * 200
 
 
+def arrives(channel: tcp.PlainConnection, data: bytes) -> None:
+    """As much at a time as there is room for."""
+    while data:
+        room = channel.get_buffer(-1)
+        taken = min(len(room), len(data))
+        room[:taken] = data[:taken]
+        channel.buffer_updated(taken)
+        data = data[taken:]
+
+
 async def test_a_part_of_a_payload_is_progress_and_nothing_else_is() -> None:
     ear = Ear()
     channel = tcp.PlainConnection(lambda _: ear, Shared(Complaints(logging.getLogger("edgepeer"))))
     channel.connection_made(FakeSocketTransport())
-
-    def arrive(data: bytes) -> None:
-        while data:
-            room = channel.get_buffer(-1)
-            taken = min(len(room), len(data))
-            room[:taken] = data[:taken]
-            channel.buffer_updated(taken)
-            data = data[taken:]
-
+    arrive = partial(arrives, channel)
     frame, payload = vector(100_000)
     assert not channel.progressed()
     arrive(encode(frame, len(payload)))
@@ -374,12 +377,7 @@ async def test_what_is_read_to_the_end_of_a_frame_is_acknowledged_at_once(monkey
         channel = tcp.PlainConnection(lambda _, ear=ear: ear, Shared(Complaints(logging.getLogger("edgepeer"))))
         channel.connection_made(network)
         for step, data in enumerate([encode(Ping(waiting=False)), BYTES[:-1], BYTES[-1:]]):
-            while data:
-                room = channel.get_buffer(-1)
-                taken = min(len(room), len(data))
-                room[:taken] = data[:taken]
-                channel.buffer_updated(taken)
-                data = data[taken:]
+            arrives(channel, data)
             if step == 0:
                 assert network.asked == far
         assert len(ear.heard) == 1 + len(WANTED)
