@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -105,6 +107,25 @@ def test_a_bug_in_the_machine_surfaces(
     assert caught.value is bug
 
 
+@contextlib.contextmanager
+def running(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that does not outlive this context."""
+    command = [sys.executable, "-c", script, *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def check_interrupted(process: subprocess.Popen[str]) -> None:
+    """Ctrl-C ends it in time, and as Python does."""
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=DEADLINE_S)
+    assert err.rstrip().endswith("KeyboardInterrupt")
+
+
 @pytest.mark.slow
 def test_ctrl_c_in_a_script_leaves_the_fabric(broker_elsewhere: EmbeddedBroker) -> None:
     script = (
@@ -118,21 +139,13 @@ def test_ctrl_c_in_a_script_leaves_the_fabric(broker_elsewhere: EmbeddedBroker) 
     url = broker_elsewhere.address.url()
     with edgepeer.connect(url, "lab", peer_id="a") as a:
         a.ready()
-        process = subprocess.Popen(
-            [sys.executable, "-c", script, url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        try:
+        with running(script, url) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             a.ready(2)
-            process.send_signal(2)
-            _, err = process.communicate(timeout=DEADLINE_S)
-            assert err.rstrip().endswith("KeyboardInterrupt")
+            check_interrupted(process)
             # It took leave: the round that it had a part in is given to nobody else.
             assert a.allreduce(np.ones(3), timeout=DEADLINE_S).contributors in (("a", "b"), ("a",))
-        finally:
-            process.kill()
-            process.communicate()
 
 
 @pytest.mark.parametrize("secure", [False, True])
@@ -148,18 +161,12 @@ def test_ctrl_c_while_a_broker_is_silent(secure: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(DEADLINE_S)
         url = f"mqtt{'s' if secure else ''}://127.0.0.1:{silent.getsockname()[1]}"
-        process = subprocess.Popen([sys.executable, "-c", script, url], stderr=subprocess.PIPE, text=True)
-        try:
+        with running(script, url) as process:
             connection, _ = silent.accept()
             with connection:
                 connection.settimeout(DEADLINE_S)
                 assert connection.recv(1)
-                process.send_signal(signal.SIGINT)
-                _, err = process.communicate(timeout=DEADLINE_S)
-            assert err.rstrip().endswith("KeyboardInterrupt")
-        finally:
-            process.kill()
-            process.communicate()
+                check_interrupted(process)
 
 
 def test_ctrl_c_while_a_name_is_looked_up() -> None:
@@ -173,15 +180,7 @@ def test_ctrl_c_while_a_name_is_looked_up() -> None:
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "edgepeer.connect('mqtt://broker.example')\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
+    with running(script) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "asked\n"
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=DEADLINE_S)
-        assert err.rstrip().endswith("KeyboardInterrupt")
-    finally:
-        process.kill()
-        process.communicate()
+        check_interrupted(process)
