@@ -245,7 +245,7 @@ async def test_an_evicted_broker_is_left_at_once(start_broker: StartBroker, invi
             pass
 
 
-async def test_many_that_come_back_to_an_empty_broker_say_it_a_few_times(
+async def test_many_that_come_back_to_an_empty_broker_say_it_once_at_most(
     strict_broker: Broker, invite: Invite, fleet: Fleet
 ) -> None:
     listed = b""
@@ -271,7 +271,8 @@ async def test_many_that_come_back_to_an_empty_broker_say_it_a_few_times(
             if str(message.topic) != TOPICS.evicted:
                 break
             heard += 1
-    assert heard <= 6
+    # How few it takes is seen in virtual time (test_spreading.py): a busy machine lets more of them have their turn.
+    assert 1 <= heard <= len(members)
 
 
 # -- twins ---------------------------------------------------------------------------------------------------------
