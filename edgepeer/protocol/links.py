@@ -78,7 +78,7 @@ class Link:
 
     __slots__ = (
         "alive_at", "calm", "cleared", "closed_at", "dialing", "dialled", "direct", "down_since", "echo", "echo_at",
-        "every", "failed", "heard", "knocked", "level", "life", "life_at", "member", "orphan", "over", "pinged",
+        "every", "failures", "heard", "knocked", "level", "life", "life_at", "member", "orphan", "over", "pinged",
         "promised", "reaches", "redial_at", "redial_s", "refused", "role", "sent", "since", "sync", "timing", "told",
         "tunnel", "tunnel_timing", "unanswered", "waiting",
     )  # fmt: skip
@@ -104,10 +104,10 @@ class Link:
         self.dialing = False
         self.redial_at = now
         self.redial_s = 0.0
-        self.failed = False
-        """The last attempt to connect has come to nothing ..."""
+        self.failures = 0
+        """How many attempts to connect have come to nothing while the path in use, or there being none, lasts ..."""
         self.refused = False
-        """... it was refused by the peer's machine."""
+        """... the last was refused by the peer's machine."""
         self.dialled = False
         """Whether the last connection was made by this end."""
         self.unanswered = 0
@@ -224,7 +224,8 @@ class Link:
         self.sync, self.told, self.waiting, self.level, self.over = None, None, False, -1, False
         self.heard = self.alive_at = self.sent = self.pinged = self.since = self.echo_at = now
         self.every = self.promised = self.echo = 0.0
-        self.failed = self.refused = self.cleared = False
+        self.refused = self.cleared = False
+        self.failures = 0
 
 
 class Links:
@@ -338,7 +339,8 @@ class Links:
         link = self._links.get(peer)
         if link is None:
             return
-        link.dialing, link.failed, link.refused = False, True, refused
+        link.dialing, link.refused = False, refused
+        link.failures += 1
         link.unanswered = 0 if refused else link.unanswered + 1
         link.redial_at = now + link.redial_s
         link.redial_s = min(2 * link.redial_s, self._limits.redial_max_s)

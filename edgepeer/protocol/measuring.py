@@ -34,6 +34,8 @@ _GAP_S: Final = 0.01
 """What comes this soon after is of the same burst."""
 _SPAN_S: Final = 0.02
 """Bursts shorter than this say little: their bytes may have waited in the kernel."""
+_ATTEMPTS: Final = 2
+"""To connect again: one may have begun just before the link was whole, and be known to be lost seconds after."""
 
 
 class Arrivals:
@@ -152,9 +154,9 @@ class Measuring:
 
 
 def _is_around(link: Link) -> bool:
-    """Whether the connection is broken, and there is another way. Not before an attempt to make it again has come to
+    """Whether the connection is broken, and there is another way. Not before attempts to make it again have come to
     nothing: what is whole again by then was not worth other trees."""
-    return link.up and not link.direct and link.failed
+    return link.up and not link.direct and link.failures >= _ATTEMPTS
 
 
 def _reach(link: Link) -> int:

@@ -169,7 +169,7 @@ class Paths:
         for peer, absent in self._links.all():
             if absent.up or not absent.main or peer in self._attempts:
                 continue
-            if absent.failed or now - absent.down_since >= self._in_time():
+            if absent.failures or now - absent.down_since >= self._in_time():
                 self.seek(peer, now)
         for peer, attempt in list(self._attempts.items()):
             link = self._links.get(peer)
