@@ -7,7 +7,7 @@
                       | whom; whether the connection is broken, could not be made again, and there is a way around
 
 What arrives is a lower bound of what the line and the sender can do: the head compares (estimate.py). It is told what
-has changed by a third, at most once in REPORT_S, and again in each view; of a connection that has broken, at once.
+has changed by a third, at most once in REPORT_S, and again in each view; of a broken connection, without waiting.
 """
 
 from __future__ import annotations
