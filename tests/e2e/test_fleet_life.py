@@ -174,7 +174,8 @@ async def test_a_fleet_trains_evicts_and_rotates(tmp_path: Path) -> None:
         assert await realm.service.end() == 0, realm.service.everything()
         await more_rounds(training, 20)
         assert training.process.returncode is None, training.everything()
-        last = last_round(training)
+        last = last_round(training)  # which one peer has told of: the others are about to write it down
+        await training.until(lambda: all(realm.rounds(name)[-1].round >= last for name in names[:3]))
         for name in names[:3]:  # no round is lost, and none is anybody's missing
             rounds = [each for each in realm.rounds(name) if first <= each.round <= last]
             assert [each.round for each in rounds] == [*range(first, last + 1)]
