@@ -62,10 +62,10 @@ async def test_errors_and_a_killed_peer_change_nothing(clean: dict[str, Any], tm
 @pytest.mark.slow
 async def test_who_is_too_slow_is_made_up_for(clean: dict[str, Any], tmp_path: Path) -> None:
     """With a deadline rounds don't wait for a straggler; its vectors are erasures, and nothing else changes."""
-    slow = ("--wait", "deadline:1", "--slow", "leafx50@8..14")
-    _, hurt = await run(tmp_path, *JOB, *CODE, *ROUNDS, *slow)
+    slow = ("--wait", "deadline:0.5", "--slow", "leafx100@8..14")
+    program, hurt = await run(tmp_path, *JOB, *CODE, *ROUNDS, *slow)
     assert hurt["final"]["loss"] == pytest.approx(clean["final"]["loss"], rel=1e-3)
-    assert hurt["split"]["erased"] >= 1
+    assert hurt["split"]["erased"] >= 1, program.everything()
     assert (hurt["split"]["corrected"], hurt["split"]["restores"]) == (0, 0)
     assert all(fault["confirmed"] for fault in hurt["faults"])
 
