@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # For two cores: real processes mostly wait for each other, so three tests at once keep both busy.
 WORKERS ?= 3
 
-.PHONY: help demo test test-secure fuzz lint types bench clean mosquitto check-deploy
+.PHONY: help demo test test-secure fuzz lint types bench clean mosquitto check-deploy check-compiled
 
 help:
 	@echo "make demo    seven peers train a classifier of handwritten digits; a link is cut, one is killed"
@@ -14,6 +14,7 @@ help:
 	@echo "make fuzz    guesses at all that is parsed before a peer is known, FUZZ_SECONDS=20 each"
 	@echo "make lint    ruff; make types: mypy"
 	@echo "make check-deploy  devices that boot, images, aarch64: as root, in minutes"
+	@echo "make check-compiled  the machine, compiled by mypyc, does what its sources do"
 	@echo "make bench   what the benchmarks need (large: PyTorch and Open MPI)"
 
 $(VENV)/.ready: pyproject.toml
@@ -49,6 +50,10 @@ types: $(VENV)/.ready
 check-deploy: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[dev,deploy]'
 	CHECK_DEPLOY=1 $(BIN)/python -m pytest tests/deploy $(PYTEST_ARGS)
+
+# The machine and the simulator, compiled from the same sources, do the same.
+check-compiled: $(VENV)/.ready
+	CHECK_COMPILED=1 $(BIN)/python -m pytest tests/e2e/test_compiled.py $(PYTEST_ARGS)
 
 # The real broker, for the tests that use one. Without it they are skipped and say why.
 mosquitto:

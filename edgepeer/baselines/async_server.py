@@ -22,8 +22,9 @@ from edgepeer.baselines.collective import Collective, weighted
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol.events import FloatVector, FrameReceived
+from edgepeer.protocol.headers import Shape
 from edgepeer.protocol.limits import Limits
-from edgepeer.protocol.streams import Shape, as_bytes, digest_of
+from edgepeer.protocol.streams import as_bytes, digest_of
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Abort, Commit, Frame, Reduce, Result, pack_set, unpack_set
 

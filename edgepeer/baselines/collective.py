@@ -19,9 +19,10 @@ from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector, FrameReceived
+from edgepeer.protocol.headers import Shape
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Role
-from edgepeer.protocol.streams import Shape, as_bytes
+from edgepeer.protocol.streams import as_bytes
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Abort, Cause, Frame, Reduce, Result
 

@@ -20,8 +20,9 @@ import numpy as np
 from edgepeer.baselines.collective import Collective, weighted
 from edgepeer.ids import PeerId
 from edgepeer.protocol.events import FloatVector, FrameReceived
+from edgepeer.protocol.headers import Shape
 from edgepeer.protocol.limits import Limits
-from edgepeer.protocol.streams import Shape, as_bytes, digest_of
+from edgepeer.protocol.streams import as_bytes, digest_of
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Frame, Reduce, Result, pack_set, unpack_set
 

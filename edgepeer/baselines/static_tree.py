@@ -49,9 +49,10 @@ from edgepeer.baselines.collective import Collective, weighted
 from edgepeer.baselines.static_record import RESULT, Record, Sum
 from edgepeer.ids import PeerId
 from edgepeer.protocol.events import FloatVector, FrameReceived
+from edgepeer.protocol.headers import Shape
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Role
-from edgepeer.protocol.streams import Shape, as_bytes, digest_of
+from edgepeer.protocol.streams import as_bytes, digest_of
 from edgepeer.topology import tree
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Commit, Frame, Meta, MetaWhat, Reduce, Result, pack_set, unpack_set

@@ -17,12 +17,13 @@ from __future__ import annotations
 from edgepeer.baselines.collective import Collective
 from edgepeer.ids import PeerId
 from edgepeer.protocol.events import FloatVector, FrameReceived
+from edgepeer.protocol.headers import Address, Shape
 from edgepeer.protocol.inview import NOWHERE, Edges
-from edgepeer.protocol.lane import Address, Lane
+from edgepeer.protocol.lane import Lane
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Role
 from edgepeer.protocol.rates import Rates
-from edgepeer.protocol.streams import Prefix, Shape, digest_of
+from edgepeer.protocol.streams import Prefix, digest_of
 from edgepeer.topology import tree
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Commit, Frame, Reduce, Result, pack_set, unpack_set

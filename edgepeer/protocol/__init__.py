@@ -17,6 +17,7 @@ machine runs over TCP in a peer and over virtual time in the simulator.
     allreduce.py    what happens in a round, by the stage that it is in
     round.py        the stages and moves of a round: a table that is executed
     lane.py         a range of its vectors on its way up a tree, and their sum down
+    headers.py      what frames say of a round: which it is, of what kind its vectors are
     streams.py      what has arrived of a vector
     encoded.py      the bytes that it travels as, where it is rounded
     deciding.py     when a round counts: once a quorum's worth of peers holds its result

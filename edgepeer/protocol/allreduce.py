@@ -39,13 +39,14 @@ from edgepeer.protocol.code import Coding
 from edgepeer.protocol.course import Course
 from edgepeer.protocol.deciding import enough_hold, holding_below, may_say_have
 from edgepeer.protocol.events import FloatVector
+from edgepeer.protocol.headers import Address, Shape
 from edgepeer.protocol.inview import InView
-from edgepeer.protocol.lane import Address, Lane, piece
+from edgepeer.protocol.lane import Lane, piece
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.past import Decided, Dropped
 from edgepeer.protocol.place import UNKNOWN
 from edgepeer.protocol.round import Round
-from edgepeer.protocol.streams import Held, Prefix, Shape
+from edgepeer.protocol.streams import Held, Prefix
 from edgepeer.topology.view import View
 from edgepeer.wire.documents import pack
 from edgepeer.wire.frames import (

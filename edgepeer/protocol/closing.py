@@ -208,7 +208,7 @@ class Closing:
         for heard in self._heard.values():
             report.began |= heard.began
             report.holding |= heard.holding
-            for slot, value in enumerate(heard.done):
+            for slot, value in enumerate(bytes(heard.done)):
                 if value:
                     done[slot] = value
         return report
@@ -295,7 +295,7 @@ class Closing:
         self._promised |= report.began
         if self._promised != view.everyone or (report.holding and report.began != view.everyone):
             return
-        done = tuple(max(value - 1, 0) for value in report.done)
+        done = tuple(max(value - 1, 0) for value in bytes(report.done))
         if report.holding:
             self._close(Closed(done, True, view.everyone))
             return

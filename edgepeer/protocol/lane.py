@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from edgepeer.errors import ProtocolBug
@@ -26,14 +25,15 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.encoded import Encoded
 from edgepeer.protocol.events import FloatVector
+from edgepeer.protocol.headers import Address, Shape
 from edgepeer.protocol.inview import Edges
 from edgepeer.protocol.rates import Rates
-from edgepeer.protocol.streams import Prefix, Shape, Upstream, as_bytes, bytes_of, digest_of
+from edgepeer.protocol.streams import Prefix, Upstream, as_bytes, bytes_of, digest_of
 from edgepeer.wire.encoding import first_not_finite
 from edgepeer.wire.frames import Commit, Reduce, Result, pack_set
 from edgepeer.wire.precision import Precision
 
-__all__ = ["Address", "Lane", "piece", "spans"]
+__all__ = ["Lane", "piece", "spans"]
 
 _ALIGNED: Final = 16
 """Ranges of long vectors begin at multiples of this, which is a cache line of float32."""
@@ -46,13 +46,6 @@ def spans(total: int, lanes: int, block: int = 1) -> list[slice]:
     step = max(block, _ALIGNED if total >= 4 * _ALIGNED * lanes else 1)
     cuts = [total * lane // lanes // step * step for lane in range(lanes)]
     return [slice(start, end) for start, end in zip(cuts, [*cuts[1:], total], strict=True)]
-
-
-class Address(msgspec.Struct, frozen=True):
-    """What frames of a round are named by."""
-
-    epoch: int
-    round: int
 
 
 class Lane:

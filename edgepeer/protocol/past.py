@@ -30,8 +30,9 @@ import msgspec
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector
+from edgepeer.protocol.headers import Address
 from edgepeer.protocol.inview import InView
-from edgepeer.protocol.lane import Address, Lane, piece, spans
+from edgepeer.protocol.lane import Lane, piece, spans
 from edgepeer.protocol.place import Place
 from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.round import Round

@@ -37,9 +37,9 @@ import msgspec
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
+from edgepeer.protocol.headers import Shape
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link, Links, Tunnel
-from edgepeer.protocol.streams import Shape
 from edgepeer.topology.view import View
 from edgepeer.wire.codec import unwrap, wrap
 from edgepeer.wire.frames import Frame, Knock, NoWay, Reduce, Result, State, Sync, Via

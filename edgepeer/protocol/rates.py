@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from edgepeer.ids import PeerId
+from edgepeer.protocol.headers import Shape
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.segments import RateEstimate, segment_bytes
-from edgepeer.protocol.streams import Shape
 
 __all__ = ["Rates"]
 

@@ -37,10 +37,11 @@ from edgepeer.protocol.closing import Closed
 from edgepeer.protocol.code import Recovery
 from edgepeer.protocol.effects import Phases
 from edgepeer.protocol.events import FloatVector
+from edgepeer.protocol.headers import Shape
 from edgepeer.protocol.inview import NOWHERE, Edges, InView
 from edgepeer.protocol.lane import Lane, spans
 from edgepeer.protocol.rates import Rates
-from edgepeer.protocol.streams import NOTHING, Held, Shape, digest_of
+from edgepeer.protocol.streams import NOTHING, Held, digest_of
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Abort, Cause, Commit, pack_set
 from edgepeer.wire.precision import Precision
@@ -279,7 +280,7 @@ class Round:
 
     def reduce(self, now: float, lanes: Iterable[Lane]) -> None:
         """Add up what can be in these, if it is settled who contributes, and this peer has what it is to bring."""
-        own = self.brings.vector
+        own: FloatVector | None = self.brings.vector
         if self.stage is not Stage.CLOSED:
             return
         if self.closed is not None and not self.closed.expected & self.lane.edges.bit:

@@ -10,75 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 import numpy as np
 import xxhash
 
 from edgepeer.protocol.encoded import Encoded
 from edgepeer.protocol.events import FloatVector
+from edgepeer.protocol.headers import Shape
 from edgepeer.protocol.segments import RateEstimate
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Commit, Dtype, Reduce, Result
-from edgepeer.wire.precision import Precision, block_of, elements_in, encoded_bytes
+from edgepeer.wire.frames import Commit
+from edgepeer.wire.precision import Precision
 
-__all__ = ["NOTHING", "Held", "Prefix", "Shape", "Upstream", "as_bytes", "bytes_of", "digest_of"]
+__all__ = ["NOTHING", "Held", "Prefix", "Upstream", "as_bytes", "bytes_of", "digest_of"]
 
 
 NOTHING: Final = np.empty(0, dtype="<f4")
 """What there is of a round that ends without a sum."""
-
-
-class Shape(msgspec.Struct, frozen=True):
-    """Length and element type of a round's vectors, and what they travel as. Made and compared several times a frame:
-    hence a struct."""
-
-    total: int
-    """Elements."""
-    dtype: Dtype
-    precision: Precision = "float32"
-
-    @classmethod
-    def of(cls, vector: FloatVector, precision: Precision = "float32") -> Shape:
-        return cls(vector.size, "<f4" if vector.itemsize == 4 else "<f8", precision)
-
-    @classmethod
-    def said(cls, frame: Reduce | Result) -> Shape:
-        """As a frame says it: of the whole vector, whatever the lane."""
-        return cls(frame.total, frame.dtype, frame.precision)
-
-    @property
-    def itemsize(self) -> int:
-        return 4 if self.dtype == "<f4" else 8
-
-    @property
-    def bytes(self) -> int:
-        """In memory ..."""
-        return self.total * self.itemsize
-
-    @property
-    def wire_bytes(self) -> int:
-        """... and as it travels."""
-        return encoded_bytes(self.precision, self.total, self.itemsize)
-
-    @property
-    def block(self) -> int:
-        """Segments begin at a multiple of so many elements, and end at one or with the vector."""
-        return block_of(self.precision)
-
-    def elements(self, payload_bytes: int) -> int:
-        """How many a segment of so many bytes has; -1: it is none."""
-        return elements_in(self.precision, payload_bytes, self.itemsize)
-
-    def step(self, segment_bytes: int) -> int:
-        """How many elements a segment of about so many bytes has."""
-        if segment_bytes >= self.wire_bytes:
-            return max(1, self.total)
-        block = self.block
-        return max(1, segment_bytes // encoded_bytes(self.precision, block, self.itemsize)) * block
-
-    def __str__(self) -> str:
-        of = f"{self.total} x {'float32' if self.dtype == '<f4' else 'float64'}"
-        return of if self.precision == "float32" else f"{of} in {self.precision}"
 
 
 class Prefix:

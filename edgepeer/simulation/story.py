@@ -292,7 +292,7 @@ class Story:
 
     def _look(self) -> None:
         """Once a second: has anybody waited for too long?"""
-        self.world.clock.budget = self.world.clock.events + STORM * self.schedule.peers
+        self.world.clock.budget = float(self.world.clock.events + STORM * self.schedule.peers)
         shadow = self._in_shadow(self.world.clock.now)
         for peer in self.world.alive:
             over, calm = self._progress.get(peer, (-1, 0.0))

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
+from edgepeer.protocol.headers import Address, Shape
 from edgepeer.protocol.inview import Edges
-from edgepeer.protocol.lane import Address, Lane
+from edgepeer.protocol.lane import Lane
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.rates import Rates
-from edgepeer.protocol.streams import NOTHING, Shape, digest_of
+from edgepeer.protocol.streams import NOTHING, digest_of
 from edgepeer.topology import tree
 from edgepeer.wire.frames import Commit, Reduce, Result, pack_set, unpack_set
 

@@ -11,11 +11,12 @@ from edgepeer.errors import ProtocolBug
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import round as module
 from edgepeer.protocol.closing import Closed
+from edgepeer.protocol.headers import Shape
 from edgepeer.protocol.inview import InView
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.round import MOVES, Round, Stage
-from edgepeer.protocol.streams import NOTHING, Shape, digest_of
+from edgepeer.protocol.streams import NOTHING, digest_of
 from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Commit
 
