@@ -23,7 +23,8 @@ def table(heading: str) -> list[list[str]]:
 
 
 def test_files_that_are_named_are_there_and_no_two_are_meant() -> None:
-    known = [str(path.relative_to(ROOT.parent)) for path in [*FILES, *ROOT.parent.glob("*.py"), *ROOT.parent.glob("tests/**/*.py")]]
+    paths = [*FILES, *ROOT.parent.glob("*.py"), *ROOT.parent.glob("tests/**/*.py")]
+    known = [str(path.relative_to(ROOT.parent)) for path in paths]
     for name in QUOTED:
         if name.endswith(".py"):
             assert sum(f"/{path}".endswith(f"/{name}") for path in known) == 1, name
