@@ -77,10 +77,12 @@ class Membership:
 
     def enter(self, view: View, now: float) -> None:
         """This peer works in `view` from now on."""
+        before = self.view
+        stay = {PeerId(m.id) for m in view.members if before is not None and _contains(before, m)}
         self.view, self.waits, self.settled = view, "", not view.guards
         self.coordinator = view.coordinator == self.id
         self._entered_at = now
-        self._lost = {peer: until for peer, until in self._lost.items() if peer in view}
+        self._lost = {peer: until for peer, until in self._lost.items() if peer in stay}  # not of who is back anew
         self._refused = {peer: since for peer, since in self._refused.items() if peer in view}
         self._ended = {PeerId(m.id) for m in view.members if self._rolls.life(PeerId(m.id)) > m.incarnation}
         self.cleared &= set(view.ids)

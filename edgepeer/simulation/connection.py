@@ -204,6 +204,12 @@ class End:
         sender, ways = self.far.owner, self.connection.ways
         return self.reading is not None and sender.powered and not ways.is_cut(sender.id, self.owner.id)
 
+    def say_hello(self) -> None:
+        """This end's process has found the connection, and says who it is."""
+        if self.open:
+            self.pipe.send(Message(_SMALL_FRAME_BYTES, partial(self.far.meet, self.owner.incarnation)))
+            self.expect_hello()
+
     def meet(self, incarnation: int) -> None:
         """The other end's Hello has come."""
         if self.open and self.owner.alive:
@@ -260,10 +266,9 @@ class Connection:
         return self.ends[0].gone and self.ends[1].gone
 
     def greet(self) -> None:
-        """Both ends say who they are."""
+        """Both ends say who they are, as soon as their processes get to it: it was their kernels that connected."""
         for end in self.ends:
-            end.pipe.send(Message(_SMALL_FRAME_BYTES, partial(end.far.meet, end.owner.incarnation)))
-            end.expect_hello()
+            end.owner.soon(end.say_hello)
 
     def reset_from(self, end: End) -> None:
         """This end is gone without a word but a reset: what it has sent is dropped, and the reset may get lost."""

@@ -5,6 +5,8 @@ What must hold, besides the ledger's word on every round:
 - Every round ends at every living peer: no peer goes for longer than `calm_s` without the end of a round, while
   there are rounds to come, not counting the time in the shadow of a fault. A fault's shadow reaches from its
   beginning to `recovery_s` after its end; while shadows last, a round may wait.
+- In shadows, too, but while nothing begins or ends to be wrong, some round ends somewhere within `pause_s`, if so many
+  members of the newest view reach each other that they are a quorum of it (`there`).
 - `recovery_s` after the last fault all living peers work in one view that holds exactly them.
 - In the end all have the same history.
 - Of a split run: all have the same in common, their weights are those of undivided training, and of the soft errors
@@ -36,9 +38,10 @@ from edgepeer.simulation.task import Workload
 from edgepeer.simulation.ways import BROKER, LinkModel
 from edgepeer.simulation.world import Everybody, World
 from edgepeer.topology import tree
+from edgepeer.topology.view import View
 from edgepeer.training.split.faults import parse_flip
 
-__all__ = ["SMALL_SEGMENTS", "Story", "recovery_s"]
+__all__ = ["SMALL_SEGMENTS", "Story", "recovery_s", "there"]
 
 SMALL_SEGMENTS: Final = Limits(smallest_segment_bytes=256, first_segment_bytes=512, anew_s=5.0, anew_run_s=10.0)
 """Vectors of a few hundred elements are cut in many segments, and faults that last for so long that others give up on a
@@ -51,11 +54,40 @@ STORM: Final = 4000
 
 def recovery_s(schedule: Schedule, limits: Limits) -> float:
     """How long after the end of a fault its consequences may last: every patience that may have to end, once each."""
-    fleet = schedule.peers + schedule.after + sum(fault.kind == "join" for fault in schedule.faults)
-    patience = (
-        limits.anew_run_s + 2 * limits.silence_s + limits.takeover_s * fleet + DIAL_TIMEOUT_S + limits.redial_max_s
-    )
+    patience = limits.anew_run_s + _succession_s(schedule, limits)
     return GRACE_S + patience + 100 * (schedule.latency_s + schedule.jitter_s) + 40 * schedule.compute_s
+
+
+def _succession_s(schedule: Schedule, limits: Limits) -> float:
+    """How long another view may take where enough for one are there: who is gone, and then who is counted on instead,
+    is found silent; the last in the order stands for the head's place; somebody is dialled in vain, and once more."""
+    fleet = schedule.peers + schedule.after + sum(fault.kind == "join" for fault in schedule.faults)
+    return 2 * limits.silence_s + limits.takeover_s * fleet + DIAL_TIMEOUT_S + limits.redial_max_s
+
+
+def there(world: World, view: View) -> set[PeerId]:
+    """Members of a view, in the lives that it means, that attend to what happens and all reach each other, directly or
+    through the broker: the most that are found from any of them in the order of the view. There may be more."""
+    ways, living = world.network.ways, world.living
+    members = [
+        peer
+        for p in view.ids
+        if (peer := living.get(p)) is not None and peer.attentive and not peer.leaving
+        and peer.incarnation == view.member(p).incarnation
+    ]  # fmt: skip
+
+    def joined(one: PeerId, other: PeerId) -> bool:
+        return not (ways.is_cut(one, other) or ways.is_cut(other, one))
+
+    heard = {peer.id for peer in members if world.broker.up and joined(peer.id, BROKER)}
+    most: set[PeerId] = set()
+    for first in members:
+        found = {first.id}
+        for peer in members:
+            if all(joined(peer.id, other) or {peer.id, other} <= heard for other in found):
+                found.add(peer.id)
+        most = max(most, found, key=len)
+    return most
 
 
 class Story:
@@ -110,6 +142,10 @@ class Story:
         """Whether nobody takes part in it any more."""
         self._all_in = Everybody(self.world.living)
         self._all_done = Everybody(self.world.living)
+        self._disturbed = True
+        """Whether anything has begun or ended to be wrong since the last look."""
+        self._ends, self._pause = 0, 0.0  # of rounds so far, and for how long there has been none though there might
+        self.longest_pause_s = 0.0
         self._progress: dict[SimulatedPeer, tuple[int, float]] = {}  # last round over, and the calm spent since
         self._bring_infinite()
         for name in names(schedule.peers):
@@ -150,6 +186,12 @@ class Story:
         handed = 2 * (height + 1) * schedule.compute_s if self.world.task.run_id else 0.0
         chunks = 1 if schedule.code == "none" else 6  # of one peer, that of one that is gone included
         return 3.0 + 20 * chunks * schedule.compute_s + 4 * (height + 1) * hop + handed
+
+    @property
+    def pause_s(self) -> float:
+        """How long there may be no round while the same members of the view reach each other, and are a quorum of it:
+        until they have another view, and a round in it."""
+        return _succession_s(self.schedule, self.limits) + self.calm_s
 
     def _in_shadow(self, now: float) -> bool:
         at = now - self._began
@@ -303,7 +345,35 @@ class Story:
                 raise ProtocolBug(
                     f"round {peer.done + 1} did not end at {peer.id} within {self.calm_s:.1f} s: {self._where()}"
                 )
+        self._look_for_pause()
         self.world.clock.after(_LOOK_EVERY_S, self._look)
+
+    def _look_for_pause(self) -> None:
+        """Has nothing come of anything for too long, though enough are there, and nothing new is wrong?"""
+        ends, disturbed = self.world.ledger.checked, self._disturbed
+        goes_on = disturbed or ends != self._ends or not self._might_go_on()
+        self._disturbed, self._ends = False, ends
+        self._pause = 0.0 if goes_on else self._pause + _LOOK_EVERY_S
+        self.longest_pause_s = max(self.longest_pause_s, self._pause)
+        if self._pause > self.pause_s:
+            raise ProtocolBug(f"no round ended for {self.pause_s:.1f} s, though enough are there: {self._where()}")
+
+    def _might_go_on(self) -> bool:
+        """Whether there is a round to come for which nobody waits but those who are there, or are gone."""
+        alive = self.world.alive
+        if self._run_is_over or self._split is not None or any(peer.slowness > 1 for peer in alive):
+            return False
+        views = [view for peer in alive if (view := peer.node.view) is not None]
+        view = max(views, key=lambda each: each.place, default=None)
+        if view is None or view.run != self.world.task.run_id:
+            return False
+        enough = there(self.world, view)
+        if any(self.world.living[peer].finished for peer in enough):
+            return False
+        nodes = [peer.node for peer in alive if isinstance(peer.node, Node)]
+        return view.may_go_on(
+            enough, settled=any(node.view == view and node.parts.membership.settled for node in nodes)
+        )
 
     def _result(self) -> str:
         alive = sorted(self.world.alive, key=lambda peer: peer.id)
@@ -337,12 +407,17 @@ class Story:
             "flip": self._flip,
         }  # fmt: skip
         self._tell(str(fault))
+        self._disturbed = True
         if fault.until is not None:
-            self._later(fault, partial(self._tell, f"{fault.until:<11g} end of {fault.deed}"))
+            self._later(fault, partial(self._is_over, fault))
         if not happen[fault.kind](fault):
             self._tell("            meets nobody")
         elif fault.kind != "flip":  # what it has asked for comes with the next chance, if at all
             self._happened.append(fault.kind)
+
+    def _is_over(self, fault: Fault) -> None:
+        self._tell(f"{fault.until:<11g} end of {fault.deed}")
+        self._disturbed = True
 
     def _later(self, fault: Fault, do: Callable[[], object]) -> None:
         if fault.until is not None:

@@ -13,9 +13,10 @@ import pytest
 from fleet_stories import drawn, told
 
 from edgepeer.errors import ProtocolBug
+from edgepeer.ids import PeerId
 from edgepeer.simulation.drawing import DRAWN, Random, draw_schedule
 from edgepeer.simulation.schedule import KINDS, Fault, Schedule
-from edgepeer.simulation.story import Story
+from edgepeer.simulation.story import Story, there
 from edgepeer.simulation.ways import BROKER
 
 MIXES: Final[dict[str, dict[str, Any]]] = {
@@ -115,6 +116,32 @@ def broken_by_hand(schedule: Schedule, at: float, do: str) -> str:
 
 def test_a_round_that_does_not_end_is_noticed() -> None:
     assert "did not end at p" in broken_by_hand(Schedule(peers=3, rounds=100), 2.0, "pause")
+
+
+def test_a_pause_is_noticed_while_something_is_wrong_if_enough_are_there() -> None:
+    schedule = Schedule(peers=4, rounds=100, faults=(Fault(1.0, "isolate", ("p3",), 200.0),))
+    assert broken_by_hand(schedule, 8.0, "pause").startswith("no round ended for ")
+
+
+def who_is_there(frozen: str, *cuts: tuple[str, str], broker: bool = True) -> set[str]:
+    """Of four in one view."""
+    world = Story(Schedule(peers=4)).world
+    assert world.run_until(world.settled, 60.0)
+    view = world.alive[0].node.view
+    assert view is not None
+    world.freeze(world.living[PeerId(frozen)])
+    for one, other in cuts:
+        world.cut(PeerId(one), PeerId(other))
+    if not broker:
+        world.broker.go_down(forget=False)
+    return {*there(world, view)}
+
+
+def test_who_is_there_attends_and_reaches_the_others_directly_or_through_the_broker() -> None:
+    assert who_is_there("p3") == {"p0", "p1", "p2"}
+    assert who_is_there("p0", ("p1", "p2")) == {"p1", "p2", "p3"}
+    assert who_is_there("p0", ("p1", "p2"), broker=False) == {"p1", "p3"}
+    assert who_is_there("p0", ("p1", "p2"), ("p2", BROKER)) == {"p1", "p3"}
 
 
 @pytest.mark.parametrize("fault", ["freeze", "deafen"])

@@ -51,6 +51,28 @@ def test_a_machine_that_goes_silent_is_noticed_after_the_limit() -> None:
     assert world.run_until(world.settled, SMALL_SEGMENTS.silence_s + 2.0)
 
 
+def test_a_process_that_is_stopped_does_not_say_hello() -> None:
+    """Its kernel lets others connect, but who has dialled it takes it for no more alive than before."""
+    world = fleet(7, rounds=1000)
+    at_round(world, 3)
+    stopped = [peer(world, name) for name in ("p0", "p1")]
+    for each in stopped:
+        world.freeze(each)
+    others = [each for each in world.alive if not each.frozen]
+
+    def alone(each: SimulatedPeer) -> bool:
+        return each.node.view is not None and {*each.node.view.ids} == {other.id for other in others}
+
+    def connected() -> bool:
+        return any(each.lines.get(other.id) for each in others for other in stopped)
+
+    assert world.run_until(lambda: all(map(alone, others)), 10.0)
+    assert not world.run_until(connected, 30.0)
+    for each in stopped:
+        world.thaw(each)
+    assert world.run_until(connected, 5.0)
+
+
 def test_the_coordinator_and_the_next_in_line_die_at_once() -> None:
     world = fleet(7, rounds=30)
     at_round(world, 3)
