@@ -35,8 +35,8 @@ def run(settings: JoinSettings) -> int:
     if any(hidden(given) != given for given in (settings.host, settings.id or "")):
         raise ConfigError("the host comes first, then the string, as in: edgepeer join raspberrypi.local epj1-...")
     # All of the line that `edgepeer fleet token` prints will do, too.
-    given = sys.stdin.readline(_LONGEST).rpartition(" ")[2] if settings.string is None else settings.string
-    string = JoinString.parse(given)
+    given = sys.stdin.readline(_LONGEST) if settings.string is None else settings.string
+    string = JoinString.parse(given.strip().rpartition(" ")[2])
     host, port = host_and_port(settings.host, SERVICE_PORT)
     directory: Path = (settings.dir or device_directory()).absolute()
     try:
