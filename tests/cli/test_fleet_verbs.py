@@ -302,6 +302,12 @@ def test_who_is_a_member_already(run: Run, tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(sys, "stdin", io.StringIO(f"{line}\n"))
         code, out, _ = run("join", "127.0.0.1:1", "--stdin", "--dir", "g/p1")
         assert (code, out.splitlines()[0]) == (0, f"already in greenhouse as peer p1: {tmp_path}/g/p1")
+    assert out.splitlines()[1] == f"next: edgepeer peer --listen 0.0.0.0:7700 --fleet {tmp_path}/g/p1"
+    (tmp_path / "state").mkdir()
+    (tmp_path / "g/p1").rename(tmp_path / "state/fleet")
+    out = run("join", "127.0.0.1:1", string, "--dir", "state/fleet")[1]
+    assert out.splitlines()[1] == f"next: edgepeer peer --listen 0.0.0.0:7700 --state-dir {tmp_path}/state"
+    (tmp_path / "state/fleet").rename(tmp_path / "g/p1")
     fields = run.json("join", "127.0.0.1:1", string, "--dir", "g/p1")
     assert (fields["changed"], fields["id"]) == (False, "p1")
 
