@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -14,7 +15,8 @@ from typing import Annotated, NewType
 
 import msgspec
 
-from edgepeer.errors import ConfigError
+from edgepeer.errors import ConfigError, PeerError
+from edgepeer.processes import os_reason
 
 __all__ = [
     "Generation",
@@ -32,6 +34,8 @@ PeerId = NewType("PeerId", str)
 
 _JOINS = 1 << 11
 """So many times a millisecond a process may join again and not come to the number of a later start."""
+_PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
+"""What a disk may say today, and not tomorrow: no setting is wrong, and whoever starts services tries again."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 
 
@@ -96,6 +100,7 @@ def load_identity(state_dir: Path | None, peer_id: str | None = None) -> Identit
 
     Raises:
         ConfigError: the directory can't be used, or holds another peer's identity than `peer_id`.
+        PeerError: its disk is full, or broken.
     """
     wanted = check_peer_id(peer_id) if peer_id is not None else None
     if state_dir is None:
@@ -116,7 +121,12 @@ def load_identity(state_dir: Path | None, peer_id: str | None = None) -> Identit
         incarnation = max(last + _JOINS, starts + 1 << 16, _by_the_clock())
         _write_atomically(path, f"{kept} {starts + 1} {incarnation}\n")
         known = _kept_generation(state_dir / "generation")
-    except (OSError, IndexError, ValueError) as error:
+    except OSError as error:
+        line = f"state_dir {state_dir}: can't keep the identity there: {os_reason(error)}"
+        if error.errno in _PASSING:
+            raise PeerError(f"{line}; not started, for each start must be counted") from error
+        raise ConfigError(line) from error
+    except (IndexError, ValueError) as error:
         raise ConfigError(f"state_dir {state_dir}: can't keep the identity there: {error}") from error
     return Identity(peer_id=kept, incarnation=incarnation, known=known)
 

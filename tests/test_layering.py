@@ -17,7 +17,7 @@ EVERYONE = {
     "given",
 }
 ALLOWED: dict[str, set[str]] = {
-    "ids": {"errors"},
+    "ids": {"errors", "processes"},
     "errors": set(),
     "version": set(),
     "processes": set(),

@@ -18,10 +18,10 @@ __all__ = ["VERB", "command"]
 
 _LONGEST: Final = 512
 _NEXT: Final = {
-    "peer": "edgepeer peer --listen 0.0.0.0:7700 --fleet {}",
-    "operator": "edgepeer train --fleet {}",
-    "viewer": "edgepeer status --fleet {}",
-    "broker": "edgepeer broker --listen 0.0.0.0:8883 --fleet {}",
+    "peer": "edgepeer peer --listen 0.0.0.0:7700 {}",
+    "operator": "edgepeer train {}",
+    "viewer": "edgepeer status {}",
+    "broker": "edgepeer broker --listen 0.0.0.0:8883 {}",
 }
 
 
@@ -35,8 +35,8 @@ def run(settings: JoinSettings) -> int:
     if any(hidden(given) != given for given in (settings.host, settings.id or "")):
         raise ConfigError("the host comes first, then the string, as in: edgepeer join raspberrypi.local epj1-...")
     # All of the line that `edgepeer fleet token` prints will do, too.
-    given = sys.stdin.readline(_LONGEST).rpartition(" ")[2] if settings.string is None else settings.string
-    string = JoinString.parse(given)
+    given = sys.stdin.readline(_LONGEST) if settings.string is None else settings.string
+    string = JoinString.parse(given.strip().rpartition(" ")[2])
     host, port = host_and_port(settings.host, SERVICE_PORT)
     directory: Path = (settings.dir or device_directory()).absolute()
     try:
@@ -52,7 +52,10 @@ def run(settings: JoinSettings) -> int:
         print(msgspec.json.format(msgspec.json.encode({**fields, "changed": joined.anew}), indent=2).decode())
         return 0
     print(f"{'joined' if joined.anew else 'already in'} {where.fabric} as {where.role} {where.id}: {directory}")
-    print(f"next: {_NEXT[where.role].format(directory)}")
+    # A peer that counts its starts is known for the same device whatever its clock says.
+    counts = where.role == "peer" and directory.name == device_directory().name
+    found = f"--state-dir {directory.parent}" if counts else f"--fleet {directory}"
+    print(f"next: {_NEXT[where.role].format(found)}")
     return 0
 
 

@@ -144,7 +144,7 @@ def _said(place: str) -> Iterator[None]:
     except TimeoutError:
         raise FabricError(f"enrolment at {place}: no answer within {messages.PATIENCE_S:g} s; {serve}") from None
     except socket.gaierror:
-        raise FabricError(f"enrolment at {place}: host name not found") from None
+        raise FabricError(f"enrolment at {place}: host name not found: check it, or say the address") from None
     except OSError as error:
         raise FabricError(f"enrolment at {place}: {os_reason(error)}; {serve}") from None
     except (WireError, asyncio.IncompleteReadError):

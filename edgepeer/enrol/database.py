@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from edgepeer.errors import ConfigError, TrustError
+from edgepeer.processes import os_reason
 
 __all__ = ["Database"]
 
@@ -52,13 +53,17 @@ class Database:
             mode = stat.S_IMODE(path.stat().st_mode)
             if mode & 0o077:
                 raise ConfigError(f"{path}: others can read the fleet's key (mode {mode:o}): chmod 600 {path}")
+            if not os.access(path, os.R_OK):
+                raise PermissionError
         except FileNotFoundError:
             raise ConfigError(
                 f"{path}: there is no fleet here: `edgepeer fleet init NAME --broker HOST` makes one, or --home says "
                 "where it is"
             ) from None
+        except PermissionError:
+            raise ConfigError(f"{path}: can't open it: permission denied; start as the user whose it is") from None
         except OSError as error:
-            raise ConfigError(f"{path}: can't open it: {error.strerror or error}") from None
+            raise ConfigError(f"{path}: can't open it: {os_reason(error)}") from None
         with self._named():
             self._sql = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False)
             self._sql.execute("PRAGMA synchronous = EXTRA")

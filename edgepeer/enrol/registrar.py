@@ -25,6 +25,7 @@ from edgepeer.enrol.messages import Granted
 from edgepeer.enrol.strings import JoinString
 from edgepeer.errors import ConfigError, TrustError
 from edgepeer.printable import printable
+from edgepeer.processes import os_reason
 from edgepeer.trust.certificates import (
     LIFETIME_S,
     Authority,
@@ -122,7 +123,7 @@ class Registrar:
         try:
             make_private_directory(home)
         except OSError as error:
-            raise ConfigError(f"home = {home}: can't make it: {error.strerror or error}") from None
+            raise ConfigError(f"home = {home}: can't make it: {os_reason(error)}; say another --home") from None
         facts = _Facts(fabric=fabric, broker=broker, service=service, lifetime_s=lifetime_s)
         database = Database(home / AUTHORITY, make=True)
         with database.change() as sql:
@@ -197,6 +198,21 @@ class Registrar:
             )
         return string
 
+    def withdraw(self, token: str) -> Token:
+        """Let a token, by its id as in lists, let nobody in any more. Returns what it was.
+
+        Raises:
+            ConfigError: none is called so that still lets somebody in; TrustError: it can't be written.
+        """
+        with self._database.change() as sql:
+            good = _open_tokens(sql, certain_time())
+            found = next((each for each in good if each.id == token), None)
+            if found is None:
+                others = f"; those that do are {', '.join(each.id for each in good[:8])}" if good else ""
+                raise ConfigError(f"no token {printable(token)} lets anybody in{others}")
+            _close(sql, bytes.fromhex(found.id))
+        return found
+
     def enrol(self, token: bytes, secret: bytes, request: bytes, name: str, *, exact: bool) -> Granted | None:
         """A certificate for who has the token. None where the secret is wrong: a guess.
 
@@ -225,10 +241,9 @@ class Registrar:
                 return self._granted(sql, *newest)
             used = sql.execute("SELECT count(*) FROM joined WHERE token = ?", (token,)).fetchone()[0]
             if not uses:
-                raise TrustError(
-                    f"token {token.hex()} was closed when {_ousted(sql, self.fabric, token)}: make another with "
-                    "`edgepeer fleet token`"
-                )
+                ousted = _ousted(sql, self.fabric, token)
+                when = f"was closed when {ousted}" if ousted else "was taken back"
+                raise TrustError(f"token {token.hex()} {when}: make another with `edgepeer fleet token`")
             if used >= uses:
                 raise TrustError(
                     f"token {token.hex()} is used up, by {_users(sql, token)}: make another with `edgepeer fleet "
@@ -340,8 +355,8 @@ class Registrar:
     # -- throwing out --------------------------------------------------------------------------------------
 
     def evict(self, name: str) -> tuple[list[Holder], list[str]]:
-        """Let a member be one no more, by its common name, as p7, @bob or viewer:eve. Tokens by which it came in let
-        nobody else in. Returns whom that was, by certificate, and the tokens.
+        """Let a member be one no more, by its common name, as p7, @bob or viewer:eve. Tokens by which it came in, or
+        that were made for it, let nobody in. Returns whom that was, by certificate, and the tokens.
 
         Raises:
             ConfigError: nobody is called so; TrustError: it can't be written.
@@ -356,17 +371,17 @@ class Registrar:
                 raise ConfigError(f"nobody is called {printable(name)}; members are {', '.join(known[:8])}{more}")
             if len(_out(sql)) + len(found) > LONGEST:
                 raise TrustError(f"more than {LONGEST} certificates are out: rotate the authority instead")
-            spent = []
+            spent: list[str] = []
             now = int(believable() or 0)
             for holder, key in found:
                 sql.execute("UPDATE certificates SET out = 1 WHERE serial = ?", (holder.serial,))
                 sql.execute("INSERT OR REPLACE INTO evictions VALUES (?, ?)", (holder.serial, now))
-                open_still = (
-                    "SELECT id FROM tokens WHERE id IN (SELECT token FROM joined WHERE key = ?) "
-                    "AND uses > (SELECT count(*) FROM joined WHERE token = tokens.id)"
+                its_own = (
+                    "SELECT id FROM tokens WHERE (id IN (SELECT token FROM joined WHERE key = ?) "
+                    "OR (role = ? AND name = ?)) AND uses > (SELECT count(*) FROM joined WHERE token = tokens.id)"
                 )
-                for (token,) in sql.execute(open_still, (key,)).fetchall():
-                    sql.execute("UPDATE tokens SET uses = 0 WHERE id = ?", (token,))
+                for (token,) in sql.execute(its_own, (key, holder.role, holder.id)).fetchall():
+                    _close(sql, token)
                     spent.append(token.hex())
             _sign(sql, self.fabric)
         return [holder for holder, _ in found], spent
@@ -460,12 +475,7 @@ class Registrar:
     def tokens(self) -> list[Token]:
         """Those that still let somebody in."""
         with self._database.look() as sql:
-            rows = sql.execute(
-                "SELECT id, role, name, uses - (SELECT count(*) FROM joined WHERE token = tokens.id) AS left, ends "
-                "FROM tokens WHERE left > 0 AND ends > ? ORDER BY ends",
-                (certain_time(),),
-            ).fetchall()
-        return [Token(token.hex(), Role(role), name, left, ends) for token, role, name, left, ends in rows]
+            return _open_tokens(sql, certain_time())
 
     @property
     def newest_authority(self) -> int:
@@ -516,6 +526,19 @@ def _sign(sql: sqlite3.Connection, fabric: str, signers: list[ec.EllipticCurvePr
     _note(sql, "evictions", sign_list(fabric, number, _out(sql), [row[1] for row in rows], by))
 
 
+def _open_tokens(sql: sqlite3.Connection, now: float) -> list[Token]:
+    rows = sql.execute(
+        "SELECT id, role, name, uses - (SELECT count(*) FROM joined WHERE token = tokens.id) AS left, ends "
+        "FROM tokens WHERE left > 0 AND ends > ? ORDER BY ends",
+        (now,),
+    ).fetchall()
+    return [Token(token.hex(), Role(role), name, left, ends) for token, role, name, left, ends in rows]
+
+
+def _close(sql: sqlite3.Connection, token: bytes) -> None:
+    sql.execute("UPDATE tokens SET uses = 0 WHERE id = ?", (token,))
+
+
 def _hashed(secret: bytes) -> bytes:
     return hashlib.sha256(secret).digest()
 
@@ -563,11 +586,11 @@ def _users(sql: sqlite3.Connection, token: bytes) -> str:
 
 
 def _ousted(sql: sqlite3.Connection, fabric: str, token: bytes, key: bytes | None = None) -> str:
-    """That the last one was evicted who has come with that token, and that key."""
+    """That the last one was evicted who has come with that token, and that key; empty if nobody was."""
     row = sql.execute(
         "SELECT role, name, certificates.serial, coalesce(at, 0) FROM joined "
         "JOIN certificates USING (key) LEFT JOIN evictions ON evictions.serial = certificates.serial "
         "WHERE token = ? AND out = 1 AND key = coalesce(?, key) ORDER BY at DESC, certificates.serial DESC LIMIT 1",
         (token, key),
     ).fetchone()
-    return eviction(Holder(fabric, Role(row[0]), row[1], row[2]), row[3])
+    return eviction(Holder(fabric, Role(row[0]), row[1], row[2]), row[3]) if row is not None else ""

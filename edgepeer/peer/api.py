@@ -552,6 +552,11 @@ class Peer:
     # -- what MQTT says ------------------------------------------------------------------------------------
 
     def _hear(self, event: seen.FabricEvent) -> None:
+        if (switchboard := self._driver.switchboard) is not None:
+            if isinstance(event, seen.Evicted):
+                switchboard.leave_out(event.peer_id)
+            elif isinstance(event, seen.PresenceSeen):
+                switchboard.take_in(PeerId(event.presence.id))
         self.control.hear(event)
         if isinstance(event, seen.Connected | seen.Disconnected):
             self.broker_there = isinstance(event, seen.Connected)

@@ -49,6 +49,7 @@ class Switchboard:
         self._sessions: dict[PeerId, Session] = {}
         self._strangers: set[Session] = set()
         self._dialling: set[PeerId] = set()
+        self._evicted: set[PeerId] = set()
         self._calls: set[asyncio.Task[None]] = set()
         self._closed = False
         self._known = known
@@ -106,9 +107,20 @@ class Switchboard:
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
 
+    def leave_out(self, peer: PeerId) -> None:
+        """A peer is of the fleet no more. It is not dialled: whether it answers or not, for this fleet nobody lives
+        there, and the others need not wait for it."""
+        self._evicted.add(peer)
+
+    def take_in(self, peer: PeerId) -> None:
+        """A peer is of the fleet, with another certificate than before if it was out."""
+        self._evicted.discard(peer)
+
     async def _dial(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
         failures: list[OSError] = []
         answered = asyncio.Event()
+        if peer in self._evicted:
+            failures, addresses = [ConnectionRefusedError("it was evicted")], ()
         try:
             async with asyncio.TaskGroup() as attempts:
                 pending = [

@@ -3,6 +3,7 @@
 comes                                 | so
 --------------------------------------+--------------------------------------------------------------------------
 a presence                            | whoever matters is called (rollcall.py says whom, and when)
+our own, of a later life than ours    | this peer comes back in one that is later still
 a Call                                | it is answered; whoever is in an earlier view gets this one
 Here, or any word of a peer           | it is there, in that life, in that view or in none
 a word of a later view than ours      | the peer is asked for it
@@ -59,6 +60,7 @@ class Attendance:
         """MQTT: a peer says that it is there."""
         peer = PeerId(member.id)
         if peer == self._me:
+            self._views.on_own_life(member.incarnation)
             return
         self._links.on_presence(peer)
         self._membership.on_presence(peer, self._place.now)

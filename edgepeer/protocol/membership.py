@@ -26,7 +26,7 @@ import msgspec
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.rollcall import RollCall
-from edgepeer.topology.view import MAX_EPOCH, MAX_GUARDS, MAX_MEMBERS, Form, Member, View
+from edgepeer.topology.view import LAST_LIFE, MAX_EPOCH, MAX_GUARDS, MAX_MEMBERS, Form, Member, View
 
 __all__ = ["Membership"]
 
@@ -68,6 +68,7 @@ class Membership:
         self._leavers: dict[PeerId, tuple[int, int]] = {}  # members: incarnation, last round contributed to
         self._changed_at: float | None = None
         self._entered_at = 0.0
+        self._copied = 0  # the latest life that somebody else has led under this peer's name
 
     # -- roles -------------------------------------------------------------------------------------------
 
@@ -97,7 +98,8 @@ class Membership:
 
     def new_life(self, *, after: int = 0) -> None:
         """What this life has promised is over: come back as another."""
-        self.me = msgspec.structs.replace(self.me, incarnation=max(self.me.incarnation, after) + 1)
+        life = max(self.me.incarnation, self._copied, after) + 1
+        self.me = msgspec.structs.replace(self.me, incarnation=life)
 
     def settle(self) -> None:
         """Nothing of the views before can be lost any more."""
@@ -123,6 +125,14 @@ class Membership:
         if view is not None and peer in view and view.member(peer).incarnation < incarnation:
             self._ended.add(peer)
             self.note_change(now)
+
+    def on_own_life(self, incarnation: int) -> bool:
+        """Somebody else lives, or has lived, under this peer's name. Whether that is a later life than this one: who
+        has heard of it takes this one for dead."""
+        if not self.me.incarnation < incarnation < LAST_LIFE:
+            return False
+        self._copied = max(self._copied, incarnation)
+        return True
 
     def on_refused(self, peer: PeerId, now: float, *, refused: bool) -> None:
         """Whether a member's machine says that nobody listens there."""

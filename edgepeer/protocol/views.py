@@ -306,6 +306,14 @@ class Views:
                 self._membership.new_life(after=life)
                 self._emit(fx.PublishPresence())
 
+    def on_own_life(self, incarnation: int) -> None:
+        """Somebody else is announced under this peer's name: a copy of the device, which ends, but has been heard. In a
+        view nothing is to be done before the others go on without this peer."""
+        membership = self._membership
+        if membership.on_own_life(incarnation) and membership.view is None and not self.left:
+            membership.new_life()
+            self._emit(fx.PublishPresence())
+
     def install(self, view: View) -> None:
         was_coordinator = self._membership.coordinator
         self._membership.enter(view, self._place.now)

@@ -125,6 +125,10 @@ class FleetTokenSettings(FleetSettings, frozen=True, kw_only=True):
     role: Annotated[Literal["peer", "viewer", "broker"], _says("What who comes with it may be.")] = "peer"
     uses: Annotated[Annotated[int, Meta(ge=1, le=4096)], _says("How many devices it lets in.")] = 1
     ttl: Annotated[_Time, _says("For how long.")] = "1h"
+    withdraw: Annotated[
+        _Text | None,
+        _says("Instead, let the token of this id, as in `edgepeer fleet list`, let nobody in any more.", metavar="ID"),
+    ] = None
     json: Annotated[bool, _says("Print one JSON object, for scripts.")] = False
 
 

@@ -18,6 +18,7 @@ from edgepeer.ids import Generation, PeerId
 from edgepeer.topology import tree
 
 __all__ = [
+    "LAST_LIFE",
     "MAX_EPOCH",
     "MAX_FANOUT",
     "MAX_GUARDS",
@@ -36,6 +37,8 @@ MAX_MEMBERS = 4096
 MAX_FANOUT = 64
 MAX_LANES = 16
 MAX_EPOCH = (1 << 31) - 1
+LAST_LIFE = (1 << 53) - (1 << 32)
+"""None that a copy of a device has led is followed if it is as late as this: no number would be left."""
 MAX_GUARDS = 64
 """How many views may follow one that is not settled, before the next has to wait."""
 

@@ -7,7 +7,7 @@ and both sign it, so that who knows only one of them learns of the other. As msg
     body: [fabric, number, [serial, ...], [certificate of an authority, ...], [when, ...]]
 
 When each of these serial numbers was evicted is told in seconds since 1970, 0 where nobody knows; it is for people, and
-lists of before it was told count, too.
+lists of before it was told count, too. So do those that say more, as later builds may: an authority has signed it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Seconds = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 
-class _Body(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _Body(msgspec.Struct, frozen=True, array_like=True):
     fabric: Annotated[str, msgspec.Meta(max_length=63)]
     number: _Count
     serials: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=LONGEST)]

@@ -119,11 +119,12 @@ STRING = JoinString(bytes(16), bytes(4), b"s" * 16).text()
             2,
             "fleet greenhouse lives there, with broker mqtts://",
         ),
-        (["fleet", "init", "a", "--broker", "h", "--home", "file/x"], 2, "can't make it: Not a directory"),
+        (["fleet", "init", "a", "--broker", "h", "--home", "file/x"], 2, "can't make it: not a directory; say another"),
         (["fleet", "token"], 2, "there is no fleet here: `edgepeer fleet init NAME --broker HOST` makes one"),
         (["fleet", "token", "--ttl", "1"], 2, "ttl = 1 (from --ttl): must be a number and s, m, h or d, such as 90s"),
         (["fleet", "token", "--home", "f", "--id", "../p"], 2, "id = ../p (from --id): must be 1 to 63 letters"),
         (["fleet", "token", "--home", "f", "--id", "p", "--uses", "2"], 2, "uses = 2: only one device can be p"),
+        (["fleet", "token", "--home", "f", "--withdraw", "p7"], 2, "no token p7 lets anybody in"),
         (["fleet", "token", "--role", "king"], 2, "role = king (from --role): must be one of peer, viewer, broker"),
         (["fleet", "evict", "--home", "f"], 2, "say whom, as in: edgepeer fleet evict p7"),
         (["fleet", "evict", "p\x1b[1m", "--home", "f"], 2, r"nobody is called p\x1b[1m; members are @"),
@@ -152,6 +153,11 @@ STRING = JoinString(bytes(16), bytes(4), b"s" * 16).text()
         (["join", "h:x", STRING], 2, "host = h:x: must be a host, or host:port"),
         (
             ["join", "127.0.0.1:1", STRING, "--dir", "d"],
+            1,
+            "enrolment at 127.0.0.1:1: connection refused; is",
+        ),
+        (
+            ["join", "127.0.0.1:1", f" edgepeer join 127.0.0.1:1 {STRING} ", "--dir", "d"],
             1,
             "enrolment at 127.0.0.1:1: connection refused; is",
         ),
@@ -224,6 +230,26 @@ def test_tokens_are_lines_to_be_pasted(founded: Run) -> None:
     assert "broker:broker" in out
 
 
+def test_a_token_is_taken_back(founded: Run) -> None:
+    token = founded.json("fleet", "token", "--home", "f", "--uses", 50)["token"]
+    other = founded.json("fleet", "token", "--home", "f")["token"]
+    code, out, err = founded("fleet", "token", "--home", "f", "--withdraw", token)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"token {token} lets nobody in any more; who has come with it is in: edgepeer fleet list")
+    code, out, err = founded("fleet", "token", "--home", "f", "--withdraw", token)
+    assert (code, err) == (2, f"edgepeer: no token {token} lets anybody in; those that do are {other}\n")
+    assert founded.json("fleet", "token", "--home", "f", "--withdraw", other) == {"withdrawn": other}
+    assert founded.json("fleet", "list", "--home", "f")["tokens"] == []
+
+
+def test_a_line_with_a_blank_behind_it_is_read_as_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"edgepeer join h {STRING} \n"))
+    code, _, err = run("join", "127.0.0.1:1", "--stdin", "--dir", tmp_path / "d")
+    assert (code, "connection refused" in err) == (1, True)
+
+
 def test_who_is_evicted_while_no_broker_runs_is_out_all_the_same(founded: Run, tmp_path: Path) -> None:
     code, out, err = founded("fleet", "evict", "broker:broker", "--home", "f", "--timeout", "0.2")
     assert code == 0
@@ -276,6 +302,12 @@ def test_who_is_a_member_already(run: Run, tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(sys, "stdin", io.StringIO(f"{line}\n"))
         code, out, _ = run("join", "127.0.0.1:1", "--stdin", "--dir", "g/p1")
         assert (code, out.splitlines()[0]) == (0, f"already in greenhouse as peer p1: {tmp_path}/g/p1")
+    assert out.splitlines()[1] == f"next: edgepeer peer --listen 0.0.0.0:7700 --fleet {tmp_path}/g/p1"
+    (tmp_path / "state").mkdir()
+    (tmp_path / "g/p1").rename(tmp_path / "state/fleet")
+    out = run("join", "127.0.0.1:1", string, "--dir", "state/fleet")[1]
+    assert out.splitlines()[1] == f"next: edgepeer peer --listen 0.0.0.0:7700 --state-dir {tmp_path}/state"
+    (tmp_path / "state/fleet").rename(tmp_path / "g/p1")
     fields = run.json("join", "127.0.0.1:1", string, "--dir", "g/p1")
     assert (fields["changed"], fields["id"]) == (False, "p1")
 

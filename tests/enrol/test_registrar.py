@@ -216,6 +216,31 @@ def test_eviction(registrar: Registrar, time_at: list[float]) -> None:
     assert [each.evicted for each in registrar.members()] == [True]
 
 
+def test_a_token_that_waits_for_who_is_evicted_lets_nobody_in(registrar: Registrar) -> None:
+    """Two were made for bob, who came with one of them, and has left."""
+    first, second = (registrar.token(role=Role.OPERATOR, name="bob") for _ in range(2))
+    viewer = registrar.token(role=Role.VIEWER, name="bob")
+    enrol(registrar, first)
+    assert registrar.evict("@bob")[1] == [second.token.hex()]
+    assert refusal(registrar, second) == (
+        f"token {second.token.hex()} was taken back: make another with `edgepeer fleet token`"
+    )
+    assert enrol(registrar, viewer).where.role == Role.VIEWER
+    assert enrol(registrar, registrar.token(role=Role.OPERATOR, name="bob")).where.id == "bob"
+
+
+def test_a_token_is_taken_back(registrar: Registrar) -> None:
+    string, key = registrar.token(uses=5), make_key()
+    granted = enrol(registrar, string, key=key)
+    gone = registrar.withdraw(string.token.hex())
+    assert (gone.left, registrar.tokens()) == (4, [])
+    assert refusal(registrar, string).startswith(f"token {string.token.hex()} was taken back: ")
+    assert enrol(registrar, string, key=key).certificate == granted.certificate  # whose answer was lost is in
+    assert [each.token for each in registrar.members()] == [string.token.hex()]
+    with pytest.raises(ConfigError, match=f"no token {string.token.hex()} lets anybody in$"):
+        registrar.withdraw(string.token.hex())
+
+
 def test_who_is_an_operator_or_is_to_be_one(registrar: Registrar) -> None:
     registrar.token(role=Role.VIEWER, name="victor")
     enrol(registrar, registrar.token(), "p1")
@@ -297,7 +322,7 @@ def test_all_is_there_after_a_restart(registrar: Registrar, tmp_path: Path) -> N
         Registrar.found(tmp_path / "home", "orchard", broker=("mqtts://b:8883",), service="b:7701")
 
 
-def test_files_that_are_no_fleets(registrar: Registrar, tmp_path: Path) -> None:
+def test_files_that_are_no_fleets(registrar: Registrar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="there is no fleet here"):
         Registrar.open(tmp_path / "nowhere")
     home = tmp_path / "home"
@@ -305,6 +330,10 @@ def test_files_that_are_no_fleets(registrar: Registrar, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"others can read the fleet's key \(mode 640\): chmod 600"):
         Registrar.open(home)
     (home / "fleet.db").chmod(0o600)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.access", lambda *_: False)
+        with pytest.raises(ConfigError, match=r"fleet.db: can't open it: permission denied; start as the user whose "):
+            Registrar.open(home)
     (home / "fleet.db").write_bytes(b"x" * 9000)
     with pytest.raises(TrustError, match="not a database"):
         Registrar.open(home)

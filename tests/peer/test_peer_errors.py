@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import re
 import resource
 import socket
@@ -132,6 +134,23 @@ async def test_an_address_of_another_machine(broker: EmbeddedBroker) -> None:
 async def test_a_bad_name(bad: str, broker: EmbeddedBroker) -> None:
     error, _ = await refusal_of(peer_at(broker, bad))
     assert isinstance(error, ConfigError)
+
+
+async def test_a_full_disk_is_no_wrong_setting(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service whose settings are wrong is not started again; this one must be, until there is room."""
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    error, _ = await refusal_of(Peer(broker.address.url(), "lab", state_dir=tmp_path))
+    assert type(error) is PeerError
+    assert str(error) == (
+        f"state_dir {tmp_path}: can't keep the identity there: no space left on device; not started, for each start "
+        "must be counted"
+    )
 
 
 async def test_nobody_at_the_brokers_address() -> None:

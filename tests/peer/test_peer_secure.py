@@ -224,6 +224,26 @@ async def test_an_evicted_peer_is_off_and_stays_off(
     assert seen
 
 
+async def test_those_who_are_left_go_on_when_most_were_evicted(
+    broker: EmbeddedBroker, members: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is evicted has gone for good: it is not waited for, whether or not it answers."""
+    monkeypatch.setattr("edgepeer.peer.api._LEAVE_S", 0.1)  # nobody lets it go in peace
+    quick = dataclasses.replace(QUICK, anew_s=0.2)
+    left = False
+    with contextlib.suppress(TrustError):
+        async with fleet(broker, "a", "b", "c", limits=quick) as peers:
+            a, b, c = peers
+            for out in (a, b):
+                monkeypatch.setattr(out.fabric, "_fail", lambda error: None)  # it would hear of it, and end
+            assert c._trust is not None
+            c._trust.evictions.accept(members.evict("a", "b"))
+            await view_of(c, "c")
+            assert (await c.allreduce(np.ones(4))).contributors == ("c",)
+            left = True
+    assert left
+
+
 # -- those who carry frames ----------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.membership import Membership
 from edgepeer.protocol.rollcall import RollCall, Word
-from edgepeer.topology.view import MAX_EPOCH, MAX_MEMBERS, Member, View
+from edgepeer.topology.view import LAST_LIFE, MAX_EPOCH, MAX_MEMBERS, Member, View
 from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
 from edgepeer.wire.documents import pack
@@ -189,6 +189,24 @@ def test_who_is_counted_on_for_a_generation_goes_on_in_it_only_from_the_view_tha
 
     b = Machine("b").join(world.successor(first_round=9))
     assert "removed" in b.learn(theirs)  # nor from a later view of the same chain
+
+
+def test_who_hears_of_a_later_life_under_its_name_comes_back_in_one_that_is_later_still() -> None:
+    """A device was copied. Who has heard of the copy, which has ended, takes this one for dead."""
+    b = outside("b")
+    assert b.hear(ev.PresenceSeen(member("b"))) == []  # its own words
+    assert b.hear(ev.PresenceSeen(member("b", 7))) == ["publish presence"]
+    assert b.node.me.incarnation == 8
+    assert b.hear(ev.PresenceSeen(member("b", 7))) == []
+
+    b = Machine("b").join(view(3, "abc"))
+    assert b.hear(ev.PresenceSeen(member("b", 7))) == []  # the others may not have heard of it
+    assert b.learn(view(3, "abc").successor(first_round=1, without={PeerId("b")}))[-2:] == [
+        "removed",
+        "publish presence",
+    ]
+    assert b.node.me.incarnation == 8
+    assert b.hear(ev.PresenceSeen(member("b", LAST_LIFE))) == []  # no number would be left
 
 
 def test_the_later_generation_stays_and_tells_the_other() -> None:

@@ -132,6 +132,14 @@ def test_lists_that_do_not_say_when_count_too(fleet: Fleet) -> None:
     )
 
 
+def test_lists_of_later_builds_that_say_more_count_too(fleet: Fleet) -> None:
+    """Else a device that is upgraded last would not hear of who is out."""
+    p1, p2 = fleet.member("p1"), fleet.member("p2")
+    body = ["greenhouse", 2, [p2.holder.serial], [fleet.founder.authorities[0]], [0], {"why": "stolen"}]
+    assert p1.evictions.accept(_list(fleet, body))
+    assert "was evicted" in refusal(p1, p2.certificate)
+
+
 def test_the_longest_list_can_be_read(fleet: Fleet) -> None:
     """And passed on: all that takes one has room for as much."""
     p1, founder = fleet.member("p1"), fleet.founder

@@ -19,8 +19,15 @@ __all__ = ["OPERATOR", "TOKEN"]
 
 
 def token(settings: FleetTokenSettings) -> int:
-    """Print the line that brings a device in."""
+    """Print the line that brings a device in, or take one back."""
     with registrar_of(settings) as (registrar, _):
+        if settings.withdraw is not None:
+            gone = registrar.withdraw(settings.withdraw)
+            if settings.json:
+                print_json({"withdrawn": gone.id})
+            else:
+                print(f"token {gone.id} lets nobody in any more; who has come with it is in: edgepeer fleet list")
+            return 0
         ttl_s = seconds(settings.ttl)
         string = registrar.token(role=Role(settings.role), name=settings.id, uses=settings.uses, ttl_s=ttl_s)
         many = "one device" if settings.uses == 1 else f"{settings.uses} devices"
@@ -60,6 +67,7 @@ TOKEN = Verb(
         ("for one device, within the hour", "edgepeer fleet token"),
         ("for fifty, within a day", "edgepeer fleet token --uses 50 --ttl 24h"),
         ("for the device that is to be called p7", "edgepeer fleet token --id p7"),
+        ("somebody has seen one that is still good", "edgepeer fleet token --withdraw a4d721ad"),
     ],
     run=token,
 )

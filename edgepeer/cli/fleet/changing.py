@@ -30,7 +30,7 @@ def evict(settings: FleetEvictSettings) -> int:
     serials, count = ", ".join(f"{holder.serial:x}" for holder in holders), "counts" if len(holders) == 1 else "count"
     print(f"evicted {holders[0].common_name}: certificate {serials} {count} no more")
     for each in tokens:
-        print(f"token {each}, with which it came in, lets nobody else in")
+        print(f"token {each}, with which it came in or was to, lets nobody in any more")
     print(f"if the broker is a mosquitto: restart it, with {household.revoked} as its crlfile")
     say_told(told)
     return 0
@@ -73,8 +73,8 @@ def _hand_over(household: Household, timeout: float) -> None:
 EVICT = Verb(
     kind=FleetEvictSettings,
     about="Throw a member out: a device that was lost, say.\n\n"
-    "Its certificates count no more, at any peer that hears of it, and none is renewed. Tokens with which it came in "
-    "let nobody else in.",
+    "Its certificates count no more, at any peer that hears of it, and none is renewed. Tokens with which it came in, "
+    "or that were made for it, let nobody in any more.",
     examples=[("the device p7", "edgepeer fleet evict p7"), ("the operator bob", "edgepeer fleet evict @bob")],
     run=evict,
 )
