@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from broker import running_broker
-from common import counts, members, positive, show, warn_if_busy, write_json
+from common import counts, machine_cpu, members, positive, show, warn_if_busy, write_json
 from fleet import WARM_UP, Fleet, FleetError, missing, rank_names
 from shaped import link_name, shaped_network
 
@@ -31,6 +31,7 @@ _COLUMNS = {
     "cpu_ms": "CPU ms of all",
     "cpu_ratio": "CPU ratio",
     "idle": "CPU when idle",
+    "busy": "cores in use",
 }
 
 
@@ -48,7 +49,14 @@ def main() -> int:
         for peers in arguments.peers:
             print(f"{peers} peers: starting {', '.join(systems)} ...", file=sys.stderr)
             rows += measure(
-                systems, peers, arguments.elements, arguments.rounds, arguments.blocks, arguments.link, arguments.lanes
+                systems,
+                peers,
+                arguments.elements,
+                arguments.rounds,
+                arguments.blocks,
+                arguments.link,
+                arguments.lanes,
+                arguments.segment << 10,
             )
     except (FleetError, EdgepeerError) as error:
         print(error, file=sys.stderr)
@@ -61,7 +69,14 @@ def main() -> int:
 
 
 def measure(
-    systems: list[str], peers: int, elements: int, rounds: int, blocks: int, links: Sequence[str] = (), lanes: int = 3
+    systems: list[str],
+    peers: int,
+    elements: int,
+    rounds: int,
+    blocks: int,
+    links: Sequence[str] = (),
+    lanes: int = 3,
+    segment_bytes: int = 64 << 10,
 ) -> list[dict[str, Any]]:
     """Run the systems in turns, `blocks` times `rounds` allreduces each; one row per system.
 
@@ -70,11 +85,12 @@ def measure(
     seconds: dict[str, list[float]] = {system: [] for system in systems}
     busy = dict.fromkeys(systems, 0.0)  # processor time in the system's own turns
     turns = dict.fromkeys(systems, 0.0)  # how long those took
+    cores = {system: np.zeros(2) for system in systems}  # their time in them: in use, by whomever, and all there was
     with ExitStack() as stack:
         network = stack.enter_context(shaped_network(peers, links)) if links else None
         place = () if network is None else (network.broker_address(), network.broker_prefix())
         broker = stack.enter_context(running_broker(*place))
-        options = {"broker": broker, "fabric": "benchmark", "lanes": lanes}
+        options = {"broker": broker, "fabric": "benchmark", "lanes": lanes, "segment_bytes": segment_bytes}
         if "edgepeer-secure" in systems:
             fleet_of_all = stack.enter_context(members(rank_names(peers)))
             options["fleet"] = str(fleet_of_all)
@@ -86,10 +102,11 @@ def measure(
         for block in range(blocks):
             first = block % len(systems)  # nobody always follows the same neighbour
             for system in systems[first:] + systems[:first]:
-                turn, used = time.monotonic(), fleets[system].cpu_seconds()
+                turn, used, of_all = time.monotonic(), fleets[system].cpu_seconds(), np.array(machine_cpu())
                 seconds[system] += fleets[system].measure(rounds)
                 turns[system] += time.monotonic() - turn
                 busy[system] += fleets[system].cpu_seconds() - used
+                cores[system] += np.array(machine_cpu()) - of_all
         total = time.monotonic() - began
         idle = {s: fleets[s].cpu_seconds() - before[s] - busy[s] for s in systems}
     medians = {system: statistics.median(seconds[system]) for system in systems}
@@ -106,6 +123,7 @@ def measure(
             "edgepeer_ratio": medians["edgepeer"] / medians[system],
             "cpu_s": cpu[system],
             "edgepeer_cpu_ratio": cpu["edgepeer"] / cpu[system],
+            "cores_in_use_fraction": float(cores[system][0] / cores[system][1]),
             "idle_cpu_fraction": max(0.0, idle[system] / (total - turns[system])) if len(systems) > 1 else None,
         }
         for system in systems
@@ -121,6 +139,7 @@ def _line(row: dict[str, Any]) -> dict[str, Any]:
         "cpu_ms": f"{row['cpu_s'] * 1e3:.1f}",
         "cpu_ratio": f"{row['edgepeer_cpu_ratio']:.2f}",
         "ratio": f"{row['edgepeer_ratio']:.2f}",
+        "busy": f"{row['cores_in_use_fraction']:.0%}",
         "idle": None if idle is None else f"{idle:.1%}",
     }
 
@@ -140,6 +159,7 @@ def _arguments() -> argparse.Namespace:
         help="such as 100mbit,5ms for each process; 3,7,11=10mbit,5ms, for those, may follow; default: loopback",
     )
     parser.add_argument("--lanes", type=positive, default=3, help="trees of the system lanes; default: 3")
+    parser.add_argument("--segment", type=positive, default=64, help="KiB at once of the system lanes; default: 64")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there")
     return parser.parse_args()
 

@@ -23,6 +23,7 @@ __all__ = [
     "cpu_seconds",
     "emulate",
     "machine",
+    "machine_cpu",
     "members",
     "positive",
     "show",
@@ -77,6 +78,13 @@ def cpu_seconds(pid: int) -> float:
     fields = (process / "stat").read_text().rpartition(")")[2].split()
     children = [child for task in process.glob("task/*/children") for child in task.read_text().split()]
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + sum(map(cpu_seconds, map(int, children)))
+
+
+def machine_cpu() -> tuple[float, float]:
+    """Processor time of this machine's cores since its start, in seconds: in use, by whomever, and all there was."""
+    ticks = [int(field) for field in Path("/proc/stat").read_text().split(maxsplit=9)[1:9]]
+    total, waiting, tick_s = sum(ticks), ticks[3] + ticks[4], 1 / os.sysconf("SC_CLK_TCK")
+    return (total - waiting) * tick_s, total * tick_s
 
 
 def emulate(job: Mapping[str, object], *flags: str, out: Path, timeout_s: float) -> dict[str, Any]:

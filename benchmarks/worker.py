@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from edgepeer.wire.precision import Precision
 
 Vector = NDArray[np.float32]
-_SEGMENT_BYTES = 64 << 10
 _MATCHMAKING_S = 5.0
 """A group of all peers begins at once; until then this is how long one is looked for."""
 _DEADLINE_S = 60.0
@@ -82,7 +81,7 @@ class Lanes:
             elements,
             options["address"],
             lanes=min(options["lanes"], peers),
-            segment_bytes=_SEGMENT_BYTES,
+            segment_bytes=options["segment_bytes"],
             tune=tune,
             windows=ReceiveWindows(),
         )

@@ -49,6 +49,7 @@ SMALLEST_BYTES: Final = 16 << 10
 _FANOUTS: Final = (2, 3, 4, 6, 8, 12, 16)
 """Not 1: in a chain nobody has a brother, and so nobody a way around its parent."""
 _LANES: Final = (1, 2, 3, 4, 6, 8, 12, 16)
+"""And as many as there are members, if that is not more: then each has exactly as much to carry as every other."""
 _LANE_PRICE: Final = 0.015
 """By how much each lane more has to be better: it takes more links, and more frames at once ..."""
 _CHILD_PRICE: Final = 0.03
@@ -319,7 +320,8 @@ def _candidates(of: Network, now: Shape, total_bytes: int, choice: Choice, heads
     fanouts = [k for k in _FANOUTS if k < max(size, 3)] if choice.fanout else [now.trees.fanout]
     # No lane is so short that it would not be worth cutting.
     most = max(total_bytes / (of.typical[0] * WHOLE_BELOW_S), 1)
-    lanes = [count for count in _LANES if count <= min(most, size)] if choice.lanes else [now.trees.lanes]
+    counts = sorted({*_LANES, min(size, _LANES[-1])})
+    lanes = [count for count in counts if count <= min(most, size)] if choice.lanes else [now.trees.lanes]
     own = [total_bytes / min(m.send, m.receive) for m in of.machines]  # seconds, for a vector of one's own
     needs = [seconds + 2 * median(trips) for seconds, trips in zip(own, of.trips, strict=True)]
     behind = frozenset(i for i in now.order if not of.machines[i].dialable)

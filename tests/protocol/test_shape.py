@@ -73,6 +73,11 @@ def test_on_slow_lines_several_lanes_are_chosen_and_pay(size: int) -> None:
     assert round_s(of, found, BYTES) < 0.7 * round_s(of, now, BYTES)
 
 
+@pytest.mark.parametrize("size", [5, 7])
+def test_few_members_on_slow_lines_all_carry_the_same(size: int) -> None:
+    assert propose(network([11.85e6] * size), flat(size), BYTES, choice=FREE).trees.count == size
+
+
 @pytest.mark.parametrize("size", [3, 7, 15, 31])
 @pytest.mark.parametrize(("rate", "trip", "host"), [(8e8, 1e-4, "loopback"), (1.1e9, 2e-4, "")])
 def test_loopback_and_fast_networks_keep_one_lane(size: int, rate: float, trip: float, host: str) -> None:
