@@ -194,7 +194,7 @@ def _plainly_right(code: MatrixCode, received: NDArray[Any], noise: float | None
     if received.ndim != 2 or len(received) != len(code.generator) or not (received.size and 0 < expected < 1):
         return False
     own = _own_checks(code, received.dtype)
-    scale = float(received.max())  # if another is larger, so is the tolerance, by more than the rounding
+    scale = max(float(received.max()), -float(received.min()))
     tolerance = expected * column_bound(len(own.checks), received.shape[1])
     enough = scale * (tolerance / sqrt(len(own.checks)) - own.rounding)
     if not (own.least < scale < own.most and enough > 0 and tolerance <= SEEN * own.visible):
