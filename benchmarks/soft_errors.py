@@ -432,7 +432,7 @@ def _arguments() -> argparse.Namespace:
     if arguments.quick:
         small = {"dataset": "digits", "hidden": (20,), "rate": 0.05, "iterations": 12, "batch": 8}
         vars(arguments).update(small, p=(2e-3,), periods=6, rounds=2, seeds=2)
-        vars(arguments).update(real="codenet:m=2,n=1,t=1", real_iterations=40)
+        vars(arguments).update(real="codenet:m=2,n=1,t=1", real_iterations=120)
     if arguments.full:
         vars(arguments).update(hidden=(10_000, 10_000), rate=0.001)
     return arguments
