@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from soft_errors_processes import in_processes
 from soft_errors_training import KINDS, Experiment, Trained, events
 
 from edgepeer.errors import ConfigError
-from edgepeer.training.datasets import load_dataset
+from edgepeer.training.datasets import Dataset, load_dataset
 from edgepeer.training.split.named import parse_split
 
 _Row = dict[str, object]
@@ -53,6 +53,7 @@ _SCHEMES = {
 """Uncoded training has 40 nodes in the paper, too. PolyDot's nodes store complex numbers: 40 blocks of two parts, as
 much as 20. Of all ways to have 40 blocks on 40 nodes it is the one whose checks have the digits in float32 to correct
 an error in both products: 2 x 20 leaves ten nodes to spare in each, 4 x 10 five and 5 x 8 four backward."""
+_NAMES = tuple(dict.fromkeys(name.partition(":")[0] for name in _SCHEMES))
 _PRICES = (0.1, 1.0, 10.0, 75.0)
 _P = 3e-4
 _COUNTED = {
@@ -63,10 +64,13 @@ _COUNTED = {
     "polydot:m=2,n=2,nodes=12": "PolyDot",
 }
 """Small ones: thousands of restores are to be counted."""
+_UNDIVIDED = "none:m=1,n=1"
+_SPREAD = {"blocks": "none:m=2,n=2", "coded": "codenet:m=2,n=2,t=1", "erring": "codenet:m=2,n=2,t=1"}
+"""What is compared with undivided training, seed by seed: small splits, for many runs."""
 _LOST = 0.05
 """What part of the iterations is lost there."""
 _INTERVAL = 10
-_SECTIONS = ("accuracy", "table1", "events", "time", "processes")
+_SECTIONS = ("accuracy", "spread", "table1", "events", "time", "processes")
 
 
 def accuracy(experiment: Experiment, arguments: argparse.Namespace) -> list[_Row]:
@@ -100,11 +104,16 @@ def accuracy(experiment: Experiment, arguments: argparse.Namespace) -> list[_Row
     rows = [row(experiment.clean(), "no errors", "", 0.0, 0)]
     for kind in arguments.kinds:
         for p in arguments.p:
-            for name, scheme in _SCHEMES.items():
+            for name, scheme in _chosen(_SCHEMES, arguments):
                 interval = _interval(name, kind, p, experiment, arguments.checkpoint_steps)
                 rows.append(row(_train(experiment, name, kind, p, interval, arguments), scheme, kind, p, interval))
                 _progress(rows[-1])
     return rows
+
+
+def _chosen(schemes: Mapping[str, str], arguments: argparse.Namespace) -> list[tuple[str, str]]:
+    """The schemes that are asked for, by the names of their splits."""
+    return [(name, scheme) for name, scheme in schemes.items() if name.partition(":")[0] in arguments.schemes]
 
 
 def _train(
@@ -120,11 +129,35 @@ def _interval(name: str, kind: str, p: float, experiment: Experiment, checkpoint
     return optimal_interval(checkpoint_steps, 1.0, ends.lost, experiment.iterations)
 
 
+def spread(data: Dataset, arguments: argparse.Namespace) -> list[_Row]:
+    """Whether errors that are corrected change what is learnt: accuracy of undivided training, of the same in blocks,
+    which are rounded otherwise, of a code without errors, and of a code with them; each from the same seeds."""
+    rows: list[_Row] = []
+    for seed in range(arguments.seed, arguments.seed + arguments.seeds):
+        experiment = _experiment(data, arguments, seed)
+        row: _Row = {
+            "table": "spread",
+            "seed": seed,
+            "clean": experiment.train(_UNDIVIDED, "stored", 0.0, 0, 0).accuracy,
+        }
+        for what, name in _SPREAD.items():
+            p = arguments.p[0] if what == "erring" else 0.0
+            interval = _interval(name, "stored", p, experiment, arguments.checkpoint_steps) if p else 0
+            trained = _train(experiment, name, "stored", p, interval, arguments)
+            row |= {what: trained.accuracy, f"{what}_off": _short(trained.off, 2)}
+        row |= {"p": p, "errors": len(trained.record), "restored": trained.report.restored}
+        row |= {"unseen": sum(each.fate == "unseen" for each in trained.record)}
+        rows.append(row)
+        _progress(row)
+    return rows
+
+
 def table_1(experiment: Experiment, arguments: argparse.Namespace) -> list[_Row]:
     """The paper's table: its intervals, its errors. Events are counted here, a checkpoint's and an iteration's time are
     those that explain the paper's own figures."""
     network, rows = experiment.network, []
-    for name, interval, percent, seconds in TABLE_1:
+    chosen = dict(_chosen(_SCHEMES, arguments))
+    for name, interval, percent, seconds in (row for row in TABLE_1 if row[0] in chosen):
         trained = _train(experiment, name, "stored", _P, interval, arguments)
         ends = outcomes(parse_split(name, network.dtype), "stored", _P, network.layers)
         row: _Row = {"table": "table1", "scheme": _SCHEMES[name], "nodes": trained.nodes, "interval": interval}
@@ -162,7 +195,7 @@ def counted(arguments: argparse.Namespace) -> list[_Row]:
     that stay for a second step: wrong blocks are put right one round after they were found (`program`).
     """
     rows: list[_Row] = []
-    for name, scheme in _COUNTED.items():
+    for name, scheme in _chosen(_COUNTED, arguments):
         split = parse_split(name, np.dtype(np.float64))
         p = p_for(name, _LOST, 1)
         found = events(name, p, _INTERVAL, arguments.periods, arguments.seed)
@@ -182,7 +215,7 @@ def counted(arguments: argparse.Namespace) -> list[_Row]:
 def times(experiment: Experiment, arguments: argparse.Namespace) -> list[_Row]:
     """What a node takes, and training by the model with it: for each price of a checkpoint, at the best interval."""
     network, rows = experiment.network, list[_Row]()
-    for name, scheme in _SCHEMES.items():
+    for name, scheme in _chosen(_SCHEMES, arguments):
         costs = measure(name, network, experiment.batch, arguments.rounds)
         split = parse_split(name, network.dtype)
         about: _Row = {"scheme": scheme, "nodes": split.nodes}
@@ -220,6 +253,18 @@ def _tell(rows: Sequence[_Row], arguments: argparse.Namespace) -> None:
         for row in parts["accuracy"]
     ]
     _table(f"{arguments.iterations} iterations of {arguments.batch}, {arguments.dtype}", lines)
+    lines = [
+        {
+            **{key: row[key] for key in ("seed", "p", "errors", "unseen", "restored")},
+            **{key: f"{row[key]:.4f}" for key in ("clean", *_SPREAD)},
+        }
+        for row in parts["spread"]
+    ]
+    _table("Accuracy by seed: undivided, in blocks, with a code, and with a code and errors", lines)
+    pairs = (("blocks", "clean"), ("coded", "clean"), ("erring", "clean"), ("erring", "coded"))
+    _table(
+        "The same: differences in points", [_difference(parts["spread"], *pair) for pair in pairs if parts["spread"]]
+    )
     lines = [
         {
             "scheme": row["scheme"],
@@ -265,6 +310,20 @@ def _tell(rows: Sequence[_Row], arguments: argparse.Namespace) -> None:
         _tell_times([row for row in parts["time"] if (row["step"], row["p"]) == (basis, p)], str(basis), p)
 
 
+def _difference(rows: Sequence[_Row], one: str, other: str) -> _Row:
+    """By how many points accuracy differs: the mean over the seeds, and how far they scatter."""
+    points = np.array([100 * (float(str(row[one])) - float(str(row[other]))) for row in rows])
+    deviation = f"{points.std(ddof=1):.2f}" if len(points) > 1 else None
+    least, most = f"{points.min():+.2f}", f"{points.max():+.2f}"
+    return {
+        "of": f"{one} - {other}",
+        "mean": f"{points.mean():+.2f}",
+        "deviation": deviation,
+        "least": least,
+        "most": most,
+    }
+
+
 def _tell_times(rows: Sequence[_Row], basis: str, p: object) -> None:
     """A line for each scheme: the time of training at each price, and the interval."""
     lines: list[_Row] = []
@@ -293,22 +352,28 @@ def _short(number: float, digits: int = 4) -> float:
     return float(f"{number:.{digits}g}")
 
 
-def main() -> int:
-    arguments = _arguments()
-    warn_if_busy()
-    data = load_dataset(arguments.dataset, data_dir=arguments.data_dir)
-    experiment = Experiment(
+def _experiment(data: Dataset, arguments: argparse.Namespace, seed: int) -> Experiment:
+    return Experiment(
         data,
         arguments.hidden,
         rate=arguments.rate,
         iterations=arguments.iterations,
         batch=arguments.batch,
         dtype=arguments.dtype,
-        seed=arguments.seed,
+        seed=seed,
     )
+
+
+def main() -> int:
+    arguments = _arguments()
+    warn_if_busy()
+    data = load_dataset(arguments.dataset, data_dir=arguments.data_dir)
+    experiment = _experiment(data, arguments, arguments.seed)
     rows: list[_Row] = []
     if "accuracy" in arguments.only:
         rows += accuracy(experiment, arguments)
+    if "spread" in arguments.only:
+        rows += spread(data, arguments)
     if "table1" in arguments.only:
         rows += table_1(experiment, arguments)
     if "events" in arguments.only:
@@ -357,15 +422,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--real", type=_split, default="codenet:m=5,n=4,t=1", help="split of the real processes")
     parser.add_argument("--real-iterations", type=positive, default=200, help="of the real processes; default: 200")
     parser.add_argument("--seed", type=int, default=0, help="of weights, samples and errors; default: 0")
+    parser.add_argument("--seeds", type=positive, default=5, help="of the spread, from --seed on; default: 5")
     parser.add_argument("--only", type=_sections, default=_SECTIONS, help=f"of {', '.join(_SECTIONS)}; default: all")
+    parser.add_argument("--schemes", type=_schemes, default=_NAMES, help=f"of {', '.join(_NAMES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="a look in seconds: digits, small layers, few iterations")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the figures there; needs matplotlib")
     arguments = parser.parse_args()
     if arguments.quick:
         small = {"dataset": "digits", "hidden": (20,), "rate": 0.05, "iterations": 12, "batch": 8}
-        vars(arguments).update(small, p=(2e-3,), periods=6, rounds=2)
-        vars(arguments).update(real="codenet:m=2,n=1,t=1", real_iterations=40)
+        vars(arguments).update(small, p=(2e-3,), periods=6, rounds=2, seeds=2)
+        vars(arguments).update(real="codenet:m=2,n=1,t=1", real_iterations=120)
     if arguments.full:
         vars(arguments).update(hidden=(10_000, 10_000), rate=0.001)
     return arguments
@@ -395,6 +462,10 @@ def _split(text: str) -> str:
 
 def _kinds(text: str) -> tuple[str, ...]:
     return _of(text, KINDS)
+
+
+def _schemes(text: str) -> tuple[str, ...]:
+    return _of(text, _NAMES)
 
 
 def _sections(text: str) -> tuple[str, ...]:

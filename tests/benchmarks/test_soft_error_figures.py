@@ -50,6 +50,15 @@ def test_protected_training_is_as_good_as_training_without_errors(rows: list[dic
         assert row["off"] < 1e-12
 
 
+def test_over_seeds_corrected_errors_change_nothing(rows: list[dict[str, Any]]) -> None:
+    spread = [row for row in rows if row["table"] == "spread"]
+    assert [row["seed"] for row in spread] == [0, 1]
+    assert sum(row["errors"] for row in spread) > 0
+    for row in spread:
+        assert row["clean"] == row["blocks"] == row["coded"] == row["erring"]
+        assert row["unseen"] == 0
+
+
 def test_table_1_has_the_paper_s_rows(rows: list[dict[str, Any]]) -> None:
     table = [row for row in rows if row["table"] == "table1"]
     assert [row["seconds_paper"] for row in table] == [2322, 18453, 14140, 19238, 730]

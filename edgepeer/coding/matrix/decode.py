@@ -51,7 +51,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, combinations, islice
 from math import ceil, comb, sqrt
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +71,8 @@ _SETS: Final = 1 << 12
 SEEN: Final = 0.01
 """An error that is so large a part of the largest number must be seen in every row in use: two digits."""
 
+_ALL_THERE: Final[Nodes] = frozenset()
+"""No node is missing."""
 _AT_ONCE: Final = 256
 """Sets of nodes whose columns are decomposed in one call: what they need stays in the processor's cache."""
 
@@ -116,7 +118,7 @@ class Decoded:
     """What was behind the rows."""
 
     data: NDArray[Any]
-    """X, shape (symbols, N), in the dtype of the rows."""
+    """X, shape (symbols, N), in the dtype of the rows; it may be a view of them."""
     wrong: tuple[int, ...]
     """Nodes that were not said to be lost and whose rows were wrong, ascending."""
     checks: int
@@ -144,6 +146,8 @@ def decode(
         Undecodable: more is lost or wrong than can be corrected, or the numbers can't tell; the text says which.
         ConfigError: shapes, dtype or node numbers are not of this code.
     """
+    if not lost and _handed_on(code) and _plainly_right(code, received, noise):
+        return Decoded(received[: code.symbols], (), len(_remaining(code, _ALL_THERE).checks))
     rows, broken, gone = _Rows.of(code, received, lost, noise)
     spare = code.redundancy - len(gone)
     limit = spare - 1 if guarantee == "generic" else spare // 2
@@ -177,6 +181,52 @@ def discrepancy(
     """
     rows, broken, gone = _Rows.of(code, received, lost, noise)
     return float("inf") if broken else rows.discrepancy(gone)
+
+
+def _plainly_right(code: MatrixCode, received: NDArray[Any], noise: float | None) -> bool:
+    """Whether all rows agree, without any doubt, as they nearly always do: then nothing has to be searched for.
+
+    Their syndromes are computed in the rows' own dtype, of whose unit roundoff u n rows make an error of up to
+    (n + 1) u sum_i |h_i z_i|, with rounded h. Those that are below the tolerance by more than that are below it in
+    float64 as well. NaN and infinity are below nothing.
+    """
+    expected = relative_noise(code.symbols, received.dtype) if noise is None else noise
+    if received.ndim != 2 or len(received) != len(code.generator) or not (received.size and 0 < expected < 1):
+        return False
+    own = _own_checks(code, received.dtype)
+    scale = max(float(received.max()), -float(received.min()))
+    tolerance = expected * column_bound(len(own.checks), received.shape[1])
+    enough = scale * (tolerance / sqrt(len(own.checks)) - own.rounding)
+    if not (own.least < scale < own.most and enough > 0 and tolerance <= SEEN * own.visible):
+        return False
+    syndromes = own.checks @ received
+    return bool(syndromes.max() <= enough and syndromes.min() >= -enough)
+
+
+class _OwnChecks(NamedTuple):
+    """The parity checks of all rows, in the rows' dtype."""
+
+    checks: NDArray[Any]
+    rounding: float
+    """How much is made of a syndrome by computing it so, at most, as a part of the largest number of the rows: with one
+    term more, for what is of higher order."""
+    least: float
+    """Below that numbers have no digits, and above `most` sums may be infinite."""
+    most: float
+    visible: float
+
+
+@lru_cache(maxsize=64)
+def _own_checks(code: MatrixCode, dtype: np.dtype[Any]) -> _OwnChecks:
+    checks, kind = _remaining(code, _ALL_THERE).checks, np.finfo(dtype)
+    size, unit = float(np.abs(checks).sum(axis=1).max()), float(kind.eps) / 2
+    return _OwnChecks(
+        checks=checks.astype(dtype),
+        rounding=(checks.shape[1] + 2) * size * unit,
+        least=float(kind.tiny) / unit,
+        most=min(float(kind.max) / (2 * size), _LARGEST),
+        visible=visible(code, _ALL_THERE),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,6 +295,13 @@ def _picked(code: MatrixCode, missing: Nodes) -> NDArray[np.intp] | None:
     solver = _solver(code, missing)
     plain = np.count_nonzero(solver, axis=1) == 1
     return solver.argmax(axis=1) if plain.all() and (solver.max(axis=1) == 1.0).all() else None
+
+
+@lru_cache(maxsize=64)
+def _handed_on(code: MatrixCode) -> bool:
+    """Whether X is the first rows, as they are."""
+    picked = _picked(code, _ALL_THERE)
+    return picked is not None and picked.tolist() == list(range(code.symbols))
 
 
 def _solve(code: MatrixCode, missing: Nodes, values: Matrix) -> Matrix:

@@ -39,6 +39,7 @@ Where the rows are computed with more digits than stated, or summed in blocks as
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import log, sqrt
 from typing import Any, Final
 
@@ -67,15 +68,22 @@ def relative_noise(length: int, dtype: DTypeLike, updates: int = 0) -> float:
     Raises:
         ConfigError: another dtype; or so many terms that nothing is left of its digits.
     """
-    kind: np.dtype[Any] = np.dtype(dtype)
-    if kind.kind != "f":
-        raise ConfigError(f"rounding noise is of floats, not of {kind}; convert to float32 or float64")
+    unit = _unit_roundoff(np.dtype(dtype))
     if length < 1 or updates < 0:
         raise ConfigError(f"length is 1 or more and updates 0 or more, not {length} and {updates}")
-    noise = float(np.finfo(kind).eps) / 2 * sqrt(length + updates)
-    if noise * column_bound(1, 1) >= 1:
-        raise ConfigError(f"{kind} has no digits left after {length} terms and {updates} updates; use a wider dtype")
+    noise = unit * sqrt(length + updates)
+    if noise * _LEAST_BOUND >= 1:
+        raise ConfigError(
+            f"{np.dtype(dtype)} has no digits left after {length} terms and {updates} updates; use a wider dtype"
+        )
     return noise
+
+
+@lru_cache(maxsize=16)
+def _unit_roundoff(kind: np.dtype[Any]) -> float:
+    if kind.kind != "f":
+        raise ConfigError(f"rounding noise is of floats, not of {kind}; convert to float32 or float64")
+    return float(np.finfo(kind).eps) / 2
 
 
 def column_bound(checks: int, columns: int) -> float:
@@ -86,3 +94,6 @@ def column_bound(checks: int, columns: int) -> float:
         columns: numbers in a row.
     """
     return _GROWTH * (sqrt(checks) + sqrt(2 * log(max(columns, 1) / _FALSE_ALARMS)))
+
+
+_LEAST_BOUND: Final = column_bound(1, 1)

@@ -33,6 +33,8 @@ _NUMBERS: Final[dict[str, dict[str, int]]] = {
     "abft": {"m": 5, "n": 4},
 }
 """By name, its numbers and what they are unless stated."""
+_GUARANTEED: Final = ("codenet", "polydot")
+"""Those that can correct more errors which don't conspire."""
 _MORE: Final = 8
 """So many numbers of nodes are tried where none is stated."""
 _MOST_NODES: Final = 4096
@@ -52,6 +54,8 @@ def parse_split(text: str, dtype: np.dtype[Any], guarantee: Guarantee = "adversa
         raise ConfigError(f"split = {text!r}: there is no split {kind!r}, only {', '.join(_NUMBERS)}")
     if guarantee not in ("adversarial", "generic"):
         raise ConfigError(f"guarantee = {guarantee!r}: must be adversarial or generic")
+    if guarantee == "generic" and kind not in _GUARANTEED:
+        raise ConfigError(f"guarantee = generic: is nothing to split {kind}; it is for {' and '.join(_GUARANTEED)}")
     numbers, given = dict(_NUMBERS[kind]), set[str]()
     for part in rest.split(",") if rest else ():
         key, _, value = part.partition("=")

@@ -256,7 +256,10 @@ class Program:
         Raises:
             Undecodable: too much is lost or wrong, or the nodes don't agree on what was before.
         """
-        phase, split, form = self.phase, self.split, self._form()
+        with np.errstate(all="ignore"):  # wrong numbers may be of any size
+            return self._read(self.phase, self._form(), total)
+
+    def _read(self, phase: Phase, form: Layout, total: Array) -> Seen:
         if isinstance(phase, Muster):
             return Seen(form.rows(total))
         seen = form.read(total)
@@ -266,8 +269,7 @@ class Program:
         lost = self._lost_lines(step, seen)
         shape, samples = self.network.shape(step.layer), self._now().samples
         try:
-            with np.errstate(all="ignore"):
-                reading = split.read(step.direction, seen.rows, shape, samples, lost, self.iteration)
+            reading = self.split.read(step.direction, seen.rows, shape, samples, lost, self.iteration)
         except Undecodable:
             if not (self._common.diverged and _mostly_gone(seen.rows)):
                 raise

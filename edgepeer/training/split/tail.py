@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
+from math import inf
 from typing import Any, Final
 
 import numpy as np
@@ -53,10 +54,7 @@ def digest_of(*parts: NDArray[Any] | str) -> Digest:
     """48 bits of the xxHash of all of them, never `ABSENT`."""
     state = xxhash.xxh3_64()
     for part in parts:
-        if isinstance(part, str):
-            state.update(part.encode())
-        else:
-            state.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+        state.update(part.encode() if isinstance(part, str) else np.ascontiguousarray(part).data)
     value = state.intdigest()
     return value & _WORD | 1, value >> 24 & _WORD
 
@@ -72,6 +70,8 @@ def common_digest(digests: list[Digest]) -> Digest:
     Raises:
         Undecodable: no digest is that of more than half of them.
     """
+    if digests and digests[0] != ABSENT and digests.count(digests[0]) == len(digests):
+        return digests[0]  # nearly always
     there = [digest for digest in digests if digest != ABSENT]
     if not there:
         raise Undecodable("no node is there")
@@ -83,8 +83,9 @@ def common_digest(digests: list[Digest]) -> Digest:
 
 def checksums(numbers: NDArray[Any]) -> tuple[float, float]:
     """Of a part of a line, as its contributor has it, shape (numbers,)."""
-    exact = numbers.astype(np.float64, copy=False)
-    return float(_signs(len(exact)) @ exact), float(np.abs(exact).sum())
+    exact = numbers.astype(np.float64)
+    signed = float(_signs(len(exact)) @ exact)
+    return signed, float(np.abs(exact, out=exact).sum())
 
 
 def damaged_lines(rows: NDArray[Any], sums: NDArray[Any], members: int) -> tuple[int, ...]:
@@ -95,17 +96,21 @@ def damaged_lines(rows: NDArray[Any], sums: NDArray[Any], members: int) -> tuple
         sums: shape (lines, 2), what was added up of `checksums`.
         members: how many have contributed to a line, at most.
     """
-    with np.errstate(all="ignore"):
-        exact = rows.astype(np.float64)
-        off = np.abs(exact @ _signs(rows.shape[1]) - sums[:, 0])
-        known = np.isfinite(off) & np.isfinite(sums).all(axis=1)
-        part = 2 * (members + 1) * float(np.finfo(rows.dtype).eps)
-        suspected = np.flatnonzero(known & (off > part * np.abs(sums[:, 1])))
-        if not len(suspected):
-            return ()
+    exact = rows.astype(np.float64)
+    part = 2 * (members + 1) * _epsilon(rows.dtype)
+    found = (exact @ _signs(rows.shape[1])).tolist()
+    damaged = []
+    for line, (sum_, (said, size)) in enumerate(zip(found, sums.tolist(), strict=True)):
+        off = abs(sum_ - said)
         # What came may be larger than what was said to be contributed: then so is its rounding.
-        large = off[suspected] > part * np.abs(exact[suspected]).sum(axis=1)
-        return tuple(suspected[large].tolist())
+        if part * abs(size) < off < inf and size < inf and off > part * float(np.abs(exact[line]).sum()):
+            damaged.append(line)
+    return tuple(damaged)
+
+
+@lru_cache(maxsize=4)
+def _epsilon(dtype: np.dtype[Any]) -> float:
+    return float(np.finfo(dtype).eps)
 
 
 @lru_cache(maxsize=16)

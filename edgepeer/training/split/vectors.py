@@ -104,10 +104,11 @@ class Layout:
         """
         digests = digests_in(total[len(total) - WORDS * self.nodes :])
         common = common_digest(digests)
+        others = [(node, digest) for node, digest in enumerate(digests) if digest != common]
         return Seen(
             self.rows(total),
-            missing=tuple(node for node, digest in enumerate(digests) if digest == ABSENT),
-            odd=tuple(node for node, digest in enumerate(digests) if digest not in (ABSENT, common)),
+            missing=tuple(node for node, digest in others if digest == ABSENT),
+            odd=tuple(node for node, digest in others if digest != ABSENT),
             damaged=damaged_lines(self.rows(total), self._sums(total), self.nodes) if self.compares else (),
             digest=common if self.compares else ABSENT,
         )

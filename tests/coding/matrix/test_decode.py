@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from edgepeer.coding.matrix import decode as decoding
 from edgepeer.coding.matrix.decode import Decoded, MatrixCode, Undecodable, decode
 from edgepeer.coding.matrix.mds import mds_code
 from edgepeer.coding.matrix.tolerance import column_bound, relative_noise
@@ -321,6 +322,41 @@ def test_right_data_rows_come_out_with_the_same_bits(dtype: Floats) -> None:
     assert (decoded.wrong, decoded.checks) == ((1, 7), 2)
     assert np.delete(decoded.data, 1, 0).tobytes() == np.delete(rows[:5], 1, 0).tobytes()
     assert spoiled[1].tobytes() != rows[1].tobytes()  # and what was received is left alone
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("size", [1e-6, 0.3, 0.9, 1.1, 3.0, 1e3, np.inf, np.nan])
+def test_what_agrees_beyond_doubt_is_what_a_search_would_leave_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, dtype: Floats, size: float
+) -> None:
+    """Errors from far below the tolerance to far above it, in each row: both ways come to the same."""
+    rng, skipped = np.random.default_rng(9), 0
+    plainly = decoding._plainly_right
+    for nodes, symbols in ((3, 1), (4, 2), (5, 3), (7, 5), (12, 8)):
+        code = mds_code(nodes, symbols, dtype)
+        noise = relative_noise(500, dtype, 1000)
+        for row in range(nodes):
+            _, rows = words(rng, code, 50, dtype)
+            with np.errstate(all="ignore"):
+                rows[row, 7] += size * noise * column_bound(nodes - symbols, 50) * np.abs(rows).max()
+                right = plainly(code, rows, noise)
+                skipped += right
+                found = [_told(code, rows, noise)]
+                monkeypatch.setattr(decoding, "_plainly_right", lambda *args: False)
+                found.append(_told(code, rows, noise))
+                monkeypatch.undo()
+            assert found[0] == found[1]
+            assert not right or found[0][0] == ()
+    assert skipped == 31 or not size <= 0.3  # NaN is neither
+    assert not skipped or size < 3
+
+
+def _told(code: MatrixCode, rows: NDArray[Any], noise: float) -> tuple[object, ...]:
+    try:
+        found = decode(code, rows, noise=noise)
+    except Undecodable as error:
+        return (str(error),)
+    return found.wrong, found.checks, found.data.tobytes()
 
 
 def test_of_replicas_the_majority_is_right() -> None:

@@ -80,6 +80,7 @@ WISHES: list[tuple[Callable[[], Any], str]] = [
     (lambda: parse_split("polydot:m=0,n=5", DOUBLE), "1 or more blocks"),
     (lambda: parse_split("polydot:m=5,n=8,nodes=38", SINGLE), "too few digits to check the backward product"),
     (lambda: parse_split("polydot:m=2,n=2", SINGLE).fit(WIDE, 50_000), "rounding after 50000 updates of float32"),
+    (lambda: parse_split("abft:m=2,n=2", SINGLE, "generic"), "is nothing to split abft; it is for codenet and polydot"),
     (lambda: parse_split("none", DOUBLE, "perhaps"), "adversarial or generic"),  # type: ignore[arg-type]
     (lambda: SoftErrors(1.5), "between 0 and 1"),
     (lambda: SoftErrors(-0.1), "between 0 and 1"),
