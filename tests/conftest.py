@@ -31,7 +31,7 @@ settings.register_profile(
     derandomize=True,
     deadline=None,
     print_blob=True,
-    max_examples=40,
+    max_examples=15,
     suppress_health_check=[HealthCheck.too_slow],
 )
 # To look for new failures: HYPOTHESIS_PROFILE=search pytest tests/simulation

@@ -37,6 +37,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return soft_errors_model
 
 
+@pytest.mark.slow
 def test_protected_training_is_as_good_as_training_without_errors(rows: list[dict[str, Any]]) -> None:
     clean, uncoded, *others = [row for row in rows if row["table"] == "accuracy"]
     assert clean["errors"] == 0
@@ -50,6 +51,7 @@ def test_protected_training_is_as_good_as_training_without_errors(rows: list[dic
         assert row["off"] < 1e-12
 
 
+@pytest.mark.slow
 def test_over_seeds_corrected_errors_change_nothing(rows: list[dict[str, Any]]) -> None:
     spread = [row for row in rows if row["table"] == "spread"]
     assert [row["seed"] for row in spread] == [0, 1]
@@ -59,6 +61,7 @@ def test_over_seeds_corrected_errors_change_nothing(rows: list[dict[str, Any]]) 
         assert row["unseen"] == 0
 
 
+@pytest.mark.slow
 def test_table_1_has_the_paper_s_rows(rows: list[dict[str, Any]]) -> None:
     table = [row for row in rows if row["table"] == "table1"]
     assert [row["seconds_paper"] for row in table] == [2322, 18453, 14140, 19238, 730]
@@ -69,6 +72,7 @@ def test_table_1_has_the_paper_s_rows(rows: list[dict[str, Any]]) -> None:
     assert uncoded["computed"] == uncoded["computed_model"]
 
 
+@pytest.mark.slow
 def test_what_is_counted_is_what_the_model_says(rows: list[dict[str, Any]]) -> None:
     """Some sixty iterations: within four deviations of their number."""
     counted = [row for row in rows if row["table"] == "events"]
@@ -79,6 +83,7 @@ def test_what_is_counted_is_what_the_model_says(rows: list[dict[str, Any]]) -> N
         assert row["computed"] >= row["iterations"]
 
 
+@pytest.mark.slow
 def test_what_nodes_take_and_what_that_comes_to(rows: list[dict[str, Any]]) -> None:
     """Each scheme by both kinds of times; more for more costly checkpoints, but where nobody makes any."""
     costs = {row["scheme"]: row for row in rows if row["table"] == "costs"}
@@ -151,6 +156,7 @@ def test_errors_are_put_into_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> 
     assert 4 < np.abs(block).max() <= 5
 
 
+@pytest.mark.slow
 def test_real_processes_stand_beside_it(rows: list[dict[str, Any]]) -> None:
     clean, hurt = (row for row in rows if row["table"] == "processes")
     assert clean["errors"] == clean["undetected"] == hurt["undetected"] == 0

@@ -22,7 +22,7 @@ NAMES = ("p0", "p1", "p2", "p3", "p4")
 
 
 async def test_status_of_a_fleet_at_work(tmp_path: Path) -> None:
-    async with Field(tmp_path) as field:
+    async with Field(tmp_path, batch_s=0.02) as field:
         await field.open()
         await field.add(*NAMES, fanout=3)
         await field.watch.until(lambda: set(field.watch.members) == set(NAMES))

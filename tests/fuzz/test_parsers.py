@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from parsers import Parser, parsers
 
@@ -22,6 +22,7 @@ def test_what_is_meant_is_understood(known: dict[str, Parser]) -> None:
 
 
 @given(st.data())
+@settings(max_examples=40)
 def test_anything_else_is_refused_in_one_line(known: dict[str, Parser], data: st.DataObject) -> None:
     parser = known[data.draw(st.sampled_from(sorted(known)))]
     changed = bytearray(data.draw(st.sampled_from(parser.seeds)))

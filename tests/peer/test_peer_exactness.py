@@ -43,10 +43,14 @@ def train_alone(job: Job) -> Float32Vector:
 
 
 @pytest.mark.parametrize(
-    ("model", "optimizer", "rate"),
-    [("mlp-plain", "sgd", 0.1), ("mlp-plain", "adam", 0.001), ("linear", "adam", 0.01)],
+    ("trainer", "model", "optimizer", "rate"),
+    [
+        ("numpy", "mlp-plain", "sgd", 0.1),
+        ("numpy", "mlp-plain", "adam", 0.001),
+        ("numpy", "linear", "adam", 0.01),
+        pytest.param("keras", "mlp-plain", "adam", 0.001, marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("trainer", ["numpy", pytest.param("keras", marks=pytest.mark.slow)])
 async def test_seven_peers_train_what_one_would(
     trainer: str,
     model: str,

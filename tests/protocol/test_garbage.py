@@ -451,7 +451,7 @@ def happen(victim: Victim, event: ev.Event | float | int | bytes) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=named)
 @given(data=st.data())
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_a_frame_of_any_kind_in_any_state(kind: type[fr.Frame], data: st.DataObject) -> None:
     """What is drawn comes to a machine in each of the states: to draw frames takes longer than to handle them."""
     came = [data.draw(deliveries(kind)) for _ in range(3)]

@@ -35,6 +35,9 @@ from edgepeer.wire.frames import Vote
 PAIR = Setting(peers=2, faults=1)
 TRIO = Setting(peers=3, faults=1)
 ONE_SURPRISE = Bounds(depth=1)
+SOME = 2000
+"""States of those that a test can not go through to the end. `edgepeer simulate explore` goes through as many as one
+likes."""
 DUEL = Setting(peers=3, faults=2, kinds=("isolate",))
 
 
@@ -211,10 +214,10 @@ def test_several_processes_stop_when_they_are_told() -> None:
     [
         (TRIO, ONE_SURPRISE),
         (Setting(peers=3, faults=1, run=""), ONE_SURPRISE),
-        (Setting(peers=2, faults=2), Bounds(depth=2, states=6000)),
-        (Setting(peers=3, faults=2, kinds=("damage", "reset", "oneway")), Bounds(depth=2, states=6000)),
-        (Setting(peers=4, faults=1, kinds=("kill", "isolate")), Bounds(depth=1, states=6000)),
-        (Setting(peers=3, faults=2, kinds=("leave", "isolate")), Bounds(depth=2, states=3000)),
+        (Setting(peers=2, faults=2), Bounds(depth=2, states=SOME)),
+        (Setting(peers=3, faults=2, kinds=("damage", "reset", "oneway")), Bounds(depth=2, states=SOME)),
+        (Setting(peers=4, faults=1, kinds=("kill", "isolate")), Bounds(depth=1, states=SOME)),
+        (Setting(peers=3, faults=2, kinds=("leave", "isolate")), Bounds(depth=2, states=SOME)),
     ],
     ids=["run", "plain", "pair", "links", "four", "leaving"],
 )

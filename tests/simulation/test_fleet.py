@@ -38,7 +38,7 @@ calm = st.builds(
 
 
 @given(calm)
-@examples(40)
+@examples(15)
 @example(Schedule(peers=20, fanout=5, rounds=4, size=4999, rate_bytes_per_s=1e5))
 def test_every_peer_commits_the_plain_sum(schedule: Schedule) -> None:
     world = told(schedule).world
@@ -52,7 +52,7 @@ def test_every_peer_commits_the_plain_sum(schedule: Schedule) -> None:
 
 
 @given(schedule=calm, weights=st.lists(st.sampled_from([0.0, 0.25, 1.0, 3.0]), min_size=1, max_size=5))
-@examples(40)
+@examples(15)
 def test_weights_count_and_a_weight_of_zero_hides_even_nan(schedule: Schedule, weights: list[float]) -> None:
     story = Story(schedule)
     story.world.task.workload = dataclasses.replace(story.world.task.workload, weights=tuple(weights))

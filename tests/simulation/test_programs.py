@@ -42,7 +42,7 @@ SLOW_LINKS: Final = {
     "rounds": 6,
 }
 """In a chain of these peers stand a round apart, and a newcomer is given a state that is a round old."""
-EACH: Final = 6
+EACH: Final = 3
 
 
 def as_mixed(mix: str, schedule: Schedule) -> Schedule:

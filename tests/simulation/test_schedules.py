@@ -1,4 +1,4 @@
-"""Random faults, in hundreds of schedules: every sum is right, every round ends, and there is one view in the end.
+"""Random faults, in many schedules: every sum is right, every round ends, and there is one view in the end.
 
 Each mix draws its own kinds of faults, and each part of one its own schedules, the same in every run: so they can run
 side by side. What fails is shown as text that can be put into tests/scenarios. HYPOTHESIS_PROFILE=search looks for
@@ -7,6 +7,7 @@ more, and `edgepeer simulate soak` for longer.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any, Final
 
 import pytest
@@ -28,13 +29,13 @@ MIXES: Final[dict[str, dict[str, Any]]] = {
     "apart": {"kinds": ("isolate", "partition", "oneway", "power"), "peers": (3, 9)},
     "broker": {"kinds": ("broker", "join", "kill", "restart", "isolate")},
 }
-PARTS: Final = 5
-EACH: Final = 10
-"""Times mixes times parts: 350 schedules, for what breaks often. Soaks draw others, for as long as one likes."""
-CODED: Final = 3
-"""Times mixes times parts that many more, of coded rounds: 105."""
+PARTS: Final = 3
+EACH: Final = 5
+"""Times mixes times parts: 105 schedules, for what breaks often. Soaks draw others, for as long as one likes."""
+CODED: Final = 2
+"""Times mixes times parts that many more, of coded rounds: 42."""
 SPLIT: Final = 1
-"""And of split runs: 35."""
+"""And of split runs: 21."""
 
 
 @pytest.mark.slow
@@ -66,18 +67,23 @@ def test_whatever_happens_to_split_runs(mix: str, part: int) -> None:
 
 def test_coded_rounds_are_exact_and_approximate_and_without_stragglers() -> None:
     """What is drawn covers what codes are for."""
-    stories = [told(draw_schedule(Random(seed), coded=True, kinds=("slow",), peers=(4, 9))) for seed in range(25)]
-    outcomes = [outcome for story in stories for peer in story.world.alive for outcome in peer.outcomes]
-    assert any(outcome.exact and len(outcome.contributors) < 4 for outcome in outcomes)
-    assert any(not outcome.exact and outcome.error > 0 for outcome in outcomes)
+    met = {"exact with few": False, "approximate": False}
+    for seed in range(25):
+        story = told(draw_schedule(Random(seed), coded=True, kinds=("slow",), peers=(4, 9)))
+        outcomes = [outcome for peer in story.world.alive for outcome in peer.outcomes]
+        met["exact with few"] |= any(outcome.exact and len(outcome.contributors) < 4 for outcome in outcomes)
+        met["approximate"] |= any(not outcome.exact and outcome.error > 0 for outcome in outcomes)
+        if all(met.values()):
+            return
+    pytest.fail(str(met))
 
 
 @pytest.mark.parametrize("kind", DRAWN)
 def test_each_kind_of_fault_happens(kind: str) -> None:
-    """A fault that never fires proves nothing."""
-    happened = [told_from(seed, kind).happened for seed in range(8)]
+    """A fault that never fires proves nothing. Whichever schedules it takes, of the first eight."""
     meant = ("kill", "power") if kind == "restart" else (kind,)
-    assert sum(each in meant for kinds in happened for each in kinds) >= 4
+    happened = (sum(each in meant for each in told_from(seed, kind).happened) for seed in range(8))
+    assert any(so_far >= 4 for so_far in accumulate(happened))
 
 
 def told_from(seed: int, kind: str) -> Story:
@@ -85,8 +91,8 @@ def told_from(seed: int, kind: str) -> Story:
 
 
 def test_most_schedules_leave_a_majority_that_must_go_on() -> None:
-    stories = [told_from(seed, "kill") for seed in range(30)]
-    assert sum(story.ended_well for story in stories) >= 20
+    ended_well = (told_from(seed, "kill").ended_well for seed in range(30))
+    assert any(so_far >= 20 for so_far in accumulate(ended_well))
 
 
 def test_every_kind_of_fault_can_be_drawn() -> None:
