@@ -32,15 +32,16 @@ async def run(home: Path, *arguments: object) -> tuple[Program, dict[str, Any]]:
 
 @pytest.mark.slow
 async def test_codes_come_to_what_an_uncoded_run_comes_to(tmp_path: Path) -> None:
-    _, plain = await run(tmp_path, "--rounds", 20)
+    few = ("--peers", 4, "--rounds", 20)
+    _, plain = await run(tmp_path, *few)
     assert (plain["code"], plain["computed"]) == ("none", pytest.approx(1))
     for code in ("partial:l=2,replication=3", "cyclic:s=1"):
-        program, coded = await run(tmp_path, "--rounds", 20, "--code", code)
+        program, coded = await run(tmp_path, *few, "--code", code)
         assert coded["final"]["accuracy"] == plain["final"]["accuracy"]
         assert coded["final"]["loss"] == pytest.approx(plain["final"]["loss"], rel=1e-4)
         details = coded["rounds_detail"]
         assert [(detail["exact"], detail["chunks_covered"], detail["error"]) for detail in details] == [
-            (True, 7, 0)
+            (True, 4, 0)
         ] * 20
         assert any(f"exact 20 of 20 ({code})" in line for line in program.out)
         assert any("times as many samples as the sums are of" in line for line in program.out)

@@ -27,8 +27,8 @@ def keys(home: Path) -> list[Path]:
 async def test_links_peers_and_the_broker_fail_and_come_back(broker: str, tmp_path: Path) -> None:
     if broker == "mosquitto" and find_mosquitto() is None:
         pytest.skip("mosquitto is not installed")
-    faults = ("--cut", "pos3-pos1@50..80", "--kill", "3@100", "--restart", "3@110", "--broker-down", "150..190")
-    pace = ("--rounds", 500, "--device-speed", "constant:0.02")  # to come back in takes seconds
+    faults = ("--cut", "pos3-pos1@20..50", "--kill", "3@60", "--restart", "3@66", "--broker-down", "90..120")
+    pace = ("--rounds", 300, "--device-speed", "constant:0.035")  # to come back in takes seconds
     arguments = ("--peers", 5, *pace, "--broker", broker, *faults, "--skip-impossible", "--report", "out")
     unseen = without("matplotlib", tmp_path)
     async with edgepeer(*NUMPY, *arguments, "--keep", "kept", home=tmp_path, **unseen) as program:

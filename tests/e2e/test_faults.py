@@ -18,12 +18,12 @@ from edgepeer.fabric.mosquitto import Mosquitto, find_mosquitto
 pytestmark = pytest.mark.slow
 
 BATCH_S = 0.02
-BRAKE = 5
-ROUNDS = 200
+BRAKE = 10
+ROUNDS = 100
 EARLY = 10
 PATIENCE_S = 10.0
 """A process may stand still for seconds, and each round waits for all."""
-JOB = {"peers": 2, "rounds": ROUNDS, "batch_size": 50, "eval_every": 200, "optimizer": "sgd", "learning_rate": 0.1}
+JOB = {"peers": 2, "rounds": ROUNDS, "batch_size": 50, "eval_every": ROUNDS, "optimizer": "sgd", "learning_rate": 0.1}
 NAMES = ("p0", "p1", "p2", "p3")
 
 
@@ -34,15 +34,16 @@ async def field(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield field
 
 
-both = pytest.mark.parametrize("field", ["plain", "sealed"], indirect=True)
-"""Also with members of a fleet, whose links are sealed and whose documents are signed."""
+sealed = pytest.mark.parametrize("field", ["sealed"], indirect=True)
+"""With members of a fleet, whose links are sealed and whose documents are signed. To the machines it is the same: so
+each way to lose somebody or something, and to have it again, is gone through in one of the two."""
 
 
 async def in_full_swing(field: Field) -> None:
     """Wait until the job is well under way, and far from its end, for which the devices must be let go."""
     watch = field.watch
     await watch.until(lambda: watch.round >= EARLY)
-    assert watch.round < ROUNDS - 100, "the job is too short for this machine"
+    assert watch.round < ROUNDS // 2, "the job is too short for this machine"
 
 
 async def out(field: Field, *names: str) -> None:
@@ -91,8 +92,7 @@ async def test_a_peer_is_told_to_stop(place: str, field: Field) -> None:
     assert longest(report, at + 1, ROUNDS) < PATIENCE_S + longest(report, 2, at)  # on a busy machine all take longer
 
 
-@both
-@pytest.mark.parametrize("place", ["coordinator", "inner"])
+@pytest.mark.parametrize(("place", "field"), [("coordinator", "sealed"), ("inner", "plain")], indirect=["field"])
 async def test_a_peer_is_killed(place: str, field: Field) -> None:
     await field.open()
     await field.add(*NAMES, below=field.home)
@@ -110,7 +110,6 @@ async def test_a_peer_is_killed(place: str, field: Field) -> None:
     assert f"{gone} is gone" in training.everything()
 
 
-@both
 async def test_two_of_five_are_killed_at_once(field: Field) -> None:
     await field.open()
     await field.add(*NAMES, "p4", below=field.home)
@@ -157,7 +156,6 @@ async def test_a_peer_freezes(field: Field) -> None:
     assert len(set(report["parameter_digests"].values())) == 1
 
 
-@both
 async def test_a_peer_comes_late(field: Field) -> None:
     await field.open()
     await field.add(*NAMES, below=field.home)
@@ -171,7 +169,7 @@ async def test_a_peer_comes_late(field: Field) -> None:
     assert contributors(report, ROUNDS) == {*NAMES, "late"}
 
 
-@both
+@sealed
 async def test_a_killed_peer_comes_back(field: Field) -> None:
     await field.open()
     await field.add(*NAMES, below=field.home)
@@ -186,7 +184,7 @@ async def test_a_killed_peer_comes_back(field: Field) -> None:
     assert contributors(report, ROUNDS) == set(NAMES)
 
 
-@both
+@sealed
 async def test_the_embedded_broker_is_killed_and_comes_back(field: Field) -> None:
     await field.open()
     training, at = await well_under_way(field)

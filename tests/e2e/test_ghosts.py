@@ -128,8 +128,8 @@ def ghosts(many: int) -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("fleet", ["before", "after"])
-async def test_two_thousand_presences_of_nobody(fleet: str, field: Field) -> None:
-    record, many = Record(), 2000
+async def test_a_thousand_presences_of_nobody(fleet: str, field: Field) -> None:
+    record, many = Record(), 1000
     async with observe(BrokerAddress.parse(field.url), "default", record.take):
         if fleet == "after":
             await asyncio.to_thread(say, field.url, *ghosts(many))
