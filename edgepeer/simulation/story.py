@@ -18,7 +18,7 @@ If so many have died for good that no majority of the last view lives, nobody ma
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
@@ -32,7 +32,7 @@ from edgepeer.simulation.account import Account
 from edgepeer.simulation.broker import GRACE_S
 from edgepeer.simulation.network import DIAL_TIMEOUT_S
 from edgepeer.simulation.peer import PeerFactory, SimulatedPeer
-from edgepeer.simulation.schedule import Fault, Schedule, names
+from edgepeer.simulation.schedule import KINDS, Fault, Schedule, names
 from edgepeer.simulation.split_app import SplitApp, SplitWork
 from edgepeer.simulation.task import Workload
 from edgepeer.simulation.ways import BROKER, LinkModel
@@ -193,9 +193,10 @@ class Story:
         until they have another view, and a round in it."""
         return _succession_s(self.schedule, self.limits) + self.calm_s
 
-    def _in_shadow(self, now: float) -> bool:
+    def _in_shadow(self, now: float, kinds: Collection[str] = KINDS) -> bool:
+        """Whether a fault, of one of these kinds, may still have consequences."""
         at = now - self._began
-        return any(fault.at <= at <= self._over(fault) for fault in self.schedule.faults)
+        return any(fault.at <= at <= self._over(fault) for fault in self.schedule.faults if fault.kind in kinds)
 
     def _over(self, fault: Fault) -> float:
         """When a fault's consequences must be over: what a slowed application has begun, it ends slowly."""
@@ -361,7 +362,7 @@ class Story:
     def _might_go_on(self) -> bool:
         """Whether there is a round to come for which nobody waits but those who are there, or are gone."""
         alive = self.world.alive
-        if self._run_is_over or self._split is not None or any(peer.slowness > 1 for peer in alive):
+        if self._run_is_over or self._split is not None or self._in_shadow(self.world.clock.now, ("slow",)):
             return False
         views = [view for peer in alive if (view := peer.node.view) is not None]
         view = max(views, key=lambda each: each.place, default=None)

@@ -129,6 +129,14 @@ def test_a_pause_is_noticed_while_something_is_wrong_if_enough_are_there() -> No
     assert broken_by_hand(schedule, 8.0, "pause").startswith("no round ended for ")
 
 
+def test_nobody_is_said_to_pause_who_computes_what_it_began_while_it_was_slow() -> None:
+    frozen, slow = Fault(13.0, "freeze", ("p0",), 52.0), Fault(14.0, "slow", ("p1",), 54.0, "x30")
+    faults = (frozen, slow, Fault(19.0, "join", ("a4",)))
+    story = Story(Schedule(peers=2, rounds=20, compute_s=0.5, run="none", faults=faults))
+    story.tell()
+    assert story.ended_well
+
+
 def who_is_there(frozen: str, *cuts: tuple[str, str], broker: bool = True) -> set[str]:
     """Of four in one view."""
     world = Story(Schedule(peers=4)).world
