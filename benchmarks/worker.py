@@ -2,8 +2,8 @@
 
 The worker holds a connection to the benchmark (one JSON document per line each way) and is blocked in it whenever
 its system is not being measured, so that an idle system leaves the cores to the one whose turn it is.
-Commands: `{"start": [address of every rank]}`, `{"prepare": round}`, `{"go": round}`, `{"check": round}` and
-`{"stop": 0}`.
+Commands: `{"start": [address of every rank]}`, `{"prepare": round}`, `{"go": round}`, `{"check": round}`,
+`{"sample": 1}` and `{"sample": 0}` (what used the processor's time in between), and `{"stop": 0}`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from bare_lanes import BareLanes
 from bare_tree import BareTree
 from fleet import rank_name
 from numpy.typing import NDArray
+from sampling import Sampling
 
 if TYPE_CHECKING:
     from edgepeer.protocol.machine import ProtocolName
@@ -325,7 +326,7 @@ async def serve(system: System, control: str, peers: int, elements: int) -> None
         writer.write(json.dumps(document).encode() + b"\n")
 
     data = Input(system.rank, peers, elements, getattr(system, "precision", "float32"))
-    result = data.vector
+    result, sampling = data.vector, Sampling()
     reply(rank=system.rank, pid=os.getpid(), address=await system.address(), network=os.readlink("/proc/self/ns/net"))
     while line := await reader.readline():
         ((command, argument),) = json.loads(line).items()
@@ -339,6 +340,12 @@ async def serve(system: System, control: str, peers: int, elements: int) -> None
             reply()
         elif command == "check":
             reply(mistakes=data.mistakes(result, argument))
+        elif command == "sample" and argument:
+            sampling.__enter__()
+            reply()
+        elif command == "sample":
+            sampling.__exit__(None, None, None)
+            reply(met=[[*which, times] for which, times in sampling.met.items()])
         elif command == "start":
             await system.start(argument)
             reply()
