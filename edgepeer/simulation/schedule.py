@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import Final, Literal
+from typing import Final, Literal, get_type_hints
 
 from edgepeer.coding.scheme import parse_scheme
 from edgepeer.errors import ConfigError
@@ -242,9 +242,9 @@ def _spoken(known: list[str]) -> str:
 
 
 _TYPES: Final[dict[str, type]] = {
-    field.name: {"int": int, "float": float}.get(str(field.type), str)
-    for field in fields(Schedule)
-    if field.name not in ("faults", "comment")
+    name: hint if hint in (int, float) else str
+    for name, hint in get_type_hints(Schedule).items()
+    if name not in ("faults", "comment")
 }
 
 

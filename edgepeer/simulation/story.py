@@ -18,6 +18,7 @@ If so many have died for good that no majority of the last view lives, nobody ma
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
@@ -76,16 +77,19 @@ def there(world: World, view: View) -> set[PeerId]:
         and peer.incarnation == view.member(p).incarnation
     ]  # fmt: skip
 
-    def joined(one: PeerId, other: PeerId) -> bool:
-        return not (ways.is_cut(one, other) or ways.is_cut(other, one))
-
-    heard = {peer.id for peer in members if world.broker.up and joined(peer.id, BROKER)}
+    apart: defaultdict[PeerId, set[PeerId]] = defaultdict(set)  # whom no link of one's own leads to and back
+    for one, other in ways.cuts:
+        apart[one].add(other)
+        apart[other].add(one)
+    heard = {peer.id for peer in members if world.broker.up and BROKER not in apart[peer.id]}
+    for one in heard:
+        apart[one] -= heard
     most: set[PeerId] = set()
     for first in members:
+        if len(most) == len(members):
+            break
         found = {first.id}
-        for peer in members:
-            if all(joined(peer.id, other) or {peer.id, other} <= heard for other in found):
-                found.add(peer.id)
+        found.update(peer.id for peer in members if found.isdisjoint(apart[peer.id]))
         most = max(most, found, key=len)
     return most
 

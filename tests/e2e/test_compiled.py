@@ -18,6 +18,7 @@ import edgepeer
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.protocol import node
 from edgepeer.simulation.drawing import Random, draw_story
+from edgepeer.simulation.schedule import Schedule
 from edgepeer.simulation.story import Story
 
 ROOT = Path(edgepeer.__file__).parents[1]
@@ -81,6 +82,13 @@ async def test_drawn_fleets_do_the_same(compiled: Path) -> None:
     assert fingerprints == traces()
 
 
+async def test_schedules_are_read_and_told_the_same(compiled: Path) -> None:
+    """What a schedule may say is read off its class, and a compiled one says its types in another way."""
+    text = str(draw_story(Random(SEED), peers=9))
+    digest = Story(Schedule.parse(text)).tell().trace_digest
+    assert (await said(compiled, "tell", text))[1:] == [*text.splitlines(), digest]
+
+
 async def test_compiled_peers_and_others_come_to_the_same_sums(compiled: Path) -> None:
     async with EmbeddedBroker(port=free_port()) as broker, asyncio.TaskGroup() as group:
         running = [
@@ -106,5 +114,8 @@ if __name__ == "__main__":
     print(node.__file__)
     if sys.argv[1] == "traces":
         print(*traces(), sep="\n")
+    elif sys.argv[1] == "tell":
+        schedule = Schedule.parse(sys.argv[2])
+        print(f"{schedule}{Story(schedule).tell().trace_digest}")
     else:
         asyncio.run(add_up(*sys.argv[2:]))

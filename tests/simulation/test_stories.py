@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from itertools import permutations
+
 import numpy as np
 import pytest
 
+from edgepeer.ids import PeerId
 from edgepeer.protocol.limits import Limits
 from edgepeer.simulation.peer import SimulatedPeer
-from edgepeer.simulation.story import SMALL_SEGMENTS
+from edgepeer.simulation.story import SMALL_SEGMENTS, there
 from edgepeer.simulation.task import Workload
-from edgepeer.simulation.ways import LinkModel
+from edgepeer.simulation.ways import BROKER, LinkModel
 from edgepeer.simulation.world import World
 
 
@@ -347,3 +351,32 @@ def test_presences_of_nobody_are_cleared_though_nobody_else_has_anything_to_say(
         assert world.run_until(world.settled, 5)
     assert peer(world, "p1").node.parts.rolls.order == ["gone0", "gone1", "gone2", "p0", "p2"]
     assert world.run_until(lambda: peer(world, "p1").node.parts.rolls.order == ["p0", "p2"], 60)
+
+
+def test_those_who_are_there_reach_each_other_whatever_is_cut() -> None:
+    """`there` looks links up by peer; asked for pair by pair it is the same."""
+    world = fleet(7, rounds=1)
+    at_round(world, 1)
+    view, ways, rng = peer(world, "p0").node.view, world.network.ways, random.Random(7)
+    assert view is not None
+    assert there(world, view) == {*view.ids}
+
+    def joined(one: PeerId, other: PeerId) -> bool:
+        return not (ways.is_cut(one, other) or ways.is_cut(other, one))
+
+    sizes = set()
+    pairs = [*permutations([*view.ids, BROKER], 2)]
+    for _ in range(300):
+        ways.cuts.clear()
+        ways.cuts.update(rng.sample(pairs, rng.randrange(20)))
+        heard = {p for p in view.ids if joined(p, BROKER)}
+        grown: list[set[PeerId]] = []
+        for first in view.ids:
+            found = {first}
+            for p in view.ids:
+                if all(joined(p, other) or {p, other} <= heard for other in found):
+                    found.add(p)
+            grown.append(found)
+        assert there(world, view) == max(grown, key=len)
+        sizes.add(len(there(world, view)))
+    assert len(sizes) > 2, sizes
