@@ -63,8 +63,9 @@ class Lane:
     """
 
     __slots__ = (
-        "commit", "contributors", "edges", "encoded", "into", "not_finite", "number", "over", "partial", "reduced",
-        "result", "result_from", "sent_down", "sent_up", "spare", "streams", "verified", "weight_sum", "whole",
+        "commit", "contributors", "edges", "encoded", "given", "into", "not_finite", "number", "over", "partial",
+        "reduced", "result", "result_from", "sent_down", "sent_up", "spare", "streams", "verified", "weight_sum",
+        "whole",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +101,9 @@ class Lane:
         self.contributors = 0
         self.weight_sum = 0.0
         self.sent_up = -1
+        """How much of that is on its way to the parent, as far as this peer can tell ..."""
+        self.given = False
+        """... and whether all of it ever was: what has to be sent again may have come all the same."""
         self.result = Prefix(buffer=into)
         """The root's sum, as it comes down ..."""
         self.result_from: PeerId | None = None
@@ -183,13 +187,13 @@ class Lane:
 
     @property
     def all_sent(self) -> bool:
-        """Whether the whole partial sum is on its way up."""
+        """Whether the whole partial sum is on its way up, and need not be sent again."""
         return self.partial is not None and self.sent_up == self.partial.size
 
     @property
     def out(self) -> bool:
         """Whether all that this peer has to give for the sum is given, so that somebody may have all of it."""
-        return self.complete if self.edges.parent is None else self.all_sent
+        return self.complete if self.edges.parent is None else self.given
 
     @property
     def sum(self) -> FloatVector | None:
@@ -340,7 +344,7 @@ class Lane:
                 lane=self.number,
                 precision=mine.precision,
             )
-            self.sent_up = end
+            self.sent_up, self.given = end, self.given or end == mine.total
             payload = as_bytes(partial[start:end]) if self.encoded is None else self.encoded.part(start, end)
             yield fx.Send(parent, frame, payload)
 

@@ -577,7 +577,7 @@ class Round:
         """The same round, in another view or from its beginning: what this peer brings and holds is kept."""
         coded = here is not None and bool(here.view.slots)
         prior = self.holds or self.prior
-        may_be_decided |= self.may_be_decided or self.lane.all_sent or self.out or prior is not None
+        may_be_decided |= self.may_be_decided or self.lane.given or self.out or prior is not None
         self._move("cut")
         following = Round(here.trees if here is not None else (NOWHERE,), rates, coded=coded)
         following.brings, following.prior, following.may_be_decided = self.brings, prior, may_be_decided
