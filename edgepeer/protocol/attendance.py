@@ -94,7 +94,8 @@ class Attendance:
                 return
             callees = [*hint.ids[:CALLED_OF_HINT], *callees]
         callees = [peer for peer in callees if peer != self._me]
-        if self._membership.coordinator and (stale := self._rolls.stale()):
+        stale = [m for m in self._rolls.stale() if view is None or m.id not in view]  # of members, links tell
+        if self._membership.coordinator and stale:
             if self._rolls.answered(self._place.now):
                 self._clear(stale)
             else:

@@ -339,7 +339,8 @@ class Node:
         parts, view = self.parts, self.view
         link = parts.links[peer]
         link.on_sync(frame)
-        self.attendance.heed(peer, Word(parts.now, link.life, frame.generation, frame.epoch), None)
+        life = max(link.life, frame.life)
+        self.attendance.heed(peer, Word(parts.now, life, frame.generation, frame.epoch), None)
         if view is not None and earlier(frame, view):
             self.views.send_view(peer, view)
             parts.neighbours.send_sync(peer)

@@ -45,9 +45,9 @@ class Parts:
         effects: list[fx.Effect] = []
         emit = self.emit = effects.append
         self.succession = Succession(self.id, emit)
-        self.place = Place(self.id, self.succession, now)
         self.rolls = RollCall(emit, known, now)
         self.membership = Membership(me, fanout, lanes, limits, self.rolls, quorum)
+        self.place = Place(self.membership, self.succession, now)
         self.links = Links(limits, emit)
         self.wiring = Wiring(self.place, self.links, limits, effects)
         self.paths = self.wiring.paths

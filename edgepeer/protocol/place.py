@@ -6,6 +6,7 @@ from typing import Final
 
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol.inview import InView
+from edgepeer.protocol.membership import Membership
 from edgepeer.protocol.succession import Succession
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Abort, Decide, Have, Progress, Reduce, Release, Result, Sync
@@ -21,8 +22,9 @@ HOPING: Final = -2
 class Place:
     """Written by one peer's `Course`, but for `now` and `waking`; read by all its parts."""
 
-    def __init__(self, me: PeerId, succession: Succession, now: float) -> None:
-        self.me = me
+    def __init__(self, membership: Membership, succession: Succession, now: float) -> None:
+        self.me = membership.id
+        self._membership = membership
         self._succession = succession
         self.here: InView | None = None
         """None: in no view."""
@@ -67,6 +69,7 @@ class Place:
         of each lane, how much is here of what that neighbour sends in the round in progress."""
         view = self.view
         generation, epoch = (view.generation, view.stamp) if view is not None else (None, 0)
+        life = self._membership.me.incarnation if view is None else 0  # a view says it of its members
         return Sync(
             epoch=epoch,
             run=self.run,
@@ -75,6 +78,7 @@ class Place:
             restored=self.restored,
             kept=kept,
             have=have,
+            life=life,
         )
 
     def at(self, frame: Reduce | Result | Abort | Have | Decide | Progress | Release) -> InView | None:

@@ -303,7 +303,7 @@ class Views:
             life = view.member(self._me).incarnation if self._me in view else -1
             if life >= self._membership.me.incarnation:
                 # Its identity was lost, and counts anew: begin after that.
-                self._membership.new_life(after=life)
+                self._begin_life(after=life)
                 self._emit(fx.PublishPresence())
 
     def on_own_life(self, incarnation: int) -> None:
@@ -311,8 +311,15 @@ class Views:
         view nothing is to be done before the others go on without this peer."""
         membership = self._membership
         if membership.on_own_life(incarnation) and membership.view is None and not self.left:
-            membership.new_life()
+            self._begin_life()
             self._emit(fx.PublishPresence())
+
+    def _begin_life(self, *, after: int = 0) -> None:
+        """Outside: come back as another life, and say so over what is connected, whose Hello was of the one before."""
+        self._membership.new_life(after=after)
+        if not self.left:
+            for peer, _ in self._links.connected():
+                self._neighbours.send_sync(peer)
 
     def install(self, view: View) -> None:
         was_coordinator = self._membership.coordinator
@@ -380,7 +387,7 @@ class Views:
         self._outside.enter(view or before, self._place.now)
         self._rolls.call_by(self._place.now)
         if view is not None:
-            self._membership.new_life()
+            self._begin_life()
         self._links.want((), self._place.now)
         self._paths.enter(None, self._membership.me.incarnation)
         self._emit(fx.Removed(reason, wanted, anew))
@@ -450,7 +457,7 @@ class Views:
         self._membership.come_back()
         if self.left:
             self.left = False
-            self._membership.new_life()
+            self._begin_life()
             self._outside.enter(None, self._place.now)
             self._emit(fx.PublishPresence())
 

@@ -100,6 +100,8 @@ class Sync(_Header, frozen=True):
     have: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=17)] = ()
     """Of each lane, from 0, the elements of what the addressee sends in the round after `committed`, in this view, that
     have come already: of its partial aggregate to a parent, of the result to a child. The rest will do."""
+    life: _Count = 0
+    """Of a sender in no view: in which life it wants to be let in. That of its Hello may be over."""
 
 
 class ViewFrame(_Header, frozen=True):
