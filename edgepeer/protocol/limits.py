@@ -43,7 +43,8 @@ class Limits:
     """Who wants to take over asks again after this long."""
     penalty_s: float = 2.0
     """A peer that was lost again waits this long before it is let in again; doubles each time up to ..."""
-    penalty_limit_s: float = 60.0
+    penalty_limit_s: float = 32.0
+    """... this: well within the minute that a program waits to be let in, by default."""
     redial_min_s: float = 0.1
     """First pause between two attempts to connect; doubles up to ..."""
     redial_max_s: float = 1.0
