@@ -13,7 +13,9 @@ from edgepeer.settings.model import VerbSettings
 __all__ = ["ExploreSettings", "IsolationSettings", "RunSettings", "SoakSettings"]
 
 _FAULT_KINDS: Final = "kill, power, isolate, cut, oneway, freeze, reset, damage and leave"
-_FaultKind: TypeAlias = Literal["kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage", "leave"]
+_FaultKind: TypeAlias = Literal[
+    "kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage", "leave", "timeout"
+]
 
 
 def _says(description: str, **extra: Any) -> Meta:

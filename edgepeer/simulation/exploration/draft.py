@@ -335,6 +335,9 @@ class Draft:
     def _leave(self, peer: int) -> None:
         self._event(peer, ("leave",))
 
+    def _timeout(self, peer: int) -> None:
+        self._event(peer, ("timeout",))
+
     def _go(self, peer: int, knowing: Facts) -> None:
         """A peer that leaves is let go: it ends, and tells the broker. What it knew it has put away already."""
         self._die(peer, knowing)

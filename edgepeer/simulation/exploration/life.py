@@ -323,9 +323,9 @@ class Lives:
 
     def step(self, state: int, event: Op) -> Step:
         """What happens in that state because of ("frame", peer, frame), ("up", peer, incarnation), ("down", peer),
-        ("failed", peer, refused), ("contribute",), ("leave",), ("late",), ("renew", numbers of what, peer), ("beat",
-        connected peers that are there), or ("word", word) of the broker, by number: ("seen", member), ("gone", peer),
-        ("view", view), ("synced",), or ("relayed", frame, payload).
+        ("failed", peer, refused), ("contribute",), ("leave",), ("timeout",), ("late",), ("renew", numbers of what,
+        peer), ("beat", connected peers that are there), or ("word", word) of the broker, by number: ("seen", member),
+        ("gone", peer), ("view", view), ("synced",), or ("relayed", frame, payload).
         """
         known = self._steps.get((state, event))
         if known is None:
@@ -402,6 +402,7 @@ class Table:
             return ev.Relayed(event[1], event[2])
         make: dict[str, Callable[..., ev.Event]] = {
             "leave": ev.LeaveWanted,
+            "timeout": lambda: ev.TimedOut("time is up"),
             "up": ev.LinkUp,
             "down": lambda peer: ev.LinkDown(peer, "closed"),
             "failed": lambda peer, refused: ev.DialFailed(peer, "no answer", refused),

@@ -11,7 +11,7 @@ from edgepeer.simulation.exploration.checks import History
 __all__ = ["FAULTS", "Action", "Setting", "State", "is_cut"]
 
 Action: TypeAlias = tuple[Any, ...]
-FAULTS: Final = ("kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage", "leave")
+FAULTS: Final = ("kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage", "leave", "timeout")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
