@@ -617,3 +617,17 @@ def test_a_result_from_below_changes_nothing_of_what_the_root_holds(decided_in: 
     a.have("c")
     (committed,) = [effect for effect in a.effects if isinstance(effect, fx.RoundCommitted)]
     assert committed.digest == digest_of(committed.sum) != digest_of(total)
+
+
+def test_what_has_gone_up_once_may_have_been_decided_even_if_it_is_to_be_sent_again() -> None:
+    """The link breaks behind b's contribution, and a, which has committed, will hand that over; then a is gone. c holds
+    what a had the round decided by, so b must not drop it in the next view before c has spoken."""
+    three = view(1, "abc")
+    b = Machine("b").join(three, up="ac")
+    b.contribute(1)
+    b.hear(ev.LinkDown(PeerId("a"), "reset"))
+    b.level("a", 1)
+    b.learn(view(2, "bc", after=b.node.view))
+    b.level("c")
+    assert b.hear(ev.TimedOut("enough")) == []
+    assert brings(b, "c", 111, made=three)[-1] == "round 1 = 111 of abc"

@@ -574,6 +574,25 @@ def test_who_is_gone_from_mqtt_is_forgotten(a: Machine) -> None:
     assert len(a.node.parts.links._links) <= 3
 
 
+# -- lives ----------------------------------------------------------------------------------------------------
+
+
+def test_who_is_left_out_says_over_its_links_in_which_life_it_wants_to_be_let_in() -> None:
+    c = Machine("c").join(view(1, "abc"), up="ab")
+    c.learn(view(2, "ab"))
+    said = {effect.peer: effect.frame for effect in c.effects if isinstance(effect, fx.Send)}
+    for neighbour in "ab":
+        sync = said[PeerId(neighbour)]
+        assert isinstance(sync, fr.Sync)
+        assert (sync.epoch, sync.life) == (0, 2)
+
+
+def test_a_member_that_says_so_is_not_that_member_any_more(a: Machine) -> None:
+    """Nor if its connection is of the life before, and the broker brings nothing."""
+    sync = fr.Sync(epoch=0, run="", committed=0, life=2)
+    assert views(a.hear(ev.FrameReceived(PeerId("c"), sync, None, 0))) == ["view 2 ab", "publish view 2 ab"]
+
+
 # -- leaving -----------------------------------------------------------------------------------------------
 
 

@@ -200,6 +200,18 @@ def test_the_coordinator_gives_up_a_round_only_while_it_has_something_left_to_gi
     assert early.hear(ev.TimedOut("enough")) == ["b <- drop 1: timeout complete", "c <- drop 1: timeout complete"]
 
 
+def test_what_it_has_given_it_has_given_even_if_it_is_to_be_sent_again() -> None:
+    """b is a round ahead, and will hand over what has become of this one: until then nothing is sent to it again."""
+    a = Machine("a").join(view(1, "abc", lanes=3), up="bc")
+    a.contribute(1, 2, 3)
+    a.reduce("b", vector(10), "b", lane=1, total=3)
+    a.reduce("c", vector(100), "c", lane=1, total=3)
+    a.hear(ev.LinkDown(PeerId("b"), "reset"))
+    a.level("b", 1)
+    assert a.hear(ev.TimedOut("enough")) == []
+    assert a.result("b", vector(111, 222, 333), "abc")[-1] == "round 1 = 111 222 333 of abc"
+
+
 def test_who_holds_something_from_the_view_before_adds_nothing() -> None:
     it = added_up()
     part(it, "a", 1, 111)
