@@ -329,8 +329,14 @@ class Course:
         if self._thrown.get(peer) == frame.round:
             return None  # of what was thrown away in part, all is said again
         if self._early is None:
-            self._early = self.round.early(self.rates)
+            self._early = self.round.early(self.rates, may_be_decided=self._before_all(committed + 2))
         return self._early
+
+    def _before_all(self, number: int) -> bool:
+        """Whether a round that follows another in this view may have been decided before it: by views that this peer,
+        which has come to it late, with a state of before, was not in. What comes after its first round can't have."""
+        view = self.place.view
+        return view is not None and number <= view.first_round
 
     def throw_away(self, peer: PeerId, frame: Reduce | Abort | Result | Have) -> None:
         """A neighbour has said something of a round that comes later here: it is asked for again when that begins."""
@@ -378,7 +384,8 @@ class Course:
             if not waits and not self.past.owe(ended):
                 self._emit(fx.Behind(ended.round))
         total = ended.total if isinstance(ended, Decided) else None
-        self.round = self._early or rd.next(total, coded=bool(here.view.slots), rates=self.rates)
+        coded, before_all = bool(here.view.slots), self._before_all(ended.round + 1)
+        self.round = self._early or rd.next(total, coded=coded, rates=self.rates, may_be_decided=before_all)
         self._early = None
         self.closing.begin(took_part=waits)
         self.origin = frozenset(here.view.ids)

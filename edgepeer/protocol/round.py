@@ -589,16 +589,20 @@ class Round:
         self.brings.since = following.reduced_at = following.held_at = now
         return following
 
-    def next(self, total: FloatVector | None, *, coded: bool, rates: Rates) -> Round:
+    def next(self, total: FloatVector | None, *, coded: bool, rates: Rates, may_be_decided: bool = False) -> Round:
         """The round after this one, in the same view, which has ended with `total` or without a sum.
 
         A child begins it after it has seen this one's result, so its memory is not read any more.
         """
-        return Round(self.trees, rates, coded=coded, before=self, total=total)
+        following = Round(self.trees, rates, coded=coded, before=self, total=total)
+        following.may_be_decided = may_be_decided
+        return following
 
-    def early(self, rates: Rates) -> Round:
+    def early(self, rates: Rates, *, may_be_decided: bool = False) -> Round:
         """The same before this one has ended, for what comes from those where it has: in memory of its own."""
-        return Round(self.trees, rates, coded=False)
+        following = Round(self.trees, rates, coded=False)
+        following.may_be_decided = may_be_decided
+        return following
 
 
 def _refuse(lane: Lane) -> None:

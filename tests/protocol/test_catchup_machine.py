@@ -364,3 +364,21 @@ def test_who_waits_in_vain_gives_up_however_often_views_and_links_change_meanwhi
         said += d.until(second)
         d.hear(ev.LinkUp(PeerId("x"), 1))
     assert when(said, "behind: 5") < 8
+
+
+def test_who_comes_late_does_not_know_what_views_that_it_was_not_in_have_decided() -> None:
+    """b is given a state of before, and told how the round after it has ended. The next may have been decided by a and c
+    before b was in; so b, at the head by then, must not drop it before c has spoken."""
+    one = view(1, "ac", run="r")
+    two = view(2, "acb", run="r", first_round=3, after=one)
+    b = Machine("b").join(two)
+    b.level("a", committed=1)
+    state(b, "a", b"one", number=1)
+    b.hear(ev.Adopted("r", 1))
+    b.frame("a", fr.Abort(epoch=2, round=2, cause="timeout", reason="so", over=True))
+    assert b.node.allreduce.committed == 2
+    b.learn(view(3, "bc", run="r", first_round=3, after=two))
+    b.level("c", 2)
+    b.contribute(1)  # what it brings to the second round
+    b.contribute(1)
+    assert b.hear(ev.TimedOut("enough")) == []
