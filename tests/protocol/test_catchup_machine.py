@@ -367,7 +367,7 @@ def test_who_waits_in_vain_gives_up_however_often_views_and_links_change_meanwhi
 
 
 def test_who_comes_late_does_not_know_what_views_that_it_was_not_in_have_decided() -> None:
-    """b is given a state of before, and told how the round after it has ended. The next may have been decided by a and c
+    """b is given an older state, and told how the round after it has ended. The next may have been decided by a and c
     before b was in; so b, at the head by then, must not drop it before c has spoken."""
     one = view(1, "ac", run="r")
     two = view(2, "acb", run="r", first_round=3, after=one)
