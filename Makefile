@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 # For two cores: real processes mostly wait for each other, so three tests at once keep both busy.
 WORKERS ?= 3
 
-.PHONY: help demo test test-secure fuzz lint types bench clean mosquitto check-deploy check-compiled
+.PHONY: help demo test test-slow test-secure fuzz lint types bench clean mosquitto check-deploy check-compiled
 
 help:
 	@echo "make demo    seven peers train a classifier of handwritten digits; a link is cut, one is killed"
-	@echo "make test    the whole test suite"
+	@echo "make test    the tests, but for those that take many processes or long"
+	@echo "make test-slow   these"
 	@echo "make test-secure   its fleets of processes once more, with identities and encrypted links"
 	@echo "make fuzz    guesses at all that is parsed before a peer is known, FUZZ_SECONDS=20 each"
 	@echo "make lint    ruff; make types: mypy"
@@ -28,7 +29,11 @@ demo: $(VENV)/.ready
 	$(BIN)/edgepeer emulate --scenario demo --skip-impossible
 
 test: $(VENV)/.ready mosquitto
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow' $(PYTEST_ARGS)
+
+# Whole fleets of processes with faults, and what goes through many cases. What lands has passed both.
+test-slow: $(VENV)/.ready mosquitto
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow $(PYTEST_ARGS)
 
 # All emulations once more, each as a fleet of its own.
 test-secure: $(VENV)/.ready mosquitto
