@@ -52,6 +52,8 @@ class Neighbours:
         self._least = 0
         """Once it is given up: where this peer stood. It must not forget what it has committed for good."""
         self._providing: dict[PeerId, float] = {}  # one state at a time to each neighbour, asked of the owner when
+        self._askers: dict[PeerId, str] = {}
+        """Who has asked for the state of which run while there was none here."""
 
     def want(self, run: str | None) -> None:
         """The owner takes part in that run, or in none."""
@@ -62,10 +64,12 @@ class Neighbours:
         self._lost, self._least = False, 0
         self._catchup.reset()
         self._providing.clear()
+        self._askers.clear()
 
     def on_lost(self, peer: PeerId) -> None:
         """A link is gone."""
         self._providing.pop(peer, None)
+        self._askers.pop(peer, None)
         if self._course.on_lost(peer):
             self.sync_all()  # another one may have the same result, and think that we have taken it
         self._catchup.on_lost(peer)
@@ -161,6 +165,7 @@ class Neighbours:
     def ask_for_state(self, now: float, *, patient: bool) -> None:
         """Ask a neighbour that is ahead for the state, if its kept results can't or don't bring us there."""
         self._give_up_state()
+        self._answer_askers(now)
         mine = self._place.committed
         gap = 2 if patient and mine != UNKNOWN else 1
         ahead = []
@@ -208,11 +213,19 @@ class Neighbours:
         }
 
     def on_state_request(self, peer: PeerId, run: str, now: float) -> None:
-        """A neighbour wants the state."""
-        here = run == self._place.run and self._place.committed != UNKNOWN
-        if here and now - self._providing.get(peer, float("-inf")) >= PROVIDING_S:
-            self._providing[peer] = now
-            self._emit(fx.ProvideState(peer, run, self._place.committed))
+        """A neighbour wants the state. It does not ask again soon, so who is about to have one answers then."""
+        self._askers[peer] = run
+        self._answer_askers(now)
+
+    def _answer_askers(self, now: float) -> None:
+        """Have the owner pack the state for those who have asked for it, once it is here."""
+        if self._place.committed == UNKNOWN:
+            return
+        for peer, run in self._askers.items():
+            if run == self._place.run and now - self._providing.get(peer, float("-inf")) >= PROVIDING_S:
+                self._providing[peer] = now
+                self._emit(fx.ProvideState(peer, run, self._place.committed))
+        self._askers.clear()
 
     def on_state_ready(self, event: ev.StateReady) -> None:
         """The owner has packed it."""
@@ -258,3 +271,4 @@ class Neighbours:
         self._lost, self._least = False, 0
         self._course.adopt(event.round)
         self.sync_all()
+        self._answer_askers(self._place.now)

@@ -13,7 +13,7 @@ from edgepeer.simulation.split_app import split_of
 from edgepeer.simulation.ways import BROKER
 from edgepeer.wire.precision import Precision
 
-__all__ = ["DRAWN", "LONG_S", "Picker", "Random", "draw_schedule", "draw_story"]
+__all__ = ["DRAWN", "LONG_S", "Picker", "Random", "draw_burst", "draw_schedule", "draw_story"]
 
 _T = TypeVar("_T")
 
@@ -38,6 +38,10 @@ SOFT_ERRORS: Final = (
     "p=0.01,kind=flip",
 )  # fmt: skip
 ROUNDED: Final[tuple[Precision, ...]] = ("float32", "float32", "bf16", "int8")
+BURST: Final = (*DRAWN, "timeout", "reset", "freeze", "kill", "power")
+"""What happens at once: what is short, and what ends rounds without a sum, more often."""
+BURST_S: Final = (0.1, 0.3, 0.6, 1.0, 2.0, 3.3, 4.0, 6.0)
+"""How long: around the time that it takes to miss somebody."""
 LONG_S: Final = (*SHORT_S, 40.0, 120.0)
 """The same with time enough for the broker to miss a peer."""
 
@@ -197,7 +201,10 @@ def _in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
 def draw_story(pick: Picker, *, peers: int) -> Schedule:
     """A fleet of up to so many peers, coded or not, with faults of all kinds, and what is hard on a fleet among them:
     restarts within partitions, isolation again and again, several who would take over at once, joiners at any time.
-    One in eight trains a network that is divided, with soft errors."""
+    Half of all are small and have bursts instead. Of the others, one in eight trains a network that is divided, with
+    soft errors."""
+    if pick.integer(0, 1):
+        return draw_burst(pick, peers=(min(3, peers), min(7, peers)))
     coded = pick.integer(0, 3) == 3
     schedule = draw_schedule(pick, peers=(1, peers), most_faults=8, within_s=20.0, lengths_s=LONG_S, coded=coded)
     fleet = names(schedule.peers)
@@ -205,6 +212,20 @@ def draw_story(pick: Picker, *, peers: int) -> Schedule:
     joins = pick.many(2, lambda pick: _draw_fault(pick, ("join",), fleet, 20.0, LONG_S))
     schedule = replace(schedule, faults=_in_order([*schedule.faults, *chain.from_iterable(hard), *joins]))
     return _divided(pick, schedule, 20.0) if pick.integer(0, 7) == 7 else schedule
+
+
+def draw_burst(pick: Picker, *, peers: tuple[int, int] = (3, 7)) -> Schedule:
+    """A small fleet, coded or not, to which much happens at once, up to three times: what goes wrong only where a link
+    breaks, a process stops and an owner's patience ends within the same second."""
+    schedule = draw_schedule(pick, peers=peers, most_faults=0, coded=pick.integer(0, 3) == 3)
+    fleet, at, faults = names(schedule.peers), pick.integer(20, 150) / 100, list[Fault]()
+    for _ in range(pick.integer(1, 3)):
+        for _ in range(pick.integer(2, 5)):
+            fault = _draw_fault(pick, BURST, fleet, 1.2, BURST_S)
+            until = round(fault.until + at, 2) if fault.until is not None else None
+            faults.append(replace(fault, at=round(fault.at + at, 2), until=until))
+        at += pick.choice([0.5, 2.0, 3.5, 5.0])
+    return replace(schedule, rounds=pick.choice([20, 40]), faults=_in_order(faults))
 
 
 def _restarts_apart(pick: Picker, fleet: list[str]) -> list[Fault]:

@@ -366,6 +366,16 @@ def test_who_waits_in_vain_gives_up_however_often_views_and_links_change_meanwhi
     assert when(said, "behind: 5") < 8
 
 
+def test_who_is_asked_while_it_takes_a_state_over_gives_it_once_it_has_it() -> None:
+    """Who has asked does not ask again for long."""
+    b = Machine("b").join(RUN)
+    b.level("a", committed=7)
+    b.level("d", committed=-1)
+    state(b, "a", b"state", number=7)
+    assert b.frame("d", fr.StateRequest(run="r")) == []
+    assert "provide d with r after 7" in b.hear(ev.Adopted("r", 7))
+
+
 def test_who_comes_late_does_not_know_what_views_that_it_was_not_in_have_decided() -> None:
     """b is given an older state, and told how the round after it has ended. The next may have been decided by a and c
     before b was in; so b, at the head by then, must not drop it before c has spoken."""

@@ -15,7 +15,7 @@ from fleet_stories import drawn, told
 
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
-from edgepeer.simulation.drawing import DRAWN, Random, draw_schedule
+from edgepeer.simulation.drawing import DRAWN, Random, draw_burst, draw_schedule
 from edgepeer.simulation.schedule import KINDS, Fault, Schedule
 from edgepeer.simulation.story import Story, there
 from edgepeer.simulation.ways import BROKER
@@ -36,6 +36,8 @@ CODED: Final = 2
 """Times mixes times parts that many more, of coded rounds: 42."""
 SPLIT: Final = 1
 """And of split runs: 21."""
+BURSTS: Final = 20
+"""Times parts, of those to which much happens at once: 60."""
 
 
 @pytest.mark.slow
@@ -63,6 +65,14 @@ def test_whatever_happens_to_split_runs(mix: str, part: int) -> None:
     how = {"peers": (3, 9), **MIXES[mix]}
     for schedule in drawn(SPLIT, mix, part, split=True, within_s=12.0, **how):
         told(schedule)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_whatever_happens_at_once(part: int) -> None:
+    """Faults of a second's distance to small fleets."""
+    for seed in range(BURSTS):
+        told(draw_burst(Random(BURSTS * part + seed)))
 
 
 def test_coded_rounds_are_exact_and_approximate_and_without_stragglers() -> None:
