@@ -70,9 +70,12 @@ class _Report:
 class Closing:
     """The coded round in progress at one peer."""
 
-    def __init__(self, place: Place, emit: Callable[[fx.Effect], None]) -> None:
+    def __init__(self, place: Place, emit: Callable[[fx.Effect], None], holding: Callable[[], bool]) -> None:
         self._place = place
         self._emit = emit
+        self._holding = holding
+        """Whether something of the round is held here from an earlier view. Asked whenever that is said: what is said
+        of it is a promise, and a peer that decides nothing at the moment (`Place.frozen`) speaks all the same."""
         self._coding: Coding | None = None
         """How the owner wants rounds to be coded."""
         self.code: Code | None = None
@@ -85,7 +88,7 @@ class Closing:
         self.closed: Closed | None = None
         self.closed_at = 0.0
         self._own: dict[int, int] | None = None
-        self._holding = False
+        self._held = False
         self._heard: dict[PeerId, _Report] = {}
         self._since: float | None = None
         self.wrong = ""
@@ -125,7 +128,7 @@ class Closing:
         """Another round. `took_part`: whether the owner did in the last one."""
         self._alone = 0 if took_part else self._alone + 1
         self.closed, self._own, self._since, self.wrong = None, None, None, ""
-        self._holding = False
+        self._held = False
         self._heard.clear()
 
     @property
@@ -153,9 +156,9 @@ class Closing:
         self._news()
 
     def holds(self) -> None:
-        """Something is held here from an earlier view."""
-        if not self._holding:
-            self._holding = True
+        """Something is held here from an earlier view, which is to be said even if there is no other news."""
+        if not self._held:
+            self._held = True
             self._news()
 
     def on_progress(self, peer: PeerId, frame: Progress) -> str:
@@ -200,8 +203,8 @@ class Closing:
         if view is None:
             return None
         done = bytearray(len(view.slots))
-        report = _Report(0, self._holding, done, 0.0)
-        if self._own is not None or self._holding:
+        report = _Report(0, self._holding(), done, 0.0)
+        if self._own is not None or report.holding:
             report.began = 1 << view.position(self._place.me)
         for slot, count in (self._own or {}).items():
             done[slot] = 1 + count

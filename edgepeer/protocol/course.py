@@ -53,7 +53,7 @@ class Course:
         self._emit = emit
         self.rates = Rates(limits, direct)
         self.past = Past(limits.kept_results, place, self.rates, emit)
-        self.closing = Closing(place, emit)
+        self.closing = Closing(place, emit, lambda: self.round.prior is not None)
         self.round = Round((NOWHERE,), self.rates, coded=False)
         """The round in progress."""
         self._early: Round | None = None

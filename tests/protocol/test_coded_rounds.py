@@ -497,6 +497,38 @@ def test_what_is_held_is_put_forward_again_once_all_have_spoken() -> None:
     assert b.have("c", who="c")[-1] == "round 1 = 5 of abcde"
 
 
+def test_who_has_just_woken_says_what_it_holds() -> None:
+    """It decides nothing before it knows what has happened meanwhile; but the root may do without it once it has spoken,
+    and would drop the round, or add up another sum, if it had said that it holds nothing."""
+    one = view(1, "abc", slots="abc")
+    b = coded("b", one)
+    b.did({1: 1})
+    b.release("a", "11.")
+    encoded(b, 1)
+    assert "a <- have 1 in 10" in b.result("a", vector(5), "ab", final=False)
+    b.hear(ev.LinkDown(PeerId("a"), "reset"), 10.0)
+    assert b.node.parts.place.waking
+    b.learn(view(2, "cba", slots="abc", after=one))
+    b.level("c")
+    assert b.did({1: 0})[-1] == "c <- progress 1 of 10: .0. holding"
+
+
+def test_a_root_that_has_just_woken_has_what_it_holds_put_forward() -> None:
+    one = view(1, "abc", slots="abc")
+    b = coded("b", one)
+    b.did({1: 1})
+    b.release("a", "11.")
+    encoded(b, 1)
+    b.result("a", vector(5), "ab", final=False)
+    b.hear(ev.LinkDown(PeerId("a"), "reset"), 10.0)
+    b.learn(view(2, "bca", slots="abc", after=one))
+    for peer in "ca":
+        b.level(peer)
+    b.did({1: 0})
+    progress(b, "c", "c", "..2")
+    assert progress(b, "a", "a", "2..") == ["c <- release 1: 202 anew", "a <- release 1: 202 anew"]
+
+
 def test_a_release_anew_asks_nothing_of_the_owner() -> None:
     d = coded("d")
     assert d.release("b", "00000", anew=True) == ["b <- reduce 1 [0:]  of 1000"]
