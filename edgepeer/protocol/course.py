@@ -200,10 +200,20 @@ class Course:
             place.restored = generation if mine else None
         elif before is None:
             place.committed = view.first_round - 1
-        may_be_decided |= before is None and (view.epoch > 1 or view.first_round > 1)  # what was before, others know
+        if before is None:
+            may_be_decided |= view.epoch > 1 or view.first_round > 1  # what was before, others know
+        else:
+            may_be_decided |= self._may_have_been_out(before.view, view)
         if not self.round.begun:
             self.origin = frozenset(view.ids)
         self._restart(now, may_be_decided=may_be_decided)
+
+    @staticmethod
+    def _may_have_been_out(before: View, view: View) -> bool:
+        """Whether others may have decided rounds without this peer between two views that it works in: there are views
+        between them that it has not heard of, and may not have been in."""
+        following = before.epoch + 1 if view.generation == before.generation else 1
+        return view.epoch > following
 
     def leave(self, reason: str, *, anew: bool = False) -> None:
         """In no view any more. `anew`: since another generation has begun."""

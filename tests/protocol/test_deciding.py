@@ -631,3 +631,22 @@ def test_what_has_gone_up_once_may_have_been_decided_even_if_it_is_to_be_sent_ag
     b.level("c")
     assert b.hear(ev.TimedOut("enough")) == []
     assert brings(b, "c", 111, made=three)[-1] == "round 1 = 111 of abc"
+
+
+def test_who_has_missed_a_view_may_not_have_been_in_it() -> None:
+    """The head of view 1 took b for lost, and a word of b's from before it was in came late: so it is let in again, as
+    the same life, and hears of that alone. The round may have been decided without it, and c may hold it."""
+    one = view(1, "abcd")
+    two = view(2, "acd", after=one)
+    three = view(3, "acdb", after=two)
+    b = Machine("b").join(one, up="a")
+    b.hear(ev.LinkDown(PeerId("a"), "reset"))
+    b.learn(three)
+    b.learn(view(4, "bcd", after=three))
+    for peer in "cd":
+        b.level(peer)
+    b.contribute(1)
+    assert b.hear(ev.TimedOut("enough")) == []
+    b.reduce("d", vector(1), "d")
+    brings(b, "c", 111, made=two, held_in=two)
+    assert b.have("c")[-1] == "round 1 = 111 of acd"
