@@ -13,7 +13,8 @@
     stands there                | so
     ----------------------------+----------------------------------------------------------------------------------
     no state of the run yet     | the owner's contribution is kept until the run begins, and aborted by a state
-    nobody has the state        | the root's own counts, and the run begins
+    nobody has the state        | the root's own counts, and the run begins; not where anybody knows that rounds of it
+                                | have been over in this generation
     an abort owed for a round   | the owner's next contribution is answered at once
     several trees               | neighbours that have seen the end of this round may have begun the next: what they
                                 | bring is kept
@@ -204,6 +205,8 @@ class Course:
             may_be_decided |= view.epoch > 1 or view.first_round > 1  # what was before, others know
         else:
             may_be_decided |= self._may_have_been_out(before.view, view)
+            if before.view.generation != view.generation:
+                place.over = 0  # in this one nothing is
         if not self.round.begun:
             self.origin = frozenset(view.ids)
         self._restart(now, may_be_decided=may_be_decided)
@@ -231,7 +234,7 @@ class Course:
         self._thrown.clear()
         self.closing.begin()
         self.past.clear()
-        self.place.loading = False
+        self.place.loading, self.place.over = False, 0
 
     def _restart(self, now: float, *, may_be_decided: bool) -> None:
         """Begin the round again, with what is kept of it."""
@@ -287,7 +290,7 @@ class Course:
     def own_state(self, run: str, committed: int, generation: Generation | None) -> None:
         """The owner has the state of a run after round `committed`, from an earlier life in that generation."""
         self._own_state = run, committed, generation
-        if run == self.run and self.committed == UNKNOWN and not self.place.loading:
+        if run == self.run and self.committed == UNKNOWN and not self.place.loading and committed >= self.place.over:
             self.adopt(committed)
             self.place.restored = generation
 
@@ -304,8 +307,10 @@ class Course:
 
     def forget(self, *, loading: bool = True) -> None:
         """There is no state of the run here: a neighbour's, which is `loading`, replaces it, or is to."""
+        place = self.place
+        over = max(place.committed, place.over) if place.restored is None else 0  # what is restored is of before
         self._skip(UNKNOWN)
-        self.place.loading = loading
+        place.loading, place.over = loading, over
 
     def fall_behind(self, committed: int) -> None:
         """Rounds were decided without this peer, and nobody can tell how."""

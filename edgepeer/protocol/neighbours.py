@@ -49,8 +49,6 @@ class Neighbours:
         """When that was last looked at; None: no neighbour was ahead then, or it had begun to hand over."""
         self._lost = False
         """Whether the owner has lost the state."""
-        self._least = 0
-        """Once it is given up: where this peer stood. It must not forget what it has committed for good."""
         self._providing: dict[PeerId, float] = {}  # one state at a time to each neighbour, asked of the owner when
         self._askers: dict[PeerId, str] = {}
         """Who has asked for the state of which run while there was none here."""
@@ -61,7 +59,7 @@ class Neighbours:
 
     def reset(self) -> None:
         """Another run, or none."""
-        self._lost, self._least = False, 0
+        self._lost = False
         self._catchup.reset()
         self._providing.clear()
         self._askers.clear()
@@ -171,7 +169,7 @@ class Neighbours:
         ahead = []
         for peer in self._around():
             sync = self._links[peer].sync
-            far = sync is not None and sync.committed >= max(mine + gap, self._least)
+            far = sync is not None and sync.committed >= max(mine + gap, self._place.over)
             if far and self.is_level(peer) and self._counts(peer):
                 ahead.append(peer)
         if self._place.run:
@@ -241,7 +239,7 @@ class Neighbours:
         state = self._catchup.on_state(peer, frame, event.payload_bytes, now) if event.stored else None
         if state is None:
             return
-        if frame.round <= self._place.committed or frame.round < self._least:
+        if frame.round <= self._place.committed or frame.round < self._place.over:
             self._catchup.reset()
             return
         self._course.forget()
@@ -259,7 +257,7 @@ class Neighbours:
         if not self._lost or here is None or place.committed == UNKNOWN or self._course.holding:
             return
         if any(self.is_level(peer) and here.at.get(peer, UNKNOWN) >= place.committed for peer in self._around()):
-            self._lost, self._least = False, place.committed
+            self._lost = False
             self._course.forget(loading=False)
             self.sync_all()
 
@@ -268,7 +266,7 @@ class Neighbours:
         if event.run != self._place.run or self._place.view is None:
             return
         self._catchup.reset()
-        self._lost, self._least = False, 0
+        self._lost = False
         self._course.adopt(event.round)
         self.sync_all()
         self._answer_askers(self._place.now)

@@ -16,7 +16,7 @@ __all__ = ["HOPING", "UNKNOWN", "Place"]
 UNKNOWN: Final = -1
 """Stands for the last round of a peer that waits for the state of the run."""
 HOPING: Final = -2
-"""The same, of a peer below which somebody may have the state."""
+"""The same, of a peer below which somebody may have the state; or which has had it."""
 
 
 class Place:
@@ -41,6 +41,9 @@ class Place:
         """The state is from a checkpoint of that generation, and no round has been over since."""
         self.loading = False
         """Whether the state has come and is being put to use."""
+        self.over = 0
+        """While there is no state here: the last round that was over before it was given up. The run has begun, and does
+        not begin again; nor is a state of before then one that this peer may go on with."""
 
     def pass_time(self, now: float) -> None:
         """It is so late."""
@@ -61,8 +64,8 @@ class Place:
         if self.committed != UNKNOWN:
             return self.committed
         here = self.here
-        hope = self.loading or (here is not None and any(here.at.get(child) != UNKNOWN for child in here.children))
-        return HOPING if hope else UNKNOWN
+        hope = here is not None and any(here.at.get(child) != UNKNOWN for child in here.children)
+        return HOPING if hope or self.loading or self.over else UNKNOWN
 
     def sync(self, standing: int, kept: int = 0, have: tuple[int, ...] = ()) -> Sync:
         """What tells neighbours where this peer stands. `kept`: the first round whose end it can still tell. `have`:

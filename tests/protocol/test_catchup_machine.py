@@ -392,3 +392,44 @@ def test_who_comes_late_does_not_know_what_views_that_it_was_not_in_have_decided
     b.contribute(1)  # what it brings to the second round
     b.contribute(1)
     assert b.hear(ev.TimedOut("enough")) == []
+
+
+def test_a_run_does_not_begin_again_where_rounds_of_it_are_over() -> None:
+    """b gives its state up for a's, which has the same, and is lost before it has given it: there is none any more, but
+    the first round of this generation has had its end."""
+    one = view(1, "ba", run="r")
+    b = Machine("b").join(one)
+    b.level("a", committed=-1)
+    b.sync("a", 0)
+    b.contribute(1)
+    assert b.reduce("a", vector(1), "a")[-1] == "round 1 = 2 of ba"
+    b.sync("a", 1)
+    b.hear(ev.StateLost())
+    b.hear(ev.LinkDown(A, "reset"))
+    two = view(2, "b", run="r", first_round=2, after=one)
+    b.learn(two)
+    assert b.node.allreduce.committed == -1
+    assert b.contribute(100) == []
+    anew = Generation.after(two.generation, [("b", 1)])
+    assert "round 1 = 100 of b" in b.learn(two.successor(first_round=2, generation=anew))
+
+
+def test_nor_where_somebody_below_has_seen_the_end_of_one() -> None:
+    one = view(1, "ab", run="r", first_round=5)
+    b = Machine("b").join(one)
+    b.level("a", committed=7)
+    state(b, "a", b"seven", number=7)
+    b.hear(ev.Adopted("r", 7))
+    assert "a <- sync 1 r after -2" in b.hear(ev.StateLost())
+
+
+def test_what_the_owner_has_kept_of_before_is_not_gone_on_with() -> None:
+    b = Machine("b").join(RUN)
+    b.level("a", committed=7)
+    state(b, "a", b"seven", number=7)
+    b.hear(ev.Adopted("r", 7))
+    b.hear(ev.StateLost())
+    b.hear(ev.RunWanted("r", 1, 5))
+    assert b.node.allreduce.committed == -1
+    b.hear(ev.RunWanted("r", 1, 7))
+    assert b.node.allreduce.committed == 7

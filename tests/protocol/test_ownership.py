@@ -18,6 +18,7 @@ OWNERS = {
         "committed",
         "restored",
         "loading",
+        "over",
         "proven",
         "at",
     },  # where it stands
