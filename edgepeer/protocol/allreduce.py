@@ -504,7 +504,10 @@ class Allreduce:
         counts = rd.decide()
         commit = counts.commit
         if commit.dropped is not None:
-            self._course.end(Dropped(number, commit.dropped, commit.reason), source, commit.held_in)
+            # A sum shows that all have come to the view; that a round is dropped does not, but the root may know.
+            heard_of_all = here.parent is None and (rd.heard_of_all or self._closing.free)
+            proven = commit.held_in if heard_of_all else None
+            self._course.end(Dropped(number, commit.dropped, commit.reason), source, proven)
             return
         self._course.end(Decided(number, counts.total, commit, counts.view), source, commit.held_in)
         self._emit(

@@ -34,7 +34,7 @@ class Place:
         self.now = now
         """The time of what is being handled."""
         self.proven = 0
-        """The newest epoch in which a round was committed here: all its members worked in it."""
+        """The newest epoch in which a round has ended here so that all its members must have worked in it."""
         self.waking = False
         """Whether this process was stopped, and may not know of all that has happened meanwhile (waking.py)."""
         self.restored: Generation | None = None

@@ -339,7 +339,7 @@ class Round:
         for stream in self.lane.streams.values():
             if stream.held is not None:
                 held.append(stream.held)
-        if not held or not all(self._has_spoken(child) for child in self.lane.streams):
+        if not held or not self.heard_of_all:
             return None
         return max(held, key=lambda held: (held.commit.generation, held.commit.held_in))
 
@@ -348,6 +348,11 @@ class Round:
         """Whether all peers from here down have said what they bring, and hold nothing from an earlier view."""
         streams = self.lane.streams.items()
         return self.prior is None and all(each.held is None and self._has_spoken(child) for child, each in streams)
+
+    @property
+    def heard_of_all(self) -> bool:
+        """Whether all peers below have said what they bring: they stand before this round, in this view."""
+        return all(self._has_spoken(child) for child in self.lane.streams)
 
     def _has_spoken(self, child: PeerId) -> bool:
         """Whether all peers at and below a child of the first tree that are awaited have said what they bring."""

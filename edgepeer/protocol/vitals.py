@@ -91,7 +91,7 @@ class Vitals:
         self._told = _NEWS
 
     def round_ended(self, now: float) -> None:
-        """Whoever has committed a round knows that all members work in the view that decided it."""
+        """Whoever has committed a sum knows that all members work in the view that decided it."""
         self._pace.round_ended(now)
         view = self._membership.view
         if view is not None and self._course.place.proven == view.stamp:

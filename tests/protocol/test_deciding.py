@@ -650,3 +650,29 @@ def test_who_has_missed_a_view_may_not_have_been_in_it() -> None:
     b.reduce("d", vector(1), "d")
     brings(b, "c", 111, made=two, held_in=two)
     assert b.have("c")[-1] == "round 1 = 111 of acd"
+
+
+def test_a_round_that_the_root_drops_alone_does_not_show_that_all_have_come() -> None:
+    """In view 1 a and c have dropped two rounds without b, to which b had given nothing. In view 2 b drops the first as
+    well, before c can tell it; it must not go on without c then, and add up the second alone."""
+    one = view(1, "acb")
+    b = Machine("b").join(one)
+    b.contribute(1)
+    b.hear(ev.TimedOut("enough"))
+    assert "round 1 aborted: timeout" in b.learn(view(2, "bc", first_round=3, after=one))
+    assert not b.node.parts.membership.settled
+    b.contribute(1)
+    assert not ended([line.split(": ")[1] for line in b.until(20.0)])
+    assert b.node.view is not None
+    assert b.node.view.epoch == 2
+
+
+def test_but_it_does_where_all_have_spoken() -> None:
+    a = Machine("a").join(view(2, "abc", after=FIVE), up="bc")
+    a.contribute(1)
+    a.reduce("b", vector(1), "b")
+    abort = fr.Abort(epoch=2, round=1, cause="mismatch", reason="so", over=False, clear=True)
+    a.frame("c", abort)
+    assert not a.node.parts.membership.settled
+    assert a.have("b")[-1] == "round 1 aborted: mismatch"
+    assert a.node.parts.membership.settled
