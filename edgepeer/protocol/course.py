@@ -127,6 +127,12 @@ class Course:
         return self.round.held is not None or self.round.prior is not None
 
     @property
+    def giving(self) -> bool:
+        """Whether this peer has a vector in the round: of one view and round it may give no other, for its parents may
+        have a part of this one."""
+        return self.round.brings.vector is not None
+
+    @property
     def held(self) -> tuple[Generation, int] | None:
         """The generation and stamp of the newest view whose root put that forward."""
         rd = self.round

@@ -433,3 +433,21 @@ def test_what_the_owner_has_kept_of_before_is_not_gone_on_with() -> None:
     assert b.node.allreduce.committed == -1
     b.hear(ev.RunWanted("r", 1, 7))
     assert b.node.allreduce.committed == 7
+
+
+def test_a_state_is_not_given_up_while_a_vector_is_on_its_way() -> None:
+    """a has got a part of it. If b had d's state, of before the same round, and gave another vector, a would have the
+    rest of that behind what is there."""
+    b = Machine("b").join(view(3, "abd", fanout=1, run="r", first_round=5))
+    b.level("a", committed=7)
+    state(b, "a", b"seven", number=7)
+    b.hear(ev.Adopted("r", 7))
+    b.level("d", 7)
+    b.reduce("d", vector(0, 0, 0), "d", number=8)
+    b.contribute(1, 2, 3)
+    b.hear(ev.LinkDown(A, "reset"))
+    assert b.hear(ev.StateLost()) == []
+    assert b.level("a", 7, have=1)[-1] == "a <- reduce 8 [1:] 2 3 of 110"
+    b.result("a", vector(1, 2, 3), "abd", number=8)
+    b.sync("a", 8)
+    assert b.node.allreduce.committed == -1
