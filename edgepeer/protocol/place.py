@@ -42,8 +42,8 @@ class Place:
         self.loading = False
         """Whether the state has come and is being put to use."""
         self.over = 0
-        """While there is no state here: the last round that was over before it was given up. The run has begun, and does
-        not begin again; nor is a state of before then one that this peer may go on with."""
+        """While there is no state here: the last round that was over before it was given up. So the run has begun, and
+        does not begin again; nor is an older state one that this peer may go on with."""
 
     def pass_time(self, now: float) -> None:
         """It is so late."""

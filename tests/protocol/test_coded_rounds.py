@@ -498,7 +498,7 @@ def test_what_is_held_is_put_forward_again_once_all_have_spoken() -> None:
 
 
 def test_who_has_just_woken_says_what_it_holds() -> None:
-    """It decides nothing before it knows what has happened meanwhile; but the root may do without it once it has spoken,
+    """It decides nothing before it knows what has happened meanwhile. Once it has spoken the root may do without it,
     and would drop the round, or add up another sum, if it had said that it holds nothing."""
     one = view(1, "abc", slots="abc")
     b = coded("b", one)
