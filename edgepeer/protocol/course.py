@@ -303,7 +303,7 @@ class Course:
     def give_up_restored(self) -> None:
         """What is from a checkpoint here has been given up by others: be without a state until theirs is here."""
         self._own_state = "", 0, None
-        self.forget(loading=False)
+        self.forget()
 
     def adopt(self, committed: int) -> None:
         """The state after round `committed` is in use here."""
@@ -311,12 +311,14 @@ class Course:
         if committed > self.committed:
             self._skip(committed)
 
-    def forget(self, *, loading: bool = True) -> None:
-        """There is no state of the run here: a neighbour's, which is `loading`, replaces it, or is to."""
+    def forget(self, *, loading: int | None = None) -> None:
+        """There is no state of the run here: a neighbour's replaces it, or is to. `loading`: that of after this round
+        has come, and takes the place of all that was known here of the rounds until then, what was held included."""
         place = self.place
-        over = max(place.committed, place.over) if place.restored is None else 0  # what is restored is of before
+        over = place.committed if place.restored is None else 0  # what is restored is of before
+        over = max(over, place.over, loading or 0)
         self._skip(UNKNOWN)
-        place.loading, place.over = loading, over
+        place.loading, place.over = loading is not None, over
 
     def fall_behind(self, committed: int) -> None:
         """Rounds were decided without this peer, and nobody can tell how."""

@@ -242,7 +242,7 @@ class Neighbours:
         if frame.round <= self._place.committed or frame.round < self._place.over:
             self._catchup.reset()
             return
-        self._course.forget()
+        self._course.forget(loading=frame.round)
         self._emit(fx.StateReceived(frame.run, frame.round, state))
 
     def on_state_lost(self) -> None:
@@ -259,7 +259,7 @@ class Neighbours:
             return
         if any(self.is_level(peer) and here.at.get(peer, UNKNOWN) >= place.committed for peer in self._around()):
             self._lost = False
-            self._course.forget(loading=False)
+            self._course.forget()
             self.sync_all()
 
     def on_adopted(self, event: ev.Adopted) -> None:

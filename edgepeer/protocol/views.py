@@ -75,7 +75,10 @@ class Views:
     # -- what follows this view --------------------------------------------------------------------------------
 
     def _standing(self) -> Standing:
-        rounds = self._course
+        rounds, over = self._course, self._place.over
+        if rounds.committed == UNKNOWN and over:
+            # It can't tell how that has ended; nor may others who have not seen the end go on as if there were none.
+            return Standing(over - 1, holding=True)
         return Standing(max(rounds.committed, UNKNOWN), rounds.holding, rounds.held)
 
     def _first_round(self) -> int:
@@ -83,8 +86,8 @@ class Views:
         view, rounds = self._membership.view, self._course
         if view is None or view.run != rounds.run:
             return view.first_round if view is not None else 1
-        others = (each.committed for each in self._succession.standings.values())
-        return max(view.first_round, rounds.committed + 1, *(committed + 1 for committed in others), 1)
+        all_said = (self._standing(), *self._succession.standings.values())
+        return max(view.first_round, *(each.committed + 1 for each in all_said))
 
     def coordinate(self, *, boundary: bool) -> None:
         """The head: propose another view if there is reason to, and see that it is decided."""
@@ -208,10 +211,10 @@ class Views:
         and waits, unless the candidate is bound (`again`). Then nothing else can follow, and it is for the candidate to
         see that who stays speaks of what is held here (`Succession.chosen`).
         """
-        view, rounds = self._membership.view, self._course
-        if view is None or not rounds.holding or again:
+        view, mine = self._membership.view, self._standing()
+        if view is None or not mine.holding or again:
             return view is not None
-        return proposal.run == view.run and rounds.committed + 1 < proposal.first_round
+        return proposal.run == view.run and mine.upto < proposal.first_round
 
     def _conclude(self) -> None:
         """Work in the view that follows as soon as it is known which that is."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from transcript import Machine, vector, view, when
+from transcript import Machine, letter_to, member, vector, view, when
 
 from edgepeer.ids import Generation, PeerId
+from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
 from edgepeer.wire import frames as fr
+from edgepeer.wire.documents import pack
 
 RUN = view(3, "abcde", run="r", first_round=5)
 A, D = PeerId("a"), PeerId("d")
@@ -451,3 +453,97 @@ def test_a_state_is_not_given_up_while_a_vector_is_on_its_way() -> None:
     b.result("a", vector(1, 2, 3), "abd", number=8)
     b.sync("a", 8)
     assert b.node.allreduce.committed == -1
+
+
+def vote_of(machine: Machine) -> tuple[int, bool]:
+    """How far it says that it has come, in the vote that it has just sent."""
+    (vote,) = (e.frame for e in machine.effects if isinstance(e, fx.Send) and isinstance(e.frame, fr.Vote))
+    return vote.committed, vote.holding
+
+
+def test_who_has_given_its_state_up_can_not_be_spared_by_those_who_have_not_come_as_far() -> None:
+    """a and b have the end of the eighth round. b gives its state up for a's, a is lost, and b leaves: if it said that
+    it knows of nothing, c would go on alone, and add that round up once more."""
+    one = view(1, "abc", run="r", first_round=8)
+    b = Machine("b").join(one)
+    b.level("a", committed=7)
+    state(b, "a", b"seven", number=7)
+    b.hear(ev.Adopted("r", 7))
+    b.contribute(1)
+    assert b.result("a", vector(3), "abc", number=8) == ["round 8 = 3 of abc"]
+    b.sync("a", 8)
+    b.hear(ev.StateLost())
+    assert b.node.allreduce.committed == -1
+    b.hear(ev.LinkDown(A, "reset"))
+    two = view(2, "cb", run="r", first_round=8, after=one)
+    b.learn(two)
+    b.hear(ev.LinkUp(PeerId("c"), 1))
+    b.hear(ev.LeaveWanted())
+    b.frame("c", fr.Poll(epoch=two.stamp, candidate="c", number=1))
+    assert vote_of(b) == (7, True)
+    alone = two.successor(first_round=8, without={PeerId("b")})
+    said = b.document("c", fr.Propose(epoch=two.stamp, candidate="c", number=2, ballot=0), pack(alone))
+    assert said == ["c <- vote 2 of b for c"]
+    over = two.successor(first_round=9, without={PeerId("b")})
+    said = b.document("c", fr.Propose(epoch=two.stamp, candidate="c", number=3, ballot=0), pack(over))
+    assert said == ["c <- vote 3 of b for c, accepts 0"]
+
+
+@pytest.mark.parametrize(("said", "alone"), [((-1, False), True), ((7, True), False)])
+def test_nor_does_the_head_go_on_without_it(said: tuple[int, bool], alone: bool) -> None:
+    one = view(1, "abc", run="r", first_round=8)
+    c = Machine("c").join(one)
+    c.level("a", committed=7)
+    state(c, "a", b"seven", number=7)
+    c.hear(ev.Adopted("r", 7))
+    c.contribute(1)
+    c.hear(ev.LinkDown(A, "reset"))
+    c.learn(view(2, "cb", run="r", first_round=8, after=one))
+    c.level("b", committed=-2)
+    c.frame("b", fr.Leave(peer="b", incarnation=1, until=-1))
+    ends: list[str] = []
+    while c.now < 5.0:
+        assert c.node.view is not None
+        c.frame("b", fr.Ping(waiting=False, epoch=c.node.view.stamp))
+        c.until(c.now + 0.5)
+        ends += [line for line in c.votes("b", committed=said[0], holding=said[1]) if line.startswith("round")]
+    assert ends == (["round 8 = 1 of c inexact"] if alone else [])
+
+
+def test_nor_who_puts_a_state_to_use_that_has_taken_the_place_of_what_it_held() -> None:
+    one = view(1, "abc", run="r", first_round=8)
+    b = Machine("b").join(one)
+    b.level("a", committed=7)
+    state(b, "a", b"seven", number=7)
+    b.hear(ev.Adopted("r", 7))
+    b.contribute(1)
+    b.result("a", vector(3), "abc", number=8, final=False)
+    assert b.node.allreduce.holding
+    b.sync("a", 8)
+    b.until(1.0)
+    assert state(b, "a", b"eight", number=8)[-1] == "state of r after 8: eight"
+    b.hear(ev.LinkDown(A, "reset"))
+    two = view(2, "cb", run="r", first_round=8, after=one)
+    b.learn(two)
+    b.hear(ev.LinkUp(PeerId("c"), 1))
+    b.frame("c", fr.Poll(epoch=two.stamp, candidate="c", number=1))
+    assert vote_of(b) == (7, True)
+
+
+def test_a_head_that_has_given_its_state_up_does_not_say_that_the_rounds_since_are_still_to_come() -> None:
+    """Who comes late would take them for rounds that nobody can have decided without it, and drop them."""
+    a = Machine("a").join(view(1, "ab", run="r"))
+    a.level("b", committed=-1)
+    for number in (1, 2, 3):
+        a.contribute(1)
+        a.reduce("b", vector(1), "b", number=number)
+        a.sync("b", number)
+    assert a.node.allreduce.committed == 3
+    a.hear(ev.StateLost())
+    assert a.node.allreduce.committed == -1
+    a.hear(ev.PresenceSeen(member("c")))
+    a.hear(letter_to("a", "c", fr.Here(incarnation=1)))
+    a.until(1.0)
+    a.agree("b", committed=2)
+    assert a.node.view is not None
+    assert (a.node.view.epoch, a.node.view.first_round) == (2, 3)
