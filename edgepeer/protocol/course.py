@@ -296,9 +296,10 @@ class Course:
     def own_state(self, run: str, committed: int, generation: Generation | None) -> None:
         """The owner has the state of a run after round `committed`, from an earlier life in that generation."""
         self._own_state = run, committed, generation
-        if run == self.run and self.committed == UNKNOWN and not self.place.loading and committed >= self.place.over:
+        place, over = self.place, self.place.over
+        if run == self.run and self.committed == UNKNOWN and not place.loading and committed >= over:
             self.adopt(committed)
-            self.place.restored = generation
+            place.restored, place.over = generation, over  # if it is given up again, what was over is so still
 
     def give_up_restored(self) -> None:
         """What is from a checkpoint here has been given up by others: be without a state until theirs is here."""

@@ -42,9 +42,9 @@ class Place:
         self.loading = False
         """Whether the state has come and is being put to use."""
         self.over = 0
-        """While there is no state here: the last round that was over before it was given up, or is in the state that is
-        being put to use. So the run has begun, and does not begin again; nor is an older state one that this peer may
-        go on with, or its vote the word of one who has seen nothing (views.py)."""
+        """While there is no state here, or one from a checkpoint again: the last round that was over before it was
+        given up; or that of the state that is being put to use. So the run has begun, and does not begin again; nor is
+        an older state one that this peer may go on with, or its vote the word of one who has seen nothing."""
 
     def pass_time(self, now: float) -> None:
         """It is so late."""

@@ -547,3 +547,24 @@ def test_a_head_that_has_given_its_state_up_does_not_say_that_the_rounds_since_a
     a.agree("b", committed=2)
     assert a.node.view is not None
     assert (a.node.view.epoch, a.node.view.first_round) == (2, 3)
+
+
+def test_nor_when_it_has_begun_again_with_a_checkpoint_and_has_given_that_up_for_a_neighbours_state() -> None:
+    """It has seen the end of the eighth round in this life, whatever it has forgotten since."""
+    one = view(1, "abc", run="r", first_round=8)
+    b = Machine("b").join(one)
+    b.level("a", committed=7)
+    state(b, "a", b"seven", number=7)
+    b.hear(ev.Adopted("r", 7))
+    b.contribute(1)
+    b.result("a", vector(3), "abc", number=8)
+    b.sync("a", 8)
+    b.hear(ev.StateLost())
+    b.hear(ev.RunWanted("r", 1, 8, of=one.generation))
+    assert b.node.allreduce.committed == -1  # a's counts more
+    b.hear(ev.LinkDown(A, "reset"))
+    two = view(2, "cb", run="r", first_round=8, after=one)
+    b.learn(two)
+    b.hear(ev.LinkUp(PeerId("c"), 1))
+    b.frame("c", fr.Poll(epoch=two.stamp, candidate="c", number=1))
+    assert vote_of(b) == (7, True)
