@@ -327,6 +327,12 @@ class Allreduce:
                 known = (view for view in (told, here.view) if view and view.stamp == frame.commit.decided_in)
                 rd.announce(frame.commit, next(known, None))
         self._send_down(here, lane)
+        # At once, though it may be held much later: by a peer that is frozen now, when the link it came over is gone.
+        whole = not frame.lane and lane.result.complete
+        if whole and rd.commit is not None and (wrong := what_is_wrong(lane.result, rd.commit, rd.decided_in)):
+            rd.refuse()
+            self._refuse(peer, wrong)
+            return
         self._try_commit(here)
 
     def _on_result_again(self, here: InView, rd: Round, frame: Result) -> None:
@@ -444,15 +450,15 @@ class Allreduce:
             if frozen and not final:
                 return  # this peer is not to hold anything new
             if rd.lane.result.complete and rd.commit is not None and rd.lane.result.buffer is not None:
-                self._hold(here, rd.lane.result.buffer, rd.lane.result_from)
+                self._hold(here, rd.lane.result.buffer)
             elif (total := rd.assemble(here.view)) is not None:
-                self._hold(here, total, None)
+                self._hold(here, total)
             elif frozen:
                 return
             elif here.parent is None and (brought := rd.brought) is not None:
-                self._hold(here, rd.put_forward(brought, here.view), None)
+                self._hold(here, rd.put_forward(brought, here.view))
             elif here.parent is None and rd.lane.complete and not rd.anew:
-                self._hold(here, rd.sum_up(here.view, self._course.origin), None)
+                self._hold(here, rd.sum_up(here.view, self._course.origin))
         if rd.held is not None and (rd.decided if frozen else self._is_decided(here)):
             self._commit(here)
             self._look_at_early()
@@ -462,15 +468,9 @@ class Allreduce:
         if self._course.round.abort_wanted is not None:
             self.go_on()
 
-    def _hold(self, here: InView, total: FloatVector, source: PeerId | None) -> None:
-        """The whole total is here: `source` has sent it; None: this peer, as the root, has reduced it."""
-        rd = self._course.round
-        came = rd.lane.result
-        if source is not None and rd.commit is not None and (wrong := what_is_wrong(came, rd.commit, rd.decided_in)):
-            rd.refuse()
-            self._refuse(source, wrong)
-            return
-        rd.hold(total, self._place.now)
+    def _hold(self, here: InView, total: FloatVector) -> None:
+        """The whole total is here, and is what its commit says."""
+        self._course.round.hold(total, self._place.now)
         self._send_down(here)
 
     def _refuse(self, source: PeerId, wrong: str) -> None:
@@ -549,7 +549,7 @@ class Allreduce:
                 frame = Abort(epoch=here.epoch, round=number, cause=cause, reason=reason, over=False, clear=clear)
                 self._emit(fx.Send(here.parent, frame))
         elif rd.held is None and open_ and (not rd.may_be_decided or clear or self._closing.free):
-            self._hold(here, rd.give_up(here.view, cause, reason), None)
+            self._hold(here, rd.give_up(here.view, cause, reason))
         elif rd.held is not None or not (here.view.slots or (never and open_)):
             rd.bear()
         return never and rd.held is None and not rd.anew and rd.brought is None

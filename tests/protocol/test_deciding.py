@@ -676,3 +676,22 @@ def test_but_it_does_where_all_have_spoken() -> None:
     assert not a.node.parts.membership.settled
     assert a.have("b")[-1] == "round 1 aborted: mismatch"
     assert a.node.parts.membership.settled
+
+
+def test_what_has_come_damaged_to_a_frozen_peer_is_refused_at_once() -> None:
+    """When it comes to hold the result, or hears that it counts, the link that it came over may be gone."""
+    b = full("b")
+    b.contribute(1)
+    b.hear(ev.LinkDown(PeerId("d"), "reset"), 10.0)
+    assert b.node.parts.place.waking
+    commit = fr.Commit(
+        decided_in=1, held_in=1, contributors=b"\x1f", weight=5.0, exact=True, digest=digest_of(vector(5)), final=False
+    )
+    frame = fr.Result(epoch=1, round=1, offset=0, total=1, dtype="<f4", commit=commit)
+    assert "close a: result of round 1 does not have the root's digest" in b.frame("a", frame, vector(666))
+    b.level("a")
+    assert ended(b.decide("a")) == []
+    b.result("a", vector(5), "abcde", final=False)
+    b.hear(ev.LinkDown(A, "reset"))
+    b.level("a", have=1)
+    assert ended(b.decide("a")) == ["round 1 = 5 of abcde"]
