@@ -94,8 +94,8 @@ class Attendance:
                 return
             callees = [*hint.ids[:CALLED_OF_HINT], *callees]
         callees = [peer for peer in callees if peer != self._me]
-        stale = [m for m in self._rolls.stale() if view is None or m.id not in view]  # of members, links tell
-        if self._membership.coordinator and stale:
+        stale = self._rolls.stale() if self._membership.coordinator else []
+        if stale := [member for member in stale if view is None or member.id not in view]:  # of members, links tell
             if self._rolls.answered(self._place.now):
                 self._clear(stale)
             else:

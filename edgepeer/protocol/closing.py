@@ -88,7 +88,7 @@ class Closing:
         self.closed: Closed | None = None
         self.closed_at = 0.0
         self._own: dict[int, int] | None = None
-        self._held = False
+        self._holding_said = False
         self._heard: dict[PeerId, _Report] = {}
         self._since: float | None = None
         self.wrong = ""
@@ -128,7 +128,7 @@ class Closing:
         """Another round. `took_part`: whether the owner did in the last one."""
         self._alone = 0 if took_part else self._alone + 1
         self.closed, self._own, self._since, self.wrong = None, None, None, ""
-        self._held = False
+        self._holding_said = False
         self._heard.clear()
 
     @property
@@ -157,8 +157,8 @@ class Closing:
 
     def holds(self) -> None:
         """Something is held here from an earlier view, which is to be said even if there is no other news."""
-        if not self._held:
-            self._held = True
+        if not self._holding_said:
+            self._holding_said = True
             self._news()
 
     def on_progress(self, peer: PeerId, frame: Progress) -> str:

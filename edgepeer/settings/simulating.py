@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 from msgspec import Meta
 
@@ -12,7 +12,6 @@ from edgepeer.settings.model import VerbSettings
 
 __all__ = ["ExploreSettings", "IsolationSettings", "RunSettings", "SoakSettings"]
 
-_FAULT_KINDS: Final = "kill, power, isolate, cut, oneway, freeze, reset, damage and leave"
 _FaultKind: TypeAlias = Literal[
     "kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage", "leave", "timeout"
 ]
@@ -68,8 +67,8 @@ class ExploreSettings(VerbSettings, frozen=True, kw_only=True):
     peers: Annotated[Annotated[int, Meta(ge=2, le=5)], _says("Peers of the fleet.")] = 3
     faults: Annotated[Annotated[int, Meta(ge=0, le=8)], _says("How many faults there are, at most.")] = 2
     kinds: Annotated[
-        Annotated[tuple[_FaultKind, ...], Meta(min_length=1, max_length=9)],
-        _says("Which ones.", allowed=f"of {_FAULT_KINDS}, with commas between", metavar="KIND,KIND"),
+        Annotated[tuple[_FaultKind, ...], Meta(min_length=1, max_length=len(get_args(_FaultKind)))],
+        _says("Which ones.", allowed=f"of {', '.join(get_args(_FaultKind))}, with commas between", metavar="KIND,KIND"),
     ] = ("kill", "isolate", "cut", "freeze")
     depth: Annotated[
         Annotated[int, Meta(ge=0, le=1000)],

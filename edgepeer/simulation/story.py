@@ -89,7 +89,9 @@ def there(world: World, view: View) -> set[PeerId]:
         if len(most) == len(members):
             break
         found = {first.id}
-        found.update(peer.id for peer in members if found.isdisjoint(apart[peer.id]))
+        for peer in members:
+            if found.isdisjoint(apart[peer.id]):
+                found.add(peer.id)
         most = max(most, found, key=len)
     return most
 

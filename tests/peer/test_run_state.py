@@ -24,6 +24,7 @@ class Neighbourhood:
         self.bell = Bell()
         self.adopted: list[int] = []
         self.given: list[tuple[str, int]] = []
+        self.states: list[bytes] = []
         self.keeper: Any = None
 
     def attach(self, keeper: RunState) -> None:
@@ -34,6 +35,7 @@ class Neighbourhood:
 
     def give_state(self, peer: str, run: str, number: int, state: bytes) -> None:
         self.given.append((peer, number))
+        self.states.append(state)
 
 
 @pytest.fixture
@@ -130,6 +132,36 @@ async def test_who_asks_again_while_its_state_is_packed_is_given_it_again(worker
             await asyncio.sleep(0)
         serving.cancel()
     assert peer.given == [("b", 5), ("b", 5)]
+
+
+async def test_a_state_is_packed_anew_when_another_of_the_same_round_has_taken_its_place(
+    worker: ThreadPoolExecutor,
+) -> None:
+    """Two checkpoints of one round need not be the same, and of two the later counts."""
+    model = [b"earlier"]
+    peer = Neighbourhood()
+    run = RunState(
+        peer,  # type: ignore[arg-type]
+        "job",
+        worker,
+        pack=lambda: model[0],
+        load=lambda state: model.__setitem__(0, bytes(state)),
+    )
+    run.open()
+    run.applied = 7
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(run.serve())
+        peer.keeper.state_wanted("b", "job", 7)
+        while not peer.states:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        peer.keeper.state_came("job", 7, memoryview(b"later"))
+        while not peer.adopted:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        peer.keeper.state_wanted("c", "job", 7)
+        while len(peer.states) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        serving.cancel()
+    assert peer.states == [b"earlier", b"later"]
 
 
 async def _refused(run: RunState, add: Any) -> None:

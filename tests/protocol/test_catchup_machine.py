@@ -9,6 +9,7 @@ from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
+from edgepeer.topology.view import View
 from edgepeer.wire import frames as fr
 from edgepeer.wire.documents import pack
 
@@ -19,6 +20,25 @@ A, D = PeerId("a"), PeerId("d")
 def state(machine: Machine, peer: str, data: bytes, *, number: int, offset: int = 0, total: int = 0) -> list[str]:
     frame = fr.State(run="r", round=number, offset=offset, total=total or len(data))
     return machine.frame(peer, frame, data)
+
+
+def at_seven(name: str, world: View) -> Machine:
+    """A peer that has the state after round 7, from a."""
+    machine = Machine(name).join(world)
+    machine.level("a", committed=7)
+    state(machine, "a", b"seven", number=7)
+    machine.hear(ev.Adopted("r", 7))
+    return machine
+
+
+def asked_by_c(b: Machine, before: View) -> tuple[int, bool]:
+    """What b votes when a is lost, and c, in the view that follows, asks."""
+    b.hear(ev.LinkDown(A, "reset"))
+    following = view(2, "cb", run="r", first_round=8, after=before)
+    b.learn(following)
+    b.hear(ev.LinkUp(PeerId("c"), 1))
+    b.frame("c", fr.Poll(epoch=following.stamp, candidate="c", number=1))
+    return vote_of(b)
 
 
 def test_a_joiner_asks_for_the_state_loads_it_and_goes_on() -> None:
@@ -43,10 +63,7 @@ def test_while_the_state_is_being_loaded_no_round_ends() -> None:
 
 
 def test_a_state_that_is_overtaken_by_hand_overs_is_thrown_away() -> None:
-    b = Machine("b").join(RUN)
-    b.level("a", committed=7)
-    state(b, "a", b"seven", number=7)
-    b.hear(ev.Adopted("r", 7))
+    b = at_seven("b", RUN)
     b.hear(ev.LinkDown(A, "reset"))
     assert b.level("a", committed=9) == ["a <- state of r?"]
     b.result("a", vector(8), "abcde", number=8)
@@ -418,18 +435,12 @@ def test_a_run_does_not_begin_again_where_rounds_of_it_are_over() -> None:
 
 def test_nor_where_somebody_below_has_seen_the_end_of_one() -> None:
     one = view(1, "ab", run="r", first_round=5)
-    b = Machine("b").join(one)
-    b.level("a", committed=7)
-    state(b, "a", b"seven", number=7)
-    b.hear(ev.Adopted("r", 7))
+    b = at_seven("b", one)
     assert "a <- sync 1 r after -2" in b.hear(ev.StateLost())
 
 
 def test_what_the_owner_has_kept_of_before_is_not_gone_on_with() -> None:
-    b = Machine("b").join(RUN)
-    b.level("a", committed=7)
-    state(b, "a", b"seven", number=7)
-    b.hear(ev.Adopted("r", 7))
+    b = at_seven("b", RUN)
     b.hear(ev.StateLost())
     b.hear(ev.RunWanted("r", 1, 5))
     assert b.node.allreduce.committed == -1
@@ -465,10 +476,7 @@ def test_who_has_given_its_state_up_can_not_be_spared_by_those_who_have_not_come
     """a and b have the end of the eighth round. b gives its state up for a's, a is lost, and b leaves: if it said that
     it knows of nothing, c would go on alone, and add that round up once more."""
     one = view(1, "abc", run="r", first_round=8)
-    b = Machine("b").join(one)
-    b.level("a", committed=7)
-    state(b, "a", b"seven", number=7)
-    b.hear(ev.Adopted("r", 7))
+    b = at_seven("b", one)
     b.contribute(1)
     assert b.result("a", vector(3), "abc", number=8) == ["round 8 = 3 of abc"]
     b.sync("a", 8)
@@ -492,10 +500,7 @@ def test_who_has_given_its_state_up_can_not_be_spared_by_those_who_have_not_come
 @pytest.mark.parametrize(("said", "alone"), [((-1, False), True), ((7, True), False)])
 def test_nor_does_the_head_go_on_without_it(said: tuple[int, bool], alone: bool) -> None:
     one = view(1, "abc", run="r", first_round=8)
-    c = Machine("c").join(one)
-    c.level("a", committed=7)
-    state(c, "a", b"seven", number=7)
-    c.hear(ev.Adopted("r", 7))
+    c = at_seven("c", one)
     c.contribute(1)
     c.hear(ev.LinkDown(A, "reset"))
     c.learn(view(2, "cb", run="r", first_round=8, after=one))
@@ -512,22 +517,14 @@ def test_nor_does_the_head_go_on_without_it(said: tuple[int, bool], alone: bool)
 
 def test_nor_who_puts_a_state_to_use_that_has_taken_the_place_of_what_it_held() -> None:
     one = view(1, "abc", run="r", first_round=8)
-    b = Machine("b").join(one)
-    b.level("a", committed=7)
-    state(b, "a", b"seven", number=7)
-    b.hear(ev.Adopted("r", 7))
+    b = at_seven("b", one)
     b.contribute(1)
     b.result("a", vector(3), "abc", number=8, final=False)
     assert b.node.allreduce.holding
     b.sync("a", 8)
     b.until(1.0)
     assert state(b, "a", b"eight", number=8)[-1] == "state of r after 8: eight"
-    b.hear(ev.LinkDown(A, "reset"))
-    two = view(2, "cb", run="r", first_round=8, after=one)
-    b.learn(two)
-    b.hear(ev.LinkUp(PeerId("c"), 1))
-    b.frame("c", fr.Poll(epoch=two.stamp, candidate="c", number=1))
-    assert vote_of(b) == (7, True)
+    assert asked_by_c(b, one) == (7, True)
 
 
 def test_a_head_that_has_given_its_state_up_does_not_say_that_the_rounds_since_are_still_to_come() -> None:
@@ -552,19 +549,11 @@ def test_a_head_that_has_given_its_state_up_does_not_say_that_the_rounds_since_a
 def test_nor_when_it_has_begun_again_with_a_checkpoint_and_has_given_that_up_for_a_neighbours_state() -> None:
     """It has seen the end of the eighth round in this life, whatever it has forgotten since."""
     one = view(1, "abc", run="r", first_round=8)
-    b = Machine("b").join(one)
-    b.level("a", committed=7)
-    state(b, "a", b"seven", number=7)
-    b.hear(ev.Adopted("r", 7))
+    b = at_seven("b", one)
     b.contribute(1)
     b.result("a", vector(3), "abc", number=8)
     b.sync("a", 8)
     b.hear(ev.StateLost())
     b.hear(ev.RunWanted("r", 1, 8, of=one.generation))
     assert b.node.allreduce.committed == -1  # a's counts more
-    b.hear(ev.LinkDown(A, "reset"))
-    two = view(2, "cb", run="r", first_round=8, after=one)
-    b.learn(two)
-    b.hear(ev.LinkUp(PeerId("c"), 1))
-    b.frame("c", fr.Poll(epoch=two.stamp, candidate="c", number=1))
-    assert vote_of(b) == (7, True)
+    assert asked_by_c(b, one) == (7, True)
