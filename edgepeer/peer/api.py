@@ -171,6 +171,8 @@ class Peer:
         self._entered = False
         self._stack = contextlib.AsyncExitStack()
         self._keeper: StateKeeper | None = None
+        self._came: fx.StateReceived | None = None
+        """The last state of a neighbour that the keeper was given, until it is in use."""
         self._letters: Letters | None = None
 
     # -- life --------------------------------------------------------------------------------------------
@@ -442,10 +444,15 @@ class Peer:
         """Answer `StateKeeper.state_wanted`: the state after round `number`."""
         self._driver.dispatch(ev.StateReady(peer, run, number, state))
 
-    def adopt(self, run: str, number: int) -> None:
-        """Say that the state after round `number` is in use here."""
+    def adopt(self, run: str, number: int, state: memoryview | None = None) -> None:
+        """Say that the state after round `number` is in use here. `state`: as it came, if more may have come."""
+        came = self._came
+        superseded = came is not None and state is not None and state is not came.state
+        if came is None or superseded or (came.run, came.round) != (run, number):
+            return  # another has come meanwhile, and is put to use next
+        self._came = None
         self._calls.adopted(number)
-        self._driver.dispatch(ev.Adopted(run, number))
+        self._driver.dispatch(ev.Adopted(run, number, came.of, came.life))
 
     def lose_state(self) -> None:
         """Say that the state in use here is not that of the others: a neighbour's comes, as for who joins."""
@@ -540,6 +547,7 @@ class Peer:
 
     def state_received(self, effect: fx.StateReceived) -> None:
         if self._keeper is not None:
+            self._came = effect
             asyncio.get_running_loop().call_soon(self._keeper.state_came, effect.run, effect.round, effect.state)
 
     def part_wanted(self, peer: PeerId, name: str) -> None:

@@ -188,7 +188,7 @@ class RunState:
             raise JobError(f"the run's state does not fit the model here: {error}") from error
         # Together: no round may begin here before the peer knows that it has the state for it.
         self.applied, self._fresh, self._packed = number, None, None  # it may be another of the same round
-        self._peer.adopt(self._run, number)
+        self._peer.adopt(self._run, number, state)
         self._peer.bell.ring()
 
     def lost(self) -> None:

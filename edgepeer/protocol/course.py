@@ -298,19 +298,21 @@ class Course:
         self._own_state = run, committed, generation
         place, over = self.place, self.place.over
         if run == self.run and self.committed == UNKNOWN and not place.loading and committed >= over:
-            self.adopt(committed)
-            place.restored, place.over = generation, over  # if it is given up again, what was over is so still
+            self.adopt(committed, generation)
+            place.over = over  # if it is given up again, what was over is so still
 
     def give_up_restored(self) -> None:
         """What is from a checkpoint here has been given up by others: be without a state until theirs is here."""
         self._own_state = "", 0, None
         self.forget()
 
-    def adopt(self, committed: int) -> None:
-        """The state after round `committed` is in use here."""
+    def adopt(self, committed: int, of: Generation | None = None) -> None:
+        """The state after round `committed` is in use here. `of`: from a checkpoint of that generation, at whoever has
+        handed it over as well."""
         self.place.loading = False
         if committed > self.committed:
             self._skip(committed)
+            self.place.restored = of
 
     def forget(self, *, loading: int | None = None) -> None:
         """There is no state of the run here: a neighbour's replaces it, or is to. `loading`: that of after this round

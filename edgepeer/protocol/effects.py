@@ -175,11 +175,15 @@ class ProvideState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateReceived:
-    """A neighbour's state after `round`: load it and answer with Adopted."""
+    """A neighbour's state after `round`: load it and answer with Adopted, and what is said here."""
 
     run: str
     round: int
     state: memoryview
+    of: Generation | None = None
+    """The generation of the checkpoint that it is from, as long as no round has shown that others have the same."""
+    life: int = 0
+    """In which life of this peer it has come: to another one it means nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,10 @@ class Adopted:
 
     run: str
     round: int
+    of: Generation | None = None
+    """What `StateReceived` said with it ..."""
+    life: int | None = None
+    """... and in which life of this peer, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)

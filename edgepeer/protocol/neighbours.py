@@ -226,9 +226,13 @@ class Neighbours:
         self._askers.clear()
 
     def on_state_ready(self, event: ev.StateReady) -> None:
-        """The owner has packed it."""
+        """The owner has packed it. What has been given up here meanwhile, nobody else is to begin with."""
         self._providing.pop(event.peer, None)
-        if event.run == self._place.run and self._links.is_up(event.peer):
+        if event.run != self._place.run or not self._links.is_up(event.peer):
+            return
+        if self._place.committed == UNKNOWN:
+            self._askers[event.peer] = event.run  # of the one that replaces it
+        else:
             self._catchup.provide(event.peer, event.run, event.round, event.state)
 
     def sink(self, peer: PeerId, frame: State, payload_bytes: int) -> memoryview | None:
@@ -243,7 +247,8 @@ class Neighbours:
             self._catchup.reset()
             return
         self._course.forget(loading=frame.round)
-        self._emit(fx.StateReceived(frame.run, frame.round, state))
+        sync = self._links[peer].sync  # what it has said before it sent this
+        self._emit(fx.StateReceived(frame.run, frame.round, state, sync.restored if sync else None, self._life))
 
     def on_state_lost(self) -> None:
         """The owner has fallen behind the rounds that are over here."""
@@ -263,11 +268,18 @@ class Neighbours:
             self.sync_all()
 
     def on_adopted(self, event: ev.Adopted) -> None:
-        """The owner has put it to use."""
-        if event.run != self._place.run or self._place.view is None:
+        """The owner has put it to use. What has come in an earlier life counts no more: it may be of a generation that
+        this peer has given up."""
+        if event.run != self._place.run or self._place.view is None or event.life not in (None, self._life):
             return
         self._catchup.reset()
         self._lost = False
-        self._course.adopt(event.round)
+        self._course.adopt(event.round, event.of)
         self.sync_all()
         self._answer_askers(self._place.now)
+
+    @property
+    def _life(self) -> int:
+        """In which life this peer is in the view."""
+        view = self._place.view
+        return view.member(self._place.me).incarnation if view is not None else -1

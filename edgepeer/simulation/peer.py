@@ -430,7 +430,7 @@ class SimulatedPeer:
                 self.split.load(rest)
             self.over, self._owed = effect.round, 0
             self._around.ledger.adopted(self.id, self.digests)
-            self.receive(ev.Adopted(effect.run, effect.round))
+            self.receive(ev.Adopted(effect.run, effect.round, effect.of, effect.life))
             self._next_round()
 
         self._loads = effect

@@ -30,7 +30,7 @@ class Neighbourhood:
     def attach(self, keeper: RunState) -> None:
         self.keeper = keeper
 
-    def adopt(self, run: str, number: int) -> None:
+    def adopt(self, run: str, number: int, state: memoryview) -> None:
         self.adopted.append(number)
 
     def give_state(self, peer: str, run: str, number: int, state: bytes) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import msgspec
 import pytest
+from company import Company
 from transcript import Machine, letter_to, member, vector, view, when
 
 from edgepeer.ids import Generation, PeerId
@@ -272,6 +276,110 @@ def test_of_checkpoints_of_two_generations_the_later_counts_and_a_fleet_at_work_
     assert "a <- state of r?" in restored(b, "a", 7, theirs)
     assert b.node.allreduce.committed == -1
     assert state(b, "a", b"theirs", number=7) == ["state of r after 7: theirs"]
+
+
+def test_a_state_that_is_handed_on_is_still_of_its_checkpoint() -> None:
+    """Or a neighbour with the other one would take it for that of a fleet at work."""
+    b = Machine("b").join(view(3, "abcde", run="r"))
+    restored(b, "d", 7, EARLY)
+    state(b, "d", b"early", number=7)
+    put_to_use(b)
+    assert sources(b) == {("d", EARLY)}
+    assert "a <- state of r?" in restored(b, "a", 7, LATE)
+    assert b.node.allreduce.committed == -1
+    state(b, "a", b"late", number=7)
+    put_to_use(b)
+    assert sources(b) == {("a", LATE), ("d", LATE)}
+
+
+def put_to_use(machine: Machine) -> list[str]:
+    """The state that has just come."""
+    came = next(effect for effect in machine.effects if isinstance(effect, fx.StateReceived))
+    return machine.hear(ev.Adopted(came.run, came.round, came.of, came.life))
+
+
+def sources(machine: Machine) -> set[tuple[str, Generation | None]]:
+    """To whom it has just said of which checkpoint its state is."""
+    sent = [effect for effect in machine.effects if isinstance(effect, fx.Send)]
+    return {(each.peer, each.frame.restored) for each in sent if isinstance(each.frame, fr.Sync)}
+
+
+def test_of_seven_peers_all_go_on_from_the_same_one_of_two_checkpoints() -> None:
+    """Three have none, and ask before they know of both."""
+    company = Restarted(view(3, "abcdefg", run="r"), early="de", late="fg")
+    company.until(5.0)
+    assert company.states == dict.fromkeys("abcdefg", (7, b"late"))
+    for name in "abcdefg":
+        company.hear(name, ev.Contribute(vector(1.0), 1.0))
+    company.until(6.0)
+    assert {machine.node.allreduce.committed for machine in company.machines.values()} == {8}
+
+
+class Restarted(Company):
+    """Peers that go on from checkpoints of round 7, of two generations, or from what others have."""
+
+    def __init__(self, world: View, *, early: str, late: str) -> None:
+        had = dict.fromkeys(early, (EARLY, b"early")) | dict.fromkeys(late, (LATE, b"late"))
+        self.states = {name: (7, content) for name, (_, content) in had.items()}
+        super().__init__(world)
+        for name, (generation, _) in had.items():
+            self.hear(name, ev.RunWanted(world.run, 1, 7, generation))
+
+    def _do(self, name: PeerId) -> None:
+        super()._do(name)
+        effects, self[name].effects = self[name].effects, []
+        for effect in effects:
+            match effect:
+                case fx.ProvideState(peer, run):
+                    ready = ev.StateReady(peer, run, *self.states[name])
+                    self._later(0.01, partial(self.hear, name, ready))
+                case fx.StateReceived():
+                    self._later(0.02, partial(self._load, name, effect))
+
+    def _load(self, name: PeerId, came: fx.StateReceived) -> None:
+        self.states[name] = came.round, bytes(came.state)
+        self.hear(name, ev.Adopted(came.run, came.round, came.of, came.life))
+
+
+def test_what_is_given_up_while_it_is_packed_is_handed_to_nobody() -> None:
+    b = Machine("b")
+    b.hear(ev.RunWanted("r", 1, 7, EARLY))
+    b.join(view(3, "abcde", run="r"))
+    restored(b, "d", -1, None)
+    asked = b.frame("d", fr.StateRequest(run="r"))
+    assert len(asked) == 1
+    restored(b, "a", 7, LATE)
+    assert b.hear(ev.StateReady(PeerId("d"), "r", 7, b"early")) == []
+    state(b, "a", b"late", number=7)
+    assert asked[0] in put_to_use(b)
+
+
+def test_a_state_that_came_in_an_earlier_life_means_nothing() -> None:
+    """It is put to use when this peer has come back: of a generation that has begun without it."""
+    b = Machine("b").join(view(3, "abcde", run="r"))
+    restored(b, "a", 7, None)
+    assert state(b, "a", b"before", number=7) == ["state of r after 7: before"]
+    came = next(effect for effect in b.effects if isinstance(effect, fx.StateReceived))
+    later = msgspec.structs.replace(view(1, "acde", run="r", first_round=8), generation=LATE)
+    b.learn(later)
+    life = b.node.me.incarnation
+    assert (b.node.view, life) == (None, 2)
+    b.learn(later.successor(first_round=8, joined=[b.node.me]))
+    assert b.node.view is not None
+    b.hear(ev.Adopted("r", 7, came.of, came.life))
+    assert b.node.allreduce.committed == -1
+
+
+def test_a_checkpoint_is_not_gone_on_with_by_a_round_that_was_over_before() -> None:
+    """The fleet that this peer has come to was at work, and its round 7 may have been another."""
+    b = Machine("b")
+    b.hear(ev.RunWanted("r", 1, 7, EARLY))
+    b.join(view(3, "abcde", run="r", first_round=8))
+    restored(b, "a", 8, None)
+    b.view_frame("a", view(2, "acde", run="r"))
+    said = b.result("a", vector(3), "acde", number=8, decided_in=view(2, "acde", run="r").stamp, of="acde")
+    assert not [line for line in said if line.startswith("round 8")]
+    assert b.node.allreduce.committed == -1
 
 
 def test_who_has_the_earlier_one_takes_part_in_nothing() -> None:

@@ -495,4 +495,4 @@ class Table:
         life.rounds = {number: piece.rstrip(b"\0") if piece.startswith(DROPPED) else piece
                        for number, piece in enumerate(pieces, start=1)}  # fmt: skip
         life.over, life.owed = effect.round, 0
-        self._handle(ev.Adopted(effect.run, effect.round))
+        self._handle(ev.Adopted(effect.run, effect.round, effect.of, effect.life))
