@@ -216,6 +216,7 @@ class Course:
         if not self.round.begun:
             self.origin = frozenset(view.ids)
         self._restart(now, may_be_decided=may_be_decided)
+        self._go_on_from_own()  # whoever had a later one may be gone
 
     @staticmethod
     def _may_have_been_out(before: View, view: View) -> bool:
@@ -296,15 +297,22 @@ class Course:
     def own_state(self, run: str, committed: int, generation: Generation | None) -> None:
         """The owner has the state of a run after round `committed`, from an earlier life in that generation."""
         self._own_state = run, committed, generation
+        self._go_on_from_own()
+
+    def _go_on_from_own(self) -> None:
+        run, committed, generation = self._own_state
         place, over = self.place, self.place.over
-        if run == self.run and self.committed == UNKNOWN and not place.loading and committed >= over:
+        mine = bool(run) and run == self.run
+        if mine and self.committed == UNKNOWN and not place.loading and committed >= over:
             self.adopt(committed, generation)
             place.over = over  # if it is given up again, what was over is so still
 
     def give_up_restored(self) -> None:
-        """What is from a checkpoint here has been given up by others: be without a state until theirs is here."""
-        self._own_state = "", 0, None
+        """What is from a checkpoint here has been given up by others: be without a state until theirs is here. In
+        another view it counts again, until then: they may be gone."""
+        own = self._own_state
         self.forget()
+        self._own_state = own
 
     def adopt(self, committed: int, of: Generation | None = None) -> None:
         """The state after round `committed` is in use here. `of`: from a checkpoint of that generation, at whoever has
@@ -320,6 +328,7 @@ class Course:
         place = self.place
         over = place.committed if place.restored is None else 0  # what is restored is of before
         over = max(over, place.over, loading or 0)
+        self._own_state = "", 0, None
         self._skip(UNKNOWN)
         place.loading, place.over = loading is not None, over
 

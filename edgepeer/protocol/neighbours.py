@@ -101,15 +101,16 @@ class Neighbours:
 
     def _compare_restored(self, peer: PeerId, committed: int) -> bool:
         """Rounds of the same number need not be the same where states are from checkpoints of several generations: the
-        latest counts, and what a fleet at work has counts more. Returns whether it is the neighbour who gives up."""
+        latest counts, and what a fleet at work has counts more, unless it is further: then it may just have seen the
+        end of the first round after the checkpoint. Returns whether it is the neighbour who gives up."""
         sync, place = self._links[peer].sync, self._place
         if sync is None or committed <= 0 or place.committed <= 0 or sync.restored == place.restored:
             return False
-        if None in (sync.restored, place.restored) and committed != place.committed:
-            return False  # one of them has just seen the end of the first round after the checkpoint
-        if place.restored is None or (sync.restored is not None and sync.restored < place.restored):
+        if place.restored is None:
+            return committed >= place.committed
+        if sync.restored is not None and sync.restored < place.restored:
             return True
-        if not self._course.holding:
+        if (sync.restored is not None or place.committed >= committed) and not self._course.holding:
             self._course.give_up_restored()
         return False
 

@@ -341,6 +341,32 @@ class Restarted(Company):
         self.hear(name, ev.Adopted(came.run, came.round, came.of, came.life))
 
 
+@pytest.mark.parametrize("number", [8, 200])
+def test_whoever_comes_to_a_fleet_at_work_with_a_later_checkpoint_gives_it_up(number: int) -> None:
+    """Each would wait for the other: the fleet has no use for that state, and this peer none for what comes next."""
+    b = Machine("b")
+    b.hear(ev.RunWanted("r", 1, number, EARLY))
+    b.join(view(3, "abcde", run="r", first_round=8))
+    assert "a <- state of r?" in restored(b, "a", 7, None)
+    assert b.node.allreduce.committed == -1
+
+    a = Machine("a").join(view(3, "abcde", run="r", first_round=8), up="c", committed=7)
+    a.hear(ev.Adopted("r", 7))
+    assert not restored(a, "b", number, EARLY)
+    assert a.node.diagnosis(a.now)["round"]["at"] == {"b": -1, "c": 7}
+
+
+def test_what_was_given_up_counts_again_if_the_later_one_is_gone_before_it_came() -> None:
+    """Or the run would begin anew, although somebody has a checkpoint of it."""
+    b = Machine("b")
+    b.hear(ev.RunWanted("r", 1, 7, EARLY))
+    b.join(view(3, "abcde", run="r"))
+    assert "a <- state of r?" in restored(b, "a", 7, LATE)
+    assert b.node.allreduce.committed == -1
+    b.learn(view(4, "bcde", run="r"))
+    assert b.node.allreduce.committed == 7
+
+
 def test_what_is_given_up_while_it_is_packed_is_handed_to_nobody() -> None:
     b = Machine("b")
     b.hear(ev.RunWanted("r", 1, 7, EARLY))
