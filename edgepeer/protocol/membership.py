@@ -69,6 +69,7 @@ class Membership:
         self._changed_at: float | None = None
         self._entered_at = 0.0
         self._copied = 0  # the latest life that somebody else has led under this peer's name
+        self._disowned = False
 
     # -- roles -------------------------------------------------------------------------------------------
 
@@ -83,6 +84,7 @@ class Membership:
         self.view, self.waits, self.settled = view, "", not view.guards
         self.coordinator = view.coordinator == self.id
         self._entered_at = now
+        self._disowned = False
         self._lost = {peer: until for peer, until in self._lost.items() if peer in stay}  # not of who is back anew
         self._refused = {peer: since for peer, since in self._refused.items() if peer in view}
         self._ended = {PeerId(m.id) for m in view.members if self._rolls.life(PeerId(m.id)) > m.incarnation}
@@ -133,6 +135,15 @@ class Membership:
             return False
         self._copied = max(self._copied, incarnation)
         return True
+
+    def disown(self) -> None:
+        """Others take this life for dead, and say so."""
+        self._disowned = True
+
+    @property
+    def disowned(self) -> bool:
+        """Whether others may take this life for dead, since they have heard of a later one."""
+        return self._disowned or self._copied > self.me.incarnation
 
     def on_refused(self, peer: PeerId, now: float, *, refused: bool) -> None:
         """Whether a member's machine says that nobody listens there."""

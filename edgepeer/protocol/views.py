@@ -147,6 +147,8 @@ class Views:
         """Stand for the head's place, if it is this peer's turn."""
         if not self._membership.my_turn(since, self._place.now):
             return False
+        if self._links.is_up(parent):
+            self._say_it_is_gone(view, parent, reason)  # to itself, which may not know of its later life
         self._lead(view)
         if self._membership.view is view:
             self._vitals.reach_out(view, self._place.now)
@@ -183,11 +185,14 @@ class Views:
             gone = set()
         if parent is not None and not self._links.is_up(parent):
             gone.add(parent)
-        gone -= self._succession.followers  # who has promised lives, and what it holds may be needed
+        followers = self._succession.followers
+        gone -= followers  # who has promised lives, and what it holds may be needed
+        # Whoever takes this peer for dead would stand for the head's place again at once, whatever is decided.
+        others = [peer for peer in view.ids if peer in followers and peer != self._me] if membership.disowned else []
         return view.successor(
             first_round=self._first_round(),
             without=gone,
-            coordinator=self._me,
+            coordinator=others[0] if others else self._me,
             coded=membership.coded,
             settled=membership.settled,
         )
@@ -414,16 +419,24 @@ class Views:
 
     def suspect(self, peer: PeerId, reason: str) -> None:
         view = self._membership.view
-        if view is None or peer not in view or self._place.now < self._suspect_again.get(peer, 0.0):
+        if view is None or peer not in view:
             return
-        self._suspect_again[peer] = self._place.now + SUSPECT_AGAIN_S
         if not self._membership.coordinator:
+            self._say_it_is_gone(view, peer, reason)
+        elif peer == self._me:
+            self._membership.disown()
+        elif self._place.now >= self._suspect_again.get(peer, 0.0):
+            self._suspect_again[peer] = self._place.now + SUSPECT_AGAIN_S
+            if self._membership.lose(peer, self._place.now):
+                self._emit(fx.Note("warning", f"{peer} is gone: {reason}"))
+
+    def _say_it_is_gone(self, view: View, peer: PeerId, reason: str) -> None:
+        if self._place.now >= self._suspect_again.get(peer, 0.0):
+            self._suspect_again[peer] = self._place.now + SUSPECT_AGAIN_S
             self._tell_coordinator(fr.Suspect(epoch=view.stamp, peer=peer, reason=reason))
-        elif self._membership.lose(peer, self._place.now):
-            self._emit(fx.Note("warning", f"{peer} is gone: {reason}"))
 
     def on_suspect(self, frame: fr.Suspect) -> None:
-        """Somebody below tells the head of a loss."""
+        """Somebody below tells the head of a loss; or this peer that its own life is taken for dead."""
         if self._membership.view is not None and frame.epoch == self._membership.view.stamp:
             self.suspect(PeerId(frame.peer), frame.reason)
 

@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.rollcall import letter
 from edgepeer.simulation.ledger import NO_SUM, Ledger, end_of
 from edgepeer.simulation.schedule import Schedule
 from edgepeer.simulation.story import SMALL_SEGMENTS, Story
 from edgepeer.simulation.task import Workload
 from edgepeer.simulation.ways import LinkModel
 from edgepeer.simulation.world import World
-from edgepeer.wire.frames import Reduce, Result
+from edgepeer.topology.view import Member
+from edgepeer.wire.frames import Call, Reduce, Result
 
 calm = st.builds(
     Schedule,
@@ -58,6 +61,37 @@ def test_weights_count_and_a_weight_of_zero_hides_even_nan(schedule: Schedule, w
     story.world.task.workload = dataclasses.replace(story.world.task.workload, weights=tuple(weights))
     world = story.tell()
     assert all(np.isfinite(outcome.sum).all() for peer in world.alive for outcome in peer.outcomes)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize(("peers", "fanout", "lanes", "latency_s"), [(4, 1, 1, 0.02), (8, 1, 2, 0.02), (6, 2, 2, 0.1)])
+def test_a_head_whose_device_was_copied_lets_the_others_go_on(
+    peers: int, fanout: int, lanes: int, latency_s: float, knows: bool
+) -> None:
+    """All others have heard of the copy, which has ended, and take the head for dead: but it lives, leads and votes."""
+    world = World(
+        seed=1,
+        workload=Workload(rounds=1000, compute_s=0.3, wait_for=peers),
+        fanout=fanout,
+        lanes=lanes,
+        link=LinkModel(latency_s=latency_s),
+        limits=SMALL_SEGMENTS,
+    )
+    names = [PeerId(f"p{number}") for number in range(peers)]
+    for name in names:
+        world.add(name)
+    head, *others = names
+    assert world.run_rounds(2)
+    copy = Member(id=head, incarnation=5)
+    for name in others:
+        world.peers[name].receive(ev.PresenceSeen(copy))
+        world.peers[name].receive(ev.Relayed(letter(head, name, Call(incarnation=5)).frame, b""))
+    if knows:
+        world.peers[head].receive(ev.PresenceSeen(copy))
+    over = world.peers[others[0]].done
+    assert world.run_until(lambda: all(world.peers[name].done > over + 2 for name in others), 10.0)
+    views = {(view.generation, view.epoch) for name in others for view in world.peers[name].views}
+    assert len(views) < 8
 
 
 def test_vectors_are_really_cut_in_segments_in_both_directions() -> None:
