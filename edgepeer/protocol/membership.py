@@ -264,6 +264,10 @@ class Membership:
         settled = self.settled or now >= self._entered_at + self._limits.silence_s + self._limits.takeover_s
         leaving = {p: until for p, (_, until) in self._leavers.items()}
         lost = self.lost(now)
+        # Who answers lives in the life that this view means, though a later one was heard of: its device was copied. It
+        # is done without as soon as the others can.
+        if lost and not view.may_go_on({p for p in view.ids if p in there and p not in lost}, settled=self.settled):
+            lost -= {p for p in self._ended if p in there}
         leavers = leaving if settled and self._spares(view, {*leaving, *lost}, present) else {}
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
         # The round in progress can't end without somebody who will not contribute to it, and needs nothing of it.

@@ -63,6 +63,30 @@ def test_weights_count_and_a_weight_of_zero_hides_even_nan(schedule: Schedule, w
     assert all(np.isfinite(outcome.sum).all() for peer in world.alive for outcome in peer.outcomes)
 
 
+def copied(world: World, device: PeerId, *, by: list[PeerId]) -> None:
+    """A copy of a device has been there for a moment, and was heard by these."""
+    copy = Member(id=device, incarnation=5)
+    for name in by:
+        world.peers[name].receive(ev.PresenceSeen(copy))
+        if name != device:
+            world.peers[name].receive(ev.Relayed(letter(device, name, Call(incarnation=5)).frame, b""))
+
+
+def test_whose_device_was_copied_still_counts_where_the_others_are_too_few() -> None:
+    """Two of five have died without a trace; a third is taken for dead, but lives, and answers."""
+    world = World(seed=1, workload=Workload(rounds=1000, compute_s=0.1, wait_for=5), limits=SMALL_SEGMENTS)
+    names = [PeerId(f"p{number}") for number in range(5)]
+    for name in names:
+        world.add(name)
+    assert world.run_rounds(2)
+    copied(world, PeerId("p2"), by=[PeerId("p0"), PeerId("p1")])
+    for name in ("p3", "p4"):
+        world.kill(world.peers[PeerId(name)], silently=True)
+    over = world.peers[PeerId("p0")].done
+    assert world.run_until(lambda: world.peers[PeerId("p0")].done > over + 4, 12.0)
+    assert world.run_until(lambda: sorted(world.peers[PeerId("p0")].views[-1].ids) == ["p0", "p1"], 12.0)
+
+
 @pytest.mark.parametrize("knows", [True, False])
 @pytest.mark.parametrize(("peers", "fanout", "lanes", "latency_s"), [(4, 1, 1, 0.02), (8, 1, 2, 0.02), (6, 2, 2, 0.1)])
 def test_a_head_whose_device_was_copied_lets_the_others_go_on(
@@ -82,12 +106,7 @@ def test_a_head_whose_device_was_copied_lets_the_others_go_on(
         world.add(name)
     head, *others = names
     assert world.run_rounds(2)
-    copy = Member(id=head, incarnation=5)
-    for name in others:
-        world.peers[name].receive(ev.PresenceSeen(copy))
-        world.peers[name].receive(ev.Relayed(letter(head, name, Call(incarnation=5)).frame, b""))
-    if knows:
-        world.peers[head].receive(ev.PresenceSeen(copy))
+    copied(world, head, by=[*others, head] if knows else others)
     over = world.peers[others[0]].done
     assert world.run_until(lambda: all(world.peers[name].done > over + 2 for name in others), 10.0)
     views = {(view.generation, view.epoch) for name in others for view in world.peers[name].views}
