@@ -279,9 +279,10 @@ class Links:
                 self._forget_if_idle(peer)
         for peer, (member, role) in sorted(roles.items()):
             link = self._begun(peer, now)
-            if link.member is None:
+            if link.member is None or link.member.incarnation != member.incarnation:
                 if not link.up:
                     link.down_since = now
+                    link.refused = link.cleared = False  # which was said of another life
                 link.alive_at = now
                 at_once = role in ("parent", "other")
                 link.redial_at = now if at_once else now + self._limits.dial_back_s

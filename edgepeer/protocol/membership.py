@@ -86,7 +86,7 @@ class Membership:
         self._entered_at = now
         self._disowned = False
         self._lost = {peer: until for peer, until in self._lost.items() if peer in stay}  # not of who is back anew
-        self._refused = {peer: since for peer, since in self._refused.items() if peer in view}
+        self._refused = {peer: since for peer, since in self._refused.items() if peer in stay}
         self._ended = {PeerId(m.id) for m in view.members if self._rolls.life(PeerId(m.id)) > m.incarnation}
         self.cleared &= set(view.ids)
         self._leavers = {p: (life, until) for p, (life, until) in self._leavers.items() if _has(view, p, life)}
@@ -151,6 +151,10 @@ class Membership:
             self._refused.setdefault(peer, now)
         else:
             self._refused.pop(peer, None)
+
+    def dials(self, peers: Container[PeerId]) -> None:
+        """Whom this peer is connected with, or tries to be: that of others nobody listened there is of the past."""
+        self._refused = {peer: since for peer, since in self._refused.items() if peer in peers}
 
     def on_presence(self, peer: PeerId, now: float) -> None:
         """A peer is announced."""

@@ -287,6 +287,7 @@ class Node:
             parts.wiring.on_path_down(peer)
         for peer, end in parts.links.all():
             parts.membership.on_refused(peer, now, refused=end.refused and not end.up)
+        parts.membership.dials({peer for peer, _ in parts.links.all()})
         lost = list(parts.links.lost(now, others=self.view is None))
         if not views.do_without(lost):
             return

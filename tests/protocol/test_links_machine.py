@@ -311,3 +311,19 @@ def test_frames_on_a_link_that_is_down_are_ignored() -> None:
     a = root_of("ab")
     assert a.frame("b", fr.Sync(epoch=1, run="", committed=0)) == []
     assert a.frame("nobody", fr.Suspect(epoch=1, peer="b", reason="spite")) == []
+
+
+def test_of_a_later_life_nothing_is_missed_that_was_missed_of_the_one_before() -> None:
+    """It has been let in just now, in the place of the other, and is about to connect."""
+    a = root_of("abc")
+    a.hear(ev.LinkUp(B, 1), 0.1)
+    a.hear(ev.LinkDown(B, "reset"), 0.2)
+    a.hear(ev.DialFailed(B, "refused", refused=True), 0.3)
+    a.now = 3.5
+    links = a.node.parts.links
+    assert "b" in [peer for peer, _, _ in links.lost(3.5, others=False)]
+    a.learn(view(2, "abc", b=2, c=2))
+    assert a.node.view is not None
+    assert a.node.view.ids == ("a", "b", "c")
+    assert list(links.lost(3.6, others=False)) == []
+    assert [peer for peer, _, _ in links.lost(6.6, others=False)] == ["b", "c"]

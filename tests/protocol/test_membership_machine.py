@@ -478,6 +478,19 @@ def test_a_view_has_no_more_members_than_it_may() -> None:
     assert found.size == MAX_MEMBERS
 
 
+@pytest.mark.parametrize("life", [1, 2])
+def test_that_nobody_listened_somewhere_says_nothing_once_that_is_not_tried_any_more(life: int) -> None:
+    """Most have been dialled in vain, and are back, or were never gone. Much later they can't be reached: that they are
+    dead, so that those who are left may begin anew, nobody has found."""
+    a = Machine("a").join(view(1, "abcdefg"))
+    for name in "bcdefg":
+        a.node.parts.membership.on_refused(PeerId(name), 1.0, refused=True)
+    back = view(2, "abcdefg", **dict.fromkeys("bcdefg", life))
+    a.learn(back)
+    a.tick(2.0)
+    assert not a.node.parts.membership.over_for_good(back, 60.0)
+
+
 def test_a_member_is_not_the_one_who_lets_in() -> None:
     b = Machine("b").join(view(1, "ab"))
     b.hear(ev.PresenceSeen(member("c")), 1.0)
