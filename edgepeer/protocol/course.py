@@ -216,7 +216,8 @@ class Course:
         if not self.round.begun:
             self.origin = frozenset(view.ids)
         self._restart(now, may_be_decided=may_be_decided)
-        self._go_on_from_own()  # whoever had a later one may be gone
+        if not place.over:  # else neighbours have been further here than is known any more
+            self._go_on_from_own()  # whoever had a later one may be gone
 
     @staticmethod
     def _may_have_been_out(before: View, view: View) -> bool:
