@@ -193,6 +193,11 @@ class Membership:
             self.note_change(now)
 
     @property
+    def ended(self) -> set[PeerId]:
+        """Members that were heard of in a later life."""
+        return self._ended - {self.id}
+
+    @property
     def lets_go(self) -> bool:
         """Coordinator: whether somebody wants to leave."""
         return bool(self._leavers)
@@ -207,7 +212,7 @@ class Membership:
 
     def lost(self, now: float) -> set[PeerId]:
         """Coordinator: the members that are gone."""
-        return {peer for peer, until in self._lost.items() if until > now} | (self._ended - {self.id})
+        return {peer for peer, until in self._lost.items() if until > now} | self.ended
 
     def note_change(self, now: float) -> None:
         """There may be a reason for another view."""
@@ -248,6 +253,7 @@ class Membership:
         there: Container[PeerId],
         present: Container[PeerId],
         now: float,
+        answering: Container[PeerId] = (),
     ) -> View | None:
         """Coordinator: make up one's mind. Returns the view to propose now, None when there is no need or it is not
         time; why it can't be had then stands in `waits`. Who is lost by it is kept out for a while.
@@ -259,6 +265,7 @@ class Membership:
             over: nobody of the view takes part in its run.
             there: whom it has heard of just now; what can't be decided by these is not proposed.
             present: who has answered since somebody wanted to leave.
+            answering: who was heard of in a later life, and has answered since.
         """
         view, self.waits = self.view, ""
         if view is None or (self.leaving and view.size == 1):
@@ -268,10 +275,10 @@ class Membership:
         settled = self.settled or now >= self._entered_at + self._limits.silence_s + self._limits.takeover_s
         leaving = {p: until for p, (_, until) in self._leavers.items()}
         lost = self.lost(now)
-        # Who answers lives in the life that this view means, though a later one was heard of: its device was copied. It
-        # is done without as soon as the others can.
+        # Who answers still lives in the life that the view means, though a later one was heard of: its device was
+        # copied. It is done without as soon as the others can.
         if lost and not view.may_go_on({p for p in view.ids if p in there and p not in lost}, settled=self.settled):
-            lost -= {p for p in self._ended if p in there}
+            lost -= {p for p in self._ended if p in answering}
         leavers = leaving if settled and self._spares(view, {*leaving, *lost}, present) else {}
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
         # The round in progress can't end without somebody who will not contribute to it, and needs nothing of it.

@@ -69,6 +69,8 @@ class Views:
         self.left = False
         """Whether this peer has left because its owner wanted to."""
         self._suspect_again: dict[PeerId, float] = {}
+        self._ended_before: dict[PeerId, int] = {}
+        """The number of the last Poll before a member was heard of in a later life."""
         self._asked_before = 0
         """The number of the last Poll before somebody wanted to leave."""
 
@@ -112,6 +114,7 @@ class Views:
             over=self._vitals.over,
             there=succession.there,
             present=succession.answered_since(self._asked_before),
+            answering=self._answering(),
             now=self._place.now,
         )
         if wanted is None and boundary and (form := self._shaping.wanted(self._place.now)) is not None:
@@ -120,6 +123,13 @@ class Views:
             self._propose(wanted)
         elif lost and not self._begin_anew(view):
             self._vitals.reach_out(view, self._place.now)
+
+    def _answering(self) -> set[PeerId]:
+        """Who was heard of in a later life, and has answered since, and lately."""
+        number = self._succession.number
+        self._ended_before = {p: self._ended_before.get(p, number) for p in self._membership.ended}
+        there = self._succession.there
+        return {p for p, before in self._ended_before.items() if p in there & self._succession.answered_since(before)}
 
     def do_without(self, lost: Iterable[tuple[PeerId, str, float]]) -> bool:
         """See to it that these, who are gone, why, and since when, hold up nobody. False: there is another view now, or
@@ -339,6 +349,7 @@ class Views:
         self._rolls.admitted(view)
         self._outside.forget_hint()
         self._suspect_again.clear()
+        self._ended_before.clear()
         self._paths.enter(view, self._membership.me.incarnation)
         self._vitals.enter(view, self._place.now)
         for peer in view.neighbours(self._me):
