@@ -169,5 +169,5 @@ class Follower:
                 with contextlib.suppress(WireError):  # the peers don't take up what can't be read either
                     progress.see_job(unpack(payload, Job).id)
             case Disconnected(reason) if reason != "left":
-                progress.note(f"lost the broker, trying again; the job goes on meanwhile: {reason}")
+                progress.lost_broker(reason)
         return False

@@ -67,6 +67,8 @@ class JobProgress:
         self._diverged = False
         self._waits = ""
         """Why nothing goes on, as peers say."""
+        self._unheard: set[str] = set()
+        """Who took part when the broker went away, and has not been heard of since."""
         self.withdrawn = False
         """Whether somebody took the job back, or put another one in its place."""
         self._replaced_by: str | None = None
@@ -83,6 +85,7 @@ class JobProgress:
 
     def see_presence(self, peer: str, presence: Presence | None) -> bool:
         """A peer is in, or gone (None)."""
+        self._unheard.discard(peer)
         if presence is not None:
             news = peer not in self.present
             self.present[peer] = presence
@@ -90,6 +93,12 @@ class JobProgress:
         if self.present.pop(peer, None) is not None and peer in self.reports and not self._final(peer):
             self.note(f"{peer} is gone, after round {self.round}")
         return False
+
+    def lost_broker(self, reason: str) -> None:
+        """No broker is there. One that ends may say of all whom it had that they are gone, and knows of nobody when it is
+        back: whoever took part is waited for until it is heard of again."""
+        self.note(f"lost the broker, trying again; the job goes on meanwhile: {reason}")
+        self._unheard |= set(self.members) & set(self.reports)
 
     def see_report(self, report: PeerReport) -> bool:
         """A peer told how far it is with a job."""
@@ -223,8 +232,9 @@ class JobProgress:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """Members that are in and have not said that they are through."""
-        return tuple(peer for peer in self.members if peer in self.present and not self._final(peer))
+        """Members that are in, as far as is known, and have not said that they are through."""
+        there = self._unheard.union(self.present)
+        return tuple(peer for peer in self.members if peer in there and not self._final(peer))
 
     @property
     def done(self) -> tuple[str, ...]:

@@ -87,6 +87,22 @@ def test_a_killed_peer_is_not_waited_for(running: JobProgress, told: Told, finis
     assert list(running.result().bytes_sent) == ["ash", "birch"]
 
 
+def test_who_is_not_heard_of_since_the_broker_ended_is_waited_for(
+    running: JobProgress, told: Told, finish: Finish
+) -> None:
+    """A broker that ends says of some of its peers that they are gone, and knows nobody when it is back."""
+    for peer in ("birch", "cedar"):
+        running.see_presence(peer, None)
+    running.lost_broker("connection lost")
+    running.see_presence("birch", told.presence("birch"))
+    running.see_presence("birch", None)  # this time it is
+    finish(running, "ash")
+    assert (running.finished, running.pending) == (False, ("cedar",))
+    finish(running, "cedar")
+    assert running.finished
+    assert running.result().done == ("ash", "cedar")
+
+
 def test_a_failed_peer_is_noted_once_and_does_not_end_the_job(running: JobProgress, told: Told, finish: Finish) -> None:
     failure = told.report("birch", "failed", error="no\nmemory\x1b[2J", round=7)
     assert running.see_report(failure)
