@@ -95,8 +95,8 @@ class JobProgress:
         return False
 
     def lost_broker(self, reason: str) -> None:
-        """No broker is there. One that ends may say of all whom it had that they are gone, and knows of nobody when it is
-        back: whoever took part is waited for until it is heard of again."""
+        """No broker is there. One that ends may say of all whom it had that they are gone, and knows of nobody when it
+        is back: whoever took part is waited for until it is heard of again."""
         self.note(f"lost the broker, trying again; the job goes on meanwhile: {reason}")
         self._unheard |= set(self.members) & set(self.reports)
 

@@ -78,9 +78,9 @@ class Link:
 
     __slots__ = (
         "alive_at", "calm", "cleared", "closed_at", "dialing", "dialled", "direct", "down_since", "echo", "echo_at",
-        "every", "failures", "heard", "knocked", "level", "life", "life_at", "member", "orphan", "over", "pinged",
-        "promised", "reaches", "redial_at", "redial_s", "refused", "role", "sent", "since", "sync", "timing", "told",
-        "tunnel", "tunnel_timing", "unanswered", "waiting",
+        "every", "failures", "heard", "knocked", "level", "life", "life_at", "member", "needed", "orphan", "over",
+        "pinged", "promised", "reaches", "redial_at", "redial_s", "refused", "role", "sent", "since", "sync", "timing",
+        "told", "tunnel", "tunnel_timing", "unanswered", "waiting",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -91,6 +91,8 @@ class Link:
         self.member: Member | None = None
         """Set while the link is wanted."""
         self.role: Role = "other"
+        self.needed = False
+        """Too few are in reach over the links of the tree: this one counts as much as they do."""
         self.calm = False
         """Nobody waits for anything over it: then signs of life need not be more frequent than on a backup."""
         self.down_since = now
@@ -156,6 +158,11 @@ class Link:
     @property
     def main(self) -> bool:
         return self.role in _MAIN
+
+    @property
+    def sought(self) -> bool:
+        """Whether another way is taken where there is no connection."""
+        return self.main or self.needed
 
     def rest(self, *, calm: bool) -> None:
         """Whether nobody waits for anything over it."""
@@ -275,7 +282,7 @@ class Links:
         roles = {PeerId(member.id): (member, role) for member, role in wanted}
         for peer, link in self.all():
             if peer not in roles:
-                link.member, link.role, link.tunnel = None, "other", None
+                link.member, link.role, link.tunnel, link.needed = None, "other", None, False
                 self._forget_if_idle(peer)
         for peer, (member, role) in sorted(roles.items()):
             link = self._begun(peer, now)
@@ -287,9 +294,8 @@ class Links:
                 at_once = role in ("parent", "other")
                 link.redial_at = now if at_once else now + self._limits.dial_back_s
                 link.redial_s = self._limits.redial_min_s
-            if role != link.role:
-                link.tunnel = link.tunnel if role in _MAIN else None
-            link.member, link.role = member, role
+            link.tunnel = link.tunnel if role in _MAIN else None
+            link.member, link.role, link.needed = member, role, False
 
     def dial_at_once(self, peer: PeerId, now: float) -> None:
         """It is this end's turn to connect."""
@@ -455,8 +461,9 @@ class Links:
         return due
 
     def want_too(self, member: Member, now: float) -> None:
-        """Be connected to this one as well, until `want` is called again."""
+        """Be connected to this one as well, or find another way to it, until `want` is called again."""
         link = self._begun(PeerId(member.id), now)
+        link.needed = True
         if link.member is None:
             link.member, link.redial_at, link.redial_s = member, now, self._limits.redial_min_s
 

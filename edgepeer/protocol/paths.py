@@ -127,7 +127,7 @@ class Paths:
     # -- looking for a way around ----------------------------------------------------------------------------
 
     def seek(self, peer: PeerId, now: float) -> None:
-        """A main neighbour has neither connection nor tunnel."""
+        """A neighbour, or who is needed, has neither connection nor tunnel."""
         self._count += 1
         # Another life of this peer must not use the numbers of this one.
         number = (self._incarnation & 0xFFFFFFFF) << 20 | self._count & 0xFFFFF
@@ -167,13 +167,13 @@ class Paths:
     def tick(self, now: float) -> None:
         """Knock where no connection has come up, and again where nobody has answered."""
         for peer, absent in self._links.all():
-            if absent.up or not absent.main or peer in self._attempts:
+            if absent.up or not absent.sought or peer in self._attempts:
                 continue
             if absent.failures or now - absent.down_since >= self._in_time():
                 self.seek(peer, now)
         for peer, attempt in list(self._attempts.items()):
             link = self._links.get(peer)
-            if link is None or not link.main or link.up:
+            if link is None or not link.sought or link.up:
                 del self._attempts[peer]
             elif now >= attempt.again_at:
                 self._knock(peer, attempt, now)
@@ -225,7 +225,9 @@ class Paths:
         source = PeerId(via.source)
         frame = unwrap(via, len(payload))
         link = self._links.get(source)
-        if link is None or not link.main or hop == source:
+        if (link is None or not link.sought) and isinstance(frame, Knock) and not frame.answer:
+            link = self._needed_by(source, now)
+        if link is None or not link.sought or hop == source:
             return None
         if isinstance(frame, Knock):
             opened = self._on_knock(source, hop, via.tunnel, frame, now)
@@ -247,6 +249,13 @@ class Paths:
         tunnel.received += 1
         link.hear(now)
         return source, frame
+
+    def _needed_by(self, source: PeerId, now: float) -> Link | None:
+        """A member that is no neighbour has too few in reach."""
+        if self._view is None or source not in self._view:
+            return None
+        self._links.want_too(self._view.member(source), now)
+        return self._links[source]
 
     def _pass_on(self, hop: PeerId | None, via: Via, payload: memoryview | bytes) -> None:
         if hop is None or via.source != hop:

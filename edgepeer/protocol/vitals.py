@@ -103,10 +103,14 @@ class Vitals:
         return [peer for peer, _ in self._links.connected() if view is not None and peer in view]
 
     def reach_out(self, view: View, now: float) -> None:
-        """Too few can be reached over the links of the tree: connect to some more members."""
-        strangers = (m for m in view.members if m.id != self._me and self._links.get(PeerId(m.id)) is None)
+        """Too few can be reached over the links of the tree: find a way to some more members."""
+        strangers = (m for m in view.members if m.id != self._me and not self._is_tried(PeerId(m.id)))
         for member in islice(strangers, _REACHED_OUT):
             self._links.want_too(member, now)
+
+    def _is_tried(self, peer: PeerId) -> bool:
+        link = self._links.get(peer)
+        return link is not None and (link.up or link.sought)
 
     # -- what this peer says -----------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ a path                  | so
 ------------------------+---------------------------------------------------------------------------------------
 stands                  | neighbours hear who can be reached from here, and where this peer stands
 breaks                  | nothing is expected of it any more; what went through it as a hop breaks, too; a way
-                        | around is looked for, to parent and children
+                        | around is looked for, to parent and children, and to whoever is needed
 goes around             | what is sent over the link is wrapped, and split where pieces must be small (paths.py)
 """
 
@@ -68,7 +68,7 @@ class Wiring:
             self.paths.hop_lost(peer)
             self._vitals.reach_changed(peer, self._place.now)
         link = self._links.get(peer)
-        if seek and link is not None and link.main:
+        if seek and link is not None and link.sought:
             self.paths.seek(peer, self._place.now)
 
     def _path_ends(self, peer: PeerId) -> None:
