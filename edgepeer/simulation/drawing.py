@@ -120,7 +120,10 @@ def draw_schedule(
         faults=_in_order(pick.many(most_faults, lambda pick: _draw_fault(pick, kinds, fleet, within_s, lengths_s))),
     )
     schedule = _divided(pick, schedule, within_s) if split else schedule
-    return replace(schedule, after=pick.choice([0, 0, 1, 3])) if schedule.run != "none" else schedule
+    if schedule.run == "none":
+        return schedule
+    kept = pick.choice([0, 0, 1, 3]) if schedule.split == "none" else 0
+    return replace(schedule, after=pick.choice([0, 0, 1, 3]), checkpoint=kept)
 
 
 def _draw_fault(
@@ -163,6 +166,7 @@ def _divided(pick: Picker, schedule: Schedule, within_s: float) -> Schedule:
         run="run",
         precision="float32",
         infinite=0.0,
+        checkpoint=0,
         code="none",
         wait="exact",
         faults=_in_order([*schedule.faults, *flips]),
@@ -211,6 +215,8 @@ def draw_story(pick: Picker, *, peers: int) -> Schedule:
     hard = pick.many(2, lambda pick: pick.choice(_HARD)(pick, fleet)) if len(fleet) >= 3 else []
     joins = pick.many(2, lambda pick: _draw_fault(pick, ("join",), fleet, 20.0, LONG_S))
     schedule = replace(schedule, faults=_in_order([*schedule.faults, *chain.from_iterable(hard), *joins]))
+    if schedule.checkpoint:  # long enough to be gone on with
+        schedule = replace(schedule, rounds=pick.choice([20, 60]), compute_s=pick.choice([0.2, 0.5]))
     return _divided(pick, schedule, 20.0) if pick.integer(0, 7) == 7 else schedule
 
 
@@ -270,4 +276,20 @@ def _several_candidates(pick: Picker, fleet: list[str]) -> list[Fault]:
     return faults
 
 
-_HARD: Final = (_restarts_apart, _isolated_again, _several_candidates)
+def _fleet_restarts(pick: Picker, fleet: list[str]) -> list[Fault]:
+    """All lose power, or most, up to three times, and come back one after the other: each time others are first."""
+    at, faults = pick.integer(20, 400) / 100, list[Fault]()
+    for _ in range(pick.integer(1, 3)):
+        spread = pick.choice([0.5, 2.0, 8.0])
+        who = _distinct(pick, fleet, pick.integer(len(fleet) // 2 + 1, len(fleet)))
+        lives = [round(at + 0.4 + spread * pick.integer(0, 10) / 10, 2) for _ in who]
+        kind = pick.choice(["kill", "power"])
+        faults += [
+            Fault(round(at + pick.integer(0, 30) / 100, 2), kind, (one,), back)
+            for one, back in zip(who, lives, strict=True)
+        ]
+        at = round(max(lives) + pick.choice([0.5, 3.0, 8.0, 15.0]), 2)
+    return faults
+
+
+_HARD: Final = (_restarts_apart, _isolated_again, _several_candidates, _fleet_restarts)

@@ -3,7 +3,9 @@
 - A committed sum is the sum over exactly the contributors that it states, with their weights, each once. Where it is
   rounded, it is what `rounded_sum` finds for the trees of its view, to the bit.
 - Of one generation, a round ends in one way only, whoever has seen it, and whether they live or not: neither other
-  bits nor other contributors, nor a sum against an abort. So there are never two models.
+  bits nor other contributors, nor a sum against an abort.
+- Whoever has seen how a round of a run ended has seen the same ends of all rounds before it. So there are never two
+  models.
 
 Of a baseline, less: nobody agrees with anybody on a round that is given up, and ps-async's peers commit sums of
 different portions, of which a round number says nothing.
@@ -66,6 +68,8 @@ class Ledger:
         self._brought = brought
         self._ends: dict[tuple[Generation, int], tuple[PeerId, _End]] = {}
         """How rounds have ended, and at whom first."""
+        self._before: dict[tuple[Generation, int], tuple[PeerId, bytes]] = {}
+        """How the rounds before a round have ended, for whom that ended first."""
         self._known: set[tuple[int, bytes]] = set()
         """Rounds' numbers, and how they ended, as peers keep it."""
         self.checked = 0
@@ -79,6 +83,16 @@ class Ledger:
         self._known.add((outcome.round, end_of(outcome.generation, outcome.digest)))
         if self._is_new(peer, outcome.generation, outcome.round, (outcome.sum.tobytes(), outcome.contributors)):
             self._check_sum(outcome)
+
+    def follows(self, peer: PeerId, outcome: fx.RoundCommitted, ends: Mapping[int, bytes]) -> None:
+        """A peer commits a round of a run, in which those before it have ended so."""
+        if self._protocol != "ft-tree":
+            return
+        before = xxhash.xxh3_128_digest(b"".join(ends[number] for number in range(1, outcome.round)))
+        first, other = self._before.setdefault((outcome.generation, outcome.round), (peer, before))
+        if other != before:
+            which = f"round {outcome.round} of generation {outcome.generation}"
+            raise ProtocolBug(f"{peer} commits {which} after other rounds than {first}")
 
     def aborted(self, peer: PeerId, view: View | None, outcome: fx.RoundAborted) -> None:
         """A round is over without a sum at a peer, which is in that view: for everybody."""

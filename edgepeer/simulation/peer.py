@@ -21,6 +21,7 @@ from edgepeer.protocol.machine import Machine
 from edgepeer.simulation.broker import Broker, Client
 from edgepeer.simulation.clock import Clock
 from edgepeer.simulation.coded_app import CodedApp
+from edgepeer.simulation.disk import REGATHER_S, Checkpoint, Disk
 from edgepeer.simulation.ledger import END_BYTES, NO_SUM, Ledger, end_of
 from edgepeer.simulation.lines import Lines
 from edgepeer.simulation.network import Network
@@ -48,6 +49,8 @@ class Surroundings:
     broker: Broker
     task: Task
     ledger: Ledger
+    disks: dict[PeerId, Disk]
+    """What devices keep over restarts; a peer enters its own, if the task has checkpoints."""
     living: dict[PeerId, SimulatedPeer]
     """Who is alive; a peer enters itself."""
     machine: Callable[[Member], Machine]
@@ -95,6 +98,12 @@ class SimulatedPeer:
         """Its application, if that trains a part of a network."""
         if (split := around.task.split) is not None:
             self.split = split.app(self.id, incarnation, lambda text: around.trace(peer, fx.Note("info", text)))
+        self.disk: Disk | None = None
+        if (every := around.task.workload.checkpoint) and around.task.run is not None:
+            self.disk = around.disks.setdefault(peer, Disk(every))
+        self.restored: Checkpoint | None = None
+        """What its application has, as long as that is from its own disk."""
+        self._may_restore = self.disk is not None and self.disk.newest is not None
         self._computing = 0
         self._owed = 0  # rounds that were dropped before this peer had contributed to them
         self._loads: fx.StateReceived | None = None  # the state that is being put to use
@@ -128,8 +137,10 @@ class SimulatedPeer:
         self._around.broker.present(self.client, self.node.me)
         if self._task.scheme is not None:
             self.receive(ev.CodeWanted(self._task.scheme))
-        if self._task.run is not None:
+        if self._task.run is not None and not self._may_restore:
             self.receive(ev.RunWanted(*self._task.run))
+        if self.disk is not None and self.disk.view is not None:
+            self.receive(ev.ViewSeen(self.disk.view))
         self._arm()
 
     def die(self, *, will: bool = True, silently: bool = False) -> None:
@@ -300,11 +311,37 @@ class SimulatedPeer:
         if not self.views or self.views[-1].run != effect.view.run:
             self._forget()
         self.views.append(effect.view)
+        if self.disk is not None:
+            self.disk.view = effect.view
+        if self._may_restore:
+            self._may_restore = False
+            self.later(self._task.compute_s(), self._restore)
         self.later(0.0, self._next_round)
 
+    def _restore(self) -> None:
+        """Go on from the disk, unless the fleet is at work already: its rounds may have gone another way."""
+        if not self.alive or self._task.run is None or self.disk is None or (found := self.disk.newest) is None:
+            return
+        view = self.node.view
+        if view is None:
+            self._may_restore = True
+        elif view.run == self._task.run_id and view.first_round > 1:
+            self.receive(ev.RunWanted(*self._task.run))
+        else:
+            self.restored = found
+            self._forget()
+            self._ask_for_run(found, found.peers)
+            self.later(REGATHER_S, lambda: None if self._in_run else self._ask_for_run(found, found.majority))
+
+    def _ask_for_run(self, found: Checkpoint, peers: int) -> None:
+        if self.alive and self._task.run is not None:
+            self.receive(ev.RunWanted(self._task.run_id, peers, found.round, found.generation))
+            self._next_round()  # the run may have begun before: then this was what it waited for
+
     def _forget(self) -> None:
-        self.digests = {}
-        self.over = self._computing = self._owed = 0
+        found = self.restored
+        self.digests = dict(found.ends) if found is not None else {}
+        self.over, self._computing, self._owed = found.round if found is not None else 0, 0, 0
         if self.split is not None:
             self.split.begin()
 
@@ -320,6 +357,9 @@ class SimulatedPeer:
 
     def _next_round(self) -> None:
         """Compute for the next round, unless that is being done or there is nothing to do."""
+        if self.restored is not None and self.node.allreduce.committed == 0 and self._in_run:
+            self.restored = None  # the run begins here: this peer's state is everybody's
+            self._forget()
         number = self._number
         if self._task.scheme is not None:
             view = self.node.view
@@ -356,10 +396,14 @@ class SimulatedPeer:
 
     @property
     def _in_step(self) -> bool:
-        rounds, view = self.node.allreduce, self.node.view
-        ready = view is not None and view.run == self._task.run_id and rounds.committed >= 0
+        at = self.node.allreduce.committed
+        ready = self._in_run and at >= 0 and (self.restored is None or self.over == at)
         lost = self.split is not None and self.split.lost
         return self.alive and not self.leaving and not self.paused and ready and not lost
+
+    @property
+    def _in_run(self) -> bool:
+        return (view := self.node.view) is not None and view.run == self._task.run_id
 
     @property
     def _may_contribute(self) -> bool:
@@ -370,13 +414,17 @@ class SimulatedPeer:
             raise ProtocolBug(f"{self.id}: round {number} ends after round {self.over}")
         if number <= self.over:
             raise ProtocolBug(f"{self.id}: round {number} ends again, after round {self.over}")
-        self.over = number
+        self.over, self.restored = number, None
         self.digests[number] = end
+        if self.disk is not None and (view := self.node.view) is not None:
+            self.disk.keep(number, self.digests, view)
 
     def _do_committed(self, effect: fx.RoundCommitted) -> None:
         self._ended(effect.round, end_of(effect.generation, effect.digest))
         self.outcomes.append(effect)
         self._around.ledger.committed(self.id, effect)
+        if self._task.run_id:
+            self._around.ledger.follows(self.id, effect, self.digests)
         if self.split is not None:
             self.split.settle(effect)
             if self.split.lost:
@@ -428,7 +476,7 @@ class SimulatedPeer:
                 raise ProtocolBug(f"state of {len(blob)} bytes for round {effect.round}")
             if self.split is not None:
                 self.split.load(rest)
-            self.over, self._owed = effect.round, 0
+            self.over, self._owed, self.restored = effect.round, 0, None
             self._around.ledger.adopted(self.id, self.digests)
             self.receive(ev.Adopted(effect.run, effect.round, effect.of, effect.life))
             self._next_round()

@@ -121,6 +121,9 @@ class Schedule:
     """With a run, joiners receive state; `none`: plain allreduce calls."""
     after: int = 0
     """How many come after the run, when nobody takes part in it any more. Then the coordinator's machine fails."""
+    checkpoint: int = 0
+    """After how many rounds of the run devices have another checkpoint, from which they go on when they start again, if
+    no fleet is at work; 0: they keep nothing over restarts."""
     code: str = "none"
     """How gradients are coded; then compute_s is for a chunk ..."""
     wait: str = "exact"
@@ -184,6 +187,7 @@ class Schedule:
             "size": (0, 10_000_000),
             "compute_s": (0, 3600), "latency_s": (0, 60), "jitter_s": (0, 60), "rate_bytes_per_s": (1, 1e12),
             "loss": (0, 0.9), "infinite": (0, 1), "seed": (0, 1 << 63), "after": (0, MAX_PEERS),
+            "checkpoint": (0, 1_000_000),
         }  # fmt: skip
         for name, (least, most) in bounds.items():
             if not least <= getattr(self, name) <= most:
@@ -198,6 +202,8 @@ class Schedule:
             raise ValueError(f"infinite {self.infinite:g}: is for a precision that is rounded, bf16 or int8")
         if self.after and self.run == "none":
             raise ValueError(f"after {self.after}: is for a run, and there is none")
+        if self.checkpoint and (self.run == "none" or self.split != "none"):
+            raise ValueError(f"checkpoint {self.checkpoint}: is for a run that is not split")
         parse_scheme(self.code, self.wait)
         self._check_split()
         joined = {name for fault in self.faults if fault.kind == "join" for name in fault.who}

@@ -31,6 +31,7 @@ from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.node import Node
 from edgepeer.simulation.account import Account
 from edgepeer.simulation.broker import GRACE_S
+from edgepeer.simulation.disk import REGATHER_S
 from edgepeer.simulation.network import DIAL_TIMEOUT_S
 from edgepeer.simulation.peer import PeerFactory, SimulatedPeer
 from edgepeer.simulation.schedule import KINDS, Fault, Schedule, names
@@ -55,7 +56,7 @@ STORM: Final = 4000
 
 def recovery_s(schedule: Schedule, limits: Limits) -> float:
     """How long after the end of a fault its consequences may last: every patience that may have to end, once each."""
-    patience = limits.anew_run_s + _succession_s(schedule, limits)
+    patience = limits.anew_run_s + _succession_s(schedule, limits) + (REGATHER_S if schedule.checkpoint else 0.0)
     return GRACE_S + patience + 100 * (schedule.latency_s + schedule.jitter_s) + 40 * schedule.compute_s
 
 
@@ -126,6 +127,7 @@ class Story:
                 compute_s=schedule.compute_s,
                 run=schedule.run if schedule.run != "none" else None,
                 wait_for=schedule.peers,
+                checkpoint=schedule.checkpoint,
             ),
             link=LinkModel(
                 latency_s=schedule.latency_s,
@@ -315,7 +317,7 @@ class Story:
     def _possible(self) -> bool:
         """Whether those who are alive are to go on: a quorum of the newest view that any of them is in, in the lives
         that it means; or those who are left of it, where so many others have ended, and their machines say so or they
-        have started anew, that there will be none any more; or, where nobody is in a view, as many as the run asks for.
+        have started anew, that there will be none any more; or, where no run has begun, as many as that asks for.
         """
         alive = {peer.id: peer for peer in self.world.alive if not peer.leaving}
         views = [view for peer in alive.values() if (view := peer.node.view) is not None]
@@ -329,7 +331,12 @@ class Story:
         rest = [p for p in view.ids if p in lives or p in off]
         if not (view.may_go_on(lives, settled=settled) or not view.may_go_on(rest, settled=settled)):
             return False
-        return view.run == self.world.task.run_id or len(alive) >= self.schedule.peers
+        return view.run == self.world.task.run_id or len(alive) >= self._asked_for(view.coordinator)
+
+    def _asked_for(self, coordinator: PeerId) -> int:
+        """How many peers its run takes."""
+        found = self.world.living[coordinator].restored if coordinator in self.world.living else None
+        return self.schedule.peers if found is None else found.majority
 
     def _compare(self) -> None:
         histories = {tuple(sorted(peer.digests.items())) for peer in self.world.alive}

@@ -37,6 +37,8 @@ class Workload:
     """With a run, joiners receive state; None: plain allreduce calls."""
     wait_for: int = 1
     """How many peers must be in before the run starts."""
+    checkpoint: int = 0
+    """After how many rounds of a run each device has another checkpoint; 0: they keep nothing over restarts."""
     weights: tuple[float, ...] = (0.5, 1.0, 2.0, 0.0)
     """Of the contributions, in turn. What has the weight 0 is full of NaN."""
 

@@ -82,6 +82,7 @@ class World:
             broker=self.broker,
             task=self.task,
             ledger=self.ledger,
+            disks={},
             living=self.living,
             machine=lambda me: make(me, fanout=fanout, lanes=lanes, choice=choice, limits=limits, now=self.clock.now),
             trace=self._trace,
@@ -104,7 +105,7 @@ class World:
         return peer
 
     def restart(self, peer: SimulatedPeer, *, delay_s: float = 0.0) -> SimulatedPeer:
-        """The same device starts again, with nothing but its id."""
+        """The same device starts again, with its id, and what it has kept."""
 
         def power() -> None:
             self.network.off.discard(peer.id)

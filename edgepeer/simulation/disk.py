@@ -1,0 +1,54 @@
+"""What a simulated device keeps over restarts in its state directory: the view that it was in last, and checkpoints."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from edgepeer.ids import Generation
+from edgepeer.topology.view import View
+
+__all__ = ["REGATHER_S", "Checkpoint", "Disk"]
+
+REGATHER_S: Final = 10.0
+"""How long a fleet that starts again waits for all of its peers, before a majority is enough (peer/run.py)."""
+_KEPT: Final = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """The state of a run after a round."""
+
+    round: int
+    ends: dict[int, bytes]
+    """How all rounds until then have ended."""
+    generation: Generation
+    peers: int
+    """How many there were."""
+
+    @property
+    def majority(self) -> int:
+        """How many of these must come, so that no two parts of the fleet go on from there."""
+        return self.peers // 2 + 1
+
+
+@dataclass(slots=True)
+class Disk:
+    """Of one device. `every`: after how many rounds there is another checkpoint."""
+
+    every: int
+    view: View | None = None
+    _checkpoints: deque[Checkpoint] = field(default_factory=lambda: deque(maxlen=_KEPT))
+
+    def keep(self, number: int, ends: dict[int, bytes], view: View) -> None:
+        """A round of a run has ended in that view."""
+        if number % self.every == 0:
+            self._checkpoints.append(
+                Checkpoint(round=number, ends=dict(ends), generation=view.generation, peers=view.size)
+            )
+
+    @property
+    def newest(self) -> Checkpoint | None:
+        """What to go on from: of a newer generation first, then of a later round."""
+        return max(self._checkpoints, key=lambda each: (each.generation, each.round), default=None)
