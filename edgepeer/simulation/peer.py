@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -331,7 +332,11 @@ class SimulatedPeer:
             self.restored = found
             self._forget()
             self._ask_for_run(found, found.peers)
-            self.later(REGATHER_S, lambda: None if self._in_run else self._ask_for_run(found, found.majority))
+            self.later(REGATHER_S, partial(self._do_with_fewer, found))
+
+    def _do_with_fewer(self, found: Checkpoint) -> None:
+        if self.restored is found and not self._in_run:
+            self._ask_for_run(found, found.majority)
 
     def _ask_for_run(self, found: Checkpoint, peers: int) -> None:
         if self.alive and self._task.run is not None:
