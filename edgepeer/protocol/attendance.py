@@ -94,6 +94,8 @@ class Attendance:
                 return
             callees = [*hint.ids[:CALLED_OF_HINT], *callees]
         callees = [peer for peer in callees if peer != self._me]
+        if view is None and self._membership.waits:
+            callees.append(self._me)  # that nobody answers says nothing where not even that comes back
         stale = self._rolls.stale() if self._membership.coordinator else []
         if stale := [member for member in stale if view is None or member.id not in view]:  # of members, links tell
             if self._rolls.answered(self._place.now):

@@ -8,7 +8,9 @@
     a view, of which nobody answers             | begins one after it: at once if so many of its lives have ended that
                                                 | it can't go on; if not, its members may be frozen, or cut off: after
                                                 | `anew_s`; after `anew_run_s` if it works on the run that is wanted
-                                                | here, and only if there are enough peers for that
+                                                | here, and only if there are enough peers for that. And only while the
+                                                | broker brings this peer its own letters: else it may be this one that
+                                                | is cut off
 
 Only those who have spoken in this life are counted on, whatever is retained of others (rollcall.py). Whoever wants to
 begin calls everybody; others call only those before them in the order, more and more of them while none answers.
@@ -50,7 +52,7 @@ class Outside:
         """When it was last heard of."""
         self._synced_at: float | None = None
         self._quiet_since = 0.0
-        """When somebody in a view was last heard of, or this peer was in one."""
+        """When somebody in a view was last heard of, or this peer was in one, or could not have heard of anybody."""
         self._refused: set[PeerId] = set()
         self._reach = 1
         """How many of those before this peer in the order are called."""
@@ -157,7 +159,7 @@ class Outside:
 
     def _may_be_at_work(self, members: tuple[Member, ...], now: float) -> bool:
         """Whether to leave it to the members of a view of which nobody answers to come back."""
-        hint, membership, limits = self.hint, self._membership, self._limits
+        hint, membership, limits, rolls = self.hint, self._membership, self._limits, self._rolls
         membership.wait_for("")
         if hint is None:
             return False
@@ -170,6 +172,8 @@ class Outside:
             patience = limits.anew_s if enough(hint.ids, here, hint.quorum) else limits.anew_run_s
             if len(members) < wanted[1]:
                 patience = float("inf")
+        if rolls.word(membership.id, now) is None:
+            self._quiet_since = now
         if now >= self._quiet_since + patience:
             return False
         names = ", ".join(rest[:5]) + (", ..." if len(rest) > 5 else "")

@@ -292,15 +292,30 @@ def test_as_long_as_a_quorum_of_lives_may_come_back_nobody_begins_anew() -> None
 @pytest.mark.parametrize("run", ["", "r"])
 def test_a_view_of_which_nobody_answers_is_followed_by_another_generation_after_a_while(run: str) -> None:
     a = Machine("a", limits=Limits(anew_s=5.0, anew_run_s=20.0))
+    a.broker = True
     a.hear(ev.RunWanted(run or None), 0.0)
     a.hear(ev.ViewSeen(view(57, "xyz", run=run)), 0.0)
     a.hear(ev.ControlSynced(), 0.0)
     after = 20.0 if run else 5.0
     assert views(a.until(after - 0.1)) == []
     assert a.node.parts.membership.waits == "nobody of the view before answers: x, y, z"
-    assert views(a.until(after + 0.5))[0].endswith("view 1 a")
+    assert views(a.until(after + 1.5))[0].endswith("view 1 a")
     assert a.node.view is not None
     assert a.node.view.generation.counter == 2
+
+
+def test_who_may_be_cut_off_itself_begins_nothing() -> None:
+    """Else a device that starts again, and then loses its network, would have all others give up what they have done."""
+    a = Machine("a", limits=Limits(anew_s=5.0, anew_run_s=20.0))
+    a.broker = True
+    a.hear(ev.ViewSeen(view(57, "xyz")), 0.0)
+    a.hear(ev.ControlSynced(), 0.0)
+    a.until(3.0)
+    a.broker = False
+    assert views(a.until(60.0)) == []
+    assert a.node.parts.membership.waits == "nobody of the view before answers: x, y, z"
+    a.broker = True
+    assert 64.0 < when(a.until(80.0), "publish view 1 a") < 68.0 + 10.0
 
 
 def test_at_once_if_all_its_members_have_started_anew() -> None:
@@ -334,6 +349,7 @@ def test_and_if_the_machines_of_all_say_that_nobody_is_there() -> None:
 
 def test_a_run_is_not_begun_again_by_fewer_than_it_takes() -> None:
     b = Machine("b", life=2, limits=Limits(anew_s=5.0, anew_run_s=20.0))
+    b.broker = True
     b.hear(ev.RunWanted("r", 2), 0.0)
     b.hear(ev.ViewSeen(view(9, "axy", run="r")), 0.0)
     b.hear(ev.ControlSynced(), 0.0)

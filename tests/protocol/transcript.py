@@ -98,7 +98,8 @@ class Machine:
     """A node and what it has said. `hidden`: kinds of frames that get no line, sent by whatever path.
 
     `others` are there, and for it: they answer Calls in the life that was announced last, and promise, and accept,
-    whatever it asks for, at once and by way of any of its neighbours. The rest is up to the test.
+    whatever it asks for, at once and by way of any of its neighbours. With `broker`, its letters to itself come back.
+    The rest is up to the test.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Machine:
         self.effects: list[fx.Effect] = []
         self.now = 0.0
         self.others: Collection[str] = ""
+        self.broker = False
         self.asked: fr.Poll | fr.Propose | None = None
         """What this machine has asked the members of its view last."""
         self._lives: dict[str, int] = {}
@@ -145,6 +147,8 @@ class Machine:
                 case fx.Send(_, fr.Poll(_, candidate) | fr.Propose(_, candidate) as asked):
                     if candidate == self.node.id:
                         self.asked = asked
+                case fx.Relay(peer, via) if peer == self.node.id and self.broker:
+                    self.effects += self.node.handle(ev.Relayed(via, b""), self.now)
                 case fx.Relay(peer, via) if peer in self.others and codec.unwrap(via, 0) == self.node.attendance.call():
                     self.effects += self.node.handle(letter_to(self.node.id, peer, self._here(peer)), self.now)
             if at == len(self.effects) and self.asked is not None and self.asked.number != self._answered:
