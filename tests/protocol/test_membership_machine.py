@@ -305,7 +305,7 @@ def test_a_view_of_which_nobody_answers_is_followed_by_another_generation_after_
 
 
 def test_who_may_be_cut_off_itself_begins_nothing() -> None:
-    """Else a device that starts again, and then loses its network, would have all others give up what they have done."""
+    """Else a device that starts again, and then loses its network, would have all others give up their work."""
     a = Machine("a", limits=Limits(anew_s=5.0, anew_run_s=20.0))
     a.broker = True
     a.hear(ev.ViewSeen(view(57, "xyz")), 0.0)
