@@ -452,7 +452,7 @@ class SimulatedPeer:
         elif effect.mine and self._owed:
             self._owed -= 1
         if effect.mine:
-            self._next_round()
+            self.later(0.0, self._next_round)  # not at once: where no round can have a sum, that would never return
 
     def _do_behind(self, effect: fx.Behind) -> None:
         self.gaps += 1
