@@ -31,7 +31,7 @@ NOTHING: Final = np.empty(0, dtype="<f4")
 class Prefix:
     """A vector that is on its way. `received` is -1 until the first segment, even an empty one, is there."""
 
-    __slots__ = ("buffer", "encoded", "received", "shape")
+    __slots__ = ("_given", "buffer", "encoded", "received", "shape")
 
     def __init__(
         self, shape: Shape | None = None, buffer: FloatVector | None = None, encoded: Encoded | None = None
@@ -41,6 +41,8 @@ class Prefix:
         self.encoded = encoded
         """What has come, where that is not what lies in `buffer`."""
         self.received = -1
+        self._given: tuple[int, int] | None = None
+        """What there was room for here when it began to arrive: where, and how many elements."""
 
     @property
     def complete(self) -> bool:
@@ -60,16 +62,21 @@ class Prefix:
         if self.buffer is None or self.buffer.size != shape.total or self.buffer.dtype.itemsize != shape.itemsize:
             self.buffer = np.empty(shape.total, dtype=shape.dtype)
         if shape.precision == "float32":
-            self.encoded = None
+            self.encoded, self._given = None, (offset, count)
             return as_bytes(self.buffer[offset:end])
         if offset % shape.block or (end % shape.block and end != shape.total):
             return None
+        self._given = offset, count
         if self.encoded is None or not self.encoded.is_like(shape.precision, shape.total):
             self.encoded = Encoded(shape.precision, shape.total)
         return self.encoded.part(offset, end)
 
     def stored(self, offset: int, count: int) -> str:
-        """Elements up to offset + count are there. Returns why they are none, and don't count; empty if they do."""
+        """Elements up to offset + count are there. Returns why they are none, and don't count; empty if they do. So do
+        those that there was no room for here: they lie in what was here before the round was begun again."""
+        given, self._given = self._given, None
+        if given != (offset, count):
+            return ""
         wrong = ""
         if self.encoded is not None and self.buffer is not None:
             wrong = self.encoded.decode(offset, offset + count, self.buffer)  # what repeats, too: it is what goes on

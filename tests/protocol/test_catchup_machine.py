@@ -600,6 +600,26 @@ def test_a_state_is_not_given_up_while_a_vector_is_on_its_way() -> None:
     assert b.node.allreduce.committed == -1
 
 
+def test_what_was_on_its_way_while_a_state_was_replaced_counts_only_as_it_comes_again() -> None:
+    """There was room for it in the round that was given up with the state, and the round that comes next has the same
+    number: b would pass a sum up as that of both, with nothing of d in it."""
+    b = at_seven("b", view(3, "abd", fanout=1, run="r", first_round=5))
+    b.level("d", 7)
+    vector_of_d = vector(10, 20, 30).tobytes()
+    frame = b.stamped(fr.Reduce(epoch=3, round=8, offset=0, total=3, dtype="<f4", contributors=b"\4", weight=1.0))
+    room = b.node.sink(D, frame, len(vector_of_d))
+    assert room is not None
+    b.hear(ev.StateLost())
+    b.until(0.5)
+    state(b, "a", b"seven", number=7)
+    put_to_use(b)
+    assert b.node.allreduce.committed == 7
+    room[:] = vector_of_d
+    b.hear(ev.FrameReceived(D, frame, None, len(vector_of_d), True, 1e-3))
+    assert b.contribute(1, 2, 3) == []
+    assert b.reduce("d", vector(10, 20, 30), "d", number=8) == ["a <- reduce 8 [0:] 11 22 33 of 110"]
+
+
 def vote_of(machine: Machine) -> tuple[int, bool]:
     """How far it says that it has come, in the vote that it has just sent."""
     (vote,) = (e.frame for e in machine.effects if isinstance(e, fx.Send) and isinstance(e.frame, fr.Vote))
