@@ -14,8 +14,9 @@ Who has nothing to bring is not waited for.
 
 Progress is also the promise that Paxos asks for (deciding.py): it is of one view, and says whether anything is held
 from an earlier one. So the root does without a peer only in a view in which it has heard of all; and if something is
-held, it waits for everybody once more, and has it put forward. A promise holds for all later rounds of the view:
-whoever has given it can't come to hold anything of an earlier one.
+held, it waits for everybody once more, and has it put forward. A promise holds for all later rounds of the view, as
+long as the root goes on from the state that it was given beside: whoever has given it can't come to hold anything of an
+earlier one.
 """
 
 from __future__ import annotations

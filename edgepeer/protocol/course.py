@@ -240,7 +240,7 @@ class Course:
         self.round.drop()
         self.round, self._early = Round((NOWHERE,), self.rates, coded=False), None
         self._thrown.clear()
-        self.closing.begin()
+        self.closing.enter()  # what was promised was so beside another state, perhaps
         self.past.clear()
         self.place.loading, self.place.over = False, 0
 
@@ -355,7 +355,7 @@ class Course:
         before all have contributed: then a neighbour may be further ahead, and has to say again what it has said.
         """
         if self.place.at(frame) is not None:
-            return self.round
+            return self.round if not self.place.is_elsewhere(peer) else None
         here, committed = self.place.here, self.place.committed
         if here is None or len(here.trees) == 1 or peer not in here.at or committed < 0:
             return None

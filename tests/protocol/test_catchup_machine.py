@@ -9,6 +9,7 @@ import pytest
 from company import Company
 from transcript import Machine, letter_to, member, vector, view, when
 
+from edgepeer.coding.scheme import parse_scheme
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
@@ -421,6 +422,40 @@ def test_who_has_the_earlier_one_takes_part_in_nothing() -> None:
     assert b.node.diagnosis(b.now)["round"]["at"] == {"a": 7, "d": -1, "e": 7}
 
 
+def test_what_a_neighbour_has_brought_beside_the_earlier_one_does_not_count_beside_the_later() -> None:
+    """d has sent it before it could know that b has given that up, and brings another when it has done so, too."""
+    b = Machine("b")
+    b.hear(ev.RunWanted("r", 1, 7, EARLY))
+    b.join(view(3, "abd", fanout=1, run="r"))
+    restored(b, "d", 7, EARLY)
+    restored(b, "a", 7, LATE)
+    state(b, "a", b"late", number=7)
+    put_to_use(b)
+    b.contribute(1)
+    assert b.reduce("d", vector(10), "d", number=8) == []
+    restored(b, "d", 7, LATE)
+    assert b.reduce("d", vector(2), "d", number=8) == ["a <- reduce 8 [0:] 3 of 110"]
+
+
+def test_nor_does_what_was_promised_beside_the_earlier_one() -> None:
+    """Or a and c could do without b in the round after the later checkpoint, and b would add it to the earlier one."""
+    code = parse_scheme("cyclic:s=1")
+    a = Machine("a")
+    a.hear(ev.CodeWanted(code))
+    a.hear(ev.RunWanted("r", 1, 7, EARLY))
+    a.join(view(1, "abc", run="r", slots="abc"))
+    restored(a, "b", 7, EARLY)
+    a.progress("b", "b", ".0.", code.name, number=8)
+    restored(a, "c", 7, LATE)
+    state(a, "c", b"late", number=7)
+    put_to_use(a)
+    assert a.did({0: 2}, number=8) == []
+    assert a.progress("c", "c", "..2", code.name, number=8) == []
+    assert a.progress("b", "b", ".0.", code.name, number=8) == []
+    restored(a, "b", 7, LATE)
+    assert "encode 8 of 202" in a.progress("b", "b", ".0.", code.name, number=8)
+
+
 def test_the_first_round_after_a_checkpoint_is_handed_over_as_any_other() -> None:
     b = Machine("b")
     b.hear(ev.RunWanted("r", 1, 7, EARLY))
@@ -685,6 +720,7 @@ def test_a_head_that_has_given_its_state_up_does_not_say_that_the_rounds_since_a
     """Who comes late would take them for rounds that nobody can have decided without it, and drop them."""
     a = Machine("a").join(view(1, "ab", run="r"))
     a.level("b", committed=-1)
+    a.sync("b", 0)
     for number in (1, 2, 3):
         a.contribute(1)
         a.reduce("b", vector(1), "b", number=number)
