@@ -307,9 +307,6 @@ class Allreduce:
             if lane is rd.lane and len(here.trees) > 1 and peer in here.at:
                 self._on_result_again(here, rd, frame)
             return
-        if frame.commit is not None and self._is_of_others(frame.commit, told, here.view):
-            self._course.give_up_restored()
-            return
         if not stored:
             self._on_repeated(frame)
             return
@@ -338,14 +335,6 @@ class Allreduce:
             self._refuse(peer, wrong)
             return
         self._try_commit(here)
-
-    def _is_of_others(self, commit: Commit, told: View | None, view: View) -> bool:
-        """Whether a round was over before this peer came with its checkpoint, which may be of another history: nobody
-        has compared them."""
-        if self._place.restored is None or commit.held_in == view.stamp or not commit.final:
-            return False
-        me = self._place.me
-        return told is None or me not in told or told.member(me).incarnation != view.member(me).incarnation
 
     def _on_result_again(self, here: InView, rd: Round, frame: Result) -> None:
         """A result comes whole from one neighbour, while another has sent it, or does: it may say that it counts. With

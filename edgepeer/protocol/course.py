@@ -78,11 +78,6 @@ class Course:
         """The last round that is over here; UNKNOWN while the state of the run is still to come."""
         return self.place.committed
 
-    @property
-    def kept(self) -> int:
-        """The first round whose end can still be told here; 0 without the state of the run."""
-        return self.past.first(self.committed) if self.committed >= 0 else 0
-
     def rate_from(self, peer: PeerId) -> float:
         """How fast this peer receives from a neighbour, in bytes/s; 0 while unknown."""
         here = self.place.here
@@ -387,8 +382,7 @@ class Course:
         number = self.place.committed + 1
         for peer in [each for each, round_ in self._thrown.items() if round_ <= number]:
             if self._thrown.pop(peer) == number:
-                sync = self.place.sync(self.place.committed, self.kept, self.have_of(peer))
-                self._emit(fx.Send(peer, sync))
+                self._emit(fx.Send(peer, self.past.sync(self.place.committed, self.have_of(peer))))
 
     def answer_owed(self) -> bool:
         """Whether what the owner brings now belongs to a round that was dropped: then it is answered."""

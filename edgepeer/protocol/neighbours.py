@@ -77,8 +77,7 @@ class Neighbours:
 
     def sync_for(self, peer: PeerId) -> Sync:
         """What tells a neighbour where this peer stands."""
-        place = self._place
-        return place.sync(place.standing, self._course.kept, self._course.have_of(peer))
+        return self._course.past.sync(self._place.standing, self._course.have_of(peer))
 
     def send_sync(self, peer: PeerId, told: Sync | None = None) -> None:
         """Tell it, unless it has been `told` the same already."""
@@ -101,24 +100,30 @@ class Neighbours:
 
     def _compare_restored(self, peer: PeerId, committed: int) -> bool:
         """Rounds of the same number need not be the same where states are from checkpoints of several generations: the
-        latest counts, and what a fleet at work has counts more, unless it is further: then it may just have seen the
-        end of the first round after the checkpoint. Returns whether it is the neighbour who gives up."""
-        sync, place = self._links[peer].sync, self._place
-        if sync is None or committed <= 0 or place.committed <= 0 or sync.restored == place.restored:
+        latest counts, and what a fleet at work has counts more. Where one can hand over what the other lacks, it is to
+        have gone on from what the other has. Returns whether it is the neighbour who gives up."""
+        theirs, place = self._links[peer].sync, self._place
+        if theirs is None or committed <= 0 or place.committed <= 0:
             return False
-        if place.restored is None:
-            return committed >= place.committed
-        if sync.restored is not None and sync.restored < place.restored:
-            return True
-        if (sync.restored is not None or place.committed >= committed) and not self._course.holding:
+        ours, ahead = self._course.past.sync(place.committed), place.committed - committed
+        if theirs.since <= place.committed < committed or ours.since <= committed < place.committed:
+            number = min(committed, place.committed)
+            loses, same = ahead < 0, ours.checkpoint(number) == theirs.checkpoint(number)
+        else:
+            mine, its = ours.checkpoint(place.committed), theirs.checkpoint(committed)
+            loses = its is None or (mine is not None and mine < its)
+            same = mine == its or (its is None and ahead < 0) or (mine is None and ahead > 0)  # as far as is known
+        if same:
+            return False
+        if loses and not self._course.holding:
             self._course.give_up_restored()
-        return False
+        return not loses
 
     def _counts(self, peer: PeerId) -> bool:
         """Whether no other neighbour's state is from a later checkpoint, or from none."""
         syncs = {other: sync for other in self._around() if (sync := self._links[other].sync) is not None}
-        mine = syncs[peer].restored
-        others = [sync.restored for sync in syncs.values() if sync.committed > 0]
+        mine = syncs[peer].checkpoint(syncs[peer].committed)
+        others = [sync.checkpoint(sync.committed) for sync in syncs.values() if sync.committed > 0]
         return mine is None or all(other is not None and other <= mine for other in others)
 
     def sync_all(self) -> None:
@@ -142,6 +147,13 @@ class Neighbours:
             return
         if self._links[parent].told != self._place.standing:
             self.send_sync(parent)
+
+    def say_it_is_without(self) -> None:
+        """What stood here is given up, or is being replaced: what neighbours send now is lost, and would not be sent
+        again to whoever comes to stand there once more."""
+        for peer in self._around():
+            if (self._links[peer].told or 0) >= 0:
+                self.send_sync(peer)
 
     def is_level(self, peer: PeerId) -> bool:
         """Whether a neighbour works in the same view and run."""
@@ -249,7 +261,8 @@ class Neighbours:
             return
         self._course.forget(loading=frame.round)
         sync = self._links[peer].sync  # what it has said before it sent this
-        self._emit(fx.StateReceived(frame.run, frame.round, state, sync.restored if sync else None, self._life))
+        of = sync.checkpoint(frame.round) if sync is not None else None
+        self._emit(fx.StateReceived(frame.run, frame.round, state, of, self._life))
 
     def on_state_lost(self) -> None:
         """The owner has fallen behind the rounds that are over here."""

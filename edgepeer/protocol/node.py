@@ -21,6 +21,7 @@ from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import LinkState
 from edgepeer.protocol.machine import Rounds
 from edgepeer.protocol.parts import Parts
+from edgepeer.protocol.place import UNKNOWN
 from edgepeer.protocol.rollcall import Word
 from edgepeer.protocol.shape import Choice
 from edgepeer.protocol.views import Views, earlier
@@ -193,6 +194,8 @@ class Node:
         before = place.committed
         self._on_event[type(event)](event)
         self._look_awake()
+        if place.committed == UNKNOWN != before:
+            parts.neighbours.say_it_is_without()
         boundary = place.committed != before
         if type(event) is ev.Contribute:
             parts.shaping.contributed(event.vector.nbytes, now)

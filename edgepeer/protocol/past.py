@@ -27,7 +27,7 @@ from typing import Final
 
 import msgspec
 
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.headers import Address
@@ -39,7 +39,7 @@ from edgepeer.protocol.round import Round
 from edgepeer.protocol.streams import digest_of
 from edgepeer.topology.view import View
 from edgepeer.wire.documents import pack
-from edgepeer.wire.frames import Abort, Cause, Commit, Decide, ViewFrame
+from edgepeer.wire.frames import Abort, Cause, Commit, Decide, Sync, ViewFrame
 from edgepeer.wire.precision import block_of
 
 __all__ = ["Decided", "Dropped", "Past"]
@@ -82,21 +82,31 @@ class Past:
         self._rates = rates
         self._emit = emit
         self._kept: deque[Decided | Dropped] = deque(maxlen=kept)
+        self._restored: deque[Generation | None] = deque(maxlen=kept)
+        """Of which checkpoint the state was that each of them was gone on from; None: of none."""
         self._owed: deque[Dropped] = deque()
         self._told: dict[PeerId, View] = {}
 
     def clear(self) -> None:
         """Another run, or another place in it."""
         self._kept.clear()
+        self._restored.clear()
         self._owed.clear()
         self._told.clear()
 
     def keep(self, ended: Decided | Dropped) -> None:
         self._kept.append(ended)
+        self._restored.append(self._place.restored)
 
     def first(self, committed: int) -> int:
         """The first of the rounds until `committed` that can be handed over; the one after it if none can."""
         return self._kept[0].round if self._kept and self._kept[-1].round == committed else committed + 1
+
+    def sync(self, standing: int, have: tuple[int, ...] = ()) -> Sync:
+        """What tells neighbours where this peer stands, and what it can tell of how it has come there."""
+        kept = self.first(standing) if standing >= 0 else 0
+        restored = self._restored[0] if 0 < kept <= standing else self._place.restored
+        return self._place.sync(standing, kept, have, restored)
 
     # -- rounds that ended before this peer had contributed ------------------------------------------------------
 
@@ -126,7 +136,7 @@ class Past:
             if at == ended.round - 1:
                 self._tell_level(here, rd, ended, peer)
             elif peer != source:  # it is ahead and has waited for us, or waits for the state
-                self._emit(fx.Send(peer, self._place.sync(ended.round, self.first(ended.round))))
+                self._emit(fx.Send(peer, self.sync(ended.round)))
 
     def _tell_level(self, here: InView, rd: Round, ended: Decided | Dropped, peer: PeerId) -> None:
         if isinstance(ended, Dropped):

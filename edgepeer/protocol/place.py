@@ -68,9 +68,10 @@ class Place:
         hope = here is not None and any(here.at.get(child) != UNKNOWN for child in here.children)
         return HOPING if hope or self.loading or self.over else UNKNOWN
 
-    def sync(self, standing: int, kept: int = 0, have: tuple[int, ...] = ()) -> Sync:
+    def sync(self, standing: int, kept: int, have: tuple[int, ...], restored: Generation | None) -> Sync:
         """What tells neighbours where this peer stands. `kept`: the first round whose end it can still tell. `have`:
-        of each lane, how much is here of what that neighbour sends in the round in progress."""
+        of each lane, how much is here of what that neighbour sends in the round in progress. `restored`: of which
+        checkpoint the state before the first kept round is."""
         view = self.view
         generation, epoch = (view.generation, view.stamp) if view is not None else (None, 0)
         life = self._membership.me.incarnation if view is None else 0  # a view says it of its members
@@ -79,7 +80,7 @@ class Place:
             run=self.run,
             committed=standing,
             generation=generation,
-            restored=self.restored,
+            restored=restored,
             kept=kept,
             have=have,
             life=life,

@@ -317,8 +317,7 @@ class Vitals:
                 self._settle()
         if link.member is None:
             # It wants the link though we don't: let it hear that we live.
-            place = self._course.place
-            self._emit(fx.Send(peer, place.sync(place.standing)))
+            self._emit(fx.Send(peer, self._course.past.sync(self._course.place.standing)))
         if (link.orphan, link.level, link.over, self._membership.settled, self._succession.highest) != before:
             self._notice(now)
 

@@ -93,7 +93,8 @@ class Sync(_Header, frozen=True):
     generation: Generation | None = None
     """Of the sender's view."""
     restored: Generation | None = None
-    """Of the checkpoint that the sender's state is from, as long as no round has shown that others have the same."""
+    """Of the checkpoint that the sender's state is from, until a round has ended; as long as it can hand over the first
+    round that has ended since, of the one that it went on from with that."""
     kept: _Count = 0
     """The first round whose end the sender can still hand over, the next one if it can't even the last: it may have
     joined after that. 0: it does not say."""
@@ -102,6 +103,15 @@ class Sync(_Header, frozen=True):
     have come already: of its partial aggregate to a parent, of the result to a child. The rest will do."""
     life: _Count = 0
     """Of a sender in no view: in which life it wants to be let in. That of its Hello may be over."""
+
+    @property
+    def since(self) -> int:
+        """The last round whose end is not handed over: `restored` is of the state after that."""
+        return self.kept - 1 if self.kept else self.committed
+
+    def checkpoint(self, number: int) -> Generation | None:
+        """Of which checkpoint the state is that the sender has, or had, after that round; None: of none, or unknown."""
+        return self.restored if number == self.since else None
 
 
 class ViewFrame(_Header, frozen=True):
