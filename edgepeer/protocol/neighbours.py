@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
@@ -76,8 +78,14 @@ class Neighbours:
     # -- Sync ----------------------------------------------------------------------------------------------
 
     def sync_for(self, peer: PeerId) -> Sync:
-        """What tells a neighbour where this peer stands."""
-        return self._course.past.sync(self._place.standing, self._course.have_of(peer))
+        """What tells a neighbour where this peer stands. Who holds what may be the end of the round that comes next
+        does not give its checkpoint up: beside whoever has come as far with another one it is a fleet at work."""
+        place, theirs = self._place, self._links[peer].sync
+        sync = self._course.past.sync(place.standing, self._course.have_of(peer))
+        if self._course.holding and theirs is not None and theirs.committed == place.committed:
+            same = theirs.checkpoint(place.committed) == place.restored
+            return sync if same else msgspec.structs.replace(sync, restored=None)
+        return sync
 
     def send_sync(self, peer: PeerId, told: Sync | None = None) -> None:
         """Tell it, unless it has been `told` the same already."""
@@ -106,17 +114,19 @@ class Neighbours:
         if theirs is None or committed <= 0 or place.committed <= 0:
             return False
         ours, ahead = self._course.past.sync(place.committed), place.committed - committed
+        mine, its = ours.checkpoint(place.committed), theirs.checkpoint(committed)
         if theirs.since <= place.committed < committed or ours.since <= committed < place.committed:
             number = min(committed, place.committed)
             loses, same = ahead < 0, ours.checkpoint(number) == theirs.checkpoint(number)
         else:
-            mine, its = ours.checkpoint(place.committed), theirs.checkpoint(committed)
             loses = its is None or (mine is not None and mine < its)
             same = mine == its or (its is None and ahead < 0) or (mine is None and ahead > 0)  # as far as is known
         if same:
             return False
         if loses and not self._course.holding:
             self._course.give_up_restored()
+        elif loses and its is not None:
+            self.send_sync(peer)
         return not loses
 
     def _counts(self, peer: PeerId) -> bool:

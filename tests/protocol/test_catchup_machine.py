@@ -424,6 +424,34 @@ def at_eight(of: Generation) -> Machine:
     return a
 
 
+def test_who_holds_a_round_does_not_give_up_what_it_went_on_from_and_others_hear_of_that() -> None:
+    """a, b and c have added up round 8, and b is lost: d, which comes then, has a later checkpoint. Each would wait for
+    the other."""
+    one = view(1, "abc", run="r")
+    a = Machine("a")
+    a.hear(ev.RunWanted("r", 1, 7, EARLY))
+    a.join(one)
+    a.contribute(1)
+    for name in "bc":
+        restored(a, name, 7, EARLY)
+        a.reduce(name, vector(1), name, number=8)
+    assert a.node.allreduce.holding
+    two = view(2, "acd", run="r", first_round=8, after=one)
+    a.learn(two)
+    restored(a, "d", 7, LATE)
+    assert sources(a) == {("d", None)}
+    d = Machine("d")
+    d.hear(ev.RunWanted("r", 1, 7, LATE))
+    d.join(two)
+    assert "a <- state of r?" in restored(d, "a", 7, None)
+    state(d, "a", b"early", number=7)
+    put_to_use(d)
+    assert sources(d) == {("a", None)}
+    restored(a, "d", 7, None)
+    restored(a, "c", 7, EARLY)
+    assert a.node.diagnosis(a.now)["round"]["at"] == {"c": 7, "d": 7}
+
+
 def test_nor_does_anybody_hand_that_over() -> None:
     ours, others = at_eight(LATE), at_eight(LATE)
     assert any("result 8" in line for line in restored(ours, "b", 7, LATE))
