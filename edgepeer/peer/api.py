@@ -403,7 +403,8 @@ class Peer:
         return await self._calls.allreduce_chunks(gradient, timeout, pace)
 
     def use_scheme(self, scheme: CodingScheme | None) -> None:
-        """Rounds are coded so from the next view on; None: no more. The same at all peers."""
+        """Rounds are coded so from the next view on, or, if they are coded already, from the next round on; None: no
+        more. The same at all peers, and not in an `allreduce_chunks`."""
         self._calls.use(scheme)
 
     # -- state of a run --------------------------------------------------------------------------------------

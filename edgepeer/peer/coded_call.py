@@ -86,7 +86,8 @@ class CodedCall:
 
     def _say(self) -> None:
         if self._view is not None:
-            self._dispatch(ev.ChunksDone(self._view.stamp, self._round, self._chunks.done()))
+            done = self._chunks.done()
+            self._dispatch(ev.ChunksDone(self._view.stamp, self._round, done, self._scheme.name))
 
     async def compute_next(self) -> bool:
         """Compute a chunk. False if there is nothing left to compute in this view, or no more use in it."""

@@ -157,8 +157,8 @@ class Allreduce:
         if self._closing.use(coding):
             self.go_on()
 
-    def did(self, epoch: int, round_: int, done: Mapping[int, int], now: float) -> None:
-        """The owner takes part in a round, and has computed so many chunks for each of its slots."""
+    def did(self, epoch: int, round_: int, done: Mapping[int, int], now: float, code: str = "") -> None:
+        """The owner takes part in a round, and has computed so many chunks for each of its slots, as that code says."""
         rd, view, closing = self._course.round, self._place.view, self._closing
         if view is None or (view.stamp, self._place.committed + 1) != (epoch, round_):
             return
@@ -166,10 +166,12 @@ class Allreduce:
             if self._course.answer_owed():
                 return
             rd.compute(now)
+        fits = closing.code is not None and closing.is_for(code)
         if view.slots:
-            closing.did(done if closing.code is not None else {})
-        if closing.code is None:
-            self._want_abort("mismatch", f"{self._place.me} computes for a code, but {closing.why_not}")
+            closing.did(done if fits else {})
+        if not fits:
+            why_not = closing.why_not if closing.code is None else "the round has another"
+            self._want_abort("mismatch", f"{self._place.me} computes for a code, but {why_not}")
         self._after_news()
 
     def encoded(self, epoch: int, round_: int, vector: FloatVector) -> None:

@@ -77,8 +77,10 @@ class Closing:
         self._holding = holding
         """Whether something of the round is held here from an earlier view. Asked whenever that is said: what is said
         of it is a promise, and a peer that decides nothing at the moment (`Place.frozen`) speaks all the same."""
+        self._wanted: Coding | None = None
+        """How the owner wants rounds to be coded ..."""
         self._coding: Coding | None = None
-        """How the owner wants rounds to be coded."""
+        """... and how this one is, if rounds are coded in this view."""
         self.code: Code | None = None
         """The code of this view."""
         self.why_not = ""
@@ -96,16 +98,17 @@ class Closing:
         """Why a child's code can't be this peer's."""
 
     def use(self, coding: Coding | None) -> bool:
-        """The owner wants rounds to be coded, or not. Returns whether that is news."""
-        before, self._coding = self._coding, coding
+        """The owner wants rounds to be coded, or not. Returns whether that is news. What has been said in this round is
+        of the code that it has: another is for the next one."""
+        before, self._wanted = self._wanted, coding
         news = before is None or coding is None or before.name != coding.name
-        if news:
+        if news and (self._coding is None or (self._since is None and self.closed is None)):
             self.enter()
         return news
 
     def enter(self) -> None:
         """Another view, or none: the owner has to say again what it has computed, since it may own other slots."""
-        view, self.code = self._place.view, None
+        view, self.code, self._coding = self._place.view, None, self._wanted
         self.why_not = "rounds are not coded here"
         if view is not None and view.slots and self._coding is not None:
             try:
@@ -127,10 +130,16 @@ class Closing:
 
     def begin(self, *, took_part: bool = True) -> None:
         """Another round. `took_part`: whether the owner did in the last one."""
+        if self._name(self._coding) != self._name(self._wanted):
+            self.enter()
         self._alone = 0 if took_part else self._alone + 1
         self.closed, self._own, self._since, self.wrong = None, None, None, ""
         self._holding_said = False
         self._heard.clear()
+
+    @staticmethod
+    def _name(coding: Coding | None) -> str:
+        return coding.name if coding is not None else ""
 
     @property
     def _parent(self) -> PeerId | None:
@@ -150,6 +159,10 @@ class Closing:
         return self._own is not None or bool(self._heard)
 
     # -- who has computed what -------------------------------------------------------------------------------
+
+    def is_for(self, code: str) -> bool:
+        """Whether the round has the code of that name; an owner that does not name it has been told of no other."""
+        return code in ("", self._name(self._coding))
 
     def did(self, done: Mapping[int, int]) -> None:
         """The owner takes part, and has computed so many chunks of each of its slots."""

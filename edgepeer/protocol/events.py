@@ -133,7 +133,8 @@ class Contribute:
 
 @dataclass(frozen=True, slots=True)
 class CodeWanted:
-    """Rounds are coded from the next view on, or, with None, no more."""
+    """Rounds are coded from the next view on, or, with None, no more. Where they are coded otherwise, so is the next
+    one, but not the one that has begun."""
 
     coding: Coding | None
 
@@ -149,6 +150,8 @@ class ChunksDone:
     """Stamp of the view that the slots are of."""
     round: int
     done: Mapping[int, int]
+    code: str = ""
+    """The name of the code that they are of."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

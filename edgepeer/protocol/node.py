@@ -98,7 +98,7 @@ class Node:
             # the owner
             ev.Contribute: self._on_contribute,
             ev.CodeWanted: self._on_code_wanted,
-            ev.ChunksDone: lambda e: rounds.did(e.epoch, e.round, e.done, parts.now),
+            ev.ChunksDone: lambda e: rounds.did(e.epoch, e.round, e.done, parts.now, e.code),
             ev.Encoded: lambda e: rounds.encoded(e.epoch, e.round, e.vector),
             ev.Abandoned: lambda e: rounds.abandon(),
             ev.TimedOut: lambda e: rounds.time_out(e.reason),

@@ -47,7 +47,9 @@ class CodedApp:
 
     def _say(self) -> None:
         if self._view is not None:
-            self._peer.receive(ev.ChunksDone(self._view.stamp, self._number, self._work.done()))
+            scheme, done = self._task.scheme, self._work.done()
+            name = scheme.name if scheme is not None else ""
+            self._peer.receive(ev.ChunksDone(self._view.stamp, self._number, done, name))
 
     def _compute(self) -> None:
         chunk, turn = self._work.next_chunk(), self._turn

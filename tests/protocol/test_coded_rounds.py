@@ -576,6 +576,41 @@ def test_a_new_code_in_mid_round_does_not_make_forget_what_is_held() -> None:
     assert b.did({1: 1}) == ["a <- progress 1 of 10: .1... holding"]
 
 
+def test_a_round_is_closed_once_whatever_code_its_root_wants_next() -> None:
+    """Who has missed the first Release would encode what it has as the second says, and the others as the first."""
+    a = coded("a")
+    a.did({0: 1})
+    progress(a, "c", "c", "..1..")
+    assert "b <- release 1: 11111" in progress(a, "b", "bde", ".1.11")
+    a.hear(ev.CodeWanted(WHOLE))
+    assert a.did({0: 2}) == []
+    assert progress(a, "c", "c", "..2..") == []
+    assert progress(a, "b", "bde", ".2.22") == []
+    a.hear(ev.LinkDown(PeerId("c"), "reset"))
+    assert "c <- release 1: 11111" in a.level("c")
+
+
+def test_the_next_round_has_the_code_that_is_wanted_then() -> None:
+    b = coded("b")
+    b.did({1: 1})
+    b.hear(ev.CodeWanted(WHOLE))
+    b.release("a", "11111")
+    encoded(b, 1)
+    b.result("a", vector(5), "abcde")
+    assert b.node.allreduce.committed == 1
+    b.did({1: 2}, number=2)
+    (said,) = (effect.frame for effect in b.effects if isinstance(effect, fx.Send))
+    assert isinstance(said, fr.Progress)
+    assert said.code == WHOLE.name
+
+
+def test_chunks_of_another_code_than_the_rounds_count_for_nothing() -> None:
+    """As of a call that began before the owner wanted another code."""
+    b = coded("b")
+    said = b.hear(ev.ChunksDone(FIVE.stamp, 1, {1: 1}, WHOLE.name))
+    assert said == ["a <- progress 1 of 10: .0...", "a <- abort 1: mismatch"]
+
+
 # -- leaving, and who is late -------------------------------------------------------------------------------------
 
 
