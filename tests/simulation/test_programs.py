@@ -110,9 +110,9 @@ HAPPENED: Final = {
         compute_s 0.5
         latency_s 0.02
         jitter_s 0.3
-        2.24  join q2
-        4     join q1
-        4.74  join q0
+        2.68  join q2
+        4.24  join q1
+        5.16  join q0
         """,
     "rounds are dropped before all have computed": """
         peers 3

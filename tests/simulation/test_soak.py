@@ -73,7 +73,8 @@ def test_stories_hold_what_is_hard_on_a_fleet() -> None:
     assert {(each.code != "none", each.run) for each in drawn} == {
         (c, r) for c in (True, False) for r in ("run", "none")
     }
-    assert 40 <= sum(each.split != "none" for each in drawn) <= 100
+    assert 20 <= sum(each.split != "none" for each in drawn) <= 100
+    assert sum(each.checkpoint > 0 for each in drawn) >= 100
     assert {each.soft_errors for each in drawn} == {*SOFT_ERRORS}
     for meets in (anew_while_apart, isolated_again, several_candidates, joins_apart):
         assert sum(map(meets, drawn)) >= 20, meets.__name__

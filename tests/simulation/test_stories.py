@@ -300,12 +300,12 @@ def thawed_after_a_newcomer_has_begun(run: str | None, frozen_s: float) -> tuple
     done, before = len(old.outcomes), new.done
     world.thaw(old)
     assert world.run_until(lambda: old.node.view == new.node.view, 10)
-    assert world.run_until(lambda: new.done > before + 5 and old.done == new.done, 10)
+    assert world.run_until(lambda: len(old.outcomes) > done + 5 and old.done == new.done, 10)
     return world, [str(outcome.generation) for outcome in old.outcomes[done:]], before
 
 
 # A broker has given up who was stopped for more than 22.5 s: it must connect anew before it can hear of anything.
-@pytest.mark.parametrize("frozen_s", [20.0, 40.0])
+@pytest.mark.parametrize("frozen_s", [20.0, 45.0])
 @pytest.mark.parametrize("run", ["run", None])
 def test_who_comes_back_from_an_older_generation_learns_so_before_it_commits_anything_more(
     run: str | None, frozen_s: float
