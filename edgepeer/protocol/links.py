@@ -21,7 +21,7 @@ that is wanted is gone at once, link or no link.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -274,8 +274,9 @@ class Links:
         link = self._links.get(peer)
         return link is not None and link.direct
 
-    def want(self, wanted: Iterable[tuple[Member, Role]], now: float) -> None:
-        """Be connected to these and no others: dial parents at once, others if they don't dial us.
+    def want(self, wanted: Iterable[tuple[Member, Role]], now: float, needed: Container[PeerId] = ()) -> None:
+        """Be connected to these and no others: dial parents at once, others if they don't dial us. Those who are still
+        `needed`, find a way to.
 
         Of two backups, or two that are neighbours in another tree than the first, the smaller id dials at once.
         """
@@ -295,7 +296,7 @@ class Links:
                 link.redial_at = now if at_once else now + self._limits.dial_back_s
                 link.redial_s = self._limits.redial_min_s
             link.tunnel = link.tunnel if role in _MAIN else None
-            link.member, link.role, link.needed = member, role, False
+            link.member, link.role, link.needed = member, role, peer in needed
 
     def dial_at_once(self, peer: PeerId, now: float) -> None:
         """It is this end's turn to connect."""
@@ -463,6 +464,8 @@ class Links:
     def want_too(self, member: Member, now: float) -> None:
         """Be connected to this one as well, or find another way to it, until `want` is called again."""
         link = self._begun(PeerId(member.id), now)
+        if not (link.needed or link.up):
+            link.alive_at = now  # it has not been tried by all ways yet
         link.needed = True
         if link.member is None:
             link.member, link.redial_at, link.redial_s = member, now, self._limits.redial_min_s

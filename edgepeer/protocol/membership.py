@@ -32,6 +32,8 @@ __all__ = ["Membership"]
 
 LOST_S: Final = 1.5
 """How long the word of a loss counts. It is said again every half a second for as long as it is true."""
+_SHOWN_S: Final = 1.0
+"""Where all are there, a view is mostly settled sooner."""
 _FORGIVEN: Final = 10
 """Who has been in for so many times as long as it was kept out, or could have been, is not kept out the next time."""
 
@@ -50,6 +52,8 @@ class Membership:
         self.view: View | None = None
         self.settled = False
         """Whether nothing of the views before this one can be lost any more."""
+        self._fewer = False
+        """Whether somebody who was in a view before is in this one no more, and none has been settled since."""
         self.cleared: set[PeerId] = set()
         """Members of the view whose presence has been cleared."""
         self.leaving = False
@@ -81,6 +85,8 @@ class Membership:
         """This peer works in `view` from now on."""
         before = self.view
         stay = {PeerId(m.id) for m in view.members if before is not None and _contains(before, m)}
+        fewer = before is not None and len(stay) < before.size
+        self._fewer = fewer or (self._fewer and not self.settled)
         self.view, self.waits, self.settled = view, "", not view.guards
         self.coordinator = view.coordinator == self.id
         self._entered_at = now
@@ -213,6 +219,11 @@ class Membership:
     def lost(self, now: float) -> set[PeerId]:
         """Coordinator: the members that are gone."""
         return {peer for peer, until in self._lost.items() if until > now} | self.ended
+
+    def doubts(self, now: float) -> bool:
+        """Coordinator: whether others may be lost together with those whom this view does without, as it has not shown
+        in time that all are there."""
+        return self._fewer and not self.settled and now >= self._entered_at + _SHOWN_S
 
     def note_change(self, now: float) -> None:
         """There may be a reason for another view."""

@@ -28,7 +28,7 @@ from edgepeer.protocol import events as ev
 from edgepeer.protocol.parts import Parts
 from edgepeer.protocol.place import UNKNOWN
 from edgepeer.protocol.rollcall import Word
-from edgepeer.protocol.succession import Standing
+from edgepeer.protocol.succession import CURRENT, Standing
 from edgepeer.topology.view import View
 from edgepeer.wire import frames as fr
 from edgepeer.wire.documents import pack, unpack
@@ -71,6 +71,8 @@ class Views:
         self._suspect_again: dict[PeerId, float] = {}
         self._ended_before: dict[PeerId, int] = {}
         """The number of the last Poll before a member was heard of in a later life."""
+        self._in_touch_since = float("inf")
+        """The head: since when it has heard of enough to go on with, whenever it has asked."""
         self._asked_before = 0
         """The number of the last Poll before somebody wanted to leave."""
 
@@ -97,13 +99,16 @@ class Views:
         if view is None:
             return
         lost = self._membership.lost(self._place.now)
+        doubts = self._membership.doubts(self._place.now)
+        if lost or doubts:
+            self._look_for_the_silent(view, known=bool(lost))
         if succession.proposed or succession.highest:
             self._lead(view)
             return
         lets_go = self._membership.lets_go
         if not lets_go:
             self._asked_before = succession.number
-        if lost or lets_go:
+        if lost or lets_go or doubts:
             self._ask(lead=False)
         wanted = self._membership.consider(
             first_round=self._first_round(),
@@ -123,6 +128,24 @@ class Views:
             self._propose(wanted)
         elif lost and not self._begin_anew(view):
             self._vitals.reach_out(view, self._place.now)
+
+    def _look_for_the_silent(self, view: View, *, known: bool) -> None:
+        """The head: connect to those who answer nothing. Where that comes to nothing either, they are lost as well once
+        a loss is `known`, if the others can go on, and have been heard for as long: their parents may be lost, and then
+        nobody reports them. Else, of a part of the tree that is gone, one would be found after the other, each by the
+        parent that the next view gives it. Not so if it was this peer that heard of nobody just now."""
+        succession, now = self._succession, self._place.now
+        answered = succession.answered_since(0)
+        if succession.asked < CURRENT or answered.issuperset(view.ids):
+            return
+        self._vitals.reach_out(view, now, but=answered)
+        if not view.may_go_on(succession.there, settled=self._membership.settled):
+            self._in_touch_since = float("inf")
+            return
+        self._in_touch_since = min(self._in_touch_since, now)
+        if known and now >= self._in_touch_since + self._limits.silence_s:
+            for peer in self._vitals.unheard(now) - answered:
+                self.suspect(peer, f"nothing heard on any path for {self._limits.silence_s:g} s, and no answer")
 
     def _answering(self) -> set[PeerId]:
         """Who was heard of in a later life, and has answered since, and lately."""

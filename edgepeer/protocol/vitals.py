@@ -14,7 +14,7 @@ ballot                  | the head knows that somebody is bound to follow anothe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from itertools import islice
 from typing import Final
 
@@ -76,6 +76,11 @@ class Vitals:
     def enter(self, view: View, now: float) -> None:
         """Want the links of this view."""
         me, roles = self._me, dict[PeerId, Role]()
+        tried: list[PeerId] = []
+        if self._membership.coordinator and not self._membership.settled:
+            # Whom it has reached out to in vain so far: it shows the sooner whether they are lost.
+            tried += [peer for peer, link in self._links.all() if link.needed and not link.up and peer in view]
+        roles.update(dict.fromkeys(tried, "other"))
         roles.update(dict.fromkeys(view.backups(me), "backup"))
         roles.update(dict.fromkeys(view.neighbours(me), "lane"))
         roles.update(dict.fromkeys(view.children(me), "child"))
@@ -84,7 +89,7 @@ class Vitals:
         for _, link in self._links.connected():
             link.forget_standing()
         wanted: list[tuple[Member, Role]] = [(view.member(peer), role) for peer, role in roles.items()]
-        self._links.want(wanted, now)
+        self._links.want(wanted, now, tried)
         for peer, role in roles.items():
             if role in ("backup", "lane") and me < peer:
                 self._links.dial_at_once(peer, now)
@@ -102,15 +107,21 @@ class Vitals:
         view = self._membership.view
         return [peer for peer, _ in self._links.connected() if view is not None and peer in view]
 
-    def reach_out(self, view: View, now: float) -> None:
-        """Too few can be reached over the links of the tree: find a way to some more members."""
-        strangers = (m for m in view.members if m.id != self._me and not self._is_tried(PeerId(m.id)))
+    def reach_out(self, view: View, now: float, *, but: Container[PeerId] = ()) -> None:
+        """Too few can be reached over the links of the tree: find a way to some more members, `but` for these."""
+        away = (m for m in view.members if m.id != self._me and m.id not in but)
+        strangers = (m for m in away if not self._is_tried(PeerId(m.id)))
         for member in islice(strangers, _REACHED_OUT):
             self._links.want_too(member, now)
 
     def _is_tried(self, peer: PeerId) -> bool:
         link = self._links.get(peer)
         return link is not None and (link.up or link.sought)
+
+    def unheard(self, now: float) -> set[PeerId]:
+        """Whom this peer has reached out to, and heard nothing of on any path for as long as it takes to be lost."""
+        silence_s = self._limits.silence_s
+        return {peer for peer, link in self._links.all() if link.needed and now - link.alive_at >= silence_s}
 
     # -- what this peer says -----------------------------------------------------------------------------------
 
