@@ -422,7 +422,7 @@ class Peer:
     def detach(self, keeper: StateKeeper) -> None:
         """Ask this one no more, if it was asked."""
         if self._keeper is keeper:
-            self._keeper = None
+            self._keeper = self._came = None
 
     def want_run(self, run: str | None, peers: int = 1, have: int = 0, of: Generation | None = None) -> None:
         """Ask for a run: the coordinator starts it once `peers` peers are in.

@@ -328,6 +328,10 @@ class Course:
         self._skip(UNKNOWN)
         place.loading, place.over = loading is not None, over
 
+    def load_nothing(self) -> None:
+        """What has come is not put to use any more: it has to come again."""
+        self.place.loading = False
+
     def fall_behind(self, committed: int) -> None:
         """Rounds were decided without this peer, and nobody can tell how."""
         self._skip(committed)

@@ -56,7 +56,10 @@ class Neighbours:
         """Who has asked for the state of which run while there was none here."""
 
     def want(self, run: str | None) -> None:
-        """The owner takes part in that run, or in none."""
+        """The owner takes part in that run, or in none. What it was putting to use for another one it does no more."""
+        if run != self.wanted_run:
+            self._catchup.reset()
+            self._course.load_nothing()
         self.wanted_run = run
 
     def reset(self) -> None:

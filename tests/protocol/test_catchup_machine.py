@@ -172,6 +172,18 @@ def test_who_has_no_state_gives_none() -> None:
     assert b.frame("d", fr.StateRequest(run="r")) == []
 
 
+def test_a_state_whose_owner_has_given_the_run_up_has_to_come_again() -> None:
+    """It was put to use by who does not say so any more."""
+    b = Machine("b").join(RUN)
+    b.level("a", committed=7)
+    state(b, "a", b"state", number=7)
+    b.hear(ev.RunWanted(None))
+    assert not b.node.parts.place.loading
+    assert not any("state of r?" in line for line in b.until(30.0))
+    b.level("a", committed=7)
+    assert any("state of r?" in line for line in (*b.hear(ev.RunWanted("r")), *b.until(b.now + 6.0)))
+
+
 # -- where a run begins ------------------------------------------------------------------------------------
 
 
