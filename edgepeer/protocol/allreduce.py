@@ -190,7 +190,7 @@ class Allreduce:
 
     def on_progress(self, peer: PeerId, frame: Progress) -> None:
         """A child says how far it and those below it are."""
-        due = peer in self._course.round.lane.streams and not self._place.is_elsewhere(peer)
+        due = peer in self._course.round.lane.streams and not self._place.is_without(peer)
         if due and (wrong := self._closing.on_progress(peer, frame)):
             self._around.fail_link(peer, wrong)
         self._after_news()
@@ -362,7 +362,7 @@ class Allreduce:
     def _on_held(self, peer: PeerId, frame: Result, payload_bytes: int, stored: bool, told: View | None) -> None:
         """What is held below from an earlier view."""
         stream = self._course.round.lane.streams.get(peer)
-        if not stored or stream is None or self._place.is_elsewhere(peer):
+        if not stored or stream is None or self._place.is_without(peer):
             return
         if wrong := stream.held_total.stored(frame.offset, Shape.said(frame).elements(payload_bytes)):
             self._refuse(peer, f"{wrong}, in a segment at {frame.offset}")

@@ -354,7 +354,7 @@ class Course:
         before all have contributed: then a neighbour may be further ahead, and has to say again what it has said.
         """
         if self.place.at(frame) is not None:
-            return self.round if not self.place.is_elsewhere(peer) else None
+            return self.round if not self.place.is_without(peer) else None
         here, committed = self.place.here, self.place.committed
         if here is None or len(here.trees) == 1 or peer not in here.at or committed < 0:
             return None

@@ -83,7 +83,8 @@ class Neighbours:
     def sync_for(self, peer: PeerId) -> Sync:
         """What tells a neighbour where this peer stands. Who holds what may be the end of the round that comes next
         does not give its checkpoint up: beside whoever has come as far with another one it is a fleet at work."""
-        place, theirs = self._place, self._links[peer].sync
+        place, link = self._place, self._links.get(peer)
+        theirs = link.sync if link is not None else None
         sync = self._course.past.sync(place.standing, self._course.have_of(peer))
         if self._course.holding and theirs is not None and theirs.committed == place.committed:
             same = theirs.checkpoint(place.committed) == place.restored

@@ -93,10 +93,10 @@ class Place:
             return None
         return here
 
-    def is_elsewhere(self, peer: PeerId) -> bool:
-        """Whether another round is known to come next at a neighbour, or it to be without a state, or to give its own
-        up: what it brings all the same it has sent before that came to be."""
-        return self.here is not None and self.here.at.get(peer, self.committed) != self.committed
+    def is_without(self, peer: PeerId) -> bool:
+        """Whether a neighbour is known to have no state, or to give its own up: what it brings all the same it has sent
+        beside another one than is here. (In which round others are is not always known here before they bring more.)"""
+        return self.here is not None and self.here.at.get(peer, 0) < 0
 
     def level(self, peer: PeerId) -> bool:
         """Whether the same round comes next at a neighbour."""

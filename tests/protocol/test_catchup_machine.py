@@ -520,6 +520,20 @@ def test_what_a_neighbour_has_brought_beside_the_earlier_one_does_not_count_besi
     assert b.reduce("d", vector(2), "d", number=8) == ["a <- reduce 8 [0:] 3 of 110"]
 
 
+def test_what_is_not_known_of_a_neighbours_rounds_is_no_reason_to_throw_away_what_it_brings() -> None:
+    """It has last said where it stands rounds ago, and would not send the same once more."""
+    b = at_seven("b", view(3, "abd", fanout=1, run="r", first_round=5))
+    b.level("d", 7)
+    for number in (8, 9):
+        b.contribute(1)
+        b.reduce("d", vector(1), "d", number=number)
+        b.result("a", vector(3), "abd", number=number)
+    b.contribute(1)
+    b.hear(ev.CodeWanted(parse_scheme("cyclic:s=1")))  # whereupon it looks again at what neighbours have said
+    b.reduce("d", vector(1), "d", number=10)
+    assert b.sync("a", 9)[0] == "a <- reduce 10 [0:] 2 of 110"
+
+
 def test_nor_does_what_was_promised_beside_the_earlier_one() -> None:
     """Or a and c could do without b in the round after the later checkpoint, and b would add it to the earlier one."""
     code = parse_scheme("cyclic:s=1")
