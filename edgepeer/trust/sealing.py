@@ -72,6 +72,8 @@ class Correspondence:
         self.key: Final = self._private.public_key().public_bytes_raw()
         """The public half."""
         self._others: dict[str, _Other] = {}
+        self._myself = _Other(0, self.key, Window())
+        """What this life writes to itself shows that the broker brings letters."""
         self._sent = 0
         """To all together: whatever is forgotten and learned again, no nonce comes twice ..."""
         self._windows: dict[bytes, Window] = {}
@@ -137,7 +139,7 @@ class Correspondence:
         return data
 
     def _known(self, peer: str) -> _Other:
-        other = self._others.get(peer)
+        other = self._others.get(peer) if peer != self._me else self._myself
         if other is None or not other.key:
             raise TrustError(f"no key of {peer} is known: neither its presence nor a view has told of it")
         return other

@@ -9,6 +9,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,10 +22,11 @@ from edgepeer import Peer
 from edgepeer.errors import ConfigError, TrustError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.ids import PeerId
+from edgepeer.peer.last_view import LastView
 from edgepeer.peer.letters import SEALED, Letters
 from edgepeer.peer.session import Session
 from edgepeer.peer.switchboard import Switchboard
-from edgepeer.topology.view import Member
+from edgepeer.topology.view import Member, View
 from edgepeer.transport.base import Traffic
 from edgepeer.transport.secure import SecureTransport
 from edgepeer.trust.sealing import Correspondence
@@ -242,6 +244,16 @@ async def test_those_who_are_left_go_on_when_most_were_evicted(
             assert (await c.allreduce(np.ones(4))).contributors == ("c",)
             left = True
     assert left
+
+
+async def test_a_fleet_of_which_the_others_are_gone_is_begun_anew(
+    broker: EmbeddedBroker, members: Fleet, tmp_path: Path
+) -> None:
+    """Not before the broker has brought back what a peer writes to itself: that is sealed as well."""
+    gone = tuple(Member(id=PeerId(name), incarnation=7, key=Correspondence("lab", name).key) for name in "ab")
+    LastView(tmp_path, "lab").keep(View(epoch=3, members=gone))
+    async with fleet(broker, "c", state_dir=tmp_path, limits=dataclasses.replace(QUICK, anew_s=0.2)) as (c,):
+        assert c.traffic.frames_rejected == 0
 
 
 # -- those who carry frames ----------------------------------------------------------------------------------

@@ -82,6 +82,19 @@ def test_nothing_opens_where_it_comes_from_or_at_anybody_elses() -> None:
         b.open("c", sealed, b"")
 
 
+def test_what_a_life_seals_for_itself_opens_there_once_and_nowhere_else() -> None:
+    a, b = pair()
+    sealed = a.seal("a", b"hello", b"about")
+    with pytest.raises(TrustError, match="not sealed by a"):
+        b.open("a", sealed, b"about")
+    assert a.open("a", sealed, b"about") == b"hello"
+    with pytest.raises(TrustError, match="has come before"):
+        a.open("a", sealed, b"about")
+    anew = Correspondence("lab", "a")
+    with pytest.raises(TrustError, match="not sealed by a"):
+        anew.open("a", a.seal("a", b"hello", b""), b"")
+
+
 def test_nor_in_another_fabric_with_the_same_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = pair()
     other, _ = pair("barn")
