@@ -10,7 +10,9 @@ that comes up is brought up to date, is the same as over a connection; so nothin
                                    | through the broker                | answers by the same way: the tunnel is up
     the same                       | both say with that where they     | the same: what the source lacks goes with
                                    | stand                             | the answer
-    is lost at both ends           | both knock                        | the smaller id's Knock counts
+    is lost at both ends           | both knock                        | the smaller id's Knock counts; if they cross so
+                                   |                                   | late that each end has taken the other's, they
+                                   |                                   | are one tunnel if they have the same number
     was lost before the path in    |                                   | takes no notice of the Knock, which says
     use stood                      |                                   | when that was
     is lost; no answer has come    | knocks again, by the same number  | answers again by the same way
@@ -273,16 +275,17 @@ class Paths:
             self._down(target)
 
     def _on_knock(self, source: PeerId, hop: PeerId | None, number: int, knock: Knock, now: float) -> bool:
-        """Returns whether the tunnel is up with it."""
+        """Returns whether the tunnel is up with it, or was, and what it says of where the source stands is news."""
         link = self._links[source]
         link.live(now)
-        mine = self._attempts.get(source)
+        mine, tunnel = self._attempts.get(source), link.tunnel
         if knock.answer:
             if mine is None or mine.number != number or link.up:
-                return False
+                # Of two that have crossed, both by the same number, each end has taken the other's: so it is one tunnel.
+                here = tunnel is not None and (tunnel.number, tunnel.hop) == (number, hop)
+                return here and link.knocked == number
             self._open(source, Tunnel(number, hop), knock, now, mine.told)
             return True
-        tunnel = link.tunnel
         if link.knocked == number and link.up:
             if tunnel is not None and (tunnel.number, tunnel.hop) == (number, hop):
                 self._agree(source, hop, number, knock, now)  # the first one may have been lost

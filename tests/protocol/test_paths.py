@@ -360,6 +360,20 @@ def test_but_not_if_it_gets_nowhere() -> None:
     assert knock(b, "c", "d")[0] == "c <- b>d 77.0: come in"
 
 
+def test_of_two_knocks_that_cross_late_by_the_same_number_what_both_answers_say_counts() -> None:
+    """Each end has taken the other's: one tunnel. Where b came to stand after its Knock it says in its answer only."""
+    d = around("d")
+    d.contribute(4)
+    lose(d, "b")
+    tunnel = number(d)
+    d.until(0.6)
+    early = fr.Knock(incarnation=1, answer=False, sync=msgspec.structs.replace(stands(), committed=-1))
+    assert carried(d, "", "b", early, tunnel=tunnel, serial=0) == ["relay b <- d>b 1.0: come in"]
+    answer = fr.Knock(incarnation=1, answer=True, sync=stands())
+    assert carried(d, "c", "b", answer, tunnel=tunnel, serial=0) == []  # it is none to the Knock that d has taken
+    assert carried(d, "", "b", answer, tunnel=tunnel, serial=0) == ["relay b <- d>b 1.2: reduce 1 [0:] 4 of 1000"]
+
+
 def test_a_new_knock_replaces_the_tunnel_that_is_there() -> None:
     b = around()
     tunnelled(b, "d", "c")
