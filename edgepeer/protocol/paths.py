@@ -281,7 +281,7 @@ class Paths:
         mine, tunnel = self._attempts.get(source), link.tunnel
         if knock.answer:
             if mine is None or mine.number != number or link.up:
-                # Of two that have crossed, both by the same number, each end has taken the other's: so it is one tunnel.
+                # Of two that have crossed by the same number, each end has taken the other's: so it is one tunnel.
                 here = tunnel is not None and (tunnel.number, tunnel.hop) == (number, hop)
                 return here and link.knocked == number
             self._open(source, Tunnel(number, hop), knock, now, mine.told)

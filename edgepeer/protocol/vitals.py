@@ -8,7 +8,7 @@ every                   | the other end knows how long silence may last; with se
 reaches                 | neighbours know who can carry frames around a broken connection (paths.py)
 orphan                  | peers below know that the way to the coordinator is broken (succession.py)
 level, going up         | the root knows when all members stand after the same round, with nothing left to decide ...
-settled, going down     | ... and then all do: nothing of the views before can be lost any more (View.may_go_on)
+settled                 | ... and then all do, from whomever: nothing of the views before can be lost any more (View.may_go_on)
 ballot                  | the head knows that somebody is bound to follow another (succession.py)
 """
 
@@ -324,7 +324,7 @@ class Vitals:
             link.forget_reach()
         elif view is not None:
             self._succession.hear_of(ping.ballot)
-            if ping.settled and peer == view.parent(self._me):
+            if ping.settled:  # whoever says so: the way from the root may be gone when it gets here
                 self._settle()
         if link.member is None:
             # It wants the link though we don't: let it hear that we live.
