@@ -8,7 +8,7 @@ every                   | the other end knows how long silence may last; with se
 reaches                 | neighbours know who can carry frames around a broken connection (paths.py)
 orphan                  | peers below know that the way to the coordinator is broken (succession.py)
 level, going up         | the root knows when all members stand after the same round, with nothing left to decide ...
-settled                 | ... and then all do, from whomever: nothing of the views before can be lost any more (View.may_go_on)
+settled                 | ... and then all do, whoever says so: nothing of the views before can be lost any more
 ballot                  | the head knows that somebody is bound to follow another (succession.py)
 """
 
