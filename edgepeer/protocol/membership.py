@@ -151,16 +151,10 @@ class Membership:
         """Whether others may take this life for dead, since they have heard of a later one."""
         return self._disowned or self._copied > self.me.incarnation
 
-    def on_refused(self, peer: PeerId, now: float, *, refused: bool) -> None:
-        """Whether a member's machine says that nobody listens there."""
-        if refused:
-            self._refused.setdefault(peer, now)
-        else:
-            self._refused.pop(peer, None)
-
-    def dials(self, peers: Container[PeerId]) -> None:
-        """Whom this peer is connected with, or tries to be: that of others nobody listened there is of the past."""
-        self._refused = {peer: since for peer, since in self._refused.items() if peer in peers}
+    def on_refused(self, peers: Iterable[PeerId], now: float) -> None:
+        """Of those whom this peer tries to be connected with, these members' machines say that nobody listens there. Of
+        others that is of the past."""
+        self._refused = {peer: self._refused.get(peer, now) for peer in peers}
 
     def on_presence(self, peer: PeerId, now: float) -> None:
         """A peer is announced."""

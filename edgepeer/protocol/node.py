@@ -288,9 +288,7 @@ class Node:
         parts, views, now = self.parts, self.views, self.parts.now
         for peer in parts.vitals.tick(now):
             parts.wiring.on_path_down(peer)
-        for peer, end in parts.links.all():
-            parts.membership.on_refused(peer, now, refused=end.refused and not end.up)
-        parts.membership.dials({peer for peer, _ in parts.links.all()})
+        parts.membership.on_refused((peer for peer, end in parts.links.all() if end.refused and not end.up), now)
         lost = list(parts.links.lost(now, others=self.view is None))
         if not views.do_without(lost):
             return

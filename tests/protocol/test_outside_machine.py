@@ -1,0 +1,415 @@
+"""Peers in no view by transcript: the first view, generations, and what is retained. See the table in outside.py."""
+
+from __future__ import annotations
+
+import pytest
+from outsiders import calls, outside, retained, views
+from transcript import Machine, letter_to, member, vector, view, when
+
+from edgepeer.ids import Generation, PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.limits import Limits
+from edgepeer.topology.view import LAST_LIFE, MAX_EPOCH, View
+from edgepeer.wire import codec
+from edgepeer.wire import frames as fr
+from edgepeer.wire.documents import pack
+
+# -- the first view ----------------------------------------------------------------------------------------
+
+
+def test_the_smallest_id_makes_the_first_view_once_things_have_settled() -> None:
+    a = outside("a", "b", "c")
+    assert views(a.until(0.29)) == []
+    assert views(a.until(0.3)) == ["0.3: view 1 abc", "0.3: publish view 1 abc"]
+
+
+def test_only_of_those_who_have_answered() -> None:
+    a = outside("a", "b", "c", "d", answer="bd")
+    assert views(a.until(0.3))[0] == "0.3: view 1 abd"
+
+
+def test_who_answers_in_another_life_than_it_is_announced_in_is_not_the_one_that_was_meant() -> None:
+    a = outside("a", "b", "c", answer="c")
+    a.hear(letter_to("a", "b", fr.Here(incarnation=2)))
+    assert views(a.until(0.3))[0] == "0.3: view 1 ac"
+
+
+def test_a_call_is_as_good_as_an_answer_and_a_wish_to_be_left_out_is_none() -> None:
+    a = outside("a", "b", "c", answer="")
+    calls(a, "b")
+    a.hear(letter_to("a", "c", fr.Here(incarnation=1, aside=True)))
+    assert views(a.until(0.3))[0] == "0.3: view 1 ab"
+
+
+def test_what_was_said_long_ago_does_not_count() -> None:
+    b = Machine("b")
+    b.hear(ev.PresenceSeen(member("c")), 0.0)
+    calls(b, "c")
+    b.until(4.0)
+    b.hear(ev.ControlSynced(), 4.0)
+    assert views(b.until(5.0))[0].endswith("view 1 b")
+
+
+def test_late_arrivals_are_waited_for_but_not_for_ever() -> None:
+    a = outside("a", "b")
+    for number in range(12):
+        a.hear(ev.PresenceSeen(member(f"p{number}")), number * 0.25)
+        if a.node.view is None:
+            a.until(number * 0.25 + 0.2)
+    assert a.node.view is not None
+    assert a.now < 3.0
+
+
+def test_the_next_in_rank_steps_in_if_the_smallest_does_nothing() -> None:
+    b = outside("b", "a", "c")
+    assert views(b.until(2.2)) == []
+    assert views(b.until(2.7))[0].endswith("view 1 ba")  # c, which has called nobody behind it either, joins
+
+
+def test_who_does_not_answer_has_no_rank() -> None:
+    b = outside("b", "a", "c", answer="c")
+    b.hear(ev.LinkUp(PeerId("c"), 1), 0.0)
+    said = b.until(2.2)
+    assert when(said, "view 1 b") < 1.0  # after the third call in vain
+    assert when(said, "view 2 bc") < 1.5
+
+
+def test_thousands_that_are_only_announced_do_not_stop_it() -> None:
+    """Presences that MQTT retains of nobody, before and behind those who are there."""
+    y = Machine("y")
+    y.others = "z"
+    for number in range(2000):
+        y.hear(ev.PresenceSeen(member(f"{'A' if number % 2 else 'zz'}{number:04}")), 0.0)
+    y.hear(ev.PresenceSeen(member("z")), 0.0)
+    y.hear(ev.ControlSynced(), 0.0)
+    y.hear(ev.LinkUp(PeerId("z"), 1), 0.0)
+    said = []
+    while y.now < 60.0:
+        y.frame("z", fr.Ping(waiting=False))
+        said += y.until(y.now + 0.5)
+    assert when(said, "view 1 y") < 10.0
+    assert when(said, "view 2 yz") < 11.0
+    assert sum("clear presence of" in line for line in said) > 500  # some at a time
+    assert y.node.view is not None
+    assert y.node.view.ids == ("y", "z")
+
+
+def test_without_mqtt_there_is_no_first_view() -> None:
+    a = Machine("a")
+    assert views(a.until(30.0)) == []
+
+
+def test_who_has_found_no_others_is_called_by_those_who_have() -> None:
+    """A Call is answered whatever one is doing, and tells where one stands."""
+    b = outside("b")
+    b.hidden = ()
+    said = calls(b, "a")
+    assert said == ["relay a <- b>a 0.0: here"]
+    relay = next(e for e in b.effects if isinstance(e, fx.Relay))
+    here = codec.unwrap(relay.frame, 0)
+    assert here == fr.Here(incarnation=1)
+    b.until(0.5)
+    calls(b, "a")
+    here = codec.unwrap(next(e for e in b.effects if isinstance(e, fx.Relay)).frame, 0)
+    assert b.node.view is not None
+    assert here == fr.Here(
+        incarnation=1, generation=b.node.view.generation, epoch=b.node.view.stamp, known=b.node.view.generation
+    )
+
+
+# -- generations --------------------------------------------------------------------------------------------
+
+
+def test_of_two_generations_the_earlier_gives_way_on_contact_and_joins_in_a_new_life() -> None:
+    b = outside("b")
+    b.until(0.5)
+    assert b.node.view is not None
+    other = outside("a", "c")
+    other.until(0.5)
+    assert other.node.view is not None
+    assert b.node.view.precedes(other.node.view)  # more founders
+    assert b.learn(other.node.view)[-3:] == ["retract the view", "removed", "publish presence"]
+    removed = next(e for e in b.effects if isinstance(e, fx.Removed))
+    assert removed.anew
+    assert "is given up" in removed.reason
+    assert b.node.parts.membership.me.incarnation == 2
+    following = other.node.view.successor(first_round=1, joined=[member("b", 2)])
+    assert b.learn(following)[0] == "view 2 acb"
+
+
+def test_who_is_counted_on_for_a_generation_goes_on_in_it_only_from_the_view_that_it_was_counted_in() -> None:
+    """Two survivors of a view begin a generation each. One of them has ended a round in its own, of which the other
+    knows nothing: it must not go on in the other's with what it has, though that names it in this very life."""
+    world = view(3, "abc", run="r", first_round=8)
+    theirs = world.successor(first_round=8, without={PeerId("a")}, coordinator=PeerId("c"), generation=Generation(2, 2))
+    b = Machine("b").join(world)
+    assert "view 1 cb" in b.learn(theirs)
+
+    b = Machine("b").join(world)
+    gone = {PeerId("a"), PeerId("c")}
+    b.learn(world.successor(first_round=8, without=gone, generation=Generation(2, 1)))
+    assert b.node.view is not None
+    assert b.node.view.ids == ("b",)
+    said = b.learn(theirs)
+    assert said[-2:] == ["removed", "publish presence"]
+    assert b.node.parts.membership.me.incarnation == 2
+
+    b = Machine("b").join(world.successor(first_round=9))
+    assert "removed" in b.learn(theirs)  # nor from a later view of the same chain
+
+
+def test_who_hears_of_a_later_life_under_its_name_comes_back_in_one_that_is_later_still() -> None:
+    """A device was copied. Who has heard of the copy, which has ended, takes this one for dead."""
+    b = outside("b")
+    assert b.hear(ev.PresenceSeen(member("b"))) == []  # its own words
+    assert b.hear(ev.PresenceSeen(member("b", 7))) == ["publish presence"]
+    assert b.node.me.incarnation == 8
+    assert b.hear(ev.PresenceSeen(member("b", 7))) == []
+
+    b = Machine("b").join(view(3, "abc"))
+    assert b.hear(ev.PresenceSeen(member("b", 7))) == []  # the others may not have heard of it
+    assert b.learn(view(3, "abc").successor(first_round=1, without={PeerId("b")}))[-2:] == [
+        "removed",
+        "publish presence",
+    ]
+    assert b.node.me.incarnation == 8
+    assert b.hear(ev.PresenceSeen(member("b", LAST_LIFE))) == []  # no number would be left
+
+
+def test_the_later_generation_stays_and_tells_the_other() -> None:
+    a = outside("a", "b")
+    a.until(0.5)
+    assert a.node.view is not None
+    earlier = view(9, "xyz")
+    assert earlier.precedes(a.node.view)
+    assert calls(a, "x", world=earlier) == ["relay x <- a>x 0.0: view 1"]
+
+
+def test_the_next_generation_is_later_than_any_that_was_heard_of() -> None:
+    a = outside("a", "b")
+    calls(a, "b", known=7)
+    a.until(0.3)
+    assert a.node.view is not None
+    assert a.node.view.generation.counter == 8
+
+
+def test_a_member_asks_for_a_view_that_somebody_says_follows_its_own() -> None:
+    b = Machine("b", hidden=()).join(view(4, "abc"), up="ac")
+    later = view(5, "abcd")
+    b.hear(letter_to("b", "d", fr.Here(incarnation=1, generation=later.generation, epoch=later.stamp)))
+    assert b.said == ["relay d <- b>d 0.0: call"]
+    assert b.hear(letter_to("b", "x", fr.ViewFrame(epoch=later.stamp), pack(later))) == []  # x has not said so
+    assert "view 5 abcd" in b.hear(letter_to("b", "d", fr.ViewFrame(epoch=later.stamp), pack(later)))
+
+
+def restarted(machine: Machine, names: str, at: float) -> list[str]:
+    """These members start anew, and say so."""
+    for name in names:
+        machine.hear(ev.PresenceSeen(member(name, 2)), at)
+    return [line for name in names for line in calls(machine, name, life=2)]
+
+
+@pytest.mark.parametrize("head", ["a", "b"])
+def test_where_most_have_started_anew_the_survivors_begin_anew_and_keep_the_state(head: str) -> None:
+    world = view(1, "abcde", run="r", first_round=1)
+    one = Machine(head)
+    one.hear(ev.RunWanted("r", 1, 7), 0.0)
+    one.join(world)
+    assert one.node.allreduce.committed == 7
+    other = "b" if head == "a" else "a"
+    gone = "cde" if head == "a" else "acd"
+    live = set("abcde") - {*gone, head}
+    for name in live:
+        one.hear(ev.LinkUp(PeerId(name), 1), 0.0)
+    one.others = "".join(live) + gone
+    assert views(restarted(one, gone, 1.0)) == []
+    said = []
+    while one.now < 9.0 and not views(said):
+        for name in live:
+            one.frame(name, fr.Ping(waiting=False, epoch=1, orphan=True))
+        said += one.until(one.now + 0.25)
+    assert one.node.view is not None
+    assert other in live | set(gone)
+    assert one.node.view.generation.counter == 2
+    assert one.node.view.epoch == 1
+    assert one.node.view.coordinator == head
+    assert set(one.node.view.ids) == set("abcde")
+    assert {m.id for m in one.node.view.members if m.incarnation == 2} == set(gone)
+    assert (one.node.view.run, one.node.view.first_round) == ("r", 8)
+    assert one.node.allreduce.committed == 7
+    assert not one.node.view.guards
+
+
+def test_as_long_as_a_quorum_of_lives_may_come_back_nobody_begins_anew() -> None:
+    a = Machine("a").join(view(1, "abcde"), up="b")
+    a.others = "bde"
+    restarted(a, "de", 1.0)
+    for _ in range(80):
+        a.frame("b", fr.Ping(waiting=False, epoch=1))
+        a.until(a.now + 0.25)
+    assert a.node.view is not None
+    assert a.node.view.generation == Generation()
+    assert a.node.view.epoch == 1
+    assert a.node.parts.membership.waits == "2 of 5 peers are in reach, too few to go on without the others"
+
+
+# -- what is retained, and of nobody ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", ["", "r"])
+def test_a_view_of_which_nobody_answers_is_followed_by_another_generation_after_a_while(run: str) -> None:
+    a = Machine("a", limits=Limits(anew_s=5.0, anew_run_s=20.0))
+    a.broker = True
+    a.hear(ev.RunWanted(run or None), 0.0)
+    a.hear(ev.ViewSeen(view(57, "xyz", run=run)), 0.0)
+    a.hear(ev.ControlSynced(), 0.0)
+    after = 20.0 if run else 5.0
+    assert views(a.until(after - 0.1)) == []
+    assert a.node.parts.membership.waits == "nobody of the view before answers: x, y, z"
+    assert views(a.until(after + 1.5))[0].endswith("view 1 a")
+    assert a.node.view is not None
+    assert a.node.view.generation.counter == 2
+
+
+def test_who_may_be_cut_off_itself_begins_nothing() -> None:
+    """Else a device that starts again, and then loses its network, would have all others give up their work."""
+    a = Machine("a", limits=Limits(anew_s=5.0, anew_run_s=20.0))
+    a.broker = True
+    a.hear(ev.ViewSeen(view(57, "xyz")), 0.0)
+    a.hear(ev.ControlSynced(), 0.0)
+    a.until(3.0)
+    a.broker = False
+    assert views(a.until(60.0)) == []
+    assert a.node.parts.membership.waits == "nobody of the view before answers: x, y, z"
+    a.broker = True
+    assert 64.0 < when(a.until(80.0), "publish view 1 a") < 68.0 + 10.0
+
+
+def test_at_once_if_all_its_members_have_started_anew() -> None:
+    a = outside("a", "x", "y", answer="")
+    a.hear(ev.ViewSeen(retained("x", "y")), 0.0)
+    restarted(a, "xy", 0.1)
+    assert views(a.until(0.5))[0].endswith("view 1 axy")
+    assert a.node.parts.membership.waits == ""
+
+
+def test_also_if_so_many_have_that_the_others_can_not_go_on() -> None:
+    a = outside("a", "y", "z", answer="")
+    a.hear(ev.ViewSeen(retained("x", "y", "z")), 0.0)
+    restarted(a, "yz", 0.1)
+    assert views(a.until(0.5))[0].endswith("view 1 ayz")
+    a = outside("a", "y", answer="")
+    a.hear(ev.ViewSeen(retained("x", "y", "z")), 0.0)
+    restarted(a, "y", 0.1)
+    assert views(a.until(2.0)) == []
+
+
+def test_and_if_the_machines_of_all_say_that_nobody_is_there() -> None:
+    a = Machine("a")
+    a.hear(ev.ViewSeen(retained("x", "y")), 0.0)
+    a.hear(ev.ControlSynced(), 0.0)
+    a.until(0.15)
+    for peer in "xy":
+        a.hear(ev.DialFailed(PeerId(peer), "refused", refused=True))
+    assert when(a.until(6.0), "view 1 a") < 6.0
+
+
+def test_a_run_is_not_begun_again_by_fewer_than_it_takes() -> None:
+    b = Machine("b", life=2, limits=Limits(anew_s=5.0, anew_run_s=20.0))
+    b.broker = True
+    b.hear(ev.RunWanted("r", 2), 0.0)
+    b.hear(ev.ViewSeen(view(9, "axy", run="r")), 0.0)
+    b.hear(ev.ControlSynced(), 0.0)
+    assert views(b.until(60.0)) == []
+    b.others = "c"
+    b.hear(ev.PresenceSeen(member("c", 2)), 60.0)
+    assert when(b.until(70.0), "publish view 1 bc") < 65.0
+
+
+def test_who_has_the_quorum_of_a_run_that_is_retained_begins_it_again_sooner() -> None:
+    a = Machine("a", life=2, limits=Limits(anew_s=5.0, anew_run_s=20.0))
+    a.others = "b"
+    a.hear(ev.RunWanted("r", 2), 0.0)
+    a.hear(ev.PresenceSeen(member("b", 2)), 0.0)
+    a.hear(ev.ViewSeen(view(9, "abc", run="r")), 0.0)
+    a.hear(ev.ControlSynced(), 0.0)
+    assert when(a.until(10.0), "publish view 1 ab") < 6.0
+
+
+def test_while_a_member_answers_the_outsider_waits() -> None:
+    a = Machine("a")
+    a.hear(ev.PresenceSeen(member("x")), 0.0)
+    a.hear(ev.ViewSeen(world := retained("x", "y", "z")), 0.0)
+    a.hear(ev.ControlSynced(), 0.0)
+    assert any(line.endswith("dial x") for line in a.until(0.6))
+    a.hear(ev.LinkUp(PeerId("x"), 1))
+    for second in range(1, 40):
+        a.frame("x", fr.Sync(epoch=world.stamp, run="", committed=0, generation=world.generation))
+        assert views(a.until(float(second))) == []
+    assert a.node.parts.membership.waits == ""
+
+
+def test_a_member_that_comes_back_while_the_outsider_waits_is_not_forgotten() -> None:
+    b = Machine("b")
+    b.others = "x"
+    b.hear(ev.PresenceSeen(member("x")), 0.0)
+    b.hear(ev.ViewSeen(retained("x")), 0.0)
+    b.hear(ev.ControlSynced(), 0.0)
+    b.until(0.6)
+    b.hear(ev.PresenceSeen(member("x", 2)))
+    assert views(b.until(3.5))[0].endswith("view 1 bx")
+
+
+def last_view() -> View:
+    """As garbage might have it: of the last epoch that there can be, and its members are those who are there."""
+    return View(generation=Generation(), epoch=MAX_EPOCH, members=tuple(member(name) for name in "abc"))
+
+
+def test_a_retained_view_that_nobody_is_in_changes_nothing_and_the_head_says_its_own_again() -> None:
+    a = Machine("a").join(view(4, "abc"), up="bc")
+    a.others = "bc"
+    said = a.hear(ev.ViewSeen(last_view()), 1.0)
+    while a.now < 8.0:
+        for peer in "bc":
+            a.frame(peer, fr.Ping(waiting=False, epoch=4))
+        said += a.until(a.now + 0.5)
+    assert a.node.view == view(4, "abc")
+    assert [line.split(": ")[1] for line in views(said)] == ["publish view 4 abc"]
+    a.contribute(1)
+    a.reduce("b", vector(1), "b")
+    a.reduce("c", vector(1), "c")
+    assert any("round 1 = 3" in line for line in a.have("b"))
+
+
+def test_an_outsider_is_let_in_in_spite_of_it() -> None:
+    """The members say what is true, and an earlier view of theirs counts more than what nobody confirms."""
+    d = Machine("d")
+    d.hear(ev.ViewSeen(last_view()), 0.0)
+    d.hear(ev.ControlSynced(), 0.0)
+    assert views(d.until(1.0)) == []
+    assert "view 5 abcd" in d.learn(view(5, "abcd"))
+
+
+def test_an_earlier_view_that_is_retained_is_replaced_by_the_head_at_once() -> None:
+    a = Machine("a").join(view(4, "abc"))
+    assert a.hear(ev.ViewSeen(view(3, "xyz"))) == ["publish view 4 abc"]
+    b = Machine("b").join(view(4, "abc"))
+    assert b.hear(ev.ViewSeen(view(3, "xyz"))) == []
+
+
+def test_a_retained_successor_counts_as_soon_as_one_of_its_members_says_so() -> None:
+    b = Machine("b").join(view(4, "abc"), up="a")
+    assert views(b.hear(ev.ViewSeen(view(5, "bcd")))) == []
+    here = fr.Here(incarnation=1, generation=view(5, "bcd").generation, epoch=view(5, "bcd").stamp)
+    assert "view 5 bcd" in b.hear(letter_to("b", "d", here))
+
+
+def test_who_can_not_go_on_takes_a_retained_successor_for_what_a_newcomer_would() -> None:
+    b = Machine("b", limits=Limits(anew_s=5.0)).join(view(4, "abc"))
+    b.until(4.0)
+    assert b.node.parts.membership.waits
+    b.hear(ev.ViewSeen(view(5, "acd")), 4.0)
+    said = b.until(12.0)
+    assert 9.0 <= when(said, "removed") < 9.5
+    assert b.node.parts.membership.me.incarnation == 2
