@@ -132,7 +132,7 @@ class SlowFault(_PeerFault):
             )
         if throttle.share > _SLACK / self._factor:
             raise Unconfirmed(
-                f"{self.target} could run for {throttle.share:.0%} of the time, not {1 / self._factor:.0%}"
+                f"{self.target} could run for {throttle.share:.2%} of the time, not {1 / self._factor:.2%}"
             )
         if throttle.cpu_s > _SLACK * throttle.running_s * (os.cpu_count() or 1) + _TICKS_S:
             raise Unconfirmed(f"{self.target} took {throttle.cpu_share:.0%} of a core, not {1 / self._factor:.0%}")

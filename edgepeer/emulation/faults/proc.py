@@ -14,7 +14,9 @@ from edgepeer.emulation.faults.duty_cycle import DutyCycle
 __all__ = ["Throttle", "cpu_seconds", "state_of"]
 
 _PAYS_BACK_S: Final = 5.0
-"""For so long at most a process is stopped at the end for what it ran too long."""
+"""For so long at most a process is stopped at the end for what it ran too long ..."""
+_LATE_S: Final = 0.1
+"""... or for as long as it costs that a signal is so late, on a busy machine, where that is longer."""
 
 
 def state_of(pid: int) -> str:
@@ -47,6 +49,7 @@ class Throttle:
     def __init__(self, pid: int, factor: float) -> None:
         """Raises ProcessLookupError: there is no such process."""
         self._pid = pid
+        self._factor = factor
         self._handle = os.pidfd_open(pid)  # a number may be given to another process, a handle not
         self._enough = threading.Event()
         self._over_at = float("inf")
@@ -81,7 +84,7 @@ class Throttle:
         signals were late on a busy machine, and that takes some seconds at most."""
         if self._enough.is_set():
             return
-        self._over_at = time.monotonic() + _PAYS_BACK_S
+        self._over_at = time.monotonic() + max(_PAYS_BACK_S, _LATE_S * self._factor)
         self._enough.set()
         self._thread.join()
         self.cpu_s = max(cpu_seconds(self._pid) - self._cpu_before, 0.0)
