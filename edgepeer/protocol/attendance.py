@@ -152,14 +152,15 @@ class Attendance:
                 self.heed(source, theirs, frame.known)
             case fr.Here():
                 word = Word(self._place.now, frame.incarnation, frame.generation, frame.epoch, frame.aside)
-                self.heed(source, word, frame.known)
+                self.heed(source, word, frame.known, answers=True)
             case fr.ViewFrame(epoch):
                 said = self._rolls.word(source, self._place.now)
                 if said is not None and said.epoch == epoch and (view := _unpack(payload)) is not None:
                     self._views.on_view(view)
 
-    def heed(self, peer: PeerId, word: Word, known: Generation | None) -> None:
-        """A peer has spoken: it is there, in that life, in that view or in none."""
+    def heed(self, peer: PeerId, word: Word, known: Generation | None, *, answers: bool = False) -> None:
+        """A peer has spoken: it is there, in that life, in that view or in none. Of a view that follows its own this
+        peer is not told by a Call, which the broker may have had for it for long, and the caller may have died since."""
         self._rolls.on_word(peer, word, known)
         self._membership.on_life(peer, word.life, self._place.now)
         self._links.on_life(peer, word.life, self._place.now)
@@ -169,9 +170,9 @@ class Attendance:
         view, hint = self._membership.view, self._outside.hint
         if not word.epoch or (view is not None and not earlier(view, word)):
             return
-        if hint is not None and hint.stamp == word.epoch:
+        if answers and hint is not None and hint.stamp == word.epoch:
             self._views.on_view(hint)  # what was retained is true
-        elif view is not None or hint is None or earlier(hint, word):
+        elif view is not None or hint is None or earlier(hint, word) or not answers:
             self._emit(letter(self._me, peer, self.call(view=True)))
 
     # -- views that are only heard of -------------------------------------------------------------------------

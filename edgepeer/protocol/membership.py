@@ -294,6 +294,9 @@ class Membership:
         joiners = [member for member in wanted if self._barred_until(PeerId(member.id)) <= now]
         later = [until for member in wanted if (until := self._barred_until(PeerId(member.id))) > now]
         gone = lost | set(leavers)
+        if leavers and not view.may_go_on({p for p in view.ids if p not in gone}, settled=True):
+            # Nothing could be decided in the next view before all of it have what counts here. Who stays has it.
+            joiners = []
         joiners = joiners[: MAX_MEMBERS - view.size + len(gone)]
         staying = [peer for peer in view.ids if peer not in gone and peer not in leaving and peer != self.id]
         head = staying[0] if self.leaving and due and staying else None

@@ -219,6 +219,23 @@ def test_and_at_the_rounds_end_if_it_has_contributed(a: Machine) -> None:
     assert views(a.have("b")) == ["view 2 ac", "publish view 2 ac"]
 
 
+@pytest.mark.parametrize(("leave", "then"), [("b", "acd"), ("bc", "a")])
+def test_who_comes_as_most_leave_waits_until_they_are_gone(leave: str, then: str) -> None:
+    """Till the newcomer has what counts, it takes a quorum of the view before to decide what follows."""
+    rolls = RollCall([].append, None, 0.0)
+    membership = Membership(member("a"), 2, 1, Limits(), rolls)
+    membership.enter(view(1, "abc"), 0.0)
+    rolls.on_presence(member("d"), 0.5)
+    rolls.on_word(PeerId("d"), Word(0.5, 1, None, 0))
+    for name in leave:
+        membership.on_leaver(PeerId(name), 1, 0, 0.5)
+    found = membership.consider(
+        first_round=1, boundary=False, idle=True, needed=False, over=False, there="abc", present="abc", now=1.0
+    )
+    assert found is not None
+    assert found.ids == tuple(then)
+
+
 def test_a_leaver_is_not_let_in_again_by_the_presence_it_leaves_behind(a: Machine) -> None:
     a.frame("b", fr.Leave(peer="b", incarnation=1, until=0))
     a.others = "c"

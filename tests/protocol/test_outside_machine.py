@@ -405,6 +405,18 @@ def test_a_retained_successor_counts_as_soon_as_one_of_its_members_says_so() -> 
     assert "view 5 bcd" in b.hear(letter_to("b", "d", here))
 
 
+def test_a_call_is_no_answer_its_peer_may_have_died_since_it_went_out() -> None:
+    """A broker that could not reach this peer for long brings it then what it was sent all that time."""
+    b = Machine("b", hidden=()).join(view(4, "abc"), up="a")
+    later = retained("d")
+    assert views(b.hear(ev.ViewSeen(later))) == []
+    said = calls(b, "d", life=2, world=later)
+    assert not any(line.startswith("removed") for line in said)
+    assert "relay d <- b>d 0.0: call" in said
+    here = fr.Here(incarnation=2, generation=later.generation, epoch=later.stamp)
+    assert any(line.startswith("removed") for line in b.hear(letter_to("b", "d", here)))
+
+
 def test_who_can_not_go_on_takes_a_retained_successor_for_what_a_newcomer_would() -> None:
     b = Machine("b", limits=Limits(anew_s=5.0)).join(view(4, "abc"))
     b.until(4.0)
