@@ -6,7 +6,7 @@ a presence                            | whoever matters is called (rollcall.py s
 our own, of a later life than ours    | this peer comes back in one that is later still
 a Call                                | it is answered; whoever is in an earlier view gets this one
 Here, or any word of a peer           | it is there, in that life, in that view or in none
-a word of a later view than ours      | the peer is asked for it
+a word of a later view than ours      | the peer is asked for it: a Call may have been on its way for long
 a retained view that follows ours     | its members are called: they may be dead, or have gone on without this peer
 """
 
