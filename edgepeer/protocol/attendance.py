@@ -160,7 +160,7 @@ class Attendance:
 
     def heed(self, peer: PeerId, word: Word, known: Generation | None, *, answers: bool = False) -> None:
         """A peer has spoken: it is there, in that life, in that view or in none. Of a view that follows its own this
-        peer is not told by a Call, which the broker may have had for it for long, and the caller may have died since."""
+        peer is not told by a Call, which the broker may have had for it for long: the caller may have died since."""
         self._rolls.on_word(peer, word, known)
         self._membership.on_life(peer, word.life, self._place.now)
         self._links.on_life(peer, word.life, self._place.now)
