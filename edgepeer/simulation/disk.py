@@ -24,6 +24,7 @@ class Checkpoint:
     ends: dict[int, bytes]
     """How all rounds until then have ended."""
     generation: Generation
+    run: str
     peers: int
     """How many there were."""
 
@@ -45,10 +46,10 @@ class Disk:
         """A round of a run has ended in that view."""
         if number % self.every == 0:
             self._checkpoints.append(
-                Checkpoint(round=number, ends=dict(ends), generation=view.generation, peers=view.size)
+                Checkpoint(round=number, ends=dict(ends), generation=view.generation, run=view.run, peers=view.size)
             )
 
-    @property
-    def newest(self) -> Checkpoint | None:
-        """What to go on from: of a newer generation first, then of a later round."""
-        return max(self._checkpoints, key=lambda each: (each.generation, each.round), default=None)
+    def newest(self, run: str) -> Checkpoint | None:
+        """What to go on from in that run: of a newer generation first, then of a later round."""
+        found = (each for each in self._checkpoints if each.run == run)
+        return max(found, key=lambda each: (each.generation, each.round), default=None)

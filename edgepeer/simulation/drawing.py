@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 DRAWN: Final[tuple[str, ...]] = (
     "oneway", "cut", "reset", "kill", "power", "slow", "broker", "leave", "join", "freeze", "timeout", "restart",
-    "isolate", "partition",
+    "isolate", "partition", "run",
 )  # fmt: skip
 """What is drawn: the kinds of faults, and for who dies and comes back `restart`."""
 SHORT_S: Final = (0.1, 0.5, 2.0, 5.0, 12.0)
@@ -169,7 +169,7 @@ def _divided(pick: Picker, schedule: Schedule, within_s: float) -> Schedule:
         checkpoint=0,
         code="none",
         wait="exact",
-        faults=_in_order([*schedule.faults, *flips]),
+        faults=_in_order([*(each for each in schedule.faults if each.kind != "run"), *flips]),
     )
 
 

@@ -35,6 +35,8 @@ NO_SUM: Final = bytes(END_BYTES)
 """What a peer keeps of a round that ended without a sum."""
 _End: TypeAlias = tuple[bytes, tuple[PeerId, ...]]
 """How a round has ended: the sum's bytes, and whose contributions are in it."""
+_Which: TypeAlias = tuple[Generation, str, int]
+"""A round: its generation, run and number."""
 _DROPPED: Final[_End] = b"", ()
 _Brought: TypeAlias = tuple[FloatVector, float]
 """A vector and its weight."""
@@ -46,12 +48,12 @@ def end_of(generation: Generation, digest: bytes) -> bytes:
 
 
 class Ledger:
-    """All rounds of a fleet. `brought`: what a peer brought to a round; where its lives brought different vectors, all
-    of them."""
+    """All rounds of a fleet. `brought`: what a peer brought to the round with that outcome; where its lives brought
+    different vectors, all of them."""
 
     def __init__(
         self,
-        brought: Callable[[PeerId, int], Sequence[_Brought]],
+        brought: Callable[[fx.RoundCommitted, PeerId], Sequence[_Brought]],
         protocol: ProtocolName = "ft-tree",
         all_chunks: Callable[[fx.RoundCommitted], list[FloatVector]] | None = None,
         views: Callable[[], Iterable[View]] = tuple,
@@ -66,9 +68,9 @@ class Ledger:
         self.approximate = 0
         """How many coded rounds were called approximate."""
         self._brought = brought
-        self._ends: dict[tuple[Generation, int], tuple[PeerId, _End]] = {}
+        self._ends: dict[_Which, tuple[PeerId, _End]] = {}
         """How rounds have ended, and at whom first."""
-        self._before: dict[tuple[Generation, int], tuple[PeerId, bytes]] = {}
+        self._before: dict[_Which, tuple[PeerId, bytes]] = {}
         """How the rounds before a round have ended, for whom that ended first."""
         self._known: set[tuple[int, bytes]] = set()
         """Rounds' numbers, and how they ended, as peers keep it."""
@@ -81,7 +83,8 @@ class Ledger:
         if self._protocol == "ps-async":
             return
         self._known.add((outcome.round, end_of(outcome.generation, outcome.digest)))
-        if self._is_new(peer, outcome.generation, outcome.round, (outcome.sum.tobytes(), outcome.contributors)):
+        which = outcome.generation, outcome.run, outcome.round
+        if self._is_new(peer, which, (outcome.sum.tobytes(), outcome.contributors)):
             self._check_sum(outcome)
 
     def follows(self, peer: PeerId, outcome: fx.RoundCommitted, ends: Mapping[int, bytes]) -> None:
@@ -89,7 +92,7 @@ class Ledger:
         if self._protocol != "ft-tree":
             return
         before = xxhash.xxh3_128_digest(b"".join(ends[number] for number in range(1, outcome.round)))
-        first, other = self._before.setdefault((outcome.generation, outcome.round), (peer, before))
+        first, other = self._before.setdefault((outcome.generation, outcome.run, outcome.round), (peer, before))
         if other != before:
             which = f"round {outcome.round} of generation {outcome.generation}"
             raise ProtocolBug(f"{peer} commits {which} after other rounds than {first}")
@@ -98,7 +101,7 @@ class Ledger:
         """A round is over without a sum at a peer, which is in that view: for everybody."""
         self.checked += 1
         if self._protocol == "ft-tree" and view is not None:
-            self._is_new(peer, view.generation, outcome.round, _DROPPED)
+            self._is_new(peer, (view.generation, outcome.run, outcome.round), _DROPPED)
 
     def adopted(self, peer: PeerId, ends: Mapping[int, bytes]) -> None:
         """A peer has taken over somebody's state, and with it how all rounds have ended."""
@@ -106,15 +109,17 @@ class Ledger:
             if end != NO_SUM and (number, end) not in self._known:
                 raise ProtocolBug(f"{peer} adopts a state with an end of round {number} that nobody has seen")
 
-    def _is_new(self, peer: PeerId, generation: Generation, number: int, end: _End) -> bool:
+    def _is_new(self, peer: PeerId, which: _Which, end: _End) -> bool:
         """Whether nobody has seen the end of this round before. Raises ProtocolBug if somebody has seen another."""
-        first, before = self._ends.setdefault((generation, number), (peer, end))
+        first, before = self._ends.setdefault(which, (peer, end))
         if before is end:
             return True
         if before != end:
             kind = "drops" if end is _DROPPED else "commits other bits or contributors for"
             was = "dropped" if before == _DROPPED else "committed"
-            raise ProtocolBug(f"{peer} {kind} round {number} of generation {generation}, which {first} has {was}")
+            generation, run, number = which
+            told = f"round {number} of {run or 'no run'}, generation {generation}"
+            raise ProtocolBug(f"{peer} {kind} {told}, which {first} has {was}")
         return False
 
     def _check_sum(self, outcome: fx.RoundCommitted) -> None:
@@ -124,7 +129,7 @@ class Ledger:
         if self._all_chunks is not None:
             self._check_coded(outcome, self._all_chunks(outcome))
             return
-        lives = list(product(*(self._brought(peer, outcome.round) for peer in outcome.contributors)))
+        lives = list(product(*(self._brought(outcome, peer) for peer in outcome.contributors)))
         weights = {sum(share for _, share in each) for each in lives}
         if not any(abs(weight - outcome.weight) <= 1e-9 * max(weight, 1) for weight in weights):
             raise ProtocolBug(f"round {outcome.round}: weight {outcome.weight}, contributors have {weights}")

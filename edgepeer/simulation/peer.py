@@ -81,7 +81,9 @@ class SimulatedPeer:
         self.lines = Lines(around.network, self)
         self.bytes_sent = 0
         self.digests: dict[int, bytes] = {}
-        """By round, generation and digest: of all rounds of a run, else of those that this peer took part in."""
+        """By round, generation and digest: of all rounds of its run, else of those that this peer took part in."""
+        self.run_id = around.task.run_id
+        """The run that its application wants; empty: none."""
         self.over = 0
         """The last round that is over at this peer's application."""
         self.views: list[View] = []
@@ -104,7 +106,7 @@ class SimulatedPeer:
             self.disk = around.disks.setdefault(peer, Disk(every))
         self.restored: Checkpoint | None = None
         """What its application has, as long as that is from its own disk."""
-        self._may_restore = self.disk is not None and self.disk.newest is not None
+        self._may_restore = self.disk is not None and self.disk.newest(self.run_id) is not None
         self._computing = 0
         self._owed = 0  # rounds that were dropped before this peer had contributed to them
         self._loads: fx.StateReceived | None = None  # the state that is being put to use
@@ -168,7 +170,7 @@ class SimulatedPeer:
     @property
     def done(self) -> int:
         """The last round that this peer will not take part in any more; without a run it may begin with a later one."""
-        return max(self.over, 0 if self._task.run_id else self.node.allreduce.committed)
+        return max(self.over, 0 if self.run_id else self.node.allreduce.committed)
 
     @property
     def finished(self) -> bool:
@@ -304,6 +306,13 @@ class SimulatedPeer:
         """Take no part in the run any more."""
         self.receive(ev.RunWanted(None, 1))
 
+    def take_up_another_run(self) -> None:
+        """Take part in the run that is wanted now, and in the one before no more."""
+        if self.alive and self._task.run is not None and self.run_id != self._task.run_id:
+            self.run_id, self.restored, self._may_restore = self._task.run_id, None, False
+            self._forget()
+            self.receive(ev.RunWanted(*self._task.run))
+
     def time_out(self) -> None:
         """Give up on the round."""
         self.receive(ev.TimedOut(f"timed out at {self.id}"))
@@ -321,12 +330,17 @@ class SimulatedPeer:
 
     def _restore(self) -> None:
         """Go on from the disk, unless the fleet is at work already: its rounds may have gone another way."""
-        if not self.alive or self._task.run is None or self.disk is None or (found := self.disk.newest) is None:
+        if (
+            not self.alive
+            or self._task.run is None
+            or self.disk is None
+            or (found := self.disk.newest(self.run_id)) is None
+        ):
             return
         view = self.node.view
         if view is None:
             self._may_restore = True
-        elif view.run == self._task.run_id and view.first_round > 1:
+        elif view.run == self.run_id and view.first_round > 1:
             self.receive(ev.RunWanted(*self._task.run))
         else:
             self.restored = found
@@ -340,7 +354,7 @@ class SimulatedPeer:
 
     def _ask_for_run(self, found: Checkpoint, peers: int) -> None:
         if self.alive and self._task.run is not None:
-            self.receive(ev.RunWanted(self._task.run_id, peers, found.round, found.generation))
+            self.receive(ev.RunWanted(self.run_id, peers, found.round, found.generation))
             self._next_round()  # the run may have begun before: then this was what it waited for
 
     def _forget(self) -> None:
@@ -392,7 +406,9 @@ class SimulatedPeer:
 
     def _bring(self, number: int) -> tuple[ev.FloatVector, float]:
         return (
-            (self.split.contribute(number), 1.0) if self.split is not None else self._task.brought_by(self.id, number)
+            (self.split.contribute(number), 1.0)
+            if self.split is not None
+            else self._task.brought_by(self.id, number, self.run_id)
         )
 
     @property
@@ -408,14 +424,14 @@ class SimulatedPeer:
 
     @property
     def _in_run(self) -> bool:
-        return (view := self.node.view) is not None and view.run == self._task.run_id
+        return (view := self.node.view) is not None and view.run == self.run_id
 
     @property
     def _may_contribute(self) -> bool:
         return self._in_step and not self.node.allreduce.contributed
 
     def _ended(self, number: int, end: bytes) -> None:
-        if self._task.run_id and number != self.over + 1:
+        if self.run_id and number != self.over + 1:
             raise ProtocolBug(f"{self.id}: round {number} ends after round {self.over}")
         if number <= self.over:
             raise ProtocolBug(f"{self.id}: round {number} ends again, after round {self.over}")
@@ -425,10 +441,13 @@ class SimulatedPeer:
             self.disk.keep(number, self.digests, view)
 
     def _do_committed(self, effect: fx.RoundCommitted) -> None:
+        if effect.run != self.run_id:  # the application wants another one by now
+            self._around.ledger.committed(self.id, effect)
+            return
         self._ended(effect.round, end_of(effect.generation, effect.digest))
         self.outcomes.append(effect)
         self._around.ledger.committed(self.id, effect)
-        if self._task.run_id:
+        if self.run_id:
             self._around.ledger.follows(self.id, effect, self.digests)
         if self.split is not None:
             self.split.settle(effect)
@@ -444,7 +463,10 @@ class SimulatedPeer:
     def _do_aborted(self, effect: fx.RoundAborted) -> None:
         if effect.cause == "mismatch" and self.split is not None:
             raise ProtocolBug(f"{self.id}, at {self.split.program.phase}, brings another vector: {effect.reason}")
-        if effect.cause in ("mismatch", "nonfinite", "timeout") and effect.round > self.over:
+        if effect.run != self.run_id:
+            if effect.cause in ("mismatch", "nonfinite", "timeout"):
+                self._around.ledger.aborted(self.id, self.views[-1] if self.views else None, effect)
+        elif effect.cause in ("mismatch", "nonfinite", "timeout") and effect.round > self.over:
             self._ended(effect.round, NO_SUM)
             self.aborts.append(effect)
             self._around.ledger.aborted(self.id, self.views[-1] if self.views else None, effect)
@@ -461,6 +483,8 @@ class SimulatedPeer:
 
     def _do_provide(self, effect: fx.ProvideState) -> None:
         def provide() -> None:
+            if effect.run != self.run_id:
+                return  # it is given up here
             if self.split is not None and self.split.lost:
                 self.later(self._task.compute_s(), provide)  # once there is something to give
                 return
@@ -472,7 +496,7 @@ class SimulatedPeer:
 
     def _do_state(self, effect: fx.StateReceived) -> None:
         def load() -> None:
-            if self._loads is not effect or self.node.allreduce.run != effect.run:
+            if self._loads is not effect or {self.node.allreduce.run, self.run_id} != {effect.run}:
                 return  # a later one has come, and a program's worker does one after the other
             blob = bytes(effect.state)
             ends, rest = blob[: effect.round * END_BYTES], blob[effect.round * END_BYTES :]

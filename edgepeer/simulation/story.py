@@ -142,6 +142,8 @@ class Story:
             peer=peer,
         )
         self.world.on_effect = account.on_effect if account is not None else None
+        self._owners = random.Random(schedule.seed)
+        """When owners of peers do what they do."""
         self._happened: list[str] = []
         self.ended_well = False
         """Whether everybody who lives was asked to finish, and did."""
@@ -322,7 +324,7 @@ class Story:
         alive = {peer.id: peer for peer in self.world.alive if not peer.leaving}
         views = [view for peer in alive.values() if (view := peer.node.view) is not None]
         if not views:
-            return len(alive) >= (self.schedule.peers if self.world.task.run_id else 1)
+            return len(alive) >= (self.world.task.run or ("", 1))[1]
         view = max(views, key=lambda each: each.place)
         lives = {p: peer for p, peer in alive.items() if p in view and peer.incarnation == view.member(p).incarnation}
         nodes = [peer.node for peer in lives.values() if isinstance(peer.node, Node)]
@@ -336,7 +338,7 @@ class Story:
     def _asked_for(self, coordinator: PeerId) -> int:
         """How many peers its run takes."""
         found = self.world.living[coordinator].restored if coordinator in self.world.living else None
-        return self.schedule.peers if found is None else found.majority
+        return (self.world.task.run or ("", 1))[1] if found is None else found.majority
 
     def _compare(self) -> None:
         histories = {tuple(sorted(peer.digests.items())) for peer in self.world.alive}
@@ -418,7 +420,7 @@ class Story:
             "oneway": self._cut, "cut": self._cut, "isolate": self._cut, "partition": self._cut, "reset": self._reset,
             "kill": self._kill, "power": self._kill, "freeze": self._freeze, "slow": self._slow,
             "broker": self._broker, "leave": self._leave, "join": self._join, "timeout": self._timeout,
-            "flip": self._flip,
+            "run": self._run, "flip": self._flip,
         }  # fmt: skip
         self._tell(str(fault))
         self._disturbed = True
@@ -518,6 +520,15 @@ class Story:
         if peer is None:
             return False
         peer.soon(peer.time_out)
+        return True
+
+    def _run(self, fault: Fault) -> bool:
+        task, alive = self.world.task, self.world.alive
+        if not task.run or not alive or self._split is not None:
+            return False
+        task.ask_for_another_run(len(alive) // 2 + 1)
+        for peer in alive:
+            self.world.clock.after(self._owners.uniform(0.0, 1.0), partial(peer.soon, peer.take_up_another_run))
         return True
 
     def _flip(self, fault: Fault) -> bool:

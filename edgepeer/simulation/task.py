@@ -60,6 +60,7 @@ class Task:
         self.rounds = workload.rounds
         self.run_id = workload.run or ""
         self.run = (workload.run, workload.wait_for) if workload.run else None
+        self._runs = 1
         self.brought: dict[tuple[PeerId, int], tuple[FloatVector, float]] = {}
         """What a peer contributes to a round instead of what it would."""
         self.scheme = parse_scheme(code, wait)
@@ -68,6 +69,12 @@ class Task:
         """What is trained, if it is a network that is divided: then Workload.size says nothing, and its rounds are what
         that asks for."""
 
+    def ask_for_another_run(self, peers: int) -> None:
+        """From now on another run is wanted, of at least so many peers."""
+        self._runs += 1
+        self.run_id = f"{self.workload.run}{self._runs}"
+        self.run = self.run_id, peers
+
     def compute_s(self) -> float:
         """How long an application is busy with something."""
         return self._rng.expovariate(1 / self.workload.compute_s) if self.workload.compute_s > 0 else 0.0
@@ -75,14 +82,15 @@ class Task:
     def weight(self, peer: PeerId, number: int) -> float:
         return self.workload.weights[(sum(peer.encode()) + number) % len(self.workload.weights)]
 
-    def contribution(self, peer: PeerId, number: int) -> tuple[FloatVector, float]:
+    def contribution(self, peer: PeerId, number: int, run: str) -> tuple[FloatVector, float]:
         if (brought := self.brought.get((peer, number))) is not None:
             return brought
-        return vector_of(peer, number, self.workload.size, self.workload.dtype), self.weight(peer, number)
+        name = peer if run in ("", self.workload.run) else f"{peer} in {run}"
+        return vector_of(name, number, self.workload.size, self.workload.dtype), self.weight(peer, number)
 
-    def brought_by(self, peer: PeerId, number: int) -> tuple[FloatVector, float]:
+    def brought_by(self, peer: PeerId, number: int, run: str) -> tuple[FloatVector, float]:
         """What the peer's application hands to the machine."""
-        vector, weight = self.contribution(peer, number)
+        vector, weight = self.contribution(peer, number, run)
         return (np.full_like(vector, np.nan) if weight == 0 else vector), weight
 
     def all_chunks(self, outcome: fx.RoundCommitted, views: Iterable[View]) -> list[FloatVector]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from edgepeer.baselines import STATIC_TIMEOUT_S, MachineMaker
@@ -73,8 +73,7 @@ class World:
         self.network = Network(Ways(self.clock, rng, link or LinkModel()), rng, self.peers)
         self.broker = Broker(self.network, rng)
         self.task = Task(workload or Workload(), rng, code=code, wait=wait, split=split)
-        brought = split.brought if split is not None else lambda peer, number: [self.task.contribution(peer, number)]
-        self.ledger = Ledger(brought, protocol, self.all_chunks if self.task.scheme else None, self.views)
+        self.ledger = Ledger(self._brought, protocol, self.all_chunks if self.task.scheme else None, self.views)
         self.notes: list[str] = []
         self._around = Surroundings(
             clock=self.clock,
@@ -178,6 +177,12 @@ class World:
             return peer.id in view and (own := peer.node.view) is not None and own.stamp == view.stamp
 
         return self._agreed(agrees)
+
+    def _brought(self, outcome: fx.RoundCommitted, peer: PeerId) -> Sequence[tuple[FloatVector, float]]:
+        """What a peer brought to a round; where its lives brought different vectors, all of them."""
+        if self.task.split is not None:
+            return self.task.split.brought(peer, outcome.round)
+        return [self.task.contribution(peer, outcome.round, outcome.run)]
 
     def all_chunks(self, outcome: fx.RoundCommitted) -> list[FloatVector]:
         """Of a coded round: the plain sum over all chunks, for each number of slots that its view may have had."""

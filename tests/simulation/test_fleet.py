@@ -208,7 +208,7 @@ LEDGER_ROUND = fx.RoundCommitted(
 
 def ledger() -> Ledger:
     """a brings 1, b 2, to each of four elements, in all rounds."""
-    return Ledger(lambda peer, number: [(np.full(4, 1.0 if peer == "a" else 2.0, "<f4"), 1.0)])
+    return Ledger(lambda outcome, peer: [(np.full(4, 1.0 if peer == "a" else 2.0, "<f4"), 1.0)])
 
 
 P0, P1, P2 = PeerId("p0"), PeerId("p1"), PeerId("p2")
@@ -220,12 +220,21 @@ def test_a_round_ends_in_one_way_in_each_generation() -> None:
     book.committed(P0, LEDGER_ROUND)
     book.committed(P1, LEDGER_ROUND)
     other = dataclasses.replace(LEDGER_ROUND, sum=np.full(4, 1.0, "<f4"), weight=1.0, contributors=(PeerId("a"),))
-    with pytest.raises(ProtocolBug, match="p2 commits other bits or contributors for round 1 of generation 1-00000000"):
+    with pytest.raises(ProtocolBug, match="p2 commits other bits or contributors for round 1 of no run, generation 1"):
         book.committed(P2, other)
     book.committed(P2, dataclasses.replace(other, generation=Generation(2)))
-    with pytest.raises(ProtocolBug, match="of generation 2-00000000, which p2 has committed"):
+    with pytest.raises(ProtocolBug, match="generation 2-00000000, which p2 has committed"):
         book.committed(P0, dataclasses.replace(LEDGER_ROUND, generation=Generation(2)))
     assert book.checked == 5
+
+
+def test_another_run_has_a_round_of_the_same_number() -> None:
+    book = ledger()
+    book.committed(P0, dataclasses.replace(LEDGER_ROUND, run="one"))
+    other = dataclasses.replace(LEDGER_ROUND, sum=np.full(4, 1.0, "<f4"), weight=1.0, contributors=(PeerId("a"),))
+    book.committed(P1, dataclasses.replace(other, run="other"))
+    with pytest.raises(ProtocolBug, match="round 1 of other, generation 1-00000000, which p1 has committed"):
+        book.committed(P2, dataclasses.replace(LEDGER_ROUND, run="other"))
 
 
 def test_a_sum_against_an_abort_is_noticed_whoever_comes_first() -> None:
@@ -240,7 +249,7 @@ def test_a_sum_against_an_abort_is_noticed_whoever_comes_first() -> None:
         book.committed(P1, committed)
     book = ledger()
     book.committed(P1, committed)
-    with pytest.raises(ProtocolBug, match=r"p0 drops round 1 of generation .* which p1 has committed"):
+    with pytest.raises(ProtocolBug, match=r"p0 drops round 1 of no run, generation .* which p1 has committed"):
         book.aborted(P0, view, aborted)
 
 

@@ -28,14 +28,15 @@ MIXES: Final[dict[str, dict[str, Any]]] = {
     "slow": {"kinds": ("slow", "freeze", "leave", "timeout", "kill")},
     "apart": {"kinds": ("isolate", "partition", "oneway", "power"), "peers": (3, 9)},
     "broker": {"kinds": ("broker", "join", "kill", "restart", "isolate")},
+    "runs": {"kinds": ("run", "kill", "restart", "join", "leave", "isolate", "freeze")},
 }
 PARTS: Final = 3
 EACH: Final = 5
-"""Times mixes times parts: 105 schedules, for what breaks often. Soaks draw others, for as long as one likes."""
+"""Times mixes times parts: 120 schedules, for what breaks often. Soaks draw others, for as long as one likes."""
 CODED: Final = 2
-"""Times mixes times parts that many more, of coded rounds: 42."""
+"""Times mixes times parts that many more, of coded rounds: 48."""
 SPLIT: Final = 1
-"""And of split runs: 21."""
+"""And of split runs: 24."""
 BURSTS: Final = 20
 """Times parts, of those to which much happens at once: 60."""
 

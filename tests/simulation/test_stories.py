@@ -8,11 +8,14 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol.limits import Limits
+from edgepeer.simulation.ledger import Ledger
 from edgepeer.simulation.peer import SimulatedPeer
-from edgepeer.simulation.story import SMALL_SEGMENTS, there
-from edgepeer.simulation.task import Workload
+from edgepeer.simulation.schedule import Schedule
+from edgepeer.simulation.story import SMALL_SEGMENTS, Story, there
+from edgepeer.simulation.task import Task, Workload
 from edgepeer.simulation.ways import BROKER, LinkModel
 from edgepeer.simulation.world import World
 
@@ -207,6 +210,25 @@ def test_joiners_get_the_state_and_go_on_with_the_next_round() -> None:
         assert each.digests == peer(world, "p0").digests
         assert 5 < each.outcomes[0].round < 40
     assert world.settled()
+
+
+def test_when_all_want_another_run_nothing_of_the_one_before_is_counted_in_it() -> None:
+    """Each gives the first up when its owner says so, in the middle of a round, too."""
+    schedule = "peers 5\nrounds 12\n\n3 run\n6.2 kill p0\n6.5 run\n"
+    world = Story(Schedule.parse(schedule)).tell()
+    runs = {p.id: {outcome.run for outcome in p.outcomes} for p in world.alive}
+    assert set.union(*runs.values()) == {"run", "run2", "run3"}
+    for p in world.alive:
+        assert p.node.view is not None
+        assert p.node.view.run == p.run_id == "run3"
+        last = {o.round: o.sum.tobytes() for o in p.outcomes if o.run == "run3"}
+        assert last.keys() <= {*range(1, 13)}
+    world.task.contribution = lambda peer, number, run: Task.contribution(  # type: ignore[method-assign]
+        world.task, peer, number, "run"
+    )
+    late = next(o for o in world.alive[0].outcomes if o.run == "run3" and o.weight)
+    with pytest.raises(ProtocolBug, match="is not the sum over"):
+        Ledger(world._brought).committed(world.alive[0].id, late)
 
 
 def test_without_a_run_joiners_begin_with_the_next_call() -> None:
