@@ -316,7 +316,10 @@ class Round:
 
     @property
     def late(self) -> list[PeerId]:
-        """The children, in any tree, whose partial sums are awaited and not complete."""
+        """The children, in any tree, whose partial sums are awaited and not complete. Of a round whose end is here, which
+        may be that it is dropped before all have come, none is."""
+        if self.held is not None:
+            return []
         held = {child for child, stream in self.lane.streams.items() if stream.held is not None}
         found = dict.fromkeys(child for lane in self.parts.values() for child in lane.late)
         return [child for child in found if child not in held]

@@ -307,6 +307,15 @@ def test_a_child_that_stalls_is_reported_unless_it_waits_itself() -> None:
         assert "a <- suspect d" not in said
 
 
+def test_nobody_is_late_for_a_round_that_is_to_be_dropped() -> None:
+    """Its root gave it up before e had brought anything, and e never will; another holder of that is gone for long."""
+    b = Machine("b", limits=Limits(stall_s=5.0)).join(view(1, "abcde"), up="ade")
+    b.contribute(1)
+    b.drop("a", "timeout")
+    assert b.node.allreduce.laggards(6.0) == []
+    assert not b.node.allreduce.waiting
+
+
 def test_frames_on_a_link_that_is_down_are_ignored() -> None:
     a = root_of("ab")
     assert a.frame("b", fr.Sync(epoch=1, run="", committed=0)) == []

@@ -218,8 +218,9 @@ def test_several_processes_stop_when_they_are_told() -> None:
         (Setting(peers=3, faults=2, kinds=("damage", "reset", "oneway")), Bounds(depth=2, states=SOME)),
         (Setting(peers=4, faults=1, kinds=("kill", "isolate")), Bounds(depth=1, states=SOME)),
         (Setting(peers=3, faults=2, kinds=("leave", "isolate")), Bounds(depth=2, states=SOME)),
+        (Setting(peers=3, faults=2, kinds=("kill", "timeout")), Bounds(depth=2, states=4 * SOME, probe_every=20)),
     ],
-    ids=["run", "plain", "pair", "links", "four", "leaving"],
+    ids=["run", "plain", "pair", "links", "four", "leaving", "dropped"],
 )
 def test_nothing_breaks(setting: Setting, bounds: Bounds) -> None:
     find, search = found(setting, bounds)
