@@ -316,8 +316,8 @@ class Round:
 
     @property
     def late(self) -> list[PeerId]:
-        """The children, in any tree, whose partial sums are awaited and not complete. Of a round whose end is here, which
-        may be that it is dropped before all have come, none is."""
+        """The children, in any tree, whose partial sums are awaited and not complete: none, once the round's end is
+        here, which may be that it is dropped before all have come."""
         if self.held is not None:
             return []
         held = {child for child, stream in self.lane.streams.items() if stream.held is not None}
