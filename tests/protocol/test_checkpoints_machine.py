@@ -318,7 +318,7 @@ def test_a_round_that_was_dropped_beside_the_earlier_one_is_not_over_beside_the_
 
 
 def test_nor_is_such_an_end_held_or_decided() -> None:
-    """Who holds it would not give its state up for that of a, and a would hand over nothing: each waits for the other."""
+    """Who holds it would not give its state up for that of a, and a would hand over nothing: each would wait."""
     b = later_than_a()
     assert b.drop("a", "timeout", number=8) == []
     assert not b.node.allreduce.holding
