@@ -235,7 +235,7 @@ class Allreduce:
             lane = self._lane_up(peer, frame)
             if lane is not None:
                 prefix, of = lane.streams[peer], lane.shape_of(shape)
-        elif (here := self._place.at(frame)) is not None:
+        elif (here := self._place.of(peer, frame)) is not None:
             rd, dropped = self._course.round, frame.commit is not None and frame.commit.dropped is not None
             if rd.misfit(shape, self._limits.max_vector_bytes, any_shape=dropped or rd.anew):
                 return None
@@ -298,7 +298,7 @@ class Allreduce:
         """A segment of a result lies in its buffer (`stored`) or was of no use."""
         rd = self._course.round
         told = self._past.told(peer) if frame.commit is not None else None
-        if (here := self._place.at(frame)) is None:
+        if (here := self._place.of(peer, frame)) is None:
             self._course.throw_away(peer, frame)
             return
         if frame.up:
@@ -362,7 +362,7 @@ class Allreduce:
     def _on_held(self, peer: PeerId, frame: Result, payload_bytes: int, stored: bool, told: View | None) -> None:
         """What is held below from an earlier view."""
         stream = self._course.round.lane.streams.get(peer)
-        if not stored or stream is None or self._place.is_without(peer):
+        if not stored or stream is None:
             return
         if wrong := stream.held_total.stored(frame.offset, Shape.said(frame).elements(payload_bytes)):
             self._refuse(peer, f"{wrong}, in a segment at {frame.offset}")
@@ -390,7 +390,7 @@ class Allreduce:
 
     def on_have(self, peer: PeerId, frame: Have) -> None:
         """A peer behind this one, on the shortest ways from the root, holds the result."""
-        if (here := self._place.at(frame)) is None:
+        if (here := self._place.of(peer, frame)) is None:
             self._course.throw_away(peer, frame)
         elif peer in here.behind:
             self._course.round.on_have(peer, unpack_set(frame.holding))
@@ -400,14 +400,14 @@ class Allreduce:
 
     def on_decide(self, peer: PeerId, frame: Decide) -> None:
         """A neighbour has committed the round."""
-        here = self._place.at(frame)
+        here = self._place.of(peer, frame)
         if here is not None and (peer == here.parent or (len(here.trees) > 1 and peer in here.at)):
             self._course.round.final()
             self._try_commit(here)
 
     def on_abort(self, peer: PeerId, frame: Abort) -> None:
         """From below: somebody can't complete the round. From above, or handed over: it is over."""
-        here = self._place.at(frame)
+        here = self._place.of(peer, frame)
         if frame.over and here is not None and peer in here.at:
             self._course.round.drop()
             self._course.end(Dropped(frame.round, frame.cause, frame.reason), peer)

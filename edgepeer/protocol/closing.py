@@ -11,6 +11,8 @@ Who has nothing to bring is not waited for.
     holds something of an earlier view  | the same, whether it takes part or not
     hears Progress, and is the root     | Release to its children, if the sum can be had, or the policy will do without
     hears Release                       | Release to its children; has its owner encode, if it has something to bring
+    hears Release of what it has        | waits with that until it is computed again
+    computed beside a state given up    |
 
 Progress is also the promise that Paxos asks for (deciding.py): it is of one view, and says whether anything is held
 from an earlier one. So the root does without a peer only in a view in which it has heard of all; and if something is
@@ -91,6 +93,10 @@ class Closing:
         self.closed: Closed | None = None
         self.closed_at = 0.0
         self._own: dict[int, int] | None = None
+        self._said: tuple[int, int, dict[int, int]] = 0, 0, {}
+        """Of which view and round this peer may have said that it has computed how much, beside whatever state ..."""
+        self._due: Release | None = None
+        """... and what is closed by that, and waits until it is computed beside the present one."""
         self._holding_said = False
         self._heard: dict[PeerId, _Report] = {}
         self._since: float | None = None
@@ -133,7 +139,7 @@ class Closing:
         if self._name(self._coding) != self._name(self._wanted):
             self.enter()
         self._alone = 0 if took_part else self._alone + 1
-        self.closed, self._own, self._since, self.wrong = None, None, None, ""
+        self.closed, self._own, self._due, self._since, self.wrong = None, None, None, None, ""
         self._holding_said = False
         self._heard.clear()
 
@@ -167,7 +173,22 @@ class Closing:
     def did(self, done: Mapping[int, int]) -> None:
         """The owner takes part, and has computed so many chunks of each of its slots."""
         self._own = {slot: done.get(slot, 0) for slot in self._slots(self._place.me)}
+        said = self._said_before
+        self._said = *self._now, {slot: max(count, said.get(slot, 0)) for slot, count in self._own.items()}
+        if self._due is not None and self._parent is not None:
+            self.on_release(self._parent, self._due)
         self._news()
+
+    @property
+    def _now(self) -> tuple[int, int]:
+        view = self._place.view
+        return view.stamp if view is not None else 0, self._place.committed + 1
+
+    @property
+    def _said_before(self) -> dict[int, int]:
+        """What this peer may have said of this round, in this view."""
+        *when, counts = self._said
+        return counts if tuple(when) == self._now else {}
 
     def holds(self) -> None:
         """Something is held here from an earlier view, which is to be said even if there is no other news."""
@@ -347,10 +368,13 @@ class Closing:
         if code is None and not frame.anew:
             return ""
         done = tuple(max(value - 1, 0) for value in frame.done)
-        mine = self._own or {}
-        if not self._possible(frame.done) or any(done[s] > mine.get(s, 0) for s in self._slots(self._place.me)):
+        mine, said = self._own or {}, self._said_before
+        slots = self._slots(self._place.me)
+        if not self._possible(frame.done) or any(done[s] > said.get(s, 0) for s in slots):
             return f"Release of {frame.done.hex()}: more than there is, or than is computed here"
-        if self.closed is None:
+        if any(done[s] > mine.get(s, 0) for s in slots):
+            self._due = frame  # it was, beside a state that has been given up since
+        elif self.closed is None:
             expected = view.everyone if frame.anew or code is None else self._expected(view, code.brings(done))
             self._close(Closed(done, frame.anew, expected))
         return ""

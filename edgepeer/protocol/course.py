@@ -4,7 +4,8 @@
     ----------------------------+----------------------------------------------------------------------------------
     a view                      | the round in progress starts again with the contributions kept, and what is held goes
                                 | up in the place of a sum; of a coded one, peers say anew what they have computed
-    a view of another run       | the round is dropped, and the state of that run is still to come
+    a view of another run, or   | the round is dropped, and the state of that run is still to come
+    of the same, begun anew     |
     no view                     | the round is dropped
     a neighbour's Sync          | what it lacks of the round is sent again; what it has missed is handed over (past.py)
     a state of the run, or none | the round is dropped; the next is the one after the state's
@@ -192,7 +193,7 @@ class Course:
         here = place.here = InView(view, place.me)
         self.closing.enter()
         self.rates.keep(here.neighbours, 2 * view.height)
-        if view.run != place.run:
+        if view.run != place.run or (before is not None and before.view.beginning != view.beginning):
             self._drop_round("run", "another run has begun" if view.run else "the run is over")
             may_be_decided = False
             place.run = view.run
@@ -329,8 +330,9 @@ class Course:
         place.loading, place.over = loading is not None, over
 
     def load_nothing(self) -> None:
-        """What has come is not put to use any more: it has to come again."""
+        """What has come is not put to use any more: it has to come again. Nor has the owner a checkpoint in use."""
         self.place.loading = False
+        self._own_state = "", 0, None
 
     def fall_behind(self, committed: int) -> None:
         """Rounds were decided without this peer, and nobody can tell how."""

@@ -25,7 +25,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.timing import RoundTrip
@@ -80,7 +80,7 @@ class Link:
         "alive_at", "calm", "cleared", "closed_at", "dialing", "dialled", "direct", "down_since", "echo", "echo_at",
         "every", "failures", "heard", "knocked", "level", "life", "life_at", "member", "needed", "orphan", "over",
         "pinged", "promised", "reaches", "redial_at", "redial_s", "refused", "role", "sent", "since", "sync", "timing",
-        "told", "tunnel", "tunnel_timing", "unanswered", "waiting",
+        "told", "told_of", "tunnel", "tunnel_timing", "unanswered", "waiting",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -149,7 +149,9 @@ class Link:
         self.sync: Sync | None = None
         """Where the peer stood when it last said so on this path."""
         self.told: int | None = None
-        """What the peer was last told of where we stand, by a Sync on this path."""
+        """What the peer was last told of where we stand, by a Sync on this path ..."""
+        self.told_of: Generation | None = None
+        """... and of which checkpoint our state is."""
 
     @property
     def up(self) -> bool:
@@ -210,9 +212,9 @@ class Link:
         """The peer says where it stands."""
         self.sync = sync
 
-    def tell(self, standing: int) -> None:
+    def tell(self, sync: Sync) -> None:
         """The peer is told where this one stands."""
-        self.told = standing
+        self.told, self.told_of = sync.committed, sync.restored
 
     def promise(self, every_s: float, now: float) -> None:
         """The peer is told, by a Ping, how soon to expect the next sign of life."""

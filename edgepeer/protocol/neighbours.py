@@ -82,11 +82,13 @@ class Neighbours:
 
     def sync_for(self, peer: PeerId) -> Sync:
         """What tells a neighbour where this peer stands. Who holds what may be the end of the round that comes next
-        does not give its checkpoint up: beside whoever has come as far with another one it is a fleet at work."""
+        does not give its checkpoint up: beside whoever has come as far with another one, or can tell how that round has
+        ended, it is a fleet at work."""
         place, link = self._place, self._links.get(peer)
         theirs = link.sync if link is not None else None
         sync = self._course.past.sync(place.standing, self._course.have_of(peer))
-        if self._course.holding and theirs is not None and theirs.committed == place.committed:
+        known = theirs is not None and theirs.since <= place.committed <= theirs.committed
+        if self._course.holding and theirs is not None and known:
             same = theirs.checkpoint(place.committed) == place.restored
             return sync if same else msgspec.structs.replace(sync, restored=None)
         return sync
@@ -94,7 +96,7 @@ class Neighbours:
     def send_sync(self, peer: PeerId, told: Sync | None = None) -> None:
         """Tell it, unless it has been `told` the same already."""
         sync = self.sync_for(peer)
-        self._links[peer].tell(sync.committed)
+        self._links[peer].tell(sync)
         if sync != told:
             self._emit(fx.Send(peer, sync))
 
@@ -129,8 +131,8 @@ class Neighbours:
             return False
         if loses and not self._course.holding:
             self._course.give_up_restored()
-        elif loses and its is not None:
-            self.send_sync(peer)
+        elif loses and self._links[peer].told_of is not None:
+            self.send_sync(peer)  # on a new path it was told before we knew of its own
         return not loses
 
     def _counts(self, peer: PeerId) -> bool:

@@ -93,6 +93,11 @@ class Place:
             return None
         return here
 
+    def of(self, peer: PeerId, frame: Reduce | Result | Abort | Have | Decide) -> InView | None:
+        """The same, if the neighbour that has sent it had the state that is here. What is about to be over at it may be
+        under way for as long as it takes to get another state from somebody else."""
+        return self.at(frame) if not self.is_without(peer) else None
+
     def is_without(self, peer: PeerId) -> bool:
         """Whether a neighbour is known to have no state, or to give its own up: what it brings all the same it has sent
         beside another one than is here. (In which round others are is not always known here before they bring more.)"""

@@ -378,10 +378,10 @@ class Views:
         for peer in view.neighbours(self._me):
             if peer in self._membership.cleared:
                 self._links.on_gone(peer)
-        run = self._course.run
+        before = self._place.view
         self._emit(fx.ViewInstalled(view))
         self._allreduce.install(view, self._place.now)
-        if run != view.run:
+        if before is None or before.beginning != view.beginning:
             self._neighbours.reset()
         self._spread(view)
         for peer in view.neighbours(self._me):

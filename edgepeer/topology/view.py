@@ -311,6 +311,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.epoch << 32 | zlib.crc32(told.encode())
 
     @property
+    def beginning(self) -> tuple[str, int]:
+        """Which beginning of which run its rounds are counted from: the same run may have been given up, and begun anew
+        since another view of it."""
+        return self.run, self.plain_round
+
+    @property
     def place(self) -> tuple[Generation, int]:
         """Where it stands among all views."""
         return self.generation, self.epoch
@@ -364,6 +370,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if following != self.run:
             if not self.run:
                 plain = first_round + 1  # that one may have been decided, and be known to none but its holders
+            elif following:
+                plain += 1  # so that no two beginnings of a run are alike
             first_round = 1 if following else plain
         peers = tuple(member.id for member in order)
         kept = self.slots if following and following == self.run else ()

@@ -165,6 +165,31 @@ def test_a_state_whose_owner_has_given_the_run_up_has_to_come_again() -> None:
     assert any("state of r?" in line for line in (*b.hear(ev.RunWanted("r")), *b.until(b.now + 6.0)))
 
 
+def test_a_checkpoint_of_a_run_that_was_given_up_is_none_of_who_wants_it_again() -> None:
+    """Its owner has it in use no more; or it would say so."""
+    b = Machine("b")
+    b.hear(ev.RunWanted("r", 1, have=7))
+    b.hear(ev.RunWanted(None))
+    b.hear(ev.RunWanted("r"))
+    b.learn(RUN)
+    assert b.node.allreduce.committed == -1
+
+
+@pytest.mark.parametrize("other", ["", "s"])
+def test_a_run_that_has_begun_anew_has_none_of_the_rounds_of_before(other: str) -> None:
+    """b has heard nothing of the view between, in which the run was over. It would stand after round 7 for ever, and
+    the others before the first, for which they need what it brings."""
+    b = at_seven("b", RUN)
+    b.contribute(1)
+    b.hear(ev.RunWanted(None))
+    b.hear(ev.RunWanted("r"))
+    anew = RUN.successor(first_round=8, run=other).successor(first_round=8, run="r")
+    assert "a <- sync 5 r after -2" in b.learn(anew)
+    assert b.node.allreduce.committed == -1
+    b.level("a", committed=0)
+    assert state(b, "a", b"anew", number=0) == ["state of r after 0: anew"]
+
+
 # -- where a run begins ------------------------------------------------------------------------------------
 
 

@@ -182,9 +182,8 @@ def at_eight(of: Generation) -> Machine:
     return a
 
 
-def test_who_holds_a_round_does_not_give_up_what_it_went_on_from_and_others_hear_of_that() -> None:
-    """a, b and c have added up round 8, and b is lost: d, which comes then, has a later checkpoint. Each would wait for
-    the other."""
+def holding_eight() -> tuple[Machine, View]:
+    """a, b and c have added up round 8, and b is lost. d comes, and a works in that view."""
     one = view(1, "abc", run="r")
     a = Machine("a")
     a.hear(ev.RunWanted("r", 1, 7, EARLY))
@@ -196,6 +195,12 @@ def test_who_holds_a_round_does_not_give_up_what_it_went_on_from_and_others_hear
     assert a.node.allreduce.holding
     two = view(2, "acd", run="r", first_round=8, after=one)
     a.learn(two)
+    return a, two
+
+
+def test_who_holds_a_round_does_not_give_up_what_it_went_on_from_and_others_hear_of_that() -> None:
+    """d has a later checkpoint. Each would wait for the other."""
+    a, two = holding_eight()
     restored(a, "d", 7, LATE)
     assert sources(a) == {("d", None)}
     d = Machine("d")
@@ -208,6 +213,31 @@ def test_who_holds_a_round_does_not_give_up_what_it_went_on_from_and_others_hear
     restored(a, "d", 7, None)
     restored(a, "c", 7, EARLY)
     assert a.node.diagnosis(a.now)["round"]["at"] == {"c": 7, "d": 7}
+
+
+@pytest.mark.parametrize(("theirs", "kept"), [(7, 0), (8, 8)])
+def test_and_hear_of_it_again_on_a_new_path(theirs: int, kept: int) -> None:
+    """d has a's state by now, or can tell as well how round 8 has ended, when the connection breaks; on the new one a
+    speaks first, and does not know that yet. What a brings would not count for d, and d would hand over nothing."""
+    a, _ = holding_eight()
+    restored(a, "d", 7, LATE)
+    restored(a, "d", 7, None)
+    a.hear(ev.LinkDown(PeerId("d"), "reset"))
+    restored(a, "d", theirs, None, kept=kept)
+    assert sources(a) == {("d", None)}
+
+
+def test_but_only_once_each() -> None:
+    """Even if both held something, which can't be, they would not say so for ever."""
+    a, _ = holding_eight()
+    restored(a, "d", 7, LATE)
+    assert sources(a) == {("d", None)}
+    assert a.node.view is not None
+    again = fr.Sync(
+        epoch=a.node.view.stamp, run="r", committed=7, generation=a.node.view.generation, restored=LATE, kept=0
+    )
+    a.frame("d", again)
+    assert sources(a) == set()
 
 
 def test_nor_does_anybody_hand_that_over() -> None:
@@ -264,6 +294,38 @@ def test_what_a_neighbour_has_brought_beside_the_earlier_one_does_not_count_besi
     assert b.reduce("d", vector(10), "d", number=8) == []
     restored(b, "d", 7, LATE)
     assert b.reduce("d", vector(2), "d", number=8) == ["a <- reduce 8 [0:] 3 of 110"]
+
+
+def later_than_a() -> Machine:
+    """b has had the state that a has; now it has that of d, but a does not know yet."""
+    b = Machine("b")
+    b.hear(ev.RunWanted("r", 1, 7, EARLY))
+    b.join(view(3, "abcde", run="r"))
+    restored(b, "a", 7, EARLY)
+    restored(b, "d", 7, LATE)
+    state(b, "d", b"late", number=7)
+    put_to_use(b)
+    assert sources(b) == {("a", LATE), ("d", LATE)}
+    return b
+
+
+def test_a_round_that_was_dropped_beside_the_earlier_one_is_not_over_beside_the_later() -> None:
+    """What a says of it was on its way meanwhile. Both would stand after it, and go on with different states."""
+    b = later_than_a()
+    over = fr.Abort(epoch=3, round=8, cause="timeout", reason="so", over=True)
+    assert b.frame("a", over) == []
+    assert b.node.allreduce.committed == 7
+
+
+def test_nor_is_such_an_end_held_or_decided() -> None:
+    """Who holds it would not give its state up for that of a, and a would hand over nothing: each would wait."""
+    b = later_than_a()
+    assert b.drop("a", "timeout", number=8) == []
+    assert not b.node.allreduce.holding
+    assert b.decide("a", number=8) == []
+    assert b.node.allreduce.committed == 7
+    b.hear(ev.LinkDown(A, "reset"))
+    assert "a <- state of r?" in restored(b, "a", 8, EARLY, kept=8)
 
 
 def test_what_is_not_known_of_a_neighbours_rounds_is_no_reason_to_throw_away_what_it_brings() -> None:

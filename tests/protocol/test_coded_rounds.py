@@ -693,6 +693,21 @@ def _state(number: int) -> fr.State:
     return fr.State(run="r", round=number, offset=0, total=3)
 
 
+def test_a_round_that_was_closed_with_what_was_computed_beside_it_waits_until_that_is_computed_anew() -> None:
+    """The root can't know better. It cost the link, again and again, for as long as that takes."""
+    b = in_a_run()
+    b.did({1: 1}, number=8)
+    b.hear(ev.StateLost())
+    b.until(1.0)
+    b.frame("a", _state(7), b"new")
+    b.hear(ev.Adopted("r", 7))
+    assert b.release("a", "02000", number=8)[-1].startswith("close a: Release")
+    b.level("a", 7)
+    assert b.release("a", "01000", number=8) == []
+    assert b.did({1: 0}, number=8) == ["a <- progress 8 of 10: .0..."]
+    assert b.did({1: 1}, number=8) == ["d <- release 8: 01000", "e <- release 8: 01000", "encode 8 of 01000"]
+
+
 def test_nothing_is_forgotten_that_no_neighbour_knows() -> None:
     world = view(1, "abcde", slots="abcde", run="r", first_round=8)
     b = coded("b", world, up="")

@@ -94,9 +94,16 @@ def test_plain_rounds_go_on_after_a_run_with_a_number_that_none_has_had() -> Non
     run = plain.successor(first_round=9, run="r")
     assert (run.first_round, run.plain_round) == (1, 10)
     other = run.successor(first_round=5).successor(first_round=6, run="s")
-    assert (other.first_round, other.plain_round) == (1, 10)
+    assert (other.first_round, other.plain_round) == (1, 11)
     after = other.successor(first_round=3, run="")
-    assert (after.run, after.first_round, after.plain_round) == ("", 10, 1)
+    assert (after.run, after.first_round, after.plain_round) == ("", 11, 1)
+
+
+def test_no_two_beginnings_of_a_run_are_alike() -> None:
+    run = of("ab").successor(first_round=7, run="r")
+    between = [run.successor(first_round=3, run=other) for other in ("", "s")]
+    assert run.successor(first_round=3).beginning == run.beginning
+    assert all(view.successor(first_round=1, run="r").beginning != run.beginning for view in between)
 
 
 def test_the_largest_stamp_fits_a_frame() -> None:
