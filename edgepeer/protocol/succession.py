@@ -55,7 +55,7 @@ __all__ = ["CURRENT", "Standing", "Succession"]
 
 _REMEMBERED: Final = 256
 CURRENT: Final = 4
-"""Answers to so many of the last questions say who is there: on slow paths they take longer than the time between."""
+"""Who has answered since so many questions were asked is there, whichever it was: on slow paths answers take longer."""
 _GIVE_WAY: Final = 8
 """Who has met a higher ballot of somebody before it in the order lets so many of its own turns pass."""
 _REPEATED: Final = 8
@@ -130,6 +130,9 @@ class Succession:
         self._again_at = 0.0
         self._passing = 0
         self.answers: dict[PeerId, int] = {}
+        """The newest question that each of the others has answered ..."""
+        self.came: dict[PeerId, int] = {}
+        """... and which one this peer had asked last when that came."""
         self.standings: dict[PeerId, Standing] = {}
         """Where the others stood when they last said so."""
 
@@ -141,7 +144,7 @@ class Succession:
     @property
     def there(self) -> set[PeerId]:
         """Who has answered lately, this peer included."""
-        return self.answered_since(self.number - CURRENT)
+        return {self._me} | {peer for peer, number in self.came.items() if number > self.number - CURRENT}
 
     def answered_since(self, number: int) -> set[PeerId]:
         """Who has answered what was asked after that, this peer included."""
@@ -375,7 +378,8 @@ class Succession:
         known = campaign is not None and voter in campaign.accepts
         if (accepts and not known) or (accepts == known and vote.number >= self.answers.get(voter, 0)):
             self.standings[voter] = Standing(vote.committed, vote.holding, vote.held)
-        self.answers[voter] = max(vote.number, self.answers.get(voter, 0))
+        if vote.number > self.answers.get(voter, 0):
+            self.answers[voter], self.came[voter] = vote.number, self.number
         self.highest = max(self.highest, vote.promised)
         if campaign is None or vote.promised != campaign.ballot:
             return
