@@ -738,7 +738,8 @@ def test_views_of_the_same_members_do_not_fill_it() -> None:
 
 def test_who_answers_is_there_however_long_it_takes() -> None:
     """Where answers come after more questions than count, all would answer for ever, and nobody be there."""
-    a = Succession(A, [].append)
+    said: list[fx.Effect] = []
+    a = Succession(A, said.append)
     a.enter(view(1, "abc"))
 
     def hear(voter: PeerId, number: int) -> None:
