@@ -60,7 +60,7 @@ _GIVE_WAY: Final = 8
 """Who has met a higher ballot of somebody before it in the order lets so many of its own turns pass."""
 _REPEATED: Final = 8
 """Who has proposed the same so often in vain takes a higher ballot: somebody who is in the proposal may have died, and
-somebody may be back who is not."""
+somebody may be back who is not. On slow paths more often, as answers to a Poll and to what is proposed take longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,11 @@ class Succession:
     def answered_since(self, number: int) -> set[PeerId]:
         """Who has answered what was asked after that, this peer included."""
         return {self._me} | {peer for peer, answered in self.answers.items() if answered > number}
+
+    @property
+    def _late(self) -> int:
+        """How many more questions this peer had asked when the slowest answer came, of those who are there."""
+        return max((self.came[peer] - self.answers[peer] for peer in self.there - {self._me}), default=0)
 
     @property
     def leading(self) -> int:
@@ -255,7 +260,7 @@ class Succession:
         self._again_at = now + again_s
         self.number += 1
         self.asked += 1
-        if self._campaign is not None and self._campaign.repeated >= _REPEATED:
+        if self._campaign is not None and self._campaign.repeated >= _REPEATED + 2 * self._late:
             self._give_up()
             lead = True
         if lead:
@@ -284,7 +289,7 @@ class Succession:
             return
         position = view.position(self._me)
         ahead = self.highest % MAX_MEMBERS < position and self.highest > 0
-        if ahead and self._passing < _GIVE_WAY:
+        if ahead and self._passing < _GIVE_WAY + 2 * self._late:
             self._passing += 1
             return
         self._passing = 0
