@@ -6,7 +6,7 @@ a presence                            | whoever matters is called (rollcall.py s
 our own, of a later life than ours    | this peer comes back in one that is later still
 a Call                                | it is answered; whoever is in an earlier view gets this one
 Here, or any word of a peer           | it is there, in that life, in that view or in none
-a word of a later view than ours      | the peer is asked for it: a Call may have been on its way for long
+a word of a later view than ours      | the peer is asked for it: a letter may have been on its way for long
 a retained view that follows ours     | its members are called: they may be dead, or have gone on without this peer
 """
 
@@ -118,7 +118,12 @@ class Attendance:
         generation, epoch = in_view(self._membership.view)
         me = self._membership.me
         return fr.Call(
-            incarnation=me.incarnation, generation=generation, epoch=epoch, known=self._rolls.newest, view=view
+            incarnation=me.incarnation,
+            generation=generation,
+            epoch=epoch,
+            known=self._rolls.newest,
+            view=view,
+            stamp=self._place.now,
         )
 
     def write_to_myself(self) -> None:
@@ -135,7 +140,14 @@ class Attendance:
                 aside = self._views.left or self._membership.leaving
                 generation, epoch = in_view(self._membership.view)
                 incarnation, known = self._membership.me.incarnation, self._rolls.newest
-                here = fr.Here(incarnation=incarnation, generation=generation, epoch=epoch, known=known, aside=aside)
+                here = fr.Here(
+                    incarnation=incarnation,
+                    generation=generation,
+                    epoch=epoch,
+                    known=known,
+                    aside=aside,
+                    echo=frame.stamp,
+                )
                 self._emit(letter(self._me, source, here))
                 theirs = Word(self._place.now, frame.incarnation, frame.generation, frame.epoch)
                 if self._membership.view is not None and (
@@ -151,16 +163,23 @@ class Attendance:
                     )
                 self.heed(source, theirs, frame.known)
             case fr.Here():
-                word = Word(self._place.now, frame.incarnation, frame.generation, frame.epoch, frame.aside)
-                self.heed(source, word, frame.known, answers=True)
+                now = self._place.now
+                answers = now - frame.echo <= self._limits.anew_s
+                word = Word(now, frame.incarnation, frame.generation, frame.epoch, frame.aside, answers)
+                self.heed(source, word, frame.known)
             case fr.ViewFrame(epoch):
                 said = self._rolls.word(source, self._place.now)
-                if said is not None and said.epoch == epoch and (view := _unpack(payload)) is not None:
+                told = said is not None and said.epoch == epoch and self._is_believed(said)
+                if told and (view := _unpack(payload)) is not None:
                     self._views.on_view(view)
 
-    def heed(self, peer: PeerId, word: Word, known: Generation | None, *, answers: bool = False) -> None:
-        """A peer has spoken: it is there, in that life, in that view or in none. Of a view that follows its own this
-        peer is not told by a Call, which the broker may have had for it for long: the caller may have died since."""
+    def _is_believed(self, word: Word) -> bool:
+        """Whether what a peer says of a view may move this one. A letter the broker may have had for it for long, and
+        its sender may have died since: nobody gives up a view for that. Who is in none has nothing to give up."""
+        return word.answers or self._membership.view is None
+
+    def heed(self, peer: PeerId, word: Word, known: Generation | None) -> None:
+        """A peer has spoken: it is there, in that life, in that view or in none."""
         self._rolls.on_word(peer, word, known)
         self._membership.on_life(peer, word.life, self._place.now)
         self._links.on_life(peer, word.life, self._place.now)
@@ -170,9 +189,9 @@ class Attendance:
         view, hint = self._membership.view, self._outside.hint
         if not word.epoch or (view is not None and not earlier(view, word)):
             return
-        if answers and hint is not None and hint.stamp == word.epoch:
+        if self._is_believed(word) and hint is not None and hint.stamp == word.epoch:
             self._views.on_view(hint)  # what was retained is true
-        elif view is not None or hint is None or earlier(hint, word) or not answers:
+        elif view is not None or hint is None or earlier(hint, word):
             self._emit(letter(self._me, peer, self.call(view=True)))
 
     # -- views that are only heard of -------------------------------------------------------------------------

@@ -294,7 +294,7 @@ class Membership:
         joiners = [member for member in wanted if self._barred_until(PeerId(member.id)) <= now]
         later = [until for member in wanted if (until := self._barred_until(PeerId(member.id))) > now]
         gone = lost | set(leavers)
-        if leavers and not view.may_go_on({p for p in view.ids if p not in gone}, settled=True):
+        if leavers and not view.may_go_on({p for p in view.ids if p not in gone}, settled=self.settled):
             # Nothing could be decided in the next view before all of it have what counts here. Who stays has it.
             joiners = []
         joiners = joiners[: MAX_MEMBERS - view.size + len(gone)]

@@ -342,8 +342,7 @@ class Node:
         link = parts.links[peer]
         link.on_sync(frame)
         life = max(link.life, frame.life)
-        word = Word(parts.now, life, frame.generation, frame.epoch)
-        self.attendance.heed(peer, word, None, answers=True)
+        self.attendance.heed(peer, Word(parts.now, life, frame.generation, frame.epoch, answers=True), None)
         if view is not None and earlier(frame, view):
             self.views.send_view(peer, view)
             parts.neighbours.send_sync(peer)

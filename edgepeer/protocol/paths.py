@@ -11,8 +11,8 @@ that comes up is brought up to date, is the same as over a connection; so nothin
     the same                       | both say with that where they     | the same: what the source lacks goes with
                                    | stand                             | the answer
     is lost at both ends           | both knock                        | the smaller id's Knock counts; if they cross so
-                                   |                                   | late that each end has taken the other's, they
-                                   |                                   | are one tunnel if they have the same number
+                                   |                                   | late that each end has taken the other's, it
+                                   |                                   | does as soon as the answer shows that
     was lost before the path in    |                                   | takes no notice of the Knock, which says
     use stood                      |                                   | when that was
     is lost; no answer has come    | knocks again, by the same number  | answers again by the same way
@@ -118,6 +118,8 @@ class Paths:
         self._up = up
         self._down = down
         self._attempts: dict[PeerId, Attempt] = {}
+        self._crossed: dict[PeerId, Attempt] = {}
+        """Those that were given up for a Knock of the other end, which may have taken them."""
         self._count = 0
         self._incarnation = 0
         self._view: View | None = None
@@ -125,6 +127,7 @@ class Paths:
     def enter(self, view: View | None, incarnation: int) -> None:
         """This peer works in a view, in that life, or in none."""
         self._view, self._incarnation = view, incarnation
+        self._crossed.clear()
 
     # -- looking for a way around ----------------------------------------------------------------------------
 
@@ -134,6 +137,7 @@ class Paths:
         # Another life of this peer must not use the numbers of this one.
         number = (self._incarnation & 0xFFFFFFFF) << 20 | self._count & 0xFFFFF
         attempt = self._attempts[peer] = Attempt(number, now, now)
+        self._crossed.pop(peer, None)
         self._knock(peer, attempt, now)
 
     def _knock(self, peer: PeerId, attempt: Attempt, now: float) -> None:
@@ -280,10 +284,15 @@ class Paths:
         link.live(now)
         mine, tunnel = self._attempts.get(source), link.tunnel
         if knock.answer:
-            if mine is None or mine.number != number or link.up:
+            if tunnel is not None and (tunnel.number, tunnel.hop) == (number, hop):
                 # Of two that have crossed by the same number, each end has taken the other's: so it is one tunnel.
-                here = tunnel is not None and (tunnel.number, tunnel.hop) == (number, hop)
-                return here and link.knocked == number
+                return link.knocked == number
+            if link.up:  # by another number each end is in a tunnel that the other has not
+                mine = self._crossed.pop(source, None) if tunnel is not None and self._me < source else None
+            if mine is None or mine.number != number:
+                return False
+            if link.up:
+                self._down(source, seek=False)
             self._open(source, Tunnel(number, hop), knock, now, mine.told)
             return True
         if link.knocked == number and link.up:
@@ -299,6 +308,8 @@ class Paths:
         if link.up:
             self._down(source, seek=False)
         link.was_knocked(number)
+        if mine is not None:
+            self._crossed[source] = mine
         said = self._agree(source, hop, number, knock, now)
         self._open(source, Tunnel(number, hop), knock, now, said)
         return True

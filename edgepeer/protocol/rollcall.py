@@ -53,6 +53,8 @@ class Word:
     epoch: int
     """Stamp of its view; 0: it is in none."""
     aside: bool = False
+    answers: bool = False
+    """Whether it has lived just now, for sure: it says so over a link, or has answered a Call that is not long ago."""
 
     @property
     def outside(self) -> bool:

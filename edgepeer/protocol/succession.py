@@ -55,12 +55,12 @@ __all__ = ["CURRENT", "Standing", "Succession"]
 
 _REMEMBERED: Final = 256
 CURRENT: Final = 4
-"""Answers to so many of the last questions say who is there: on slow paths they take longer than the time between."""
+"""Who has answered since so many questions were asked is there, whichever it was: on slow paths answers take longer."""
 _GIVE_WAY: Final = 8
 """Who has met a higher ballot of somebody before it in the order lets so many of its own turns pass."""
 _REPEATED: Final = 8
 """Who has proposed the same so often in vain takes a higher ballot: somebody who is in the proposal may have died, and
-somebody may be back who is not."""
+somebody may be back who is not. On slow paths more often, as answers to a Poll and to what is proposed take longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,9 @@ class Succession:
         self._again_at = 0.0
         self._passing = 0
         self.answers: dict[PeerId, int] = {}
+        """The newest question that each of the others has answered ..."""
+        self.came: dict[PeerId, int] = {}
+        """... and which one this peer had asked last when that came."""
         self.standings: dict[PeerId, Standing] = {}
         """Where the others stood when they last said so."""
 
@@ -141,11 +144,16 @@ class Succession:
     @property
     def there(self) -> set[PeerId]:
         """Who has answered lately, this peer included."""
-        return self.answered_since(self.number - CURRENT)
+        return {self._me} | {peer for peer, number in self.came.items() if number > self.number - CURRENT}
 
     def answered_since(self, number: int) -> set[PeerId]:
         """Who has answered what was asked after that, this peer included."""
         return {self._me} | {peer for peer, answered in self.answers.items() if answered > number}
+
+    @property
+    def _late(self) -> int:
+        """How many more questions this peer had asked when the slowest answer came, of those who are there."""
+        return max((self.came[peer] - self.answers[peer] for peer in self.there - {self._me}), default=0)
 
     @property
     def leading(self) -> int:
@@ -252,7 +260,7 @@ class Succession:
         self._again_at = now + again_s
         self.number += 1
         self.asked += 1
-        if self._campaign is not None and self._campaign.repeated >= _REPEATED:
+        if self._campaign is not None and self._campaign.repeated >= _REPEATED + 2 * self._late:
             self._give_up()
             lead = True
         if lead:
@@ -281,7 +289,7 @@ class Succession:
             return
         position = view.position(self._me)
         ahead = self.highest % MAX_MEMBERS < position and self.highest > 0
-        if ahead and self._passing < _GIVE_WAY:
+        if ahead and self._passing < _GIVE_WAY + 2 * self._late:
             self._passing += 1
             return
         self._passing = 0
@@ -375,7 +383,8 @@ class Succession:
         known = campaign is not None and voter in campaign.accepts
         if (accepts and not known) or (accepts == known and vote.number >= self.answers.get(voter, 0)):
             self.standings[voter] = Standing(vote.committed, vote.holding, vote.held)
-        self.answers[voter] = max(vote.number, self.answers.get(voter, 0))
+        if vote.number > self.answers.get(voter, 0):
+            self.answers[voter], self.came[voter] = vote.number, self.number
         self.highest = max(self.highest, vote.promised)
         if campaign is None or vote.promised != campaign.ballot:
             return

@@ -443,6 +443,8 @@ class Call(_Header, frozen=True):
     """The newest generation that it has heard of."""
     view: bool = False
     """Whether it wants to be sent the addressee's view."""
+    stamp: _Seconds = 0.0
+    """The sender's clock."""
 
 
 class Here(_Header, frozen=True):
@@ -454,6 +456,8 @@ class Here(_Header, frozen=True):
     known: Generation | None = None
     aside: bool = False
     """Whether it wants to be in no view now."""
+    echo: _Seconds = 0.0
+    """The stamp of the Call."""
 
 
 class Meta(_Header, frozen=True):

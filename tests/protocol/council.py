@@ -76,6 +76,7 @@ class Council:
         other.accepted = {key: by.copy() for key, by in self.accepted.items()}
         twin = copy(life)
         twin._emit, twin.seen, twin.answers = other.outbox.append, life.seen.copy(), life.answers.copy()
+        twin.came = life.came.copy()
         twin.standings = life.standings.copy()
         if (led := life._campaign) is not None:
             twin._campaign = copy(led)

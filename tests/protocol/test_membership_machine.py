@@ -236,6 +236,23 @@ def test_who_comes_as_most_leave_waits_until_they_are_gone(leave: str, then: str
     assert found.ids == tuple(then)
 
 
+def test_and_so_it_does_where_those_who_stay_are_too_few_of_a_view_before_that_counts_yet() -> None:
+    """Half of the view with its head is a quorum of it, but none of the one before. If the newcomer fails before it has
+    what counts, nothing can be decided any more."""
+    rolls = RollCall([].append, None, 0.0)
+    membership = Membership(member("a"), 2, 1, Limits(), rolls)
+    membership.enter(view(2, "acde", after=view(1, "abcde")), 0.0)
+    rolls.on_presence(member("x"), 4.0)
+    rolls.on_word(PeerId("x"), Word(4.0, 1, None, 0))
+    for name in "cd":
+        membership.on_leaver(PeerId(name), 1, 0, 4.0)
+    found = membership.consider(
+        first_round=1, boundary=False, idle=True, needed=False, over=False, there="acde", present="acde", now=5.0
+    )
+    assert found is not None
+    assert found.ids == ("a", "e")
+
+
 def test_a_leaver_is_not_let_in_again_by_the_presence_it_leaves_behind(a: Machine) -> None:
     a.frame("b", fr.Leave(peer="b", incarnation=1, until=0))
     a.others = "c"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from outsiders import calls, outside, retained, views
 from transcript import Machine, letter_to, member, vector, view, when
@@ -415,6 +416,29 @@ def test_a_call_is_no_answer_its_peer_may_have_died_since_it_went_out() -> None:
     assert "relay d <- b>d 0.0: call" in said
     here = fr.Here(incarnation=2, generation=later.generation, epoch=later.stamp)
     assert any(line.startswith("removed") for line in b.hear(letter_to("b", "d", here)))
+
+
+def test_nor_is_what_was_asked_for_long_ago() -> None:
+    """The broker had the answer for long, and the view that came with it."""
+    b = Machine("b", hidden=()).join(view(4, "abc"), up="a")
+    later = retained("d")
+    b.hear(ev.ViewSeen(later), 20.0)
+    here = fr.Here(incarnation=2, generation=later.generation, epoch=later.stamp, echo=9.0)
+    frame, document = fr.ViewFrame(epoch=later.stamp), pack(later)
+    said = b.hear(letter_to("b", "d", here)) + b.hear(letter_to("b", "d", frame, document))
+    assert not any(line.startswith("removed") for line in said)
+    assert "relay d <- b>d 0.0: call" in said
+    b.hear(letter_to("b", "d", msgspec.structs.replace(here, echo=15.0)))  # the way there and back may be slow
+    assert b.node.view is None
+
+
+def test_who_waits_to_be_let_in_asks_nobody_for_a_view_that_it_has() -> None:
+    """A view of thousands is large, and a round may take minutes, in which the head calls all who wait."""
+    z = outside("z", "a")
+    z.hidden = ()
+    world = view(4, "abc")
+    z.hear(ev.ViewSeen(world), 1.0)
+    assert [line for line in calls(z, "a", world=world) if "call" in line] == []
 
 
 def test_who_can_not_go_on_takes_a_retained_successor_for_what_a_newcomer_would() -> None:

@@ -164,3 +164,15 @@ def vias(company: Company) -> list[tuple[str, fr.Via]]:
     """What has gone through tunnels, and who has sent it, or sent it on."""
     sends = [(name, effect) for _, name, effect in company.effects(fx.Send, since=1.0)]
     return [(name, send.frame) for name, send in sends if isinstance(send, fx.Send) and isinstance(send.frame, fr.Via)]
+
+
+def test_knocks_that_cross_slowly_are_one_tunnel() -> None:
+    """Through the broker it takes a second: each end took the other's Knock, found that its tunnel led nowhere, and
+    knocked again at the same moment, for ever."""
+    company = Company(view(1, "abc", run="job"), latency_s=0.1)
+    company.until(20.0)
+    company.sever("ab", "ac", "bc")
+    company.until(60.0)
+    opened = [at for at, _, effect in company.effects(fx.Note, since=20.0) if "goes relay" in effect.text]  # type: ignore[union-attr]
+    assert max(opened) < 23.0
+    assert {company.path("a", other) for other in "bc"} == {company.path(other, "a") for other in "bc"} == {"relay"}

@@ -734,3 +734,25 @@ def test_views_of_the_same_members_do_not_fill_it() -> None:
     for _ in range(20):
         world = world.successor(first_round=1, settled=False)
     assert world.guards == (view(1, "abc").guard,)
+
+
+def test_who_answers_is_there_however_long_it_takes() -> None:
+    """Where answers come after more questions than count, all would answer for ever, and nobody be there."""
+    said: list[fx.Effect] = []
+    a = Succession(A, said.append)
+    a.enter(view(1, "abc"))
+
+    def hear(voter: PeerId, number: int) -> None:
+        vote = fr.Vote(epoch=1, candidate=A, number=number, voter=voter, promised=0, accepted=-1, committed=0)
+        a.on_vote(vote, None, None)
+
+    for number in range(1, 21):
+        a.ask([B, C], number, 0.25, Standing(0), lead=False)
+        if number > 6:
+            hear(B, number - 6)
+    assert a.there == {A, B}
+    assert a.answered_since(14) == {A}
+    for number in range(21, 25):
+        a.ask([B, C], number, 0.25, Standing(0), lead=False)
+    hear(B, 14)  # it is no news
+    assert a.there == {A}

@@ -165,8 +165,8 @@ class Machine:
     def _here(self, peer: str) -> fr.Here:
         world, life = self.node.view, self._lives.get(peer, 1)
         if world is None or peer not in world or world.member(PeerId(peer)).incarnation != life:
-            return fr.Here(incarnation=life)
-        return fr.Here(incarnation=life, generation=world.generation, epoch=world.stamp)
+            return fr.Here(incarnation=life, echo=self.now)
+        return fr.Here(incarnation=life, generation=world.generation, epoch=world.stamp, echo=self.now)
 
     def until(self, at: float) -> list[str]:
         """Tick whenever the machine wants to, up to a time."""
@@ -215,7 +215,8 @@ class Machine:
     def learn(self, world: View, at: float | None = None) -> list[str]:
         """A member of a view that has been decided says so, through the broker."""
         source = next((m for m in world.members if m.id != self.node.id), member("x"))
-        here = fr.Here(incarnation=source.incarnation, generation=world.generation, epoch=world.stamp)
+        echo = self.now if at is None else at
+        here = fr.Here(incarnation=source.incarnation, generation=world.generation, epoch=world.stamp, echo=echo)
         self.hear(letter_to(self.node.id, source.id, here), at)
         return self.hear(letter_to(self.node.id, source.id, fr.ViewFrame(epoch=world.stamp), pack(world)))
 

@@ -512,7 +512,7 @@ def test_every_header_fits_into_a_via() -> None:
         ),
         fr.Suspect(epoch=most, peer=name, reason="\U0001f333" * 256),
         fr.Vote(epoch=most, candidate=name, number=2**53, voter=name, promised=2**53, accepted=2**53, committed=2**53),
-        fr.Call(incarnation=2**53, generation=last, epoch=most, known=last, view=True),
+        fr.Call(incarnation=2**53, generation=last, epoch=most, known=last, view=True, stamp=1e9),
     ]
     for frame in frames:
         code, header = codec.wrap(frame)

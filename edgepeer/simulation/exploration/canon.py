@@ -149,6 +149,9 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Succession, "answers"): lambda of, value, now, inside: {
         peer: number for peer, number in value.items() if number > of.number - CURRENT
     },
+    (Succession, "came"): lambda of, value, now, inside: {
+        peer: number for peer, number in value.items() if number > of.number - CURRENT
+    },
 }
 """How states are made equal that differ in nothing that matters. Numbers that go from peer to peer, of Polls and of
 what runs through tunnels, are set back by the fleet as a whole (draft.py)."""

@@ -248,6 +248,7 @@ class Numbers:
         elif peer == node.id:
             older = succession.number - CURRENT
             succession.answers = {voter: at - older for voter, at in succession.answers.items()}
+            succession.came = {voter: at - older for voter, at in succession.came.items()}
             succession.number = CURRENT
         else:
             for key in [key for key in succession.seen if key[0] == peer]:
