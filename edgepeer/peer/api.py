@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import msgspec
 
 from edgepeer.coding.scheme import CodingScheme, parse_scheme
+from edgepeer.elapsed import elapsed
 from edgepeer.enrol.keeping import kept
 from edgepeer.errors import ConfigError, LeftFabric, NotReady, PeerError
 from edgepeer.fabric import events as seen
@@ -208,7 +208,7 @@ class Peer:
             quorum=quorum,
             limits=self._limits,
             known=identity.known,
-            now=time.monotonic(),
+            now=elapsed(),
         )
         self._driver = Driver(node, self, letters)
         self._calls.run_on(self._driver)
@@ -495,7 +495,7 @@ class Peer:
     def diagnosis(self) -> dict[str, Any]:
         """Why nothing goes on: all that decides what this peer does next, as JSON has it. For people to read: what is
         in it changes with the protocol."""
-        return self._driver.node.diagnosis(time.monotonic())
+        return self._driver.node.diagnosis(elapsed())
 
     # -- what the driver says (driver.Owner) -------------------------------------------------------------------
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from edgepeer.elapsed import elapsed
 from edgepeer.errors import PeerError
 from edgepeer.ids import PeerId
 from edgepeer.peer.control import ControlPlane
@@ -78,6 +78,8 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._ticking = False
+        self._now = float("-inf")
+        """What the machine has last been told of the time."""
         self._look: asyncio.TimerHandle | None = None
         self._stopped = False
         self._part_wanted = owner.part_wanted
@@ -121,9 +123,14 @@ class Driver:
         if self._stopped:
             return
         try:
-            self._do(self.node.handle(event, time.monotonic()))
+            self._do(self.node.handle(event, self._pass_time(elapsed())))
         except Exception as error:  # of ours: the machine does not raise for what comes from outside
             self._fail(error)
+
+    def _pass_time(self, now: float) -> float:
+        """What to tell the machine of the time, which for it never goes back: the last tick may have come early."""
+        self._now = max(self._now, now)
+        return self._now
 
     def _fail(self, error: Exception) -> None:
         self._stopped = True
@@ -146,13 +153,13 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = due
-        self._timer = self._loop.call_later(max(0.0, self._timer_at - time.monotonic()), self._tick)
+        self._timer = self._loop.call_later(max(0.0, self._timer_at - elapsed()), self._tick)
 
     def _tick(self) -> None:
         if self._stopped:
             return
         # uvloop rounds timers to milliseconds, sometimes down: the machine is told the time it asked for.
-        now = max(time.monotonic(), self._timer_at)
+        now = self._pass_time(max(elapsed(), self._timer_at))
         self._timer, self._ticking = None, True  # armed again once, when all is done
         try:
             for peer, at in self._lines.receiving():
@@ -168,7 +175,7 @@ class Driver:
         self._look = None
         if self._stopped:
             return
-        now = time.monotonic()
+        now = elapsed()
         missing = self._lines.missing(now)
         if missing:
             slowest = max(within_s for _, _, within_s in missing)
