@@ -159,6 +159,8 @@ class Peer:
         if self._scheme is not None and machine.protocol != "ft-tree":
             raise ConfigError(f"code = {code!r}: only rounds of ft-tree can be coded, not of {machine.protocol}")
         self._view: View | None = None
+        self._kept: Generation | None = None
+        """The generation that `state_dir` knows of, as far as this peer has been in it."""
         self.bell = Bell()
         """Rings whenever the view or anything else of this peer has changed."""
         self._calls = Calls(self.bell)
@@ -515,10 +517,11 @@ class Peer:
         self.bell.ring()
 
     def _keep(self, view: View) -> None:
-        before, state_dir = self._view, self._identity_args[0]
+        state_dir = self._identity_args[0]
         try:
-            if before is None or before.generation != view.generation:
+            if self._kept != view.generation:
                 keep_generation(state_dir, view.generation)
+                self._kept = view.generation
             self._last_view.keep(view)
         except OSError as error:  # a full disk must not end a run
             _log.warning("state_dir %s: can't keep the view there: %s", state_dir, error)
