@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -82,6 +83,10 @@ class Driver:
         """What the machine has last been told of the time."""
         self._look: asyncio.TimerHandle | None = None
         self._stopped = False
+        self._doing = False
+        """Whether something that the machine wants is still to be done ..."""
+        self._next: deque[ev.Event] = deque()
+        """... and what has come of that meanwhile."""
         self._part_wanted = owner.part_wanted
         self._effects: dict[type[Any], Callable[[Any], None]] = {
             fx.Dial: lambda e: self._lines.dial(e.member),
@@ -119,8 +124,12 @@ class Driver:
             self.failure.cancel()
 
     def dispatch(self, event: ev.Event) -> None:
-        """Let the machine handle an event and do what it wants."""
+        """Let the machine handle an event and do what it wants; when all that it wants already is done, if this comes
+        of that."""
         if self._stopped:
+            return
+        if self._doing:
+            self._next.append(event)
             return
         try:
             self._do(self.node.handle(event, self._pass_time(elapsed())))
@@ -140,11 +149,16 @@ class Driver:
             self.failure.set_exception(error)
 
     def _do(self, effects: list[fx.Effect]) -> None:
+        self._doing = True
         for effect in effects:
             if type(effect) is fx.Send:
                 self.send(effect.peer, effect.frame, effect.payload)
             else:
                 self._effects[type(effect)](effect)
+        self._doing = False
+        if self._next and not self._stopped:
+            self._do(self.node.handle(self._next.popleft(), self._pass_time(elapsed())))
+            return
         due = self.node.next_deadline()
         if not self._ticking and not 0 <= due - self._timer_at < LATER_S:
             self._arm(due)
@@ -163,8 +177,8 @@ class Driver:
         self._timer, self._ticking = None, True  # armed again once, when all is done
         try:
             for peer, at in self._lines.receiving():
-                self._do(self.node.handle(ev.Heard(peer, at), now))
-            self._do(self.node.tick(now))
+                self._do(self.node.handle(ev.Heard(peer, at), self._pass_time(now)))
+            self._do(self.node.tick(self._pass_time(now)))
             self._ticking = False
             self._arm(self.node.next_deadline())
         except Exception as error:
