@@ -14,7 +14,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 EVERYONE = {
     *("ids", "errors", "version", "processes", "sockets", "cancelling", "complaints", "printable", "notify"),
-    "given",
+    *("given", "elapsed"),
 }
 ALLOWED: dict[str, set[str]] = {
     "ids": {"errors", "processes"},
@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "printable": set(),
     "notify": set(),
     "given": set(),
+    "elapsed": set(),
     "wire": set(),
     "topology": set(),
     "coding": set(),

@@ -14,11 +14,12 @@ import aiomqtt
 
 from edgepeer.errors import ProtocolBug, first_error
 from edgepeer.fabric.connection import publish
+from edgepeer.wire.documents import DOCUMENT_LIMIT_BYTES
 
 __all__ = ["RELAY_LIMIT_BYTES", "RelayQueue"]
 
-RELAY_LIMIT_BYTES: Final = 1 << 20
-"""The longest message, in bytes."""
+RELAY_LIMIT_BYTES: Final = DOCUMENT_LIMIT_BYTES + (64 << 10)
+"""The longest message, in bytes: a letter may hold a document, sealed and with a header, and is not cut into pieces."""
 
 
 class RelayQueue:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import msgspec
 
 from edgepeer.coding.scheme import CodingScheme, parse_scheme
+from edgepeer.elapsed import elapsed
 from edgepeer.enrol.keeping import kept
 from edgepeer.errors import ConfigError, LeftFabric, NotReady, PeerError
 from edgepeer.fabric import events as seen
@@ -159,6 +159,8 @@ class Peer:
         if self._scheme is not None and machine.protocol != "ft-tree":
             raise ConfigError(f"code = {code!r}: only rounds of ft-tree can be coded, not of {machine.protocol}")
         self._view: View | None = None
+        self._kept: Generation | None = None
+        """The generation that `state_dir` knows of, as far as this peer has been in it."""
         self.bell = Bell()
         """Rings whenever the view or anything else of this peer has changed."""
         self._calls = Calls(self.bell)
@@ -208,7 +210,7 @@ class Peer:
             quorum=quorum,
             limits=self._limits,
             known=identity.known,
-            now=time.monotonic(),
+            now=elapsed(),
         )
         self._driver = Driver(node, self, letters)
         self._calls.run_on(self._driver)
@@ -495,7 +497,7 @@ class Peer:
     def diagnosis(self) -> dict[str, Any]:
         """Why nothing goes on: all that decides what this peer does next, as JSON has it. For people to read: what is
         in it changes with the protocol."""
-        return self._driver.node.diagnosis(time.monotonic())
+        return self._driver.node.diagnosis(elapsed())
 
     # -- what the driver says (driver.Owner) -------------------------------------------------------------------
 
@@ -515,10 +517,11 @@ class Peer:
         self.bell.ring()
 
     def _keep(self, view: View) -> None:
-        before, state_dir = self._view, self._identity_args[0]
+        state_dir = self._identity_args[0]
         try:
-            if before is None or before.generation != view.generation:
+            if self._kept != view.generation:
                 keep_generation(state_dir, view.generation)
+                self._kept = view.generation
             self._last_view.keep(view)
         except OSError as error:  # a full disk must not end a run
             _log.warning("state_dir %s: can't keep the view there: %s", state_dir, error)

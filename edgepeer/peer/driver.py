@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from edgepeer.elapsed import elapsed
 from edgepeer.errors import PeerError
 from edgepeer.ids import PeerId
 from edgepeer.peer.control import ControlPlane
@@ -78,8 +79,14 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._ticking = False
+        self._now = float("-inf")
+        """What the machine has last been told of the time."""
         self._look: asyncio.TimerHandle | None = None
         self._stopped = False
+        self._doing = False
+        """Whether something that the machine wants is still to be done ..."""
+        self._next: deque[ev.Event] = deque()
+        """... and what has come of that meanwhile."""
         self._part_wanted = owner.part_wanted
         self._effects: dict[type[Any], Callable[[Any], None]] = {
             fx.Dial: lambda e: self._lines.dial(e.member),
@@ -117,13 +124,22 @@ class Driver:
             self.failure.cancel()
 
     def dispatch(self, event: ev.Event) -> None:
-        """Let the machine handle an event and do what it wants."""
+        """Let the machine handle an event and do what it wants; when all that it wants already is done, if this comes
+        of that."""
         if self._stopped:
             return
+        if self._doing:
+            self._next.append(event)
+            return
         try:
-            self._do(self.node.handle(event, time.monotonic()))
+            self._do(self.node.handle(event, self._pass_time(elapsed())))
         except Exception as error:  # of ours: the machine does not raise for what comes from outside
             self._fail(error)
+
+    def _pass_time(self, now: float) -> float:
+        """What to tell the machine of the time, which for it never goes back: the last tick may have come early."""
+        self._now = max(self._now, now)
+        return self._now
 
     def _fail(self, error: Exception) -> None:
         self._stopped = True
@@ -133,11 +149,16 @@ class Driver:
             self.failure.set_exception(error)
 
     def _do(self, effects: list[fx.Effect]) -> None:
+        self._doing = True
         for effect in effects:
             if type(effect) is fx.Send:
                 self.send(effect.peer, effect.frame, effect.payload)
             else:
                 self._effects[type(effect)](effect)
+        self._doing = False
+        if self._next and not self._stopped:
+            self._do(self.node.handle(self._next.popleft(), self._pass_time(elapsed())))
+            return
         due = self.node.next_deadline()
         if not self._ticking and not 0 <= due - self._timer_at < LATER_S:
             self._arm(due)
@@ -146,18 +167,18 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = due
-        self._timer = self._loop.call_later(max(0.0, self._timer_at - time.monotonic()), self._tick)
+        self._timer = self._loop.call_later(max(0.0, self._timer_at - elapsed()), self._tick)
 
     def _tick(self) -> None:
         if self._stopped:
             return
         # uvloop rounds timers to milliseconds, sometimes down: the machine is told the time it asked for.
-        now = max(time.monotonic(), self._timer_at)
+        now = self._pass_time(max(elapsed(), self._timer_at))
         self._timer, self._ticking = None, True  # armed again once, when all is done
         try:
             for peer, at in self._lines.receiving():
-                self._do(self.node.handle(ev.Heard(peer, at), now))
-            self._do(self.node.tick(now))
+                self._do(self.node.handle(ev.Heard(peer, at), self._pass_time(now)))
+            self._do(self.node.tick(self._pass_time(now)))
             self._ticking = False
             self._arm(self.node.next_deadline())
         except Exception as error:
@@ -168,7 +189,7 @@ class Driver:
         self._look = None
         if self._stopped:
             return
-        now = time.monotonic()
+        now = elapsed()
         missing = self._lines.missing(now)
         if missing:
             slowest = max(within_s for _, _, within_s in missing)

@@ -47,6 +47,8 @@ class Switchboard:
         self._tasks = tasks
         self._max_links = max_links
         self._sessions: dict[PeerId, Session] = {}
+        self._leaving: set[Session] = set()
+        """Closed, but what is queued there still goes out."""
         self._strangers: set[Session] = set()
         self._dialling: set[PeerId] = set()
         self._evicted: set[PeerId] = set()
@@ -76,10 +78,20 @@ class Switchboard:
         return [(peer, *each) for peer, each in found if each is not None]
 
     def hang_up(self, peer: PeerId, reason: str, *, abrupt: bool = False) -> None:
-        """Close the connection to a peer, if there is one; `link_down` is not called. `abrupt`: drop what is queued."""
+        """Close the connection to a peer, if there is one; `link_down` is not called. `abrupt`: drop what is queued for
+        it, on connections that were closed before, too: it lies in memory that is about to change."""
         session = self._sessions.pop(peer, None)
-        if session is not None:
-            (session.channel.abort if abrupt else session.channel.close)(reason)
+        if not abrupt:
+            if session is not None:
+                self._let_go(session, reason)
+            return
+        for each in [session, *(each for each in self._leaving if each.peer == peer)]:
+            if each is not None:
+                each.channel.abort(reason)
+
+    def _let_go(self, session: Session, reason: str) -> None:
+        self._leaving.add(session)
+        session.channel.close(reason)
 
     def close(self, reason: str) -> None:
         """Close everything."""
@@ -186,7 +198,7 @@ class Switchboard:
             return False
         if old is not None:
             del self._sessions[peer]
-            old.channel.close("replaced by a newer connection")
+            self._let_go(old, "replaced by a newer connection")
             self.lines.link_down(peer, "replaced by a newer connection")
         self._sessions[peer] = session
         self.lines.link_up(peer, session.incarnation, dialled=session.wanted is not None)
@@ -219,6 +231,7 @@ class Switchboard:
 
     def session_closed(self, session: Session, reason: str) -> None:
         self._strangers.discard(session)
+        self._leaving.discard(session)
         if session.peer is not None and self._sessions.get(session.peer) is session:
             del self._sessions[session.peer]
             if not self._closed:

@@ -294,12 +294,16 @@ class Lane:
             self.contributors |= stream.contributors
             self.weight_sum += stream.weight
 
-    def moved(self, old: FloatVector, new: FloatVector) -> bool:
-        """This peer's vector lies elsewhere now. Returns whether its old memory may be on its way to the parent."""
-        if self.partial is None or not np.may_share_memory(self.partial, old):
+    def lends(self, own: FloatVector) -> bool:
+        """Whether memory of this peer's vector may be on its way to the parent."""
+        if self.partial is None or not np.may_share_memory(self.partial, own):
             return False  # it is a sum already, and has memory of its own
-        self.partial = self.part(new)
         return self.sent_up >= 0 and self.encoded is None
+
+    def moved(self, old: FloatVector, new: FloatVector) -> None:
+        """This peer's vector lies elsewhere now."""
+        if self.partial is not None and np.may_share_memory(self.partial, old):
+            self.partial = self.part(new)
 
     def reusable(self, total: FloatVector, own: FloatVector | None) -> FloatVector | None:
         """The memory that the next round may reduce in, now that this one has ended with `total`.

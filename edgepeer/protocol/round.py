@@ -24,7 +24,7 @@ Every move is a method, and nothing else assigns a field; one that the table doe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -90,6 +90,8 @@ class Contribution:
     """Whether its owner does not wait any more, and computes nothing more."""
     since: float = 0.0
     """When this peer contributed."""
+    lent: set[PeerId] = field(default_factory=set)
+    """The parents of earlier views that the vector's memory may still be on its way to."""
 
 
 class Round:
@@ -198,14 +200,23 @@ class Round:
 
     def abandon(self) -> list[PeerId]:
         """The owner does not wait any more, and its vector is about to change: go on with a copy. Returns the parents
-        that its memory may be on its way to."""
+        that its memory may be on its way to: those of an earlier view may still work in that, and of several trees one
+        of them may be the root that completes a sum there."""
         self.brings.abandoned = True
         own = self.brings.vector
         if own is None:
             return []
+        lent = list(dict.fromkeys((*self._lent_to(own), *sorted(self.brings.lent))))
+        self.brings.lent.clear()
         new = self.brings.vector = own.copy()
-        moved = [lane.edges.parent for lane in self.parts.values() if lane.moved(own, new)]
-        return list(dict.fromkeys(parent for parent in moved if parent is not None))
+        for lane in self.parts.values():
+            lane.moved(own, new)
+        return lent
+
+    def _lent_to(self, own: FloatVector) -> list[PeerId]:
+        """The parents in this view that memory of this peer's vector may be on its way to."""
+        lent = [lane.edges.parent for lane in self.parts.values() if lane.lends(own)]
+        return [parent for parent in lent if parent is not None]
 
     def misfit(self, shape: Shape, limit_bytes: int, *, any_shape: bool = False) -> str:
         """Why a vector of that shape has no place in this round; empty if it has."""
@@ -588,6 +599,8 @@ class Round:
         may_be_decided |= self.may_be_decided or self.lane.given or self.out or prior is not None
         self._move("cut")
         following = Round(here.trees if here is not None else (NOWHERE,), rates, coded=coded)
+        if self.brings.vector is not None:
+            self.brings.lent.update(self._lent_to(self.brings.vector))
         following.brings, following.prior, following.may_be_decided = self.brings, prior, may_be_decided
         following.abort_wanted = self.abort_wanted
         if self.brings.in_chunks or coded:

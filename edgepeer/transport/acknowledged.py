@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
 from collections.abc import Callable
 from typing import Any, Final
+
+from edgepeer.elapsed import elapsed
 
 __all__ = ["Acknowledgements"]
 
@@ -47,7 +48,7 @@ class Acknowledgements:
         "_began", "_behind", "_clock", "_delivered", "_flight", "_longest", "_looked_at", "_since", "_unacked", "_waits"
     )  # fmt: skip
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = elapsed) -> None:
         self._clock = clock
         self._waits = False
         """Whether something may be under way."""
@@ -78,7 +79,7 @@ class Acknowledgements:
 
         Args:
             sock: the connection's.
-            now: by time.monotonic().
+            now: by elapsed().
             queued: whether there is more to send that the kernel hasn't taken yet.
         """
         if not self._waits:

@@ -56,11 +56,11 @@ class Channel(Protocol):
         """Queue a frame; its payload must not change until it is out. Nothing happens on a closed channel."""
 
     def progressed(self) -> float | None:
-        """When a part of a frame that is still under way has last come, by time.monotonic(); None if not since this was
+        """When a part of a frame that is still under way has last come, by elapsed(); None if not since this was
         last asked."""
 
     def missing(self, now: float) -> tuple[float, float] | None:
-        """From when on the other end's machine has acknowledged nothing of what is under way, by time.monotonic(), and
+        """From when on the other end's machine has acknowledged nothing of what is under way, by elapsed(), and
         how long that takes on this path at most, in seconds; None if nothing is under way. To be asked often."""
 
     def close(self, reason: str) -> None:

@@ -19,7 +19,9 @@ from edgepeer.wire.frames import Bye, Frame
 
 __all__ = ["BACKLOG_LIMIT_BYTES", "LINGER_S", "Connection", "Shared"]
 
-BACKLOG_LIMIT_BYTES: Final = 2 << 30
+BACKLOG_LIMIT_BYTES: Final = 8 << 30
+"""More than who reads is ever behind: the largest state (4 GiB) is queued as a whole, beside vectors (1 GiB each). What
+is large is queued from where it lies, and takes no memory of its own."""
 LINGER_S: Final = 10.0
 """How long a closed connection may take to deliver what is queued."""
 

@@ -7,9 +7,9 @@ payload (at most WINDOW bytes) is copied once.
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
+from edgepeer.elapsed import elapsed
 from edgepeer.transport.base import Receiver
 from edgepeer.wire.codec import PRELUDE, decode_header, decode_prelude, has_document, is_bare
 from edgepeer.wire.frames import Bye, Frame
@@ -59,7 +59,7 @@ class FrameReader:
     def go_on(self) -> None:
         """Something of the payload has come that can't be read yet."""
         if self._frame is not None:
-            self._progress = time.monotonic()
+            self._progress = elapsed()
 
     def room(self) -> memoryview:
         """Where the next bytes belong: never empty, and good until anything is said to have come."""
@@ -80,7 +80,7 @@ class FrameReader:
             if self._missing == 0:
                 self._complete(self._frame)
             else:
-                self._progress = time.monotonic()
+                self._progress = elapsed()
             return
         self._filled += count
         self._read_scratch()
@@ -110,7 +110,7 @@ class FrameReader:
 
     def _begin(self, frame: Frame, payload_bytes: int) -> None:
         """A header is there: find a place for its payload, and move what has come of it already."""
-        self._since = time.monotonic()
+        self._since = elapsed()
         self._payload_bytes = payload_bytes
         if not has_document(frame):
             self._target = self._receiver.sink(frame, payload_bytes)
@@ -134,7 +134,7 @@ class FrameReader:
         if self._stopped:
             return
         document = target if has_document(frame) else None
-        seconds = time.monotonic() - self._since
+        seconds = elapsed() - self._since
         self._receiver.received(frame, document, self._payload_bytes, target is not None, seconds)
 
     def _received(self, frame: Frame) -> None:

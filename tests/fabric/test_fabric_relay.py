@@ -9,9 +9,19 @@ import pytest
 from fabric_guests import DEADLINE_S, Broker, Guest, Invite, OpenGate
 
 from edgepeer.errors import ConfigError, ProtocolBug
+from edgepeer.fabric.documents import MAX_ADDRESSES
 from edgepeer.fabric.events import Connected, Disconnected, RelaySeen, Synced
 from edgepeer.fabric.relay import RELAY_LIMIT_BYTES, RelayQueue
 from edgepeer.fabric.topics import Group, Topics
+from edgepeer.ids import PeerId
+from edgepeer.peer.control import ControlPlane
+from edgepeer.peer.translation import as_protocol
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.rollcall import letter
+from edgepeer.topology.view import MAX_MEMBERS, Member, View
+from edgepeer.transport.base import Traffic
+from edgepeer.wire.documents import pack, unpack
+from edgepeer.wire.frames import ViewFrame
 
 TOPICS = Topics("lab")
 MINE = Group.PEERS | Group.RELAY
@@ -19,6 +29,22 @@ MINE = Group.PEERS | Group.RELAY
 
 def relayed(guest: Guest) -> list[bytes]:
     return [event.payload for event in guest.events if isinstance(event, RelaySeen)]
+
+
+async def test_the_view_of_the_largest_fleet_goes_from_peer_to_peer_as_a_letter(broker: Broker, invite: Invite) -> None:
+    """Of devices with many interfaces: a view is not cut into pieces, and who could not send it would end."""
+    addresses = tuple(f"192.168.{number}.250:65535" for number in range(MAX_ADDRESSES))
+    members = (Member(id=f"device-{at:06d}", incarnation=1 << 50, addresses=addresses) for at in range(MAX_MEMBERS))
+    world = View(epoch=1, members=tuple(members))
+    receiver = await invite(broker.address, "r", interests=MINE)
+    sender = await invite(broker.address, "s", interests=MINE)
+    relay = letter(PeerId("s"), PeerId("r"), ViewFrame(epoch=world.stamp), pack(world))
+    control = ControlPlane(sender.client, Traffic(), lambda _: None)
+    control.relay(relay)
+    await receiver.until(lambda _: bool(relayed(receiver)))
+    told = as_protocol(RelaySeen(relayed(receiver)[0]))
+    assert isinstance(told, ev.Relayed)
+    assert unpack(bytes(told.payload), View) == world
 
 
 async def test_messages_arrive_in_the_order_of_each_sender_at_the_receiver_only(broker: Broker, invite: Invite) -> None:

@@ -12,7 +12,7 @@ from peer_fleet import DEADLINE_S, QUICK, all_reduce, peer_at, view_of
 
 from edgepeer import Peer
 from edgepeer.fabric.broker import EmbeddedBroker
-from edgepeer.ids import Generation, PeerId
+from edgepeer.ids import Generation, PeerId, load_identity
 from edgepeer.peer.last_view import LastView
 from edgepeer.topology.view import Member, View
 
@@ -41,6 +41,20 @@ async def test_who_is_back_beside_another_broker_waits_for_its_fleet(broker: Emb
         await asyncio.gather(*(view_of(peer, "a", "b", "c") for peer in (*others, back)))
         after = await all_reduce([*others, back], [one] * 3)
         assert {(outcome.generation, outcome.round) for outcome in after} == {(before[0].generation, 3)}
+
+
+async def test_a_generation_that_could_not_be_kept_is_kept_with_the_next_view(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """Else whoever starts again after a disk that was full for a moment may begin one that comes before it."""
+    (tmp_path / "generation.new").mkdir()
+    async with peer_at(broker, "a", state_dir=tmp_path) as a:
+        world = await view_of(a, "a")
+        assert not (tmp_path / "generation").exists()
+        (tmp_path / "generation.new").rmdir()
+        async with peer_at(broker, "b") as b:
+            await asyncio.gather(*(view_of(peer, "a", "b") for peer in (a, b)))
+    assert load_identity(tmp_path).known == world.generation
 
 
 def test_what_is_kept_is_of_one_fabric(tmp_path: Path) -> None:

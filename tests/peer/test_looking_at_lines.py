@@ -34,9 +34,6 @@ class Hours:
         self.now = 100.0
         self.timers: list[Timer] = []
 
-    def monotonic(self) -> float:
-        return self.now
-
     def call_later(self, delay: float, do: Callable[[], None]) -> Timer:
         self.timers.append(Timer(self.now + delay, do))
         return self.timers[-1]
@@ -103,7 +100,7 @@ class Desk:
         self.driver = Driver(self.node, Owner())  # type: ignore[arg-type]
         self.driver.switchboard = self.lines  # type: ignore[assignment]
         monkeypatch.setattr(self.driver, "_loop", self.hours)
-        monkeypatch.setattr(drivers, "time", self.hours)
+        monkeypatch.setattr(drivers, "elapsed", lambda: self.hours.now)
 
     def say(self, *peers: PeerId) -> None:
         """The machine sends something."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import mmap
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -18,13 +19,17 @@ from speech import BYTES, SPEECH, WANTED, Ear, FakeSocketTransport, payload_of, 
 
 from edgepeer.complaints import Complaints
 from edgepeer.errors import ConfigError
+from edgepeer.ids import PeerId
 from edgepeer.peer import api
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol.catchup import Catchup
+from edgepeer.protocol.limits import Limits
 from edgepeer.sockets import is_loopback
 from edgepeer.transport import connection, options, tcp
 from edgepeer.transport.base import Channel, Traffic
 from edgepeer.transport.connection import Shared
 from edgepeer.wire.codec import FRAME_VERSION, PRELUDE, encode
-from edgepeer.wire.frames import Ping, State
+from edgepeer.wire.frames import Ping, Reduce, Result, State
 
 PATIENCE_S = 60.0
 
@@ -209,6 +214,35 @@ async def test_too_large_a_backlog_ends_the_connection(monkeypatch: pytest.Monke
         channel.send(State(run="r", round=1, offset=0, total=64 << 20), bytes(64 << 20))
         await _until(lambda: bool(ears[0].reasons))
         assert ears[0].reasons == ["the other end does not read"]
+
+
+def test_the_largest_state_has_room_beside_the_largest_vectors() -> None:
+    """The protocol queues it as a whole. A connection that did not take that would be closed, with the rounds on it,
+    and again and again: whoever joins could never have the state."""
+    uvloop.run(_hand_over_the_largest_state())
+
+
+async def _hand_over_the_largest_state() -> None:
+    limits, sends, ears = Limits(), list[fx.Effect](), list[Ear]()
+    memory = mmap.mmap(-1, limits.max_state_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # never written: it
+    state = memoryview(memory).toreadonly()  # takes no memory
+    Catchup(limits, sends.append).provide(PeerId("b"), "r", 1, state)
+    vector = state[: limits.max_vector_bytes]
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        channel = await tcp.TcpTransport().dial(
+            options.format_address(busy.getsockname()), lambda _: ears.append(Ear()) or ears[-1], timeout=5
+        )
+        for frame in (
+            Reduce(epoch=1, round=1, offset=0, total=len(vector) // 4, dtype="<f4", contributors=b"\x01", weight=1.0),
+            Result(epoch=1, round=1, offset=0, total=len(vector) // 4, dtype="<f4"),
+        ):
+            channel.send(frame, vector)
+        for send in sends:
+            assert isinstance(send, fx.Send)
+            channel.send(send.frame, send.payload)
+        channel.abort("enough")
+        await _until(lambda: bool(ears[0].reasons))
+    assert ears[0].reasons == ["enough"]
 
 
 def test_a_connection_whose_dialling_is_cancelled_is_closed() -> None:

@@ -1,0 +1,80 @@
+"""A driver's machine handles one event after the other, and what it wants is done in the order in which it wants it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgepeer.ids import PeerId
+from edgepeer.peer.bell import Bell
+from edgepeer.peer.calls import Calls
+from edgepeer.peer.driver import Driver
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.wire.frames import Frame, Ping
+
+B = PeerId("b")
+FIRST, SECOND = Ping(waiting=False), Ping(waiting=True)
+
+
+class Machine:
+    """Loses its program's state in mid-work: the program says so while the rest is still to be done."""
+
+    def handle(self, event: ev.Event, now: float) -> list[fx.Effect]:
+        if isinstance(event, ev.StateLost):
+            return [fx.Send(B, SECOND)]
+        return [fx.Behind(7), fx.Send(B, FIRST)]
+
+    def tick(self, now: float) -> list[fx.Effect]:
+        return [fx.Behind(7), fx.Send(B, FIRST)]
+
+    def next_deadline(self) -> float:
+        return float("inf")
+
+
+class Lines:
+    def __init__(self) -> None:
+        self.sent: list[Frame] = []
+
+    def send(self, peer: PeerId, frame: Frame, payload: object) -> None:
+        self.sent.append(frame)
+
+    def receiving(self) -> list[tuple[PeerId, float]]:
+        return []
+
+
+class Owner:
+    """A peer whose program has missed too much."""
+
+    def __init__(self) -> None:
+        self.calls = Calls(Bell())
+
+    def behind(self, effect: fx.Behind) -> None:
+        self.calls.behind(effect)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+def desk() -> tuple[Driver, Lines]:
+    owner, lines = Owner(), Lines()
+    driver = Driver(Machine(), owner)  # type: ignore[arg-type]
+    driver.switchboard = lines  # type: ignore[assignment]
+    driver._arm = lambda due: None  # type: ignore[method-assign]  # no time passes here
+    owner.calls.run_on(driver)
+    return driver, lines
+
+
+async def test_what_the_program_says_meanwhile_is_handled_when_all_is_done() -> None:
+    driver, lines = desk()
+    driver.dispatch(ev.ControlSynced())
+    assert lines.sent == [FIRST, SECOND]
+    driver.dispatch(ev.ControlSynced())
+    assert lines.sent == [FIRST, SECOND] * 2
+    driver.stop()
+
+
+async def test_so_it_is_after_a_tick() -> None:
+    driver, lines = desk()
+    driver._tick()
+    assert lines.sent == [FIRST, SECOND]
+    driver.stop()

@@ -1,0 +1,88 @@
+"""What is queued for a peer when its memory is about to change is dropped, on whatever connection it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from edgepeer.ids import PeerId
+from edgepeer.peer.switchboard import Switchboard
+from edgepeer.peer.tasks import task_group
+from edgepeer.transport.tcp import TcpTransport
+from edgepeer.wire.codec import encode
+from edgepeer.wire.frames import Hello, State
+
+DEADLINE_S = 20.0
+B = PeerId("b")
+HELLO = encode(Hello(fabric="lab", peer="b", incarnation=1))
+LARGE = 32 << 20
+
+
+class Lines:
+    """Tells of connections with b."""
+
+    def __init__(self) -> None:
+        self.up: asyncio.Queue[str] = asyncio.Queue()
+
+    def link_up(self, peer: PeerId, incarnation: int, *, dialled: bool) -> None:
+        self.up.put_nowait(peer)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+class End:
+    """b's end of a connection, which reads nothing unless it is told to."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.sock = socket.create_connection((host, int(port)))
+        self.sock.sendall(HELLO)
+        self.sock.setblocking(False)
+
+    async def read(self) -> bytes:
+        """All that still comes."""
+        came, loop = bytearray(), asyncio.get_running_loop()
+        with contextlib.suppress(ConnectionError):
+            while data := await loop.sock_recv(self.sock, 1 << 20):
+                came += data
+        return bytes(came)
+
+
+@contextlib.asynccontextmanager
+async def desk() -> AsyncIterator[tuple[Switchboard, Lines, str]]:
+    lines = Lines()
+    hello = Hello(fabric="lab", peer="a", incarnation=1)
+    async with asyncio.timeout(DEADLINE_S), task_group() as tasks:
+        switchboard = Switchboard(TcpTransport(), hello, lines, tasks, max_links=9, known=lambda _: True)
+        listener = await switchboard.listen("127.0.0.1:0")
+        try:
+            yield switchboard, lines, listener.address
+        finally:
+            switchboard.close("the test is over")
+            await listener.close()
+
+
+@pytest.mark.parametrize("how", ["replaced", "closed"])
+async def test_what_is_dropped_is_dropped_on_a_connection_that_was_given_up_before_too(how: str) -> None:
+    async with desk() as (switchboard, lines, address):
+        ends = [End(address)]
+        await lines.up.get()
+        array = bytearray(b"\x01" * LARGE)
+        switchboard.send(B, State(run="r", round=1, offset=0, total=LARGE), memoryview(array))
+        if how == "replaced":
+            ends.append(End(address))
+            await lines.up.get()
+        else:
+            switchboard.hang_up(B, "what has come can't be")
+        switchboard.hang_up(B, "the array is somebody else's now", abrupt=True)
+        array[:] = b"\x02" * LARGE
+        came = await ends[0].read()
+        for end in ends:
+            end.sock.close()
+        assert b"\x02" * 8 not in came

@@ -1,0 +1,92 @@
+"""Vectors that are sent from where they lie: what is still under way when they change must not arrive."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from transcript import Machine, vector, view
+
+from edgepeer.ids import PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.wire import codec
+from edgepeer.wire import frames as fr
+
+
+class Lines:
+    """Connections between all of some machines. As on real ones, what is queued lies where its sender has it, and is
+    read when it goes out."""
+
+    def __init__(self, names: str) -> None:
+        self.machines = {name: Machine(name) for name in names}
+        self.queues: dict[tuple[str, str], deque[fx.Send]] = {(x, y): deque() for x in names for y in names if x != y}
+        self.stuck: set[tuple[str, str]] = set()
+        """On which ways nothing gets on."""
+        self.committed: dict[str, list[fx.RoundCommitted]] = {name: [] for name in names}
+
+    def connect(self) -> None:
+        for name, other in self.queues:
+            self.hear(name, ev.LinkUp(PeerId(other), 1))
+        self.pump()
+
+    def hear(self, name: str, event: ev.Event) -> None:
+        self.machines[name].hear(event)
+        self.do(name)
+
+    def do(self, name: str) -> None:
+        for effect in self.machines[name].effects:
+            match effect:
+                case fx.Send(peer):
+                    self.queues[name, peer].append(effect)
+                case fx.CloseLink(peer):
+                    self.queues[name, peer].clear()
+                    self.queues[peer, name].clear()
+                    self.hear(peer, ev.LinkDown(PeerId(name), "closed"))
+                    self.hear(peer, ev.LinkUp(PeerId(name), 1))
+                    self.hear(name, ev.LinkUp(PeerId(peer), 1))
+                case fx.RoundCommitted():
+                    self.committed[name].append(effect)
+
+    def deliver(self, source: str, target: str) -> None:
+        send = self.queues[source, target].popleft()
+        data = bytes(send.payload or b"")
+        sink = self.machines[target].node.sink(PeerId(source), send.frame, len(data))
+        if sink is not None:
+            sink[:] = data
+        document = data if codec.has_document(send.frame) else None
+        self.hear(target, ev.FrameReceived(PeerId(source), send.frame, document, len(data), sink is not None, 1e-3))
+
+    def pump(self) -> None:
+        """Let everything arrive that does."""
+        while ready := [way for way, queue in self.queues.items() if queue and way not in self.stuck]:
+            self.deliver(*ready[0])
+
+
+def test_what_is_abandoned_does_not_go_on_to_those_who_were_to_have_it_in_the_view_before() -> None:
+    """a and b work in another view already when b's program is told that it may use its array for something else. c,
+    the root of a range, does not, and what it was to have of b is still under way."""
+    lines = Lines("abc")
+    for machine in lines.machines.values():
+        machine.learn(view(1, "abc", lanes=3))
+    lines.connect()
+    mine = vector(10, 20, 30)
+    lines.stuck = {("b", "c")}
+    lines.hear("a", ev.Contribute(vector(1, 2, 3), 1.0))
+    lines.hear("b", ev.Contribute(mine, 1.0))
+    lines.hear("c", ev.Contribute(vector(100, 200, 300), 1.0))
+    lines.pump()
+
+    lines.stuck |= {("a", "c")}
+    for name in "ab":
+        lines.machines[name].learn(view(2, "abc", lanes=3))
+        lines.do(name)
+    lines.pump()
+    lines.hear("b", ev.Abandoned())
+    mine[:] = 7777
+    while lines.queues["b", "c"] and isinstance(lines.queues["b", "c"][0].frame, fr.Reduce | fr.Result):
+        lines.deliver("b", "c")  # c is yet to hear of the other view
+    lines.stuck.clear()
+    lines.pump()
+    assert {name: [effect.sum.tolist() for effect in each] for name, each in lines.committed.items()} == {
+        name: [[111, 222, 333]] for name in "abc"
+    }
