@@ -95,7 +95,7 @@ class End:
     def send(self, frame: Frame, payload: memoryview | bytes | None) -> int:
         """Put a frame on the way. Returns its size in bytes.
 
-        Its payload is not copied here but read when it has arrived: who touches a buffer too early is found out.
+        Its payload is not copied here but when it has arrived: who touches a buffer too early is found out.
         """
         size = len(payload) if payload is not None else 0
         total = size + (len(encode(frame, size)) if size else _SMALL_FRAME_BYTES)
@@ -116,7 +116,11 @@ class End:
             far.reading = None
             far.receive(frame, payload, sinks[0] if sinks else None, bool(sinks), message.seconds)
 
-        message = Message(total, arrive, begin)
+        def keep() -> None:
+            nonlocal payload
+            payload = bytes(payload or b"")
+
+        message = Message(total, arrive, begin, keep)
         self.pipe.send(message)
         return total
 
@@ -181,6 +185,8 @@ class End:
         if owner.frozen and self.buffered + message.size > RECEIVE_BUFFER_BYTES:
             return False
         self.buffered += message.size
+        if message.keep is not None:
+            message.keep()
 
         def read() -> None:
             self.buffered -= message.size

@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 DRAWN: Final[tuple[str, ...]] = (
     "oneway", "cut", "reset", "kill", "power", "slow", "broker", "leave", "join", "freeze", "timeout", "restart",
-    "isolate", "partition", "run",
+    "isolate", "partition", "run", "cancel",
 )  # fmt: skip
 """What is drawn: the kinds of faults, and for who dies and comes back `restart`."""
 SHORT_S: Final = (0.1, 0.5, 2.0, 5.0, 12.0)
@@ -38,7 +38,7 @@ SOFT_ERRORS: Final = (
     "p=0.01,kind=flip",
 )  # fmt: skip
 ROUNDED: Final[tuple[Precision, ...]] = ("float32", "float32", "bf16", "int8")
-BURST: Final = (*DRAWN, "timeout", "reset", "freeze", "kill", "power")
+BURST: Final = (*DRAWN, "timeout", "cancel", "reset", "freeze", "kill", "power")
 """What happens at once: what is short, and what ends rounds without a sum, more often."""
 BURST_S: Final = (0.1, 0.3, 0.6, 1.0, 2.0, 3.3, 4.0, 6.0)
 """How long: around the time that it takes to miss somebody."""

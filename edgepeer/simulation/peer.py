@@ -313,6 +313,18 @@ class SimulatedPeer:
             self._forget()
             self.receive(ev.RunWanted(*self._task.run))
 
+    @property
+    def waits(self) -> bool:
+        """Whether the application has brought a vector of its own to the round that is not over."""
+        return self.alive and self._task.scheme is None and self.node.allreduce.contributed
+
+    def cancel(self) -> None:
+        """Do not wait for the round any more. The vector's memory is used for something else from now on."""
+        if self.waits:
+            self.receive(ev.Abandoned())
+            for memory in self._memory.values():
+                memory.fill(np.nan)
+
     def time_out(self) -> None:
         """Give up on the round."""
         self.receive(ev.TimedOut(f"timed out at {self.id}"))

@@ -31,14 +31,22 @@ def _nothing() -> None:
 
 
 class Message:
-    """Something that is sent. `begin` is called when its first bytes are there, `arrive` when all are."""
+    """Something that is sent. `begin` is called when its first bytes are there, `arrive` when all are; `keep` if they
+    wait then for a process that does not read."""
 
-    __slots__ = ("arrive", "begin", "seconds", "size")
+    __slots__ = ("arrive", "begin", "keep", "seconds", "size")
 
-    def __init__(self, size: int, arrive: Callable[[], None], begin: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        size: int,
+        arrive: Callable[[], None],
+        begin: Callable[[], None] | None = None,
+        keep: Callable[[], None] | None = None,
+    ) -> None:
         self.size = size
         self.arrive = arrive
         self.begin = begin
+        self.keep = keep
         self.seconds = 0.0
         """How long its bytes take."""
 

@@ -64,6 +64,7 @@ KINDS: Final[dict[str, Kind]] = {
     "leave": Kind(about="a peer leaves", lasts="no"),
     "join": Kind(about="a new peer comes", lasts="no"),
     "timeout": Kind(about="a peer gives up on its round", lasts="no"),
+    "cancel": Kind(about="an application does not wait for its round any more, and takes its vector back", lasts="no"),
     "run": Kind(about="all give the run up within a second, and want another", least=0, most=0, lasts="no"),
     "flip": Kind(
         about="a node of a split run computes or stores a wrong number", lasts="no", extra=r"(kind|place)=\S+"

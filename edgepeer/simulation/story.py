@@ -420,7 +420,7 @@ class Story:
             "oneway": self._cut, "cut": self._cut, "isolate": self._cut, "partition": self._cut, "reset": self._reset,
             "kill": self._kill, "power": self._kill, "freeze": self._freeze, "slow": self._slow,
             "broker": self._broker, "leave": self._leave, "join": self._join, "timeout": self._timeout,
-            "run": self._run, "flip": self._flip,
+            "run": self._run, "cancel": self._cancel, "flip": self._flip,
         }  # fmt: skip
         self._tell(str(fault))
         self._disturbed = True
@@ -529,6 +529,13 @@ class Story:
         task.ask_for_another_run(len(alive) // 2 + 1)
         for peer in alive:
             self.world.clock.after(self._owners.uniform(0.0, 1.0), partial(peer.soon, peer.take_up_another_run))
+        return True
+
+    def _cancel(self, fault: Fault) -> bool:
+        peer = self._victim(fault)
+        if peer is None or not peer.waits:
+            return False
+        peer.soon(peer.cancel)
         return True
 
     def _flip(self, fault: Fault) -> bool:

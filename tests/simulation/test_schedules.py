@@ -28,7 +28,7 @@ MIXES: Final[dict[str, dict[str, Any]]] = {
     "slow": {"kinds": ("slow", "freeze", "leave", "timeout", "kill")},
     "apart": {"kinds": ("isolate", "partition", "oneway", "power"), "peers": (3, 9)},
     "broker": {"kinds": ("broker", "join", "kill", "restart", "isolate")},
-    "runs": {"kinds": ("run", "kill", "restart", "join", "leave", "isolate", "freeze")},
+    "runs": {"kinds": ("run", "cancel", "kill", "restart", "join", "leave", "isolate", "freeze")},
 }
 PARTS: Final = 3
 EACH: Final = 5
