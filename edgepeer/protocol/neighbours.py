@@ -255,13 +255,14 @@ class Neighbours:
         self._askers.clear()
 
     def on_state_ready(self, event: ev.StateReady) -> None:
-        """The owner has packed it. What has been given up here meanwhile, nobody else is to begin with."""
-        self._providing.pop(event.peer, None)
-        if event.run != self._place.run or not self._links.is_up(event.peer):
+        """The owner has packed it. What has been given up here meanwhile, nobody else is to begin with; nor with what
+        was asked for before the run began anew, which may be of a round that is not over yet."""
+        asked = self._providing.pop(event.peer, None) is not None
+        if not asked or event.run != self._place.run or not self._links.is_up(event.peer):
             return
         if self._place.committed == UNKNOWN:
             self._askers[event.peer] = event.run  # of the one that replaces it
-        else:
+        elif event.round <= self._place.committed:
             self._catchup.provide(event.peer, event.run, event.round, event.state)
 
     def sink(self, peer: PeerId, frame: State, payload_bytes: int) -> memoryview | None:
@@ -299,8 +300,8 @@ class Neighbours:
 
     def on_adopted(self, event: ev.Adopted) -> None:
         """The owner has put it to use. What has come in an earlier life counts no more: it may be of a generation that
-        this peer has given up."""
-        if event.run != self._place.run or self._place.view is None or event.life not in (None, self._life):
+        this peer has given up. Nor does what nobody waits for: the run may have begun anew since it came."""
+        if not self._place.loading or event.run != self._place.run or event.life not in (None, self._life):
             return
         self._catchup.reset()
         self._lost = False

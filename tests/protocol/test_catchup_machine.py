@@ -190,6 +190,34 @@ def test_a_run_that_has_begun_anew_has_none_of_the_rounds_of_before(other: str) 
     assert state(b, "a", b"anew", number=0) == ["state of r after 0: anew"]
 
 
+@pytest.mark.parametrize("other", ["", "s"])
+def test_nor_the_state_of_before_whose_owner_says_too_late_that_it_is_in_use(other: str) -> None:
+    """It wants the run all the time. b would stand after round 7, say so, and hand that state on."""
+    b = Machine("b").join(RUN)
+    b.level("a", committed=7)
+    assert state(b, "a", b"seven", number=7) == ["state of r after 7: seven"]
+    came = next(effect for effect in b.effects if isinstance(effect, fx.StateReceived))
+    b.learn(RUN.successor(first_round=8, run=other).successor(first_round=8, run="r"))
+    b.hear(ev.Adopted(came.run, came.round, came.of, came.life))
+    assert b.node.allreduce.committed == -1
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_nor_does_a_state_that_was_asked_for_before_go_to_anybody(asked: bool) -> None:
+    """It is packed too late. `asked`: it is wanted again by then, and of round 7 it can't be."""
+    b = at_seven("b", RUN)
+    b.level("d", committed=-1)
+    assert b.frame("d", fr.StateRequest(run="r")) == ["provide d with r after 7"]
+    b.learn(RUN.successor(first_round=8, run="s").successor(first_round=8, run="r"))
+    b.level("a", committed=0)
+    state(b, "a", b"anew", number=0)
+    put_to_use(b)
+    b.level("d", committed=-1)
+    if asked:
+        assert b.frame("d", fr.StateRequest(run="r")) == ["provide d with r after 0"]
+    assert b.hear(ev.StateReady(D, "r", 7, b"seven")) == []
+
+
 # -- where a run begins ------------------------------------------------------------------------------------
 
 
@@ -250,15 +278,16 @@ def test_an_adopted_state_of_another_run_means_nothing() -> None:
 
 
 def test_a_state_that_the_owner_never_gave_is_asked_of_it_again() -> None:
-    b = Machine("b").join(RUN, up="d", committed=7)
-    b.hear(ev.Adopted("r", 7))
+    b = at_seven("b", RUN)
+    b.level("d", committed=7)
     asked = b.frame("d", fr.StateRequest(run="r"))
     assert len(asked) == 1
     assert b.frame("d", fr.StateRequest(run="r")) == []
     b.now += 31  # an owner who has no use for the run any more says nothing
     assert b.frame("d", fr.StateRequest(run="r")) == asked
-    b.join(view(4, "abcde", run="s"), up="d")
-    b.hear(ev.Adopted("s", 3))
+    b.hear(ev.RunWanted("s", 1, 3))
+    b.learn(view(4, "abcde", run="s"))
+    b.level("d", committed=3)
     assert len(b.frame("d", fr.StateRequest(run="s"))) == 1
 
 
