@@ -129,6 +129,14 @@ class Course:
         return self.round.brings.vector is not None
 
     @property
+    def passing_on(self) -> bool:
+        """Whether a coded round has been closed that others complete over this peer, without its state: of the root,
+        or of who brings nothing. A root that had given its state up could not close it again, for nobody below would say
+        anew what it had said before."""
+        closed, here = self.closing.closed, self.place.here
+        return closed is not None and here is not None and (here.parent is None or not here.has(closed.expected))
+
+    @property
     def held(self) -> tuple[Generation, int] | None:
         """The generation and stamp of the newest view whose root put that forward."""
         rd = self.round
