@@ -208,7 +208,7 @@ class Course:
             run, number, generation = self._own_state
             mine = bool(view.run) and run == view.run
             place.committed = (number if mine else UNKNOWN) if view.run else view.first_round - 1
-            place.restored = generation if mine else None
+            place.restored, place.given_up = generation if mine else None, False
         elif before is None:
             place.committed = view.first_round - 1
         if before is None:
@@ -235,7 +235,7 @@ class Course:
         place = self.place
         self._drop_round("anew" if anew else "left", reason)
         place.here = None
-        place.run, place.committed, place.restored = "", 0, None
+        place.run, place.committed, place.restored, place.given_up = "", 0, None, False
         self.closing.enter()
 
     def _drop_round(self, cause: Literal["left", "anew", "run"], reason: str) -> None:
@@ -322,7 +322,7 @@ class Course:
     def adopt(self, committed: int, of: Generation | None = None) -> None:
         """The state after round `committed` is in use here. `of`: from a checkpoint of that generation, at whoever has
         handed it over as well."""
-        self.place.loading = False
+        self.place.loading = self.place.given_up = False
         if committed > self.committed:
             self._skip(committed)
             self.place.restored = of
@@ -337,9 +337,11 @@ class Course:
         self._skip(UNKNOWN)
         place.loading, place.over = loading is not None, over
 
-    def load_nothing(self) -> None:
-        """What has come is not put to use any more: it has to come again. Nor has the owner a checkpoint in use."""
-        self.place.loading = False
+    def give_up_run(self) -> None:
+        """The owner takes part no more: it has no state in use, nor a checkpoint, and what has come has to come again.
+        If it wants the run again it is as without a state as who joins."""
+        place = self.place
+        place.loading, place.given_up = False, bool(place.run) and place.committed != UNKNOWN
         self._own_state = "", 0, None
 
     def fall_behind(self, committed: int) -> None:

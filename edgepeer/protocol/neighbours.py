@@ -52,14 +52,18 @@ class Neighbours:
         self._lost = False
         """Whether the owner has lost the state."""
         self._providing: dict[PeerId, float] = {}  # one state at a time to each neighbour, asked of the owner when
+        self._takers: set[PeerId] = set()
+        """For whom the owner was asked for it since the run began."""
         self._askers: dict[PeerId, str] = {}
         """Who has asked for the state of which run while there was none here."""
 
     def want(self, run: str | None) -> None:
-        """The owner takes part in that run, or in none. What it was putting to use for another one it does no more."""
+        """The owner takes part in that run, or in none. What it was putting to use for another one it does no more; nor
+        has it the state of one that it has given up, if it wants that again."""
         if run != self.wanted_run:
             self._catchup.reset()
-            self._course.load_nothing()
+            self._course.give_up_run()
+            self._lost = self._place.given_up and run == self._place.run
         self.wanted_run = run
 
     def reset(self) -> None:
@@ -67,6 +71,7 @@ class Neighbours:
         self._lost = False
         self._catchup.reset()
         self._providing.clear()
+        self._takers.clear()
         self._askers.clear()
 
     def on_lost(self, peer: PeerId) -> None:
@@ -251,14 +256,16 @@ class Neighbours:
         for peer, run in self._askers.items():
             if run == self._place.run and now - self._providing.get(peer, float("-inf")) >= PROVIDING_S:
                 self._providing[peer] = now
+                self._takers.add(peer)
                 self._emit(fx.ProvideState(peer, run, self._place.committed))
         self._askers.clear()
 
     def on_state_ready(self, event: ev.StateReady) -> None:
         """The owner has packed it. What has been given up here meanwhile, nobody else is to begin with; nor with what
         was asked for before the run began anew, which may be of a round that is not over yet."""
-        asked = self._providing.pop(event.peer, None) is not None
-        if not asked or event.run != self._place.run or not self._links.is_up(event.peer):
+        self._providing.pop(event.peer, None)
+        asked = event.peer in self._takers and event.run == self._place.run
+        if not asked or not self._links.is_up(event.peer):
             return
         if self._place.committed == UNKNOWN:
             self._askers[event.peer] = event.run  # of the one that replaces it

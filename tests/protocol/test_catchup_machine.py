@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from company import Company
 from states import RUN, at_seven, put_to_use, state
 from transcript import Machine, letter_to, member, vector, view, when
 
@@ -173,6 +174,52 @@ def test_a_checkpoint_of_a_run_that_was_given_up_is_none_of_who_wants_it_again()
     b.hear(ev.RunWanted("r"))
     b.learn(RUN)
     assert b.node.allreduce.committed == -1
+
+
+def test_who_wants_a_run_again_that_its_owner_has_given_up_is_given_a_neighbours_state() -> None:
+    """There was no view between. It would stand where its owner, which has come back without a state, never is."""
+    b = at_seven("b", RUN)
+    b.level("d", 7)
+    b.hear(ev.RunWanted(None))
+    assert b.hear(ev.RunWanted("r")) == ["a <- sync 3 r after -2", "d <- sync 3 r after -2", "a <- state of r?"]
+    assert state(b, "a", b"seven", number=7) == ["state of r after 7: seven"]
+    put_to_use(b)
+    assert b.node.allreduce.committed == 7
+    assert b.hear(ev.RunWanted("r", 2)) == []
+
+
+@pytest.mark.parametrize("later_s", [0.0, 10.0])
+@pytest.mark.parametrize("contributed", [False, True])
+def test_where_all_have_given_it_up_and_want_it_again_it_begins_anew(contributed: bool, later_s: float) -> None:
+    """Be it at once, or long after. Nobody has a state of it any more, and the view need have had no reason to change."""
+    company = Company(view(1, "ab", run="r"))
+    company.until(0.5)
+    company.hear("a", ev.StateReady(PeerId("b"), "r", 0, b"first"))
+    company.until(1.0)
+    company.hear("b", ev.Adopted("r", 0))
+    for name in "ab":
+        company.hear(name, ev.Contribute(vector(1), 1.0))
+    company.until(2.0)
+    assert [company[name].node.allreduce.committed for name in "ab"] == [1, 1]
+    if contributed:
+        company.hear("a", ev.Contribute(vector(1), 1.0))
+    for run in (None, "r"):
+        for name in "ab":
+            company.hear(name, ev.RunWanted(run))
+        company.until(company.now + later_s)
+    company.until(company.now + 3.0)
+    assert [company[name].node.view.beginning for name in "ab"] == [("r", 2), ("r", 2)]
+    assert company["a"].node.allreduce.committed == 0
+
+
+def test_and_where_others_have_none_but_wait_for_it() -> None:
+    company = Company(view(1, "ab", run="r"))
+    company.until(1.0)
+    assert [company[name].node.allreduce.committed for name in "ab"] == [0, -1]
+    for run in (None, "r"):
+        company.hear("a", ev.RunWanted(run))
+    company.until(3.0)
+    assert [company[name].node.view.beginning for name in "ab"] == [("r", 2), ("r", 2)]
 
 
 @pytest.mark.parametrize("other", ["", "s"])
