@@ -131,7 +131,7 @@ class Course:
     @property
     def passing_on(self) -> bool:
         """Whether a coded round has been closed that others complete over this peer, without its state: of the root,
-        or of who brings nothing. A root that had given its state up could not close it again, for nobody below would say
+        or of who brings nothing. A root that had given its state up could not close it again: nobody below would say
         anew what it had said before."""
         closed, here = self.closing.closed, self.place.here
         return closed is not None and here is not None and (here.parent is None or not here.has(closed.expected))

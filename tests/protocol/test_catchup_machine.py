@@ -191,7 +191,7 @@ def test_who_wants_a_run_again_that_its_owner_has_given_up_is_given_a_neighbours
 @pytest.mark.parametrize("later_s", [0.0, 10.0])
 @pytest.mark.parametrize("contributed", [False, True])
 def test_where_all_have_given_it_up_and_want_it_again_it_begins_anew(contributed: bool, later_s: float) -> None:
-    """Be it at once, or long after. Nobody has a state of it any more, and the view need have had no reason to change."""
+    """At once, or long after. Nobody has a state of it any more, and the view need have had no reason to change."""
     company = Company(view(1, "ab", run="r"))
     company.until(0.5)
     company.hear("a", ev.StateReady(PeerId("b"), "r", 0, b"first"))
