@@ -124,9 +124,11 @@ class Course:
 
     @property
     def giving(self) -> bool:
-        """Whether this peer has a vector in the round: of one view and round it may give no other, for its parents may
-        have a part of this one."""
-        return self.round.brings.vector is not None
+        """Whether this peer has a vector in the round of which others may have a part: of one view and round it may give
+        no other. Before it is added to anything nobody has: those below may still wait for the state from here."""
+        rd = self.round
+        added = rd.brings.in_chunks or any(lane.reduced >= 0 for lane in rd.parts.values())
+        return rd.brings.vector is not None and added
 
     @property
     def passing_on(self) -> bool:

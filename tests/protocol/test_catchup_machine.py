@@ -476,6 +476,22 @@ def test_a_state_is_not_given_up_while_a_vector_is_on_its_way() -> None:
     assert b.node.allreduce.committed == -1
 
 
+def test_but_it_is_while_those_below_wait_for_it() -> None:
+    """d has come without a state, and the round waits for what d brings: it would for ever."""
+    b = Machine("b").join(view(3, "abd", fanout=1, run="r", first_round=5))
+    b.level("a", committed=7)
+    state(b, "a", b"seven", number=7)
+    b.hear(ev.Adopted("r", 7))
+    b.level("d", -1)
+    assert b.frame("d", fr.StateRequest(run="r")) == ["provide d with r after 7"]
+    b.contribute(1, 2, 3)
+    assert "a <- sync 3 r after -2" in b.hear(ev.StateLost())
+    assert b.hear(ev.StateReady(D, "r", 7, b"old")) == []
+    b.until(0.5)
+    state(b, "a", b"seven", number=7)
+    assert "provide d with r after 7" in (*put_to_use(b), *b.until(1.0))
+
+
 def test_what_was_on_its_way_while_a_state_was_replaced_counts_only_as_it_comes_again() -> None:
     """There was room for it in the round that was given up with the state, and the round that comes next has the same
     number: b would pass a sum up as that of both, with nothing of d in it."""
