@@ -124,7 +124,7 @@ class Course:
 
     @property
     def giving(self) -> bool:
-        """Whether this peer has a vector in the round of which others may have a part: of one view and round it may give
+        """Whether this peer has a vector in the round of which others may have a part: of one view and round it gives
         no other. Before it is added to anything nobody has: those below may still wait for the state from here."""
         rd = self.round
         added = rd.brings.in_chunks or any(lane.reduced >= 0 for lane in rd.parts.values())
