@@ -240,7 +240,7 @@ class Calls:
 
     def installed(self, view: View | None) -> None:
         """The peer works in another view, or in none: the round in progress goes on there, or waits."""
-        if view is None or (self.view is not None and view.run != self.view.run):
+        if view is None or (self.view is not None and view.beginning != self.view.beginning):
             self._missed.clear()
             self._coded, self._like, self._behind = None, None, 0
         if self.view is None and view is not None and self._done is not None:

@@ -211,7 +211,8 @@ class RunState:
             view = self._peer.view
             if view is not None and view.run == self._run:
                 if self._peer.committed == 0 != self.applied:
-                    self.applied = 0  # the run begins here: this peer's state is everybody's
+                    # The run begins here: this peer's state is everybody's, and not what it was when it began before.
+                    self.applied, self._packed = 0, None
                     self._peer.bell.ring()
                 if self.applied == self._peer.committed - self._peer.missed >= 0:
                     return view

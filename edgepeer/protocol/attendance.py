@@ -164,7 +164,8 @@ class Attendance:
                 self.heed(source, theirs, frame.known)
             case fr.Here():
                 now = self._place.now
-                answers = now - frame.echo <= self._limits.anew_s
+                # What is of the future was asked before this device's clock began anew.
+                answers = 0 <= now - frame.echo <= self._limits.anew_s
                 word = Word(now, frame.incarnation, frame.generation, frame.epoch, frame.aside, answers)
                 self.heed(source, word, frame.known)
             case fr.ViewFrame(epoch):

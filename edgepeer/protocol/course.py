@@ -124,9 +124,19 @@ class Course:
 
     @property
     def giving(self) -> bool:
-        """Whether this peer has a vector in the round: of one view and round it may give no other, for its parents may
-        have a part of this one."""
-        return self.round.brings.vector is not None
+        """Whether this peer has a vector in the round of which others may have a part: of one view and round it gives
+        no other. Before it is added to anything nobody has: those below may still wait for the state from here."""
+        rd = self.round
+        added = rd.brings.in_chunks or any(lane.reduced >= 0 for lane in rd.parts.values())
+        return rd.brings.vector is not None and added
+
+    @property
+    def passing_on(self) -> bool:
+        """Whether a coded round has been closed that others complete over this peer, without its state: of the root,
+        or of who brings nothing. A root that had given its state up could not close it again: nobody below would say
+        anew what it had said before."""
+        closed, here = self.closing.closed, self.place.here
+        return closed is not None and here is not None and (here.parent is None or not here.has(closed.expected))
 
     @property
     def held(self) -> tuple[Generation, int] | None:
@@ -200,7 +210,7 @@ class Course:
             run, number, generation = self._own_state
             mine = bool(view.run) and run == view.run
             place.committed = (number if mine else UNKNOWN) if view.run else view.first_round - 1
-            place.restored = generation if mine else None
+            place.restored, place.given_up = generation if mine else None, False
         elif before is None:
             place.committed = view.first_round - 1
         if before is None:
@@ -227,7 +237,7 @@ class Course:
         place = self.place
         self._drop_round("anew" if anew else "left", reason)
         place.here = None
-        place.run, place.committed, place.restored = "", 0, None
+        place.run, place.committed, place.restored, place.given_up = "", 0, None, False
         self.closing.enter()
 
     def _drop_round(self, cause: Literal["left", "anew", "run"], reason: str) -> None:
@@ -314,7 +324,7 @@ class Course:
     def adopt(self, committed: int, of: Generation | None = None) -> None:
         """The state after round `committed` is in use here. `of`: from a checkpoint of that generation, at whoever has
         handed it over as well."""
-        self.place.loading = False
+        self.place.loading = self.place.given_up = False
         if committed > self.committed:
             self._skip(committed)
             self.place.restored = of
@@ -329,9 +339,11 @@ class Course:
         self._skip(UNKNOWN)
         place.loading, place.over = loading is not None, over
 
-    def load_nothing(self) -> None:
-        """What has come is not put to use any more: it has to come again. Nor has the owner a checkpoint in use."""
-        self.place.loading = False
+    def give_up_run(self) -> None:
+        """The owner takes part no more: it has no state in use, nor a checkpoint, and what has come has to come again.
+        If it wants the run again it is as without a state as who joins."""
+        place = self.place
+        place.loading, place.given_up = False, bool(place.run) and place.committed != UNKNOWN
         self._own_state = "", 0, None
 
     def fall_behind(self, committed: int) -> None:

@@ -264,7 +264,8 @@ class Membership:
         time; why it can't be had then stands in `waits`. Who is lost by it is kept out for a while.
 
         A run in which nobody takes part any more is over: the next view has none. There is one at once if this one is
-        not settled, for it never will be: who comes after the last round is given no state, and stands after none.
+        not settled, for it never will be: who comes after the last round is given no state, and stands after none; or
+        if the owner wants that run again, which begins anew then.
 
         Args:
             over: nobody of the view takes part in its run.
@@ -306,7 +307,8 @@ class Membership:
             run = self.run[0]
         elif over:
             run = ""
-        if not gone and not joiners and (run is None or (not run and self.settled)) and head is None:
+        can_stay = run is None or (not run and self.settled and not self.takes_part(view.run))
+        if not gone and not joiners and can_stay and head is None:
             if not self.leaving:
                 self._changed_at = min(later, default=None)
             return None

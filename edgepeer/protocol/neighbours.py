@@ -52,14 +52,18 @@ class Neighbours:
         self._lost = False
         """Whether the owner has lost the state."""
         self._providing: dict[PeerId, float] = {}  # one state at a time to each neighbour, asked of the owner when
+        self._takers: set[PeerId] = set()
+        """For whom the owner was asked for it since the run began."""
         self._askers: dict[PeerId, str] = {}
         """Who has asked for the state of which run while there was none here."""
 
     def want(self, run: str | None) -> None:
-        """The owner takes part in that run, or in none. What it was putting to use for another one it does no more."""
+        """The owner takes part in that run, or in none. What it was putting to use for another one it does no more; nor
+        has it the state of one that it has given up, if it wants that again."""
         if run != self.wanted_run:
             self._catchup.reset()
-            self._course.load_nothing()
+            self._course.give_up_run()
+            self._lost = self._place.given_up and run == self._place.run
         self.wanted_run = run
 
     def reset(self) -> None:
@@ -67,6 +71,7 @@ class Neighbours:
         self._lost = False
         self._catchup.reset()
         self._providing.clear()
+        self._takers.clear()
         self._askers.clear()
 
     def on_lost(self, peer: PeerId) -> None:
@@ -251,17 +256,20 @@ class Neighbours:
         for peer, run in self._askers.items():
             if run == self._place.run and now - self._providing.get(peer, float("-inf")) >= PROVIDING_S:
                 self._providing[peer] = now
+                self._takers.add(peer)
                 self._emit(fx.ProvideState(peer, run, self._place.committed))
         self._askers.clear()
 
     def on_state_ready(self, event: ev.StateReady) -> None:
-        """The owner has packed it. What has been given up here meanwhile, nobody else is to begin with."""
+        """The owner has packed it. What has been given up here meanwhile, nobody else is to begin with; nor with what
+        was asked for before the run began anew, which may be of a round that is not over yet."""
         self._providing.pop(event.peer, None)
-        if event.run != self._place.run or not self._links.is_up(event.peer):
+        asked = event.peer in self._takers and event.run == self._place.run
+        if not asked or not self._links.is_up(event.peer):
             return
         if self._place.committed == UNKNOWN:
             self._askers[event.peer] = event.run  # of the one that replaces it
-        else:
+        elif event.round <= self._place.committed:
             self._catchup.provide(event.peer, event.run, event.round, event.state)
 
     def sink(self, peer: PeerId, frame: State, payload_bytes: int) -> memoryview | None:
@@ -288,9 +296,12 @@ class Neighbours:
     def _give_up_state(self) -> None:
         """Be without the state that the owner has lost, but not before a neighbour knows all that is known here: what
         one peer forgets, others may rely on. Nor while a vector of the owner's is on its way: the state that comes may
-        be of before the same round, and another vector would go on where this one has stopped."""
+        be of before the same round, and another vector would go on where this one has stopped. Nor while a round is
+        closed that ends without it."""
         place, here, course = self._place, self._place.here, self._course
-        if not self._lost or here is None or place.committed == UNKNOWN or course.holding or course.giving:
+        if not self._lost or here is None or place.committed == UNKNOWN:
+            return
+        if course.holding or course.giving or course.passing_on:
             return
         if any(self.is_level(peer) and here.at.get(peer, UNKNOWN) >= place.committed for peer in self._around()):
             self._lost = False
@@ -299,8 +310,8 @@ class Neighbours:
 
     def on_adopted(self, event: ev.Adopted) -> None:
         """The owner has put it to use. What has come in an earlier life counts no more: it may be of a generation that
-        this peer has given up."""
-        if event.run != self._place.run or self._place.view is None or event.life not in (None, self._life):
+        this peer has given up. Nor does what nobody waits for: the run may have begun anew since it came."""
+        if not self._place.loading or event.run != self._place.run or event.life not in (None, self._life):
             return
         self._catchup.reset()
         self._lost = False

@@ -114,7 +114,7 @@ class Views:
             first_round=self._first_round(),
             boundary=boundary,
             # A round of a run that the owner has given up may never end: others have given it up as well.
-            idle=self._course.idle or view.run not in ("", self._neighbours.wanted_run),
+            idle=self._course.idle or self._vitals.over or view.run not in ("", self._neighbours.wanted_run),
             needed=self._course.needed,
             over=self._vitals.over,
             there=succession.there,

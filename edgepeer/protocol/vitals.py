@@ -24,6 +24,7 @@ from edgepeer.protocol.course import Course
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link, Links, LinkState, Role
 from edgepeer.protocol.membership import Membership
+from edgepeer.protocol.place import UNKNOWN
 from edgepeer.protocol.succession import Succession
 from edgepeer.protocol.timing import Pace
 from edgepeer.topology.view import Member, View
@@ -263,12 +264,17 @@ class Vitals:
 
     @property
     def over(self) -> bool:
-        """Whether there is a run, and neither this peer nor anybody below it takes part in it."""
-        view = self._membership.view
-        if view is None or not view.run or self._membership.takes_part(view.run):
+        """Whether there is a run, and neither this peer nor anybody below it takes part in it. Who has given it up, and
+        wants it again, does once it has the state again, of those who still do; or the run begins anew. Nor do those
+        below of whom none has a state: they wait for one that there is no more."""
+        view, place = self._membership.view, self._course.place
+        if view is None or place.here is None or not view.run:
             return False
-        below = [self._links.get(child) for child in view.children(self._me)]
-        return all(link is not None and link.up and link.over for link in below)
+        if self._membership.takes_part(view.run) and not place.given_up:
+            return False
+        at = place.here.at
+        below = [(self._links.get(child), at.get(child) == UNKNOWN) for child in view.children(self._me)]
+        return all(link is not None and link.up and (link.over or without) for link, without in below)
 
     def _state(self) -> tuple[bool, int, bool, int, bool]:
         view, settled = self._membership.view, self._membership.settled

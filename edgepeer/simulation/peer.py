@@ -330,7 +330,7 @@ class SimulatedPeer:
         self.receive(ev.TimedOut(f"timed out at {self.id}"))
 
     def _do_view(self, effect: fx.ViewInstalled) -> None:
-        if not self.views or self.views[-1].run != effect.view.run:
+        if not self.views or self.views[-1].beginning != effect.view.beginning:
             self._forget()
         self.views.append(effect.view)
         if self.disk is not None:

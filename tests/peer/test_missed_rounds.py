@@ -146,6 +146,19 @@ async def test_a_state_that_comes_has_what_was_missed() -> None:
     assert [await machine.call() for _ in range(2)] == [3, 4]
 
 
+async def test_what_was_missed_of_a_run_is_none_of_it_once_it_has_begun_anew() -> None:
+    """Without a view between: this peer may have missed that. It would never be in step again."""
+    machine = Machine()
+    machine.decide(mine=False)
+    machine.decide(mine=False)
+    before = machine.calls.view
+    assert before is not None
+    machine.committed = 0
+    machine.calls.installed(before.successor(first_round=3, run="s").successor(first_round=1, run="r"))
+    assert machine.calls.missed == 0
+    assert await machine.call() == 1
+
+
 async def test_who_has_missed_too_much_is_told_and_wants_the_state() -> None:
     machine = Machine()
     for _ in range(9):

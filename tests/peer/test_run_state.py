@@ -15,6 +15,7 @@ from edgepeer.errors import FellBehind, PeerError
 from edgepeer.peer.api import Peer
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.run_state import RunState
+from edgepeer.topology.view import Member, View
 
 
 class Neighbourhood:
@@ -26,6 +27,9 @@ class Neighbourhood:
         self.given: list[tuple[str, int]] = []
         self.states: list[bytes] = []
         self.keeper: Any = None
+        self.view: View | None = None
+        self.committed = self.missed = 0
+        self.closed = False
 
     def attach(self, keeper: RunState) -> None:
         self.keeper = keeper
@@ -162,6 +166,31 @@ async def test_a_state_is_packed_anew_when_another_of_the_same_round_has_taken_i
             await asyncio.sleep(0)
         serving.cancel()
     assert peer.states == [b"earlier", b"later"]
+
+
+async def test_what_was_handed_out_where_the_run_began_is_not_where_it_begins_anew(worker: ThreadPoolExecutor) -> None:
+    """This peer goes on from what it has by then; with the first state others would have another model."""
+    model = [b"first"]
+    peer = Neighbourhood()
+    peer.view = View(epoch=1, members=(Member(id="a", incarnation=1),), run="job")
+    run = RunState(peer, "job", worker, pack=lambda: model[0], load=lambda state: None)  # type: ignore[arg-type]
+    run.open()
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(run.serve())
+        await run.in_step()
+        peer.keeper.state_wanted("b", "job", 0)
+        while not peer.states:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        model[0], run.applied, peer.committed = b"after the fifth", 5, 5
+        await run.in_step()
+        peer.committed = 0
+        await run.in_step()
+        peer.keeper.state_wanted("b", "job", 0)
+        while len(peer.states) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        serving.cancel()
+    assert peer.given == [("b", 0), ("b", 0)]
+    assert peer.states == [b"first", b"after the fifth"]
 
 
 async def _refused(run: RunState, add: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from company import Company
 from states import RUN, at_seven, put_to_use, state
 from transcript import Machine, letter_to, member, vector, view, when
 
@@ -175,6 +176,52 @@ def test_a_checkpoint_of_a_run_that_was_given_up_is_none_of_who_wants_it_again()
     assert b.node.allreduce.committed == -1
 
 
+def test_who_wants_a_run_again_that_its_owner_has_given_up_is_given_a_neighbours_state() -> None:
+    """There was no view between. It would stand where its owner, which has come back without a state, never is."""
+    b = at_seven("b", RUN)
+    b.level("d", 7)
+    b.hear(ev.RunWanted(None))
+    assert b.hear(ev.RunWanted("r")) == ["a <- sync 3 r after -2", "d <- sync 3 r after -2", "a <- state of r?"]
+    assert state(b, "a", b"seven", number=7) == ["state of r after 7: seven"]
+    put_to_use(b)
+    assert b.node.allreduce.committed == 7
+    assert b.hear(ev.RunWanted("r", 2)) == []
+
+
+@pytest.mark.parametrize("later_s", [0.0, 10.0])
+@pytest.mark.parametrize("contributed", [False, True])
+def test_where_all_have_given_it_up_and_want_it_again_it_begins_anew(contributed: bool, later_s: float) -> None:
+    """At once, or long after. Nobody has a state of it any more, and the view need have had no reason to change."""
+    company = Company(view(1, "ab", run="r"))
+    company.until(0.5)
+    company.hear("a", ev.StateReady(PeerId("b"), "r", 0, b"first"))
+    company.until(1.0)
+    company.hear("b", ev.Adopted("r", 0))
+    for name in "ab":
+        company.hear(name, ev.Contribute(vector(1), 1.0))
+    company.until(2.0)
+    assert [company[name].node.allreduce.committed for name in "ab"] == [1, 1]
+    if contributed:
+        company.hear("a", ev.Contribute(vector(1), 1.0))
+    for run in (None, "r"):
+        for name in "ab":
+            company.hear(name, ev.RunWanted(run))
+        company.until(company.now + later_s)
+    company.until(company.now + 3.0)
+    assert [company[name].node.view.beginning for name in "ab"] == [("r", 2), ("r", 2)]
+    assert company["a"].node.allreduce.committed == 0
+
+
+def test_and_where_others_have_none_but_wait_for_it() -> None:
+    company = Company(view(1, "ab", run="r"))
+    company.until(1.0)
+    assert [company[name].node.allreduce.committed for name in "ab"] == [0, -1]
+    for run in (None, "r"):
+        company.hear("a", ev.RunWanted(run))
+    company.until(3.0)
+    assert [company[name].node.view.beginning for name in "ab"] == [("r", 2), ("r", 2)]
+
+
 @pytest.mark.parametrize("other", ["", "s"])
 def test_a_run_that_has_begun_anew_has_none_of_the_rounds_of_before(other: str) -> None:
     """b has heard nothing of the view between, in which the run was over. It would stand after round 7 for ever, and
@@ -188,6 +235,34 @@ def test_a_run_that_has_begun_anew_has_none_of_the_rounds_of_before(other: str) 
     assert b.node.allreduce.committed == -1
     b.level("a", committed=0)
     assert state(b, "a", b"anew", number=0) == ["state of r after 0: anew"]
+
+
+@pytest.mark.parametrize("other", ["", "s"])
+def test_nor_the_state_of_before_whose_owner_says_too_late_that_it_is_in_use(other: str) -> None:
+    """It wants the run all the time. b would stand after round 7, say so, and hand that state on."""
+    b = Machine("b").join(RUN)
+    b.level("a", committed=7)
+    assert state(b, "a", b"seven", number=7) == ["state of r after 7: seven"]
+    came = next(effect for effect in b.effects if isinstance(effect, fx.StateReceived))
+    b.learn(RUN.successor(first_round=8, run=other).successor(first_round=8, run="r"))
+    b.hear(ev.Adopted(came.run, came.round, came.of, came.life))
+    assert b.node.allreduce.committed == -1
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_nor_does_a_state_that_was_asked_for_before_go_to_anybody(asked: bool) -> None:
+    """It is packed too late. `asked`: it is wanted again by then, and of round 7 it can't be."""
+    b = at_seven("b", RUN)
+    b.level("d", committed=-1)
+    assert b.frame("d", fr.StateRequest(run="r")) == ["provide d with r after 7"]
+    b.learn(RUN.successor(first_round=8, run="s").successor(first_round=8, run="r"))
+    b.level("a", committed=0)
+    state(b, "a", b"anew", number=0)
+    put_to_use(b)
+    b.level("d", committed=-1)
+    if asked:
+        assert b.frame("d", fr.StateRequest(run="r")) == ["provide d with r after 0"]
+    assert b.hear(ev.StateReady(D, "r", 7, b"seven")) == []
 
 
 # -- where a run begins ------------------------------------------------------------------------------------
@@ -250,15 +325,16 @@ def test_an_adopted_state_of_another_run_means_nothing() -> None:
 
 
 def test_a_state_that_the_owner_never_gave_is_asked_of_it_again() -> None:
-    b = Machine("b").join(RUN, up="d", committed=7)
-    b.hear(ev.Adopted("r", 7))
+    b = at_seven("b", RUN)
+    b.level("d", committed=7)
     asked = b.frame("d", fr.StateRequest(run="r"))
     assert len(asked) == 1
     assert b.frame("d", fr.StateRequest(run="r")) == []
     b.now += 31  # an owner who has no use for the run any more says nothing
     assert b.frame("d", fr.StateRequest(run="r")) == asked
-    b.join(view(4, "abcde", run="s"), up="d")
-    b.hear(ev.Adopted("s", 3))
+    b.hear(ev.RunWanted("s", 1, 3))
+    b.learn(view(4, "abcde", run="s"))
+    b.level("d", committed=3)
     assert len(b.frame("d", fr.StateRequest(run="s"))) == 1
 
 
@@ -398,6 +474,22 @@ def test_a_state_is_not_given_up_while_a_vector_is_on_its_way() -> None:
     b.result("a", vector(1, 2, 3), "abd", number=8)
     b.sync("a", 8)
     assert b.node.allreduce.committed == -1
+
+
+def test_but_it_is_while_those_below_wait_for_it() -> None:
+    """d has come without a state, and the round waits for what d brings: it would for ever."""
+    b = Machine("b").join(view(3, "abd", fanout=1, run="r", first_round=5))
+    b.level("a", committed=7)
+    state(b, "a", b"seven", number=7)
+    b.hear(ev.Adopted("r", 7))
+    b.level("d", -1)
+    assert b.frame("d", fr.StateRequest(run="r")) == ["provide d with r after 7"]
+    b.contribute(1, 2, 3)
+    assert "a <- sync 3 r after -2" in b.hear(ev.StateLost())
+    assert b.hear(ev.StateReady(D, "r", 7, b"old")) == []
+    b.until(0.5)
+    state(b, "a", b"seven", number=7)
+    assert "provide d with r after 7" in (*put_to_use(b), *b.until(1.0))
 
 
 def test_what_was_on_its_way_while_a_state_was_replaced_counts_only_as_it_comes_again() -> None:

@@ -112,7 +112,8 @@ def test_whoever_comes_to_a_fleet_at_work_with_a_later_checkpoint_gives_it_up(nu
     assert b.node.allreduce.committed == -1
 
     a = Machine("a").join(view(3, "abcde", run="r", first_round=8), up="c", committed=7)
-    a.hear(ev.Adopted("r", 7))
+    state(a, "c", b"seven", number=7)
+    put_to_use(a)
     assert not restored(a, "b", number, EARLY)
     assert a.node.diagnosis(a.now)["round"]["at"] == {"b": -1, "c": 7}
 

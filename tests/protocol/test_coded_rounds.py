@@ -708,6 +708,35 @@ def test_a_round_that_was_closed_with_what_was_computed_beside_it_waits_until_th
     assert b.did({1: 1}, number=8) == ["d <- release 8: 01000", "e <- release 8: 01000", "encode 8 of 01000"]
 
 
+def test_a_root_gives_no_state_up_in_a_round_that_it_has_closed() -> None:
+    """It could not close it again: who has heard the Release says no Progress any more."""
+    a = coded("a", view(1, "abcde", slots="abcde", run="r", first_round=8), up="")
+    a.hear(ev.RunWanted("r", 1, 7))
+    for peer in "bc":
+        a.level(peer, 7)
+    progress(a, "c", "c", "..1..", number=8)
+    progress(a, "b", "bde", ".1.11", number=8)
+    assert a.did({0: 1}, number=8)[-1] == "encode 8 of 11111"
+    assert a.hear(ev.StateLost()) == []
+    encoded(a, 1, number=8)
+    a.reduce("b", vector(3), "bde", number=8)
+    a.reduce("c", vector(1), "c", number=8)
+    assert "round 8 = 5 of abcde" in a.have("b", number=8, who="bde")
+    a.sync("c", 8)
+    assert a.node.allreduce.committed == -1
+
+
+def test_nor_does_who_passes_on_what_others_bring_to_it() -> None:
+    """It would have to close the links to those below, who have heard of the Release, and bring what they have."""
+    b = in_a_run()
+    progress(b, "d", "d", "...1.", number=8)
+    progress(b, "e", "e", "....1", number=8)
+    assert b.release("a", "10111", number=8) == ["d <- release 8: 10111", "e <- release 8: 10111"]
+    assert b.hear(ev.StateLost()) == []
+    b.reduce("d", vector(1), "d", number=8)
+    assert b.reduce("e", vector(1), "e", number=8)[-1] == "a <- reduce 8 [0:] 2 of 11000"
+
+
 def test_nothing_is_forgotten_that_no_neighbour_knows() -> None:
     world = view(1, "abcde", slots="abcde", run="r", first_round=8)
     b = coded("b", world, up="")

@@ -418,12 +418,14 @@ def test_a_call_is_no_answer_its_peer_may_have_died_since_it_went_out() -> None:
     assert any(line.startswith("removed") for line in b.hear(letter_to("b", "d", here)))
 
 
-def test_nor_is_what_was_asked_for_long_ago() -> None:
-    """The broker had the answer for long, and the view that came with it."""
+@pytest.mark.parametrize("asked_at", [9.0, 5000.0])
+def test_nor_is_what_was_asked_for_long_ago(asked_at: float) -> None:
+    """The broker had the answer for long, and the view that came with it. What is of a later time was asked before the
+    device started again, and its clock with it."""
     b = Machine("b", hidden=()).join(view(4, "abc"), up="a")
     later = retained("d")
     b.hear(ev.ViewSeen(later), 20.0)
-    here = fr.Here(incarnation=2, generation=later.generation, epoch=later.stamp, echo=9.0)
+    here = fr.Here(incarnation=2, generation=later.generation, epoch=later.stamp, echo=asked_at)
     frame, document = fr.ViewFrame(epoch=later.stamp), pack(later)
     said = b.hear(letter_to("b", "d", here)) + b.hear(letter_to("b", "d", frame, document))
     assert not any(line.startswith("removed") for line in said)

@@ -17,6 +17,7 @@ OWNERS = {
         "run",
         "committed",
         "restored",
+        "given_up",
         "loading",
         "over",
         "proven",
