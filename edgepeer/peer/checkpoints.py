@@ -7,7 +7,7 @@ passed over for the one before it. The methods wait for the disk: they belong in
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -115,8 +115,8 @@ class Checkpoints:
     def unfinished(self) -> Job | None:
         """The job that this device was at when it stopped, if that is not over. To be asked first of all."""
         self._over = self._read_over()
-        newest = next(self._good(), None)
-        return newest[1].job if newest is not None and newest[1].job.id not in self._over else None
+        last = next(self._good(self._paths()), None)  # rounds of one job say nothing of another's
+        return last[1].job if last is not None and last[1].job.id not in self._over else None
 
     def restore(self, job: Job, trainer: Trainer) -> Checkpoint | None:
         """Let the trainer go on from the newest checkpoint of this job that fits; None: there is none. Those of a newer
@@ -153,7 +153,7 @@ class Checkpoints:
         return newest
 
     def _of(self, job: Job) -> Iterator[tuple[Path, Checkpoint]]:
-        for path, checkpoint in self._good():
+        for path, checkpoint in self._good(newest_first(self._paths())):
             if checkpoint.job == job:
                 yield path, checkpoint
             elif checkpoint.job.id == job.id:
@@ -171,8 +171,8 @@ class Checkpoints:
         """Whether there is anything that could be restored."""
         return bool(self._paths())
 
-    def _good(self) -> Iterator[tuple[Path, Checkpoint]]:
-        for path in self._paths():
+    def _good(self, paths: Iterable[Path]) -> Iterator[tuple[Path, Checkpoint]]:
+        for path in paths:
             try:
                 yield path, read_checkpoint(path)
             except WireError as error:
@@ -181,8 +181,9 @@ class Checkpoints:
                 _log.warning("%s can't be read: %s; the checkpoint before it is used", path, error.strerror or error)
 
     def _paths(self) -> list[Path]:
+        """All files, the one that was written last first."""
         try:
-            return newest_first(list_checkpoints(self.directory)) if self.directory is not None else []
+            return list_checkpoints(self.directory) if self.directory is not None else []
         except OSError as error:
             _log.warning("checkpoints in %s can't be read: %s", self.directory, error.strerror or error)
             return []

@@ -83,6 +83,18 @@ def test_the_newest_is_restored(store: Checkpoints) -> None:
     assert mine.state() == trainer(steps=8).state()
 
 
+def test_the_job_that_a_device_was_at_is_that_of_what_it_has_written_last(tmp_path: Path, store: Checkpoints) -> None:
+    """A fleet goes on from one job to the next in one generation, and the rounds of each count from 1."""
+    other = new_job(id="j2", rounds=25)
+    save(store, 20)
+    save(store, 25)
+    store.mark_over("j1", "done")
+    save(store, 10, other)
+    assert Checkpoints(tmp_path, every=10, keep=3).unfinished() == other
+    store.mark_over("j2", "withdrawn")
+    assert Checkpoints(tmp_path, every=10, keep=3).unfinished() is None
+
+
 def test_those_of_a_job_are_discarded_and_no_others(tmp_path: Path, store: Checkpoints) -> None:
     other = new_job(id="j2", rounds=25)
     for number, job in ((10, other), (20, JOB), (30, JOB)):
