@@ -65,17 +65,19 @@ class Checkpoints:
         """Whether the state after this round is to be kept: every so many rounds, and the last."""
         return self.directory is not None and (number % self._every == 0 or last)
 
-    def save(self, job: Job, number: int, trainer: Trainer, view: View) -> None:
-        """Write the trainer's state after round `number`, which ended in `view`; a failure is told and counted."""
+    def save(self, job: Job, number: int, trainer: Trainer, view: View, *, diverged: int = 0) -> None:
+        """Write the trainer's state after round `number`, which ended in `view`; a failure is told and counted.
+        `diverged`: the first round whose loss was not finite; 0: there was none."""
         if self.directory is not None:
-            self._write(job, number, view, trainer.state(), digest=parameter_digest(trainer.parameters()))
+            digest = parameter_digest(trainer.parameters())
+            self._write(job, number, view, trainer.state(), digest=digest, diverged=diverged)
 
     def save_part(self, job: Job, iteration: int, part: bytes, view: View, *, digest: str) -> None:
         """The same for the blocks of one node of a split job. `digest`: of what all peers had in common then."""
         if self.directory is not None:
             self._write(job, iteration, view, part, digest=digest)
 
-    def _write(self, job: Job, number: int, view: View, state: bytes, *, digest: str) -> None:
+    def _write(self, job: Job, number: int, view: View, state: bytes, *, digest: str, diverged: int = 0) -> None:
         assert self.directory is not None
         checkpoint = Checkpoint(
             job=job,
@@ -84,6 +86,7 @@ class Checkpoints:
             epoch=view.epoch,
             members=view.ids,
             digest=digest,
+            diverged=diverged,
             state=state,
         )
         try:
@@ -195,8 +198,9 @@ class Checkpoints:
         return self._over.get(job)
 
     def mark_over(self, job: str, how: Ending) -> None:
-        """Remember that a job is not to be gone on with; its checkpoints stay."""
-        if self.directory is None or job in self._over:
+        """Remember that a job is not to be gone on with; its checkpoints stay. One that is withdrawn stays so; one that
+        is done may be withdrawn yet."""
+        if self.directory is None or self._over.get(job) in (how, "withdrawn"):
             return
         remembered = [*self._over.items(), (job, how)][-_REMEMBERED:]
         self._over = dict(remembered)

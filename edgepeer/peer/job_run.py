@@ -40,6 +40,8 @@ class JobRun(Run):
         self._test: Dataset | None = None
         """What is held out."""
         self._computing: Computing | None = None
+        self._kept = 0
+        """The round of the newest checkpoint that is here of this run; 0: there is none."""
 
     # -- before the first round ----------------------------------------------------------------------------
 
@@ -70,12 +72,13 @@ class JobRun(Run):
         found = self._checkpoints.restore(self._job, self._require_trainer())
         if found is None:
             return None
+        self._kept, self._diverged = found.round, found.diverged
         return Restored(peers=len(found.members), after=found.round, round=found.round, of=found.generation)
 
     def _load(self, state: memoryview) -> None:
         diverged, own = unpack_run_state(state)
         self._require_trainer().load_state(own)
-        self._diverged = diverged
+        self._diverged, self._kept = diverged, 0
 
     def _pack(self) -> bytes:
         return pack_run_state(self._diverged, self._require_trainer().state())
@@ -130,15 +133,15 @@ class JobRun(Run):
             mean = outcome.mean
             assert isinstance(mean, np.ndarray)
             loss = float(mean[-1])
-            if not self._diverged and not math.isfinite(loss):
-                self._diverged = number
-                self._report("running")
-                _log.warning("job %s: the loss of round %d is not finite: the training diverges", self._job.id, number)
+            ended_in = next((v for v in (self._peer.view, view) if v and str(v.generation) == outcome.generation), None)
             try:
-                evaluation = await self._apply(mean, number, self._peer.view or view)
+                evaluation = await self._apply(mean, number, ended_in)
             except FellBehind as error:
                 self._rounds.failed(number, error)
                 continue
+            if self._diverged == number:
+                self._report("running")
+                _log.warning("job %s: the loss of round %d is not finite: the training diverges", self._job.id, number)
             now = time.monotonic()
             self._rounds.committed(
                 outcome,
@@ -152,27 +155,38 @@ class JobRun(Run):
             ended = now
             self._peer.bell.ring()
 
-    async def _apply(self, mean: Float32Vector, number: int, view: View) -> Evaluation | None:
-        trainer, test = self._require_trainer(), self._test
-        assert test is not None
-        last = number == self._job.rounds or (self._diverged > 0 and self._job.stop_on_nan)
-        due = self._leads and (number % self._job.eval_every == 0 or last)
-
-        def apply() -> Evaluation | None:
-            trainer.apply(mean[: trainer.size])
-            self._state.applied = number
-            if self._checkpoints.due(number, last=last):
-                self._checkpoints.save(self._job, number, trainer, view)
-            return trainer.evaluate(test.x_test, test.y_test) if due else None
-
-        return await self._state.before(number, apply)
-
-    async def _finish(self) -> None:
+    async def _apply(self, mean: Float32Vector, number: int, view: View | None) -> Evaluation | None:
+        """`view`: that the round ended in; None: it is not known any more, and no checkpoint can say it."""
         trainer, test = self._require_trainer(), self._test
         assert test is not None
         leads = self._leads
 
+        def apply() -> Evaluation | None:
+            trainer.apply(mean[: trainer.size])
+            # Together, in this thread: nobody is to be given one without the other.
+            if not self._diverged and not math.isfinite(mean[-1]):
+                self._diverged = number
+            self._state.applied = number
+            last = self._is_over()
+            if view is not None and self._checkpoints.due(number, last=last):
+                self._keep(number, view)
+            due = leads and (number % self._job.eval_every == 0 or last)
+            return trainer.evaluate(test.x_test, test.y_test) if due else None
+
+        return await self._state.take(number, apply)
+
+    def _keep(self, number: int, view: View) -> None:
+        self._checkpoints.save(self._job, number, self._require_trainer(), view, diverged=self._diverged)
+        self._kept = number
+
+    async def _finish(self) -> None:
+        trainer, test = self._require_trainer(), self._test
+        assert test is not None
+        leads, view = self._leads, self._peer.view
+
         def measure() -> tuple[str, Evaluation | None]:
+            if view is not None and self._kept != self._state.at:
+                self._keep(self._state.at, view)  # a neighbour's: of a job that is over, the newest is to be the last
             self._checkpoints.mark_over(self._job.id, "done")
             digest = parameter_digest(trainer.parameters())
             return digest, trainer.evaluate(test.x_test, test.y_test) if leads else None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
-from edgepeer.errors import FellBehind, JobError, LeftFabric, OutOfStep, WireError
+from edgepeer.errors import FellBehind, JobError, LeftFabric, WireError
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.topology.view import View
@@ -62,6 +62,8 @@ class RunState:
         self._packed: tuple[int, bytes] | None = None
         self._fresh: int | None = None
         """The last round in a neighbour's state, from when the worker has put it to use until the peer knows."""
+        self._replaced = False
+        """Whether a neighbour's state has come since this peer was in step."""
 
     def open(self) -> None:
         """Hear of who needs the state, and of the one that was asked for.
@@ -104,7 +106,7 @@ class RunState:
         return await asyncio.get_running_loop().run_in_executor(self._worker, call)
 
     @property
-    def _at(self) -> int:
+    def at(self) -> int:
         """The last round in the state, for the worker."""
         return self.applied if self._fresh is None else self._fresh
 
@@ -113,20 +115,33 @@ class RunState:
 
         Raises:
             FellBehind: a neighbour's state has come in the meantime. It has the round, or one that is to come does.
-            OutOfStep: the call has; what is here counts no more (`lost`).
         """
 
         def checked() -> _T:
-            if self._at != number - 1:
-                raise FellBehind(f"round {number} is not what comes next: the state here is that after {self._at}")
-            try:
-                return call()
-            except OutOfStep:
-                # In this thread: nobody is to be given that.
-                self.applied, self._fresh, self._packed = _NONE, None, None
-                raise
+            if self.at != number - 1:
+                raise FellBehind(f"round {number} is not what comes next: the state here is that after {self.at}")
+            return call()
 
         return await self.in_worker(checked)
+
+    async def take(self, number: int, call: Callable[[], _T]) -> _T:
+        """The same with a call that takes the round into the state, and sets `applied` when it is in. Where it raises
+        something before that, what is here counts no more: some of it may be of before the round and some of after.
+
+        Raises:
+            FellBehind: as above.
+        """
+
+        def taken() -> _T:
+            try:
+                return call()
+            except BaseException:
+                if self.applied != number:
+                    # In this thread: nobody is to be given that.
+                    self.applied, self._fresh, self._packed = _NONE, None, None
+                raise
+
+        return await self.before(number, taken)
 
     # -- giving and taking -----------------------------------------------------------------------------------
 
@@ -159,7 +174,7 @@ class RunState:
         if self._asked and self.applied >= 0:
             asker = next(iter(self._asked))
             name = self._asked.pop(asker)
-            number, state = await self.in_worker(lambda: (self._at, self._pack()))
+            number, state = await self.in_worker(lambda: (self.at, self._pack()))
             self._peer.give_part(asker, name, number, state)
             return True
         ready = next((peer for peer, number in self._wanted.items() if 0 <= number <= self.applied), None)
@@ -167,7 +182,7 @@ class RunState:
             return False
         wanted, packed = self._wanted.pop(ready), self._packed
         if packed is None or packed[0] != self.applied:
-            packed = await self.in_worker(lambda: (self._at, self._pack()))
+            packed = await self.in_worker(lambda: (self.at, self._pack()))
         number, state = packed
         if number < wanted:  # what was here counts no more
             self._wanted.setdefault(ready, wanted)  # or it has asked again meanwhile
@@ -188,12 +203,13 @@ class RunState:
             raise JobError(f"the run's state does not fit the model here: {error}") from error
         # Together: no round may begin here before the peer knows that it has the state for it.
         self.applied, self._fresh, self._packed = number, None, None  # it may be another of the same round
+        self._replaced = True
         self._peer.adopt(self._run, number, state)
         self._peer.bell.ring()
 
     def lost(self) -> None:
         """What is here is not what the others have: a neighbour's state is wanted in its place, unless it has come."""
-        if self._at == _NONE:
+        if self.at == _NONE:
             self._peer.lose_state()
 
     # -- rounds ----------------------------------------------------------------------------------------------
@@ -215,6 +231,7 @@ class RunState:
                     self.applied, self._packed = 0, None
                     self._peer.bell.ring()
                 if self.applied == self._peer.committed - self._peer.missed >= 0:
+                    self._replaced = False
                     return view
             await self._peer.bell.wait(count)
 
@@ -225,5 +242,6 @@ class RunState:
             self.applied = number
 
     def is_due(self, number: int) -> bool:
-        """Whether this is still the round that comes next here."""
-        return self.applied == self._peer.committed - self._peer.missed == number - 1
+        """Whether this is still the round that comes next here, and to the state that it came to when this peer was in
+        step: what has been computed of another counts no more."""
+        return not self._replaced and self.applied == self._peer.committed - self._peer.missed == number - 1

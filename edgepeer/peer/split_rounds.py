@@ -174,7 +174,7 @@ class SplitRounds:
 
         began = time.monotonic()
         try:
-            return await state.before(number, settle)
+            return await state.take(number, settle)
         except OutOfStep as error:
             _log.warning("reseeded: %s", error)
             state.lost()

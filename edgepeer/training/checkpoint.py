@@ -4,8 +4,9 @@ A file is complete or it is not there: it is written beside its place, brought t
 reads one finds every damage, by length and digest, and may fall back to the file before it.
 
 Layout: 8 bytes magic and version; header length, 32 bits, little-endian; a msgpack header with the job, the round,
-the view's generation, epoch and members, the digest of the parameters and the length of the state; the state, as
-`state.pack_state` makes it; a 128-bit xxHash of all before it. It detects damage, not forgery.
+the view's generation, epoch and members, the digest of the parameters, since which round the loss has not been finite,
+and the length of the state; the state, as `state.pack_state` makes it; a 128-bit xxHash of all before it. It detects
+damage, not forgery.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class _CheckpointHeader(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Annotated[int, msgspec.Meta(ge=0)]
     members: Annotated[tuple[_Id, ...], msgspec.Meta(max_length=4096)]
     digest: Annotated[str, msgspec.Meta(max_length=64)]
+    diverged: Annotated[int, msgspec.Meta(ge=0)] = 0
     state_bytes: Annotated[int, msgspec.Meta(ge=0, le=_STATE_LIMIT_BYTES)]
 
 
@@ -75,6 +77,8 @@ class Checkpoint:
     """`state.parameter_digest` of the parameters."""
     state: bytes | memoryview
     """Parameters and optimizer, for `Trainer.load_state`; of a split job, one node's blocks (`split.part`)."""
+    diverged: int = 0
+    """The first round whose loss was not finite; 0: there was none, or it is of a split job, or an older build's."""
 
 
 def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
@@ -123,6 +127,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         epoch=header.epoch,
         members=header.members,
         digest=header.digest,
+        diverged=header.diverged,
         state=state,
     )
 

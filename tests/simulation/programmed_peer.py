@@ -353,7 +353,7 @@ class RunProgram(Program):
         return self._process.digests
 
     def _pack(self) -> bytes:
-        if self._state._at == 0:
+        if self._state.at == 0:
             self._ends.clear()  # a run that begins begins with whatever is here
         return b"".join(self._ends.values()) or _NO_STATE
 

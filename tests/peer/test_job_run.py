@@ -1,0 +1,318 @@
+"""One device's part in a job, where a neighbour's state, or the end of a life, comes at a bad moment."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from peer_fleet import DEADLINE_S
+
+from edgepeer.coding.speed import parse_speed
+from edgepeer.errors import FellBehind
+from edgepeer.fabric.documents import PeerReport
+from edgepeer.ids import Generation, PeerId
+from edgepeer.peer.bell import Bell
+from edgepeer.peer.checkpoints import Checkpoints
+from edgepeer.peer.job_run import JobRun
+from edgepeer.peer.metrics import Metrics
+from edgepeer.peer.outcome import Outcome, Shapes
+from edgepeer.peer.pacing import Pacing
+from edgepeer.peer.round_log import RoundLog
+from edgepeer.peer.run import Device
+from edgepeer.peer.worker import Worker
+from edgepeer.protocol import effects as fx
+from edgepeer.settings import PeerSettings
+from edgepeer.topology.view import Member, View
+from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
+from edgepeer.training.job import Job, new_job
+from edgepeer.training.numpy_trainer import NumpyTrainer
+from edgepeer.training.state import pack_run_state, parameter_digest, unpack_run_state
+from edgepeer.transport.base import Traffic
+
+VIEW = View(
+    generation=Generation(counter=2),
+    epoch=1,
+    run="j1",
+    members=(Member(id="p0", incarnation=1), Member(id="p1", incarnation=1)),
+)
+
+
+class Alone:
+    """As much of a peer as a job needs. What a round is, the test says."""
+
+    id, protocol, closed, missed = PeerId("p0"), "ft-tree", False, 0
+
+    def __init__(self) -> None:
+        self.bell, self.traffic = Bell(), Traffic()
+        self.view = VIEW
+        self.committed = 0
+        self.keeper: Any = None
+        self.given: list[tuple[int, bytes]] = []
+        self.brought: asyncio.Queue[np.ndarray[Any, Any]] = asyncio.Queue()
+        self.outcomes: asyncio.Queue[Outcome | Exception] = asyncio.Queue()
+        self.reports: list[PeerReport] = []
+        self.fabric = SimpleNamespace(
+            topics=SimpleNamespace(report=lambda job, peer: "report", telemetry=lambda peer: "", job="job"),
+            publish_retained=lambda topic, document: self.reports.append(document) if topic == "report" else None,
+            publish_event=lambda topic, document: None,
+            flush=self._flush,
+        )
+
+    async def _flush(self, timeout: float) -> None:
+        pass
+
+    def attach(self, keeper: Any) -> None:
+        self.keeper = keeper
+
+    def detach(self, keeper: Any) -> None:
+        self.keeper = None
+
+    def come_back(self) -> None:
+        pass
+
+    def use_scheme(self, scheme: Any) -> None:
+        pass
+
+    def want_run(self, run: str | None, peers: int = 1, have: int = 0, of: Generation | None = None) -> None:
+        if have:
+            self.committed = have
+            self.bell.ring()
+
+    def give_state(self, peer: str, run: str, number: int, state: bytes) -> None:
+        self.given.append((number, state))
+        self.bell.ring()
+
+    def adopt(self, run: str, number: int, state: memoryview) -> None:
+        self.committed = number
+
+    def replace(self, number: int, state: bytes) -> None:
+        """A neighbour's state comes in the place of what is here."""
+        self.committed = -1
+        self.keeper.state_came("j1", number, memoryview(state))
+
+    async def allreduce(self, vector: Any, *, weight: float, precision: str) -> Outcome:
+        await self.brought.put(np.array(vector))
+        outcome = await self.outcomes.get()
+        if isinstance(outcome, Exception):
+            raise outcome
+        self.committed = max(self.committed, outcome.round)
+        return outcome
+
+
+def outcome(number: int, vector: np.ndarray[Any, Any], generation: Generation | None = None) -> Outcome:
+    return Outcome(
+        round=number,
+        generation=str(generation or VIEW.generation),
+        epoch=1,
+        contributors=(PeerId("p0"), PeerId("p1")),
+        exact=True,
+        weight=1.0,
+        seconds=0.1,
+        digest="",
+        paths=(),
+        phases=fx.Phases(0, 0, 0),
+        vector=vector,
+        shapes=Shapes((vector.shape,), False),
+    )
+
+
+class Fleet:
+    """A run at one peer."""
+
+    def __init__(self, tmp_path: Path, worker: Worker, **fields: Any) -> None:
+        x = np.random.default_rng(1).normal(size=(60, 4)).astype(np.float32)
+        if not (tmp_path / "data.npz").exists():
+            np.savez(tmp_path / "data.npz", x=x, y=x[:, 0])
+        given = {"learning_rate": 0.1, "rounds": 100, "batch_size": 5, "created": 1.0, **fields}
+        self.job: Job = new_job(id="j1", model="linear", trainer="numpy", dataset=f"npz:{tmp_path}/data.npz", **given)
+        self.peer, self.worker = Alone(), worker
+        self.checkpoints = Checkpoints(tmp_path, every=10, keep=100)
+        self.device = Device(
+            peer=self.peer,  # type: ignore[arg-type]  # see above
+            settings=PeerSettings(),
+            worker=worker,
+            round_log=RoundLog(None),
+            checkpoints=self.checkpoints,
+            metrics=Metrics(None),
+        )
+        self.pacing = Pacing(parse_speed("none"), "p0")
+        self.run = JobRun(self.device, self.job, self.pacing)
+        self.model = self.replica()
+        """What the others have."""
+
+    def replica(self) -> NumpyTrainer:
+        return NumpyTrainer(
+            features=4, outputs=1, hidden=(), loss="mse", optimizer="sgd", learning_rate=self.job.learning_rate
+        )
+
+    def mean(self, of: float = 0.5, *, loss: float = 1.0) -> np.ndarray[Any, Any]:
+        vector = np.full(self.model.size + 1, of, np.float32)
+        vector[-1] = loss
+        return vector
+
+    async def round(self, number: int, mean: np.ndarray[Any, Any], generation: Generation | None = None) -> None:
+        """One that is as it should be."""
+        await self.peer.brought.get()
+        await self.peer.outcomes.put(outcome(number, mean, generation))
+        await until(lambda: self.run._state.applied == number)
+
+    async def report(self, state: str) -> PeerReport:
+        await until(lambda: any(report.state == state for report in self.peer.reports))
+        return next(report for report in self.peer.reports if report.state == state)
+
+    def kept(self) -> list[int]:
+        return [read_checkpoint(path).round for path in list_checkpoints(self.checkpoints.directory or Path())]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():  # noqa: ASYNC110  # set by a thread
+        await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def running(tmp_path: Path, **fields: Any) -> AsyncIterator[Fleet]:
+    async with asyncio.timeout(DEADLINE_S), Worker() as worker:
+        fleet = Fleet(tmp_path, worker, **fields)
+        task = asyncio.create_task(fleet.run.run())
+        try:
+            yield fleet
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            fleet.run.close()
+
+
+async def test_that_a_run_diverges_is_not_told_with_the_state_before_that_round(tmp_path: Path) -> None:
+    """Whoever takes it would end a round before the others."""
+    async with running(tmp_path, stop_on_nan=True) as fleet:
+        await fleet.round(1, fleet.mean())
+        await fleet.peer.brought.get()
+        busy = threading.Event()
+        fleet.worker.submit(busy.wait)
+        fleet.peer.keeper.state_wanted("p2", "j1", 1)
+        await asyncio.sleep(0.01)
+        await fleet.peer.outcomes.put(outcome(2, fleet.mean(loss=math.inf)))
+        await asyncio.sleep(0.01)
+        busy.set()
+        await until(lambda: bool(fleet.peer.given))
+        await fleet.report("done")
+        fleet.peer.keeper.state_wanted("p2", "j1", 2)
+        await until(lambda: len(fleet.peer.given) == 2)
+    told = [(number, unpack_run_state(memoryview(state))[0]) for number, state in fleet.peer.given]
+    assert told == [(1, 0), (2, 2)]
+
+
+async def test_what_a_round_of_a_state_that_is_given_up_says_of_the_loss_counts_no_more(tmp_path: Path) -> None:
+    """In the neighbour's state that round went another way: who held that it had diverged would stop alone."""
+    async with running(tmp_path, stop_on_nan=True) as fleet:
+        await fleet.round(1, fleet.mean())
+        await fleet.peer.brought.get()
+        fleet.peer.replace(3, pack_run_state(0, fleet.model.state()))
+        await until(lambda: fleet.peer.committed == 3)
+        await fleet.peer.outcomes.put(outcome(2, fleet.mean(loss=math.inf)))
+        await fleet.round(4, fleet.mean())
+        assert not any(report.state == "done" for report in fleet.peer.reports)
+
+
+async def test_a_gradient_of_a_state_that_has_been_replaced_is_not_brought(tmp_path: Path) -> None:
+    """Two states after one round need not be the same, where they are from checkpoints of two generations."""
+    async with running(tmp_path) as fleet:
+        first = await fleet.peer.brought.get()
+        slow, began = asyncio.Event(), asyncio.Event()
+
+        async def rest(began_at: float, **how: Any) -> None:
+            began.set()
+            await slow.wait()
+
+        fleet.pacing.rest = rest  # type: ignore[assignment, method-assign]
+        await fleet.peer.outcomes.put(outcome(1, fleet.mean()))
+        await began.wait()
+        fleet.model.apply(np.full(fleet.model.size, 3, np.float32))
+        fleet.peer.replace(1, pack_run_state(0, fleet.model.state()))
+        await until(lambda: fleet.peer.committed == 1)
+        slow.set()
+        brought = await fleet.peer.brought.get()
+        wanted = np.zeros_like(first)
+        fleet.run._computing._batches.gradient(0, 2, 2, wanted)  # type: ignore[union-attr]
+    assert np.array_equal(brought, wanted)
+
+
+async def test_who_fails_in_the_middle_of_a_step_gives_nobody_what_has_become_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the parameters are after the round, half before it."""
+
+    def half(self: NumpyTrainer, gradient: Any) -> None:
+        self._vector[: self.size // 2] -= gradient[: self.size // 2]
+        raise MemoryError("no memory for the other half")
+
+    async with running(tmp_path) as fleet:
+        await fleet.round(1, fleet.mean())
+        monkeypatch.setattr(NumpyTrainer, "apply", half)
+        await fleet.peer.brought.get()
+        await fleet.peer.outcomes.put(outcome(2, fleet.mean()))
+        await fleet.report("failed")
+        handing = asyncio.create_task(fleet.run.hand_over())
+        fleet.peer.keeper.state_wanted("p1", "j1", 1)
+        await asyncio.sleep(0.05)
+        handing.cancel()
+    assert fleet.peer.given == []
+
+
+async def test_who_restarts_knows_that_the_run_had_diverged(tmp_path: Path) -> None:
+    """As its neighbours do that did not restart: all are to stop after the same round."""
+    async with running(tmp_path, stop_on_nan=True) as fleet:
+        for number in range(1, 4):
+            await fleet.round(number, fleet.mean(loss=math.inf if number == 3 else 1.0))
+        assert (await fleet.report("done")).diverged == 3
+    assert fleet.kept() == [3]
+    (tmp_path / "checkpoints" / "over.json").unlink()  # the power failed before that was written
+    async with running(tmp_path, stop_on_nan=True) as fleet:
+        report = await fleet.report("done")
+    assert (report.round, report.diverged) == (3, 3)
+    assert fleet.peer.brought.empty()
+
+
+async def test_who_takes_the_final_state_from_a_neighbour_keeps_it(tmp_path: Path) -> None:
+    """Its newest checkpoint would be one of an earlier round, of a job that is over."""
+    async with running(tmp_path, rounds=20) as fleet:
+        for number in range(1, 11):
+            await fleet.round(number, fleet.mean())
+        await fleet.peer.brought.get()
+        fleet.model.apply(np.full(fleet.model.size, 3, np.float32))
+        fleet.peer.replace(20, pack_run_state(0, fleet.model.state()))
+        await until(lambda: fleet.peer.committed == 20)
+        await fleet.peer.outcomes.put(FellBehind("rounds up to 20 were decided without this peer"))
+        digest = (await fleet.report("done")).digest
+    assert digest == parameter_digest(fleet.model.parameters())
+    assert fleet.kept() == [20, 10]
+    async with running(tmp_path, rounds=20) as fleet:
+        assert (await fleet.report("done")).digest == digest
+    assert fleet.kept() == [20, 10]
+
+
+async def test_a_checkpoint_is_of_the_generation_that_its_round_ended_in(tmp_path: Path) -> None:
+    """Not of the one that has begun since, without that round, perhaps: of two the later counts."""
+    later = msgspec.structs.replace(VIEW, generation=Generation(counter=3), epoch=9)
+    async with running(tmp_path) as fleet:
+        for number in range(1, 10):
+            await fleet.round(number, fleet.mean())
+        await fleet.peer.brought.get()
+        fleet.peer.view = later
+        await fleet.peer.outcomes.put(outcome(10, fleet.mean(), VIEW.generation))
+        await until(lambda: fleet.kept() == [10])
+        for number in range(11, 20):
+            await fleet.round(number, fleet.mean(), later.generation)
+        await fleet.round(20, fleet.mean(), later.generation)
+        await until(lambda: len(fleet.kept()) == 2)
+    found = [read_checkpoint(path) for path in list_checkpoints(fleet.checkpoints.directory or Path())]
+    assert [(each.round, each.generation) for each in found] == [(20, later.generation), (10, VIEW.generation)]
