@@ -139,13 +139,12 @@ class _Agent:
             case seen.ViewSeen(view):
                 self._run_told = view.run
             case seen.JobSeen(payload):
-                self._unfinished = None
                 self._see(payload)
             case seen.JobSpoiled():
                 self._restore()
             case seen.Synced():
                 self._jobs.synced()
-                if not self._jobs.told:
+                if not self._jobs.told or self._unfinished is not None:
                     self._put_back()
                 self._meet()
 
@@ -204,6 +203,7 @@ class _Agent:
             fabric.publish_retained(fabric.topics.job, job)
 
     def _see(self, payload: bytes | None) -> None:
+        unfinished, self._unfinished = self._unfinished, None
         try:
             job = unpack(payload, Job) if payload is not None else None
         except WireError as error:
@@ -219,9 +219,12 @@ class _Agent:
             case Verdict.CORRECT:
                 assert job is not None
                 _log.info("job %s is over: somebody, or a broker, had not heard", job.id)
-                self._announce(self._jobs.current)
+                self._unfinished = unfinished  # the fabric has not gone on to another
+                if unfinished is None:  # else that is said in its place, when all is known that the broker retains
+                    self._announce(self._jobs.current)
             case Verdict.IGNORED:
                 assert job is not None
+                self._unfinished = unfinished
                 _log.warning("job %s, which is over, is announced again and again: ignored", job.id)
 
     async def _run(self, device: Device, stop: asyncio.Event, asked: asyncio.Event) -> None:

@@ -132,6 +132,16 @@ async def said(text: str) -> AsyncIterator[asyncio.Event]:
         log.removeHandler(ear)
 
 
+async def announce(broker: EmbeddedBroker, job: Job | None) -> None:
+    """As somebody does who trains, or takes back what is trained."""
+    client = FabricClient(broker.address, "lab", "user", on_event=lambda _: None)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(client.run())
+        await client.connected()
+        client.publish_retained(client.topics.job, job)
+        await client.close()
+
+
 def rounds_kept(home: Path, name: str) -> list[int]:
     return [read_checkpoint(path).round for path in list_checkpoints(home / name / "checkpoints")]
 
@@ -287,6 +297,26 @@ async def test_a_minority_waits(
     assert watcher.sizes[0] >= 2
 
 
+async def test_a_broker_that_still_keeps_a_job_that_is_over_keeps_none_from_its_end(
+    tmp_path: Path, uninterrupted: tuple[Path, str]
+) -> None:
+    """Another one of the list, say, that was not in use for a while."""
+    home, digest = uninterrupted
+    then = power_failed(home, tmp_path / "then", p0=30, p1=30, p2=30)
+    for name in NAMES:
+        store = Checkpoints(then / name, every=10, keep=3)
+        for how in ("done", "withdrawn"):
+            store.mark_over("j0", how)  # type: ignore[arg-type]  # of the two
+    old = new_job(id="j0", model="linear", trainer="numpy", rounds=20, wait_for=3)
+    async with EmbeddedBroker() as stale, Watcher.at(stale) as watcher:
+        await announce(stale, old)
+        await watcher.until(old)
+        async with devices(stale, then):
+            reports = await watcher.until_done(*NAMES)
+    assert watcher.job == JOB
+    assert {report.digest for report in reports.values()} == {digest}
+
+
 async def test_a_job_that_is_over_is_not_taken_up_again(
     tmp_path: Path, uninterrupted: tuple[Path, str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -307,12 +337,7 @@ async def test_a_withdrawn_job_is_not_taken_up_again(
     then = power_failed(home, tmp_path / "then", p0=30, p1=30, p2=30)
     async with EmbeddedBroker() as fresh, Watcher.at(fresh) as watcher, devices(fresh, then, ("p0",)):
         await watcher.until(JOB)
-        client = FabricClient(fresh.address, "lab", "user", on_event=lambda _: None)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(client.run())
-            await client.connected()
-            client.publish_retained(client.topics.job, None)
-            await client.close()
+        await announce(fresh, None)
         await watcher.until(None)
     store = Checkpoints(then / "p0", every=10, keep=3)
     assert store.unfinished() is None
