@@ -17,6 +17,7 @@ npz.py, idx.py  their files, read within limits
 sharding.py     who trains on which sample in which round
 batches.py      the gradients of a job's batches
 seeded.py       randomness that is the same on all devices
+powers.py       powers and cosines that are
 
 state.py        a replica's state as bytes
 checkpoint.py   in a file, with all that it takes to go on

@@ -15,9 +15,10 @@ import numpy as np
 
 from edgepeer.errors import ConfigError
 from edgepeer.training.named import Named, Range, parse_named
+from edgepeer.training.powers import power
 from edgepeer.training.trainer import Float32Vector
 
-__all__ = ["KERAS_NAMES", "NUMPY_NAMES", "Optimizer", "make_optimizer", "parse_optimizer", "slots_of"]
+__all__ = ["KERAS_NAMES", "NUMPY_NAMES", "Optimizer", "make_optimizer", "parse_optimizer", "slots_of", "unbiased"]
 
 _BELOW_ONE: Final = Range(0, 1, below=True)
 _EPSILON: Final = Range(0, 1, above=True)
@@ -175,9 +176,13 @@ class _Adam(Optimizer):
         np.sqrt(velocity, out=scratch)
         scratch += np.float32(self._epsilon)
         np.divide(momentum, scratch, out=scratch)
-        unbiased = math.sqrt(1 - self._beta_2**self.iterations) / (1 - self._beta_1**self.iterations)
-        scratch *= np.float32(self.learning_rate * unbiased)
+        scratch *= np.float32(self.learning_rate * unbiased(self._beta_1, self._beta_2, self.iterations))
         parameters -= scratch
+
+
+def unbiased(beta_1: float, beta_2: float, step: int) -> float:
+    """By how much moments that began at zero fall short, in Adam's step of that number, from 1 on."""
+    return math.sqrt(1 - power(beta_2, step)) / (1 - power(beta_1, step))
 
 
 class _AdamW(_Adam):

@@ -8,17 +8,17 @@ cosine:steps=200,alpha=0        half a wave from the learning rate down to alpha
 polynomial:steps=200,end=0,power=1  down to `end` times the learning rate; steps: else the job's rounds
 
 All take warmup=N: the first N steps go up to the learning rate in a line, and what is said above begins then.
-The formulas are those of Keras' schedules, in float64; a rate is a pure function of the step, so whoever joins goes on
-with the same.
+The formulas are those of Keras' schedules, in float64; a rate is a pure function of the step, and the same on every
+machine, so whoever joins goes on with the same.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
 from edgepeer.training.named import Named, Range, parse_named
+from edgepeer.training.powers import half_wave, power
 
 __all__ = ["SCHEDULES", "RateSchedule", "parse_schedule"]
 
@@ -62,14 +62,14 @@ class RateSchedule:
             return float(given.get(name, _USUAL[name]))
 
         if kind == "step":
-            return math.pow(of("factor"), step // int(of("every")))
+            return power(of("factor"), step // int(of("every")))
         if kind in ("exponential", "inverse-time"):
             rate, passed = float(given.get("rate", _USUAL_RATE[kind])), step / given.get("steps", 100)
-            return math.pow(rate, passed) if kind == "exponential" else 1 / (1 + rate * passed)
+            return power(rate, passed) if kind == "exponential" else 1 / (1 + rate * passed)
         passed = min(1.0, step / given.get("steps", rest))
         if kind == "cosine":
-            return (1 - of("alpha")) * 0.5 * (1 + math.cos(math.pi * passed)) + of("alpha")
-        return (1 - of("end")) * math.pow(1 - passed, of("power")) + of("end")
+            return (1 - of("alpha")) * 0.5 * (1 + half_wave(passed)) + of("alpha")
+        return (1 - of("end")) * power(1 - passed, of("power")) + of("end")
 
 
 def parse_schedule(text: str, *, rounds: int) -> RateSchedule:
