@@ -140,9 +140,12 @@ class Run(ABC):
             async with asyncio.TaskGroup() as tasks:
                 serving = tasks.create_task(self._state.serve())
                 tasks.create_task(self._ask_for_run(restored))  # also if all of it is done here: others may need that
-                await self._train()
-                await self._finish()
-                await asyncio.sleep(RETIRE_S)
+                while True:
+                    await self._train()
+                    taken = self._state.taken
+                    await self._finish()
+                    if not await self._is_replaced(taken):
+                        break
                 if self._leads:
                     self._peer.fabric.publish_retained(self._peer.fabric.topics.job, None)
                 await serving
@@ -170,6 +173,17 @@ class Run(ABC):
         line = " ".join(text.split())
         self._report("failed", error=line)
         return JobError(line)
+
+    async def _is_replaced(self, taken: int) -> bool:
+        """Wait until a neighbour's state takes the place of that which the end was told of: it was from a checkpoint
+        of an earlier generation, and that of the others may be of another round. False: it is time to retire."""
+        try:
+            async with asyncio.timeout(RETIRE_S):
+                while self._state.taken == taken:
+                    await self._peer.bell.wait(self._peer.bell.count)
+        except TimeoutError:
+            return False
+        return True
 
     async def _restored(self) -> Restored | None:
         """What this device goes on from, if it has a checkpoint, and the fleet is not at work already."""

@@ -62,8 +62,10 @@ class RunState:
         self._packed: tuple[int, bytes] | None = None
         self._fresh: int | None = None
         """The last round in a neighbour's state, from when the worker has put it to use until the peer knows."""
-        self._replaced = False
-        """Whether a neighbour's state has come since this peer was in step."""
+        self.taken = 0
+        """How many states of neighbours have been put to use ..."""
+        self._stepped = 0
+        """... when this peer was in step the last time."""
 
     def open(self) -> None:
         """Hear of who needs the state, and of the one that was asked for.
@@ -203,7 +205,7 @@ class RunState:
             raise JobError(f"the run's state does not fit the model here: {error}") from error
         # Together: no round may begin here before the peer knows that it has the state for it.
         self.applied, self._fresh, self._packed = number, None, None  # it may be another of the same round
-        self._replaced = True
+        self.taken += 1
         self._peer.adopt(self._run, number, state)
         self._peer.bell.ring()
 
@@ -231,7 +233,7 @@ class RunState:
                     self.applied, self._packed = 0, None
                     self._peer.bell.ring()
                 if self.applied == self._peer.committed - self._peer.missed >= 0:
-                    self._replaced = False
+                    self._stepped = self.taken
                     return view
             await self._peer.bell.wait(count)
 
@@ -244,4 +246,4 @@ class RunState:
     def is_due(self, number: int) -> bool:
         """Whether this is still the round that comes next here, and to the state that it came to when this peer was in
         step: what has been computed of another counts no more."""
-        return not self._replaced and self.applied == self._peer.committed - self._peer.missed == number - 1
+        return self._stepped == self.taken and self.applied == self._peer.committed - self._peer.missed == number - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import shutil
 import threading
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from peer_agents import Patient, train
 from peer_fleet import DEADLINE_S
@@ -24,7 +26,7 @@ from edgepeer.peer.checkpoints import Checkpoints
 from edgepeer.peer.machines import FtTree
 from edgepeer.peer.run import REGATHER_S
 from edgepeer.settings import PeerSettings
-from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
+from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
 from edgepeer.training.job import Job, new_job
 from edgepeer.wire.documents import unpack
 
@@ -256,6 +258,22 @@ async def test_a_peer_that_reads_its_checkpoint_slowly_is_waited_for(
         begun.set()
         reports = await watcher.until_done(*NAMES)
         assert {report.digest for report in reports.values()} == {digest}
+
+
+async def test_who_had_come_to_the_end_in_a_generation_that_is_given_up_goes_on_with_the_others(
+    tmp_path: Path, uninterrupted: tuple[Path, str]
+) -> None:
+    """They had begun again without it, further back, and had lost power once more."""
+    home, digest = uninterrupted
+    then = power_failed(home, tmp_path / "then", p0=60, p1=30, p2=30)
+    for name in ("p1", "p2"):
+        directory = then / name / "checkpoints"
+        last = read_checkpoint(list_checkpoints(directory)[0])
+        assert last.generation is not None
+        later = msgspec.structs.replace(last.generation, counter=last.generation.counter + 1)
+        write_checkpoint(directory, dataclasses.replace(last, generation=later))
+    assert await resumed(then) == dict.fromkeys(NAMES, digest)
+    assert rounds_kept(then, "p0")[:2] == [60, 50]
 
 
 async def test_a_majority_goes_on_without_the_others(tmp_path: Path, uninterrupted: tuple[Path, str]) -> None:
