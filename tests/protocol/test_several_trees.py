@@ -297,3 +297,57 @@ def test_or_before_the_other_one_has_sent_all_of_it() -> None:
     assert [line for line in d.frame("b", last, vector(6)) if line.startswith("round")] == [
         "round 1 = 5 6 of abcdef (not mine)"
     ]
+
+
+def test_but_not_of_another_than_is_held() -> None:
+    before, here = view(1, "abcdef"), view(2, "abcde", lanes=2)
+    d = Machine("d").join(here, up="ab")
+    d.view_frame("b", before)
+    d.result("b", vector(5), "abcdef", decided_in=before.stamp, of="abcdef", final=False)
+    d.view_frame("a", before)
+    d.result("a", vector(6), "abcdef", decided_in=before.stamp, of="abcdef")
+    assert d.node.allreduce.committed == 0
+
+
+def test_a_range_that_has_come_is_not_written_to_any_more() -> None:
+    it = added_up()
+    part(it, "a", 1, 111)
+    part(it, "a", 1, 999)
+    part(it, "c", 3, 333)
+    assert it.decide("a") == ["round 1 = 111 222 333 of abc"]
+
+
+def test_no_range_says_that_the_round_is_dropped() -> None:
+    it = b()
+    it.contribute()
+    commit = fr.Commit(
+        decided_in=1, held_in=1, contributors=b"", weight=0.0, exact=False, digest=digest_of(vector()), final=True,
+        dropped="timeout",
+    )  # fmt: skip
+    frame = fr.Result(epoch=1, round=1, offset=0, total=0, dtype="<f4", commit=commit, lane=1)
+    assert "close a: result of round 1 was decided in an unknown view" in it.frame("a", frame, vector())
+
+
+def test_what_was_given_to_several_roots_may_have_been_decided_too() -> None:
+    """b has given all to every range in view 1, so a may hold the sum of it, and b drops the round before a speaks."""
+    b = added_up()
+    b.learn(view(2, "bac", after=b.node.view))
+    b.level("c")
+    assert not any("drop" in line for line in b.hear(ev.TimedOut("enough")))
+    early = Machine("b").join(view(1, "abc", lanes=3), up="ac")
+    early.contribute(1, 2, 3)
+    early.learn(view(2, "bac", after=early.node.view))
+    early.level("c")
+    assert "c <- drop 1: timeout complete" in early.hear(ev.TimedOut("enough"))
+
+
+def test_who_holds_something_gives_to_no_root_before_all_below_have_spoken_either() -> None:
+    a = Machine("a").join(view(1, "abc", lanes=3), up="bc")
+    a.contribute(1, 2, 3)
+    a.reduce("b", vector(10), "b", lane=1, total=3)
+    a.reduce("c", vector(100), "c", lane=1, total=3)
+    part(a, "b", 2, 222)
+    part(a, "c", 3, 333)
+    following = view(2, "abc", lanes=3, after=a.node.view)
+    said = a.learn(following) + a.level("b") + a.level("c")
+    assert not any("reduce" in line for line in said)
