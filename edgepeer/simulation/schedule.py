@@ -119,6 +119,8 @@ class Schedule:
     rate_bytes_per_s: float = 1e6
     loss: float = 0.0
     """Probability that a message must be sent again."""
+    clocks_s: float = 0.0
+    """By how much the clocks of devices differ, at most: each life goes by another."""
     run: str = "run"
     """With a run, joiners receive state; `none`: plain allreduce calls."""
     after: int = 0
@@ -188,7 +190,7 @@ class Schedule:
             "peers": (1, MAX_PEERS), "fanout": (1, 64), "lanes": (1, MAX_LANES), "rounds": (0, 1_000_000),
             "size": (0, 10_000_000),
             "compute_s": (0, 3600), "latency_s": (0, 60), "jitter_s": (0, 60), "rate_bytes_per_s": (1, 1e12),
-            "loss": (0, 0.9), "infinite": (0, 1), "seed": (0, 1 << 63), "after": (0, MAX_PEERS),
+            "loss": (0, 0.9), "clocks_s": (0, 1e9), "infinite": (0, 1), "seed": (0, 1 << 63), "after": (0, MAX_PEERS),
             "checkpoint": (0, 1_000_000),
         }  # fmt: skip
         for name, (least, most) in bounds.items():

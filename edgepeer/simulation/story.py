@@ -139,6 +139,7 @@ class Story:
             code=schedule.code,
             wait=schedule.wait,
             split=self._split,
+            clocks_s=schedule.clocks_s,
             peer=peer,
         )
         self.world.on_effect = account.on_effect if account is not None else None

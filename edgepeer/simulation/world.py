@@ -44,7 +44,8 @@ class Everybody:
 
 
 class World:
-    """A fleet. Build it, `add` peers, and let time pass with `run`. `peer` makes them."""
+    """A fleet. Build it, `add` peers, and let time pass with `run`. `peer` makes them; the clocks of their lives differ
+    by up to `clocks_s`."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class World:
         code: str = "none",
         wait: str = "exact",
         split: SplitWork | None = None,
+        clocks_s: float = 0.0,
         peer: PeerFactory = SimulatedPeer,
     ) -> None:
         rng = random.Random(seed)
@@ -83,7 +85,8 @@ class World:
             ledger=self.ledger,
             disks={},
             living=self.living,
-            machine=lambda me: make(me, fanout=fanout, lanes=lanes, choice=choice, limits=limits, now=self.clock.now),
+            machine=lambda me, now: make(me, fanout=fanout, lanes=lanes, choice=choice, limits=limits, now=now),
+            ahead_s=lambda peer, life: clocks_s * random.Random(f"{seed} {peer} {life}").random(),
             trace=self._trace,
             note=self._note,
         )

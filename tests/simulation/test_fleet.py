@@ -289,6 +289,16 @@ def digest_of(seed: int) -> str:
     return told(Schedule(peers=6, seed=seed, jitter_s=1e-3, rounds=5)).world.trace_digest
 
 
+def test_each_life_goes_by_a_clock_of_its_own() -> None:
+    """Nobody may compare its own time with another's. That it does is seen only where clocks differ."""
+    text = "peers 5\nrounds 20\nclocks_s 100000\n1..3 cut p1 p0\n2 kill p0\n4..5 power p3\n6..12 freeze p2\n"
+    story = told(Schedule.parse(text))
+    assert story.ended_well
+    clocks = [peer.ahead_s for peer in story.world.peers.values()]
+    assert len(set(clocks)) == 5
+    assert max(clocks) > 10_000
+
+
 def test_the_same_seed_gives_the_same_trace() -> None:
     assert digest_of(7) == digest_of(7)
 
