@@ -402,6 +402,13 @@ def test_what_was_encoded_for_an_earlier_view_does_not_enter_another() -> None:
     assert encoded(d, 1) == ["b <- reduce 1 [0:] 1 of 1000"]
 
 
+def test_what_is_said_of_another_round_counts_for_nothing() -> None:
+    a = coded("a")
+    a.did({0: 2})
+    assert progress(a, "c", "c", "..2..", number=2) == []
+    assert progress(a, "b", "bde", ".2.22") == []  # c has not spoken in this one
+
+
 def test_a_leaf_brings_its_slot_as_it_is_and_all_of_two() -> None:
     d = coded("d", code=HALVES)
     d.did({3: 2})
@@ -616,7 +623,11 @@ def test_a_root_does_not_drop_what_is_held() -> None:
     b = holding_root()
     b.hear(ev.TimedOut("late"))
     progress(b, "c", "c", "..0..")
-    assert progress(b, "e", "ed", ".0.00")[0] == "e <- release 1: 00000 anew"
+    said = progress(b, "e", "ed", ".0.00")
+    assert said[0] == "e <- release 1: 00000 anew"
+    assert not any("drop" in line for line in said)
+    b.reduce("c", vector(), "c")
+    assert "c <- result 1 [0:] 5 complete" in b.reduce("e", vector(), "ed")
 
 
 def test_a_new_code_in_mid_round_does_not_make_forget_what_is_held() -> None:

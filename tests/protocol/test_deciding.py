@@ -7,6 +7,7 @@ import itertools
 import msgspec
 import pytest
 from company import Company
+from states import put_to_use, state
 from transcript import Machine, vector, view
 
 from edgepeer.ids import Generation, PeerId
@@ -806,3 +807,24 @@ def test_what_is_held_below_is_of_the_view_that_was_told_of() -> None:
     )  # fmt: skip
     frame = fr.Result(epoch=3, round=1, offset=0, total=1, dtype="<f4", commit=commit, up=True)
     assert "close b: result of round 1 was decided in an unknown view" in a.frame("b", frame, vector(5))
+
+
+def test_a_parent_that_has_all_of_a_contribution_has_nothing_of_the_result_by_that() -> None:
+    """What it has of what comes from below says nothing of what is handed over from there."""
+    b = full("b")
+    b.contribute(1)
+    b.result("a", vector(5), "abcde")
+    assert b.node.allreduce.committed == 1
+    b.hear(ev.LinkDown(A, "reset"))
+    assert "a <- result 1 [0:] 5 committed" in b.level("a", have=1)
+
+
+def test_who_has_taken_a_state_over_does_not_drop_what_others_may_have_decided_since() -> None:
+    world = view(3, "bd", run="r", first_round=5)
+    b = Machine("b").join(world)
+    b.level("d", 7)
+    state(b, "d", b"seven", number=7)
+    put_to_use(b)
+    assert b.node.allreduce.committed == 7
+    b.contribute(1)
+    assert not any("drop" in line or "aborted" in line for line in b.hear(ev.TimedOut("enough")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from states import put_to_use, state
 from transcript import Machine, vector, view
 
 from edgepeer.ids import PeerId
@@ -351,3 +352,19 @@ def test_who_holds_something_gives_to_no_root_before_all_below_have_spoken_eithe
     following = view(2, "abc", lanes=3, after=a.node.view)
     said = a.learn(following) + a.level("b") + a.level("c")
     assert not any("reduce" in line for line in said)
+
+
+def test_the_next_round_may_have_been_decided_too_before_whoever_has_come_late_to_the_view() -> None:
+    """It has a state of two rounds before the view's first, and hears of the second of these first."""
+    world = view(4, "bac", lanes=3, run="r", first_round=5)
+    it = Machine("b").join(world, up="ac", committed=2)
+    state(it, "a", b"two", number=2)
+    put_to_use(it)
+    assert it.node.allreduce.committed == 2
+    it.reduce("c", vector(20), "c", number=4, lane=1, total=3)
+    before = view(3, "abc", run="r", first_round=1)
+    it.view_frame("a", before)
+    it.result("a", vector(1, 2, 3), "abc", number=3, decided_in=before.stamp, of="abc")
+    assert it.node.allreduce.committed == 3
+    it.contribute(1, 2, 3)
+    assert not any("drop" in line for line in it.hear(ev.TimedOut("enough")))
