@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 DRAWN: Final[tuple[str, ...]] = (
     "oneway", "cut", "reset", "kill", "power", "slow", "broker", "leave", "join", "freeze", "timeout", "restart",
-    "isolate", "partition", "run", "cancel",
+    "isolate", "partition", "run", "cancel", "sleep",
 )  # fmt: skip
 """What is drawn: the kinds of faults, and for who dies and comes back `restart`."""
 SHORT_S: Final = (0.1, 0.5, 2.0, 5.0, 12.0)
@@ -123,6 +123,10 @@ def draw_schedule(
     )
     if schedule.seed % 2:
         schedule = replace(schedule, clocks_s=CLOCKS_S)
+    if schedule.seed % 5 < 2:
+        schedule = replace(schedule, hidden=count // (3 - schedule.seed % 5))
+    if schedule.seed % 3 == 0:
+        schedule = replace(schedule, twice=0.2)
     schedule = _divided(pick, schedule, within_s) if split else schedule
     if schedule.run == "none":
         return schedule

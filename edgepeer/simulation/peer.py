@@ -111,7 +111,7 @@ class SimulatedPeer:
             self.disk = around.disks.setdefault(peer, Disk(every))
         self.restored: Checkpoint | None = None
         """What its application has, as long as that is from its own disk."""
-        self._may_restore = self.disk is not None and self.disk.newest(self.run_id) is not None
+        self._may_restore = False
         self._computing = 0
         self._owed = 0  # rounds that were dropped before this peer had contributed to them
         self._loads: fx.StateReceived | None = None  # the state that is being put to use
@@ -140,6 +140,8 @@ class SimulatedPeer:
 
     def start(self) -> None:
         self.alive = True
+        self.run_id = self._task.run_id  # which may be another one than when it was made
+        self._may_restore = self.disk is not None and self.disk.newest(self.run_id) is not None
         self._around.living[self.id] = self
         self._around.broker.connect(self.client)
         self._around.broker.present(self.client, self.node.me)

@@ -63,6 +63,7 @@ class World:
         wait: str = "exact",
         split: SplitWork | None = None,
         clocks_s: float = 0.0,
+        twice: float = 0.0,
         peer: PeerFactory = SimulatedPeer,
     ) -> None:
         rng = random.Random(seed)
@@ -73,7 +74,7 @@ class World:
         """The newest life of every peer that ever was."""
         self.living: dict[PeerId, SimulatedPeer] = {}
         self.network = Network(Ways(self.clock, rng, link or LinkModel()), rng, self.peers)
-        self.broker = Broker(self.network, rng)
+        self.broker = Broker(self.network, rng, twice)
         self.task = Task(workload or Workload(), rng, code=code, wait=wait, split=split)
         self.ledger = Ledger(self._brought, protocol, self.all_chunks if self.task.scheme else None, self.views)
         self.notes: list[str] = []
