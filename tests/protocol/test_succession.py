@@ -608,6 +608,22 @@ def test_what_no_quorum_can_have_accepted_binds_nobody(world: View, accepted: st
     assert set(proposed(said + b.until(b.now + 1.0))) == {"".join(theirs.ids) if binds else wanted}
 
 
+def test_who_leads_no_more_is_not_made_to_by_an_answer_that_comes_late() -> None:
+    """On slow paths there would always be one, and several who had reason to once would outbid each other for ever."""
+    b = orphan()
+    b.votes("c")
+    assert b.node.parts.succession.leading == b.node.parts.succession.promised == ballot("1b")
+    asked = b.asked
+    b.hear(ev.LinkUp(A, 1))  # the way to the head is whole again, and it has heard of b's ballot
+    poll(b, "a", "a", "2a", number=9)
+    assert (b.node.parts.succession.leading, b.node.parts.succession.promised) == (-1, ballot("2a"))
+    assert isinstance(asked, fr.Poll)
+    b.now += 1.0
+    b.frame("c", fr.Vote(epoch=1, candidate="b", number=asked.number, voter="d", promised=asked.ballot))
+    assert b.node.parts.succession.leading == -1
+    assert not any("poll" in line for line in b.said)
+
+
 def test_when_all_have_promised_there_is_nothing_to_wait_for() -> None:
     world = view(1, "abc")
     b = Succession(B, lambda effect: None)
