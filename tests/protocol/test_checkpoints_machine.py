@@ -190,6 +190,17 @@ def test_a_checkpoint_does_not_count_while_a_neighbours_state_is_put_to_use() ->
     assert b.node.allreduce.committed == -1
 
 
+def test_once_a_round_has_ended_a_state_is_of_a_fleet_at_work() -> None:
+    d = Machine("d")
+    d.hear(ev.RunWanted("r", 1, 7, EARLY))
+    d.join(view(3, "abcde", run="r"))
+    restored(d, "b", 7, EARLY)
+    assert d.node.parts.place.restored == EARLY
+    d.result("b", vector(5), "abcde", number=8)
+    assert d.node.allreduce.committed == 8
+    assert d.node.parts.place.restored is None
+
+
 @pytest.mark.parametrize("theirs", [LATE, None])
 def test_a_checkpoint_is_not_gone_on_with_by_a_round_that_others_have_gone_on_with_from_another(
     theirs: Generation | None,
