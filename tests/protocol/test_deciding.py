@@ -828,3 +828,11 @@ def test_who_has_taken_a_state_over_does_not_drop_what_others_may_have_decided_s
     assert b.node.allreduce.committed == 7
     b.contribute(1)
     assert not any("drop" in line or "aborted" in line for line in b.hear(ev.TimedOut("enough")))
+
+
+def test_nobody_is_late_for_a_round_that_is_to_be_dropped() -> None:
+    a = full("a")
+    a.contribute(1)
+    assert a.node.parts.course.round.late == ["b", "c"]
+    a.hear(ev.TimedOut("enough"))
+    assert a.node.parts.course.round.late == []

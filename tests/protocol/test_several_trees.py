@@ -201,6 +201,16 @@ def test_the_coordinator_gives_up_a_round_only_while_it_has_something_left_to_gi
     assert early.hear(ev.TimedOut("enough")) == ["b <- drop 1: timeout complete", "c <- drop 1: timeout complete"]
 
 
+def test_but_it_gives_it_up_where_somebody_can_not_give_its_part() -> None:
+    """What can't be rounded never comes, so nobody will have the sum."""
+    a = Machine("a").join(view(1, "abc", lanes=3), up="bc")
+    a.contribute(1, 2, 3)
+    a.reduce("b", vector(10), "b", lane=1, total=3)
+    a.reduce("c", vector(100), "c", lane=1, total=3)
+    abort = fr.Abort(epoch=1, round=1, cause="nonfinite", reason="so", over=False)
+    assert a.frame("c", abort) == ["b <- drop 1: nonfinite complete", "c <- drop 1: nonfinite complete"]
+
+
 def test_what_it_has_given_it_has_given_even_if_it_is_to_be_sent_again() -> None:
     """b is a round ahead, and will hand over what has become of this one: until then nothing is sent to it again."""
     a = Machine("a").join(view(1, "abc", lanes=3), up="bc")
