@@ -161,6 +161,13 @@ class Succession:
         return self._campaign.ballot if self._campaign is not None else -1
 
     @property
+    def followed(self) -> bool:
+        """Whether this peer leads a ballot that it is bound to, since somebody follows it. With a way to the head, an
+        answer to what it has led before is no reason to lead again: on slow paths there would always be one, and
+        several who once had reason to would outbid each other for ever, and the head."""
+        return self._campaign is not None and self.promised == self._campaign.ballot > 0
+
+    @property
     def proposed(self) -> bool:
         """Whether this peer waits for its proposal to be accepted."""
         return self._campaign is not None and self._campaign.proposal is not None

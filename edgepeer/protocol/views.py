@@ -308,8 +308,10 @@ class Views:
             return
         document = bytes(event.payload) if event.payload_bytes and event.payload else None
         self._succession.on_vote(vote, accepted, document)
-        if vote.candidate == self._me and self._succession.promised and not self._membership.coordinator:
-            self._lead(view)  # of the coordinator, `_coordinate` sees to it
+        if vote.candidate != self._me or not self._succession.promised or self._membership.coordinator:
+            return  # of the coordinator, `coordinate` sees to it
+        if self._succession.followed or self._vitals.orphan:
+            self._lead(view)
 
     # -- views -----------------------------------------------------------------------------------------------
 

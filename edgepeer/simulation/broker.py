@@ -2,7 +2,8 @@
 
 A client's connection consists of two pipes, like any other, and can be cut like any other. A client without a
 broker connects again once it can, and then says again what it wants retained. What it sends to single peers
-is lost where there is no connection, and otherwise arrives in order.
+is lost where there is no connection, and otherwise arrives in order; now and then twice, if that is asked for, as with
+MQTT's QoS 1.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ __all__ = ["GRACE_S", "Broker", "Client"]
 
 RECONNECT_S: Final = 1.0
 """Clients find a broker that has come back within this time."""
+AGAIN_S: Final = 4.0
+"""What comes twice comes again within this time, behind what was sent since."""
 GRACE_S: Final = 22.5
 """A client that says nothing for so long is dropped, and its will is sent: one and a half keepalives."""
 _DOCUMENT_BYTES: Final = 200
@@ -89,9 +92,10 @@ class Client:
 
 
 class Broker:
-    """Retained documents, and who listens."""
+    """Retained documents, and who listens. `twice`: the part of what is sent to single peers that comes again."""
 
-    def __init__(self, network: Network, rng: random.Random) -> None:
+    def __init__(self, network: Network, rng: random.Random, twice: float = 0.0) -> None:
+        self._twice = twice
         self._network = network
         self._ways = network.ways
         self._clock = network.ways.clock
@@ -166,6 +170,12 @@ class Broker:
         """Bring an event to one other peer, if both are connected."""
 
         def arrive() -> None:
+            if (session := self._sessions.get(target)) is not None:
+                self._tell([session], event, size=size)
+                if self._twice and self._rng.random() < self._twice:
+                    self._clock.after(AGAIN_S * self._rng.random(), again)
+
+        def again() -> None:
             if (session := self._sessions.get(target)) is not None:
                 self._tell([session], event, size=size)
 

@@ -148,7 +148,7 @@ class End:
                 unwatched = max(ways.clock.now - looked_at - WATCHED_S, 0.0)
                 self._counts_from = min(max(since, self._counts_from) + unwatched, ways.clock.now)
                 self.watch()
-                self.owner.receive(ev.Unacknowledged(self.other, self._counts_from, trip))
+                self.owner.receive(ev.Unacknowledged(self.other, self._counts_from + self.owner.ahead_s, trip))
 
         ways.clock.after(min(max(trip, LOOK_S), LOOK_SELDOM_S), lambda: self.owner.soon(look))
 

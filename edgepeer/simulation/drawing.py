@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 DRAWN: Final[tuple[str, ...]] = (
     "oneway", "cut", "reset", "kill", "power", "slow", "broker", "leave", "join", "freeze", "timeout", "restart",
-    "isolate", "partition", "run", "cancel",
+    "isolate", "partition", "run", "cancel", "sleep",
 )  # fmt: skip
 """What is drawn: the kinds of faults, and for who dies and comes back `restart`."""
 SHORT_S: Final = (0.1, 0.5, 2.0, 5.0, 12.0)
@@ -42,6 +42,8 @@ BURST: Final = (*DRAWN, "timeout", "cancel", "reset", "freeze", "kill", "power")
 """What happens at once: what is short, and what ends rounds without a sum, more often."""
 BURST_S: Final = (0.1, 0.3, 0.6, 1.0, 2.0, 3.3, 4.0, 6.0)
 """How long: around the time that it takes to miss somebody."""
+CLOCKS_S: Final = 1e5
+"""By how much clocks differ in every second fleet: a day, as where devices have run for so long before."""
 LONG_S: Final = (*SHORT_S, 40.0, 120.0)
 """The same with time enough for the broker to miss a peer."""
 
@@ -119,6 +121,12 @@ def draw_schedule(
         wait=pick.choice(["exact", "exact", "deadline:0.7", "error<1.1"]) if coded else "exact",
         faults=_in_order(pick.many(most_faults, lambda pick: _draw_fault(pick, kinds, fleet, within_s, lengths_s))),
     )
+    if schedule.seed % 2:
+        schedule = replace(schedule, clocks_s=CLOCKS_S)
+    if schedule.seed % 5 < 2:
+        schedule = replace(schedule, hidden=count // (3 - schedule.seed % 5))
+    if schedule.seed % 3 == 0:
+        schedule = replace(schedule, twice=0.2)
     schedule = _divided(pick, schedule, within_s) if split else schedule
     if schedule.run == "none":
         return schedule

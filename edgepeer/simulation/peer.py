@@ -54,8 +54,10 @@ class Surroundings:
     """What devices keep over restarts; a peer enters its own, if the task has checkpoints."""
     living: dict[PeerId, SimulatedPeer]
     """Who is alive; a peer enters itself."""
-    machine: Callable[[Member], Machine]
-    """Makes the protocol's machine for a life that begins now."""
+    machine: Callable[[Member, float], Machine]
+    """Makes the protocol's machine for a life that begins now, which is so late by its own clock."""
+    ahead_s: Callable[[PeerId, int], float]
+    """By how much the clock of a life of a peer is ahead of that which everything happens by."""
     trace: Callable[[PeerId, fx.Effect], None]
     """Is told of everything that a peer does."""
     note: Callable[[PeerId, str], None]
@@ -76,7 +78,10 @@ class SimulatedPeer:
         self.frozen = False
         """Whether its process is stopped; its kernel is not."""
         self.slowness = 1.0
-        self.node = around.machine(Member(id=peer, incarnation=incarnation))
+        self.ahead_s = around.ahead_s(peer, incarnation)
+        """By how much its clock is ahead."""
+        self._said_now = 0.0
+        self.node = around.machine(Member(id=peer, incarnation=incarnation), self._now)
         self.client = Client(self)
         self.lines = Lines(around.network, self)
         self.bytes_sent = 0
@@ -106,7 +111,7 @@ class SimulatedPeer:
             self.disk = around.disks.setdefault(peer, Disk(every))
         self.restored: Checkpoint | None = None
         """What its application has, as long as that is from its own disk."""
-        self._may_restore = self.disk is not None and self.disk.newest(self.run_id) is not None
+        self._may_restore = False
         self._computing = 0
         self._owed = 0  # rounds that were dropped before this peer had contributed to them
         self._loads: fx.StateReceived | None = None  # the state that is being put to use
@@ -135,6 +140,8 @@ class SimulatedPeer:
 
     def start(self) -> None:
         self.alive = True
+        self.run_id = self._task.run_id  # which may be another one than when it was made
+        self._may_restore = self.disk is not None and self.disk.newest(self.run_id) is not None
         self._around.living[self.id] = self
         self._around.broker.connect(self.client)
         self._around.broker.present(self.client, self.node.me)
@@ -223,9 +230,15 @@ class SimulatedPeer:
 
     # -- events in, effects out ----------------------------------------------------------------------------
 
+    @property
+    def _now(self) -> float:
+        """How late it is here. It never goes back, be it by what the sum of two numbers is rounded by."""
+        self._said_now = max(self._said_now, self._around.clock.now + self.ahead_s)
+        return self._said_now
+
     def receive(self, event: ev.Event) -> None:
         if self.alive:
-            self._do(self.node.handle(event, self._around.clock.now))
+            self._do(self.node.handle(event, self._now))
 
     def sink(self, source: PeerId, frame: Frame, payload_bytes: int) -> memoryview | None:
         if not self.alive or has_document(frame):
@@ -268,10 +281,11 @@ class SimulatedPeer:
                 self._timer = float("inf")
                 if self.alive:
                     for peer in self.lines.receiving():
-                        self.receive(ev.Heard(peer, self._around.clock.now))
-                    self._do(self.node.tick(self._around.clock.now))
+                        self.receive(ev.Heard(peer, self._now))
+                    self._said_now = max(self._now, deadline)  # and not a little less
+                    self._do(self.node.tick(self._said_now))
 
-        self._around.clock.at(deadline, lambda: self.soon(fire))
+        self._around.clock.at(deadline - self.ahead_s, lambda: self.soon(fire))
 
     def _do_send(self, effect: fx.Send) -> None:
         self.bytes_sent += self.lines.send(effect.peer, effect.frame, effect.payload)

@@ -25,6 +25,10 @@ class Process(Protocol):
     def alive(self) -> bool: ...
 
     @property
+    def ahead_s(self) -> float:
+        """By how much its clock is ahead of that which everything happens by."""
+
+    @property
     def frozen(self) -> bool:
         """Whether the process is stopped; its kernel is not."""
 

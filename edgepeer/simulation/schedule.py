@@ -59,6 +59,7 @@ KINDS: Final[dict[str, Kind]] = {
     "kill": Kind(about="a process dies; if this lasts, it starts anew at its end", lasts="maybe"),
     "power": Kind(about="a machine loses power; if this lasts, it starts anew at its end", lasts="maybe"),
     "freeze": Kind(about="a process is stopped, and goes on at the end"),
+    "sleep": Kind(about="a machine sleeps: its process is stopped, and its kernel hears and says nothing either"),
     "slow": Kind(about="a process takes x times as long for everything", extra=r"x[1-9]\d*"),
     "broker": Kind(about="the broker is away; `forget`: and loses what it retained", least=0, most=0, extra="forget"),
     "leave": Kind(about="a peer leaves", lasts="no"),
@@ -119,6 +120,12 @@ class Schedule:
     rate_bytes_per_s: float = 1e6
     loss: float = 0.0
     """Probability that a message must be sent again."""
+    hidden: int = 0
+    """How many can dial others, but not be dialled, as behind NAT: the last of the order."""
+    clocks_s: float = 0.0
+    """By how much the clocks of devices differ, at most: each life goes by another."""
+    twice: float = 0.0
+    """The part of what the broker brings to single peers that comes again, later."""
     run: str = "run"
     """With a run, joiners receive state; `none`: plain allreduce calls."""
     after: int = 0
@@ -188,7 +195,8 @@ class Schedule:
             "peers": (1, MAX_PEERS), "fanout": (1, 64), "lanes": (1, MAX_LANES), "rounds": (0, 1_000_000),
             "size": (0, 10_000_000),
             "compute_s": (0, 3600), "latency_s": (0, 60), "jitter_s": (0, 60), "rate_bytes_per_s": (1, 1e12),
-            "loss": (0, 0.9), "infinite": (0, 1), "seed": (0, 1 << 63), "after": (0, MAX_PEERS),
+            "loss": (0, 0.9), "clocks_s": (0, 1e9), "hidden": (0, MAX_PEERS), "twice": (0, 1),
+            "infinite": (0, 1), "seed": (0, 1 << 63), "after": (0, MAX_PEERS),
             "checkpoint": (0, 1_000_000),
         }  # fmt: skip
         for name, (least, most) in bounds.items():

@@ -82,6 +82,9 @@ def there(world: World, view: View) -> set[PeerId]:
     for one, other in ways.cuts:
         apart[one].add(other)
         apart[other].add(one)
+    hidden = ways.model.hidden
+    for one in hidden:  # who nobody can dial can't connect to each other
+        apart[one] |= hidden - {one}
     heard = {peer.id for peer in members if world.broker.up and BROKER not in apart[peer.id]}
     for one in heard:
         apart[one] -= heard
@@ -134,11 +137,14 @@ class Story:
                 jitter_s=schedule.jitter_s,
                 rate_bytes_per_s=schedule.rate_bytes_per_s,
                 loss=schedule.loss,
+                hidden=frozenset(map(PeerId, names(schedule.peers)[: -schedule.hidden - 1 : -1])),
             ),
             limits=limits,
             code=schedule.code,
             wait=schedule.wait,
             split=self._split,
+            clocks_s=schedule.clocks_s,
+            twice=schedule.twice,
             peer=peer,
         )
         self.world.on_effect = account.on_effect if account is not None else None
@@ -329,8 +335,9 @@ class Story:
         lives = {p: peer for p, peer in alive.items() if p in view and peer.incarnation == view.member(p).incarnation}
         nodes = [peer.node for peer in lives.values() if isinstance(peer.node, Node)]
         settled = any(node.view == view and node.parts.membership.settled for node in nodes)
-        off = self.world.network.off
-        rest = [p for p in view.ids if p in lives or p in off]
+        # Of these machines nobody hears that they are no more: they are off, or nobody gets through to them.
+        silent = {*self.world.network.off, *(self.world.network.ways.model.hidden - alive.keys())}
+        rest = [p for p in view.ids if p in lives or p in silent]
         if not (view.may_go_on(lives, settled=settled) or not view.may_go_on(rest, settled=settled)):
             return False
         return view.run == self.world.task.run_id or len(alive) >= self._asked_for(view.coordinator)
@@ -420,7 +427,7 @@ class Story:
             "oneway": self._cut, "cut": self._cut, "isolate": self._cut, "partition": self._cut, "reset": self._reset,
             "kill": self._kill, "power": self._kill, "freeze": self._freeze, "slow": self._slow,
             "broker": self._broker, "leave": self._leave, "join": self._join, "timeout": self._timeout,
-            "run": self._run, "cancel": self._cancel, "flip": self._flip,
+            "run": self._run, "cancel": self._cancel, "flip": self._flip, "sleep": self._sleep,
         }  # fmt: skip
         self._tell(str(fault))
         self._disturbed = True
@@ -481,6 +488,13 @@ class Story:
         self.world.freeze(peer)
         self._later(fault, lambda: self.world.thaw(peer))
         return True
+
+    def _sleep(self, fault: Fault) -> bool:
+        peer = self._victim(fault)
+        if peer is None or peer.frozen:
+            return False
+        self._cut(fault)  # first, so that in the end its kernel hears before its process goes on
+        return self._freeze(fault)
 
     def _slow(self, fault: Fault) -> bool:
         peer = self._victim(fault)

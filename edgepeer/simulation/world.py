@@ -44,7 +44,8 @@ class Everybody:
 
 
 class World:
-    """A fleet. Build it, `add` peers, and let time pass with `run`. `peer` makes them."""
+    """A fleet. Build it, `add` peers, and let time pass with `run`. `peer` makes them; the clocks of their lives differ
+    by up to `clocks_s`."""
 
     def __init__(
         self,
@@ -61,6 +62,8 @@ class World:
         code: str = "none",
         wait: str = "exact",
         split: SplitWork | None = None,
+        clocks_s: float = 0.0,
+        twice: float = 0.0,
         peer: PeerFactory = SimulatedPeer,
     ) -> None:
         rng = random.Random(seed)
@@ -71,7 +74,7 @@ class World:
         """The newest life of every peer that ever was."""
         self.living: dict[PeerId, SimulatedPeer] = {}
         self.network = Network(Ways(self.clock, rng, link or LinkModel()), rng, self.peers)
-        self.broker = Broker(self.network, rng)
+        self.broker = Broker(self.network, rng, twice)
         self.task = Task(workload or Workload(), rng, code=code, wait=wait, split=split)
         self.ledger = Ledger(self._brought, protocol, self.all_chunks if self.task.scheme else None, self.views)
         self.notes: list[str] = []
@@ -83,7 +86,8 @@ class World:
             ledger=self.ledger,
             disks={},
             living=self.living,
-            machine=lambda me: make(me, fanout=fanout, lanes=lanes, choice=choice, limits=limits, now=self.clock.now),
+            machine=lambda me, now: make(me, fanout=fanout, lanes=lanes, choice=choice, limits=limits, now=now),
+            ahead_s=lambda peer, life: clocks_s * random.Random(f"{seed} {peer} {life}").random(),
             trace=self._trace,
             note=self._note,
         )

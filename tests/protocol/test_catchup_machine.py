@@ -476,6 +476,37 @@ def test_a_state_is_not_given_up_while_a_vector_is_on_its_way() -> None:
     assert b.node.allreduce.committed == -1
 
 
+def test_nor_while_something_is_held_that_others_may_rely_on() -> None:
+    b = at_seven("b", RUN)
+    b.result("a", vector(5), "abcde", number=8, final=False)
+    assert b.node.parts.course.holding
+    b.hear(ev.StateLost())
+    assert b.node.allreduce.committed == 7
+
+
+def test_who_has_given_its_state_up_takes_no_older_one() -> None:
+    """Its vote has been the word of one who had seen the ends of the rounds since."""
+    b = at_seven("b", RUN)
+    assert "a <- sync 3 r after -2" in b.hear(ev.StateLost())
+    assert b.node.allreduce.committed == -1
+    assert "a <- state of r?" in b.sync("a", 7)
+    assert state(b, "a", b"five", number=5) == []
+    b.hear(ev.LinkDown(A, "reset"))
+    assert "d <- state of r?" not in b.level("d", committed=5)
+    assert b.node.allreduce.committed == -1
+
+
+def test_a_state_that_was_lost_and_has_come_again_is_not_given_up_again() -> None:
+    b = at_seven("b", RUN)
+    b.hear(ev.StateLost())
+    b.sync("a", 7)
+    state(b, "a", b"seven", number=7)
+    put_to_use(b)
+    assert b.node.allreduce.committed == 7
+    assert "a <- state of r?" not in b.sync("a", 7)
+    assert b.node.allreduce.committed == 7
+
+
 def test_but_it_is_while_those_below_wait_for_it() -> None:
     """d has come without a state, and the round waits for what d brings: it would for ever."""
     b = Machine("b").join(view(3, "abd", fanout=1, run="r", first_round=5))

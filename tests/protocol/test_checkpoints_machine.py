@@ -158,6 +158,49 @@ def test_a_state_that_came_in_an_earlier_life_means_nothing() -> None:
     assert b.node.allreduce.committed == -1
 
 
+def test_nor_where_another_has_come_since_and_is_not_in_use_yet() -> None:
+    """The owner says of the one of before that it has it; the one of now it gets to later."""
+    b = Machine("b").join(view(3, "abcde", run="r"))
+    restored(b, "a", 7, None)
+    state(b, "a", b"before", number=7)
+    came = next(effect for effect in b.effects if isinstance(effect, fx.StateReceived))
+    later = msgspec.structs.replace(view(1, "acde", run="r", first_round=8), generation=LATE)
+    b.learn(later)
+    following = later.successor(first_round=8, joined=[b.node.me], coordinator=PeerId("a"))
+    b.learn(following)
+    sync = fr.Sync(epoch=following.stamp, run="r", committed=9, generation=LATE, kept=9)
+    above = following.parent(PeerId("b"))
+    assert above is not None
+    b.hear(ev.LinkUp(above, 1))
+    b.hear(ev.FrameReceived(above, sync))
+    state(b, str(above), b"now", number=9)
+    assert b.node.parts.place.loading
+    since = next(effect for effect in b.effects if isinstance(effect, fx.StateReceived))
+    b.hear(ev.Adopted("r", 7, came.of, came.life))
+    assert b.node.allreduce.committed == -1
+    b.hear(ev.Adopted("r", 9, since.of, since.life))
+    assert b.node.allreduce.committed == 9
+
+
+def test_a_checkpoint_does_not_count_while_a_neighbours_state_is_put_to_use() -> None:
+    b = Machine("b").join(view(3, "abcde", run="r"))
+    restored(b, "a", 7, None)
+    state(b, "a", b"seven", number=7)
+    b.hear(ev.RunWanted("r", 1, 9, EARLY))
+    assert b.node.allreduce.committed == -1
+
+
+def test_once_a_round_has_ended_a_state_is_of_a_fleet_at_work() -> None:
+    d = Machine("d")
+    d.hear(ev.RunWanted("r", 1, 7, EARLY))
+    d.join(view(3, "abcde", run="r"))
+    restored(d, "b", 7, EARLY)
+    assert d.node.parts.place.restored == EARLY
+    d.result("b", vector(5), "abcde", number=8)
+    assert d.node.allreduce.committed == 8
+    assert d.node.parts.place.restored is None
+
+
 @pytest.mark.parametrize("theirs", [LATE, None])
 def test_a_checkpoint_is_not_gone_on_with_by_a_round_that_others_have_gone_on_with_from_another(
     theirs: Generation | None,

@@ -356,6 +356,59 @@ def test_what_leaves_bring_is_expanded_and_added_up_to_the_plain_sum(code: str, 
     np.testing.assert_allclose(outcome.sum, chunks.sum(axis=0), rtol=1e-12)
 
 
+def test_who_does_not_hold_it_says_of_nobody_below_that_they_do() -> None:
+    """What it says counts for itself as well."""
+    b = coded("b")
+    b.did({1: 1})
+    b.release("a", "11111")
+    assert b.have("d", who="d") == []
+    encoded(b, 1)
+    assert "a <- have 1 in 1010" in b.result("a", vector(5), "abcde", final=False)
+
+
+def test_a_child_speaks_for_those_at_and_below_it_only() -> None:
+    a = coded("a")
+    a.did({0: 1})
+    progress(a, "c", "c", "..2..")
+    assert progress(a, "b", "bde", ".2.22")[-1] == "encode 1 of 12222"
+    encoded(a, 1)
+    a.reduce("c", vector(1), "c")
+    a.reduce("b", vector(3), "bde")
+    assert a.have("c", who="bcde") == []
+    assert a.have("b", who="b")[-1] == "round 1 = 5 of abcde"
+
+
+def test_a_root_that_waits_for_what_is_held_adds_up_nothing_else() -> None:
+    """Whoever has said that it holds something brings it, or nothing can come of the round here."""
+    b = coded("b", view(2, "becd", slots="beced"))
+    for peer in "ec":
+        b.level(peer)
+    b.did({0: 0})
+    progress(b, "c", "c", "..0..", holding=True)
+    assert progress(b, "e", "ed", ".0.00")[0] == "e <- release 1: 00000 anew"
+    b.reduce("c", vector(), "c")
+    assert [line for line in b.reduce("e", vector(), "ed") if "result" in line or "drop" in line] == []
+
+
+def test_what_was_encoded_for_an_earlier_view_does_not_enter_another() -> None:
+    d = coded("d")
+    d.did({3: 1})
+    assert d.release("b", "11111") == ["encode 1 of 11111"]
+    d.learn(view(2, "abcde", slots="abcde"))
+    d.level("b")
+    d.did({3: 1})
+    d.release("b", "22112")
+    assert d.hear(ev.Encoded(FIVE.stamp, 1, vector(9))) == []
+    assert encoded(d, 1) == ["b <- reduce 1 [0:] 1 of 1000"]
+
+
+def test_what_is_said_of_another_round_counts_for_nothing() -> None:
+    a = coded("a")
+    a.did({0: 2})
+    assert progress(a, "c", "c", "..2..", number=2) == []
+    assert progress(a, "b", "bde", ".2.22") == []  # c has not spoken in this one
+
+
 def test_a_leaf_brings_its_slot_as_it_is_and_all_of_two() -> None:
     d = coded("d", code=HALVES)
     d.did({3: 2})
@@ -404,6 +457,15 @@ def test_a_plain_view_after_a_coded_one_does_not_add_up_what_was_encoded() -> No
     for peer in "ade":
         assert not any("reduce" in line for line in b.level(peer))
     assert b.did({1: 1}) == ["a <- abort 1: mismatch"]
+
+
+def test_nor_does_a_leaf_send_it() -> None:
+    d = coded("d")
+    d.did({3: 1})
+    d.release("b", "00010")
+    assert encoded(d, 1) == ["b <- reduce 1 [0:] 1 of 1000"]
+    d.learn(view(2, "abcde"))
+    assert not any("reduce" in line for line in d.level("b"))
 
 
 def test_chunks_where_rounds_are_not_coded() -> None:
@@ -561,7 +623,11 @@ def test_a_root_does_not_drop_what_is_held() -> None:
     b = holding_root()
     b.hear(ev.TimedOut("late"))
     progress(b, "c", "c", "..0..")
-    assert progress(b, "e", "ed", ".0.00")[0] == "e <- release 1: 00000 anew"
+    said = progress(b, "e", "ed", ".0.00")
+    assert said[0] == "e <- release 1: 00000 anew"
+    assert not any("drop" in line for line in said)
+    b.reduce("c", vector(), "c")
+    assert "c <- result 1 [0:] 5 complete" in b.reduce("e", vector(), "ed")
 
 
 def test_a_new_code_in_mid_round_does_not_make_forget_what_is_held() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 from company import Company
+from states import put_to_use, state
 from transcript import Machine, vector, view
 
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
@@ -18,6 +20,7 @@ from edgepeer.wire import frames as fr
 
 A, B = PeerId("a"), PeerId("b")
 FIVE = view(1, "abcde")
+GENERATION = Generation()
 NINE = view(1, "abcdefghi")  # a, b, c, d, e must hold: b waits for d and e
 
 
@@ -266,13 +269,21 @@ def meets(machine: Machine, world: View, levels: str) -> list[str]:
 
 
 def brings(
-    machine: Machine, child: str, total: float, *, held_in: View = FIVE, made: View = FIVE, digest: float = 0.0
+    machine: Machine,
+    child: str,
+    total: float,
+    *,
+    held_in: View = FIVE,
+    made: View = FIVE,
+    digest: float = 0.0,
+    generation: Generation = GENERATION,
 ) -> list[str]:
     """A child sends up what it holds, whose sum was made in one view, and which was put forward last in another."""
     machine.view_frame(child, made)
     commit = fr.Commit(
         decided_in=made.stamp,
         held_in=held_in.stamp,
+        generation=generation,
         contributors=fr.pack_set(made.everyone),
         weight=float(made.size),
         exact=True,
@@ -283,6 +294,18 @@ def brings(
     epoch = machine.node.view.stamp
     frame = fr.Result(epoch=epoch, round=1, offset=0, total=1, dtype="<f4", commit=commit, up=True)
     return machine.frame(child, frame, vector(total))
+
+
+def refuses(machine: Machine, child: str) -> list[str]:
+    """A child can't bring what the others do, and holds nothing."""
+    assert machine.node.view is not None
+    epoch = machine.node.view.stamp
+    return machine.frame(child, fr.Abort(epoch=epoch, round=1, cause="mismatch", reason="so", over=False, clear=True))
+
+
+def aborts(machine: Machine) -> list[fr.Abort]:
+    """What it has just said of a round that can't be completed."""
+    return [each.frame for each in machine.effects if isinstance(each, fx.Send) and isinstance(each.frame, fr.Abort)]
 
 
 def put_forward(machine: Machine) -> list[tuple[str, fr.Result]]:
@@ -695,3 +718,121 @@ def test_what_has_come_damaged_to_a_frozen_peer_is_refused_at_once() -> None:
     b.hear(ev.LinkDown(A, "reset"))
     b.level("a", have=1)
     assert ended(b.decide("a")) == ["round 1 = 5 of abcde"]
+
+
+@pytest.mark.parametrize("order", ["de", "ed"])
+def test_of_two_generations_the_later_counts_whatever_its_views_are_called(order: str) -> None:
+    """Whoever has begun the later one may have put forward what was held, in its first view."""
+    later, latest = Generation(counter=2), Generation(counter=3)
+    first = msgspec.structs.replace(FIVE, generation=later)
+    a = Machine("a").join(msgspec.structs.replace(view(2, "ade"), generation=latest))
+    for child in "de":
+        a.hear(ev.LinkUp(PeerId(child), 1))
+        assert a.node.view is not None
+        sync = fr.Sync(epoch=a.node.view.stamp, run="", committed=0, generation=latest)
+        a.hear(ev.FrameReceived(PeerId(child), sync))
+    held_in = {"d": (view(9, "abcde"), Generation(), 5.0), "e": (first, later, 7.0)}
+    for child in order:
+        made, generation, total = held_in[child]
+        brings(a, child, total, made=made, held_in=made, generation=generation)
+    a.contribute(1)
+    assert a.have("d")[-1] == "round 1 = 7 of abcde"
+
+
+def test_who_holds_it_does_not_say_that_nothing_is_held() -> None:
+    """Else the root would drop what may be decided."""
+    b = holder()
+    meets(b, view(2, "abcde"), "ade")
+    refuses(b, "d")
+    refuses(b, "e")
+    assert not any(frame.clear for frame in aborts(b))
+
+
+def test_nor_does_who_has_been_sent_something_from_below() -> None:
+    b = full("b", view(2, "abcde"))
+    brings(b, "d", 5)
+    refuses(b, "e")
+    assert not any(frame.clear for frame in aborts(b))
+
+
+def test_but_where_all_have_refused_and_nothing_is_held_it_does() -> None:
+    b = full("b", view(2, "abcde"))
+    refuses(b, "d")
+    refuses(b, "e")
+    assert [frame.clear for frame in aborts(b)] == [True]
+
+
+def test_who_is_told_that_a_round_is_dropped_does_not_know_that_all_have_come() -> None:
+    """Only the root may know that."""
+    c = full("c", view(2, "abc", after=FIVE))
+    c.drop("a", "timeout", final=True)
+    assert c.node.allreduce.committed == 1
+    assert not c.node.parts.membership.settled
+
+
+def test_who_holds_something_or_has_not_come_to_the_views_first_round_is_not_level() -> None:
+    """That all are shows that nothing of the views before counts any more."""
+    b = holder()
+    meets(b, view(2, "abc", after=FIVE), "a")
+    assert b.node.allreduce.level == -1  # type: ignore[attr-defined]
+    late = full("b", view(2, "abc", first_round=1))
+    assert late.node.allreduce.level == 0  # type: ignore[attr-defined]
+    late.learn(view(3, "abc", first_round=3, after=late.node.view))
+    assert late.node.allreduce.level == -1  # type: ignore[attr-defined]
+
+
+def test_who_has_come_later_does_not_drop_what_those_before_it_may_have_decided() -> None:
+    two = view(2, "abc", after=FIVE)
+    c = Machine("c").join(two, up="a")
+    c.learn(view(3, "cb", after=two))
+    c.level("b")
+    c.contribute(1)
+    assert c.hear(ev.TimedOut("enough")) == []
+
+
+def test_what_was_decided_in_a_view_before_goes_down_with_that_view() -> None:
+    b = full("b", view(2, "abcde"))
+    b.view_frame("a", FIVE)
+    said = b.result("a", vector(5), "abcde", decided_in=FIVE.stamp, of="abcde", final=False)
+    assert [line for line in said if line.startswith("d")] == ["d <- view 1", "d <- result 1 [0:] 5 complete"]
+
+
+def test_what_is_held_below_is_of_the_view_that_was_told_of() -> None:
+    """Its contributors are positions in that."""
+    a = Machine("a").join(view(3, "abc"), up="bc")
+    a.view_frame("b", view(2, "acbde"))
+    commit = fr.Commit(
+        decided_in=FIVE.stamp, held_in=FIVE.stamp, contributors=b"\x07", weight=3.0, exact=True,
+        digest=digest_of(vector(5)), final=False,
+    )  # fmt: skip
+    frame = fr.Result(epoch=3, round=1, offset=0, total=1, dtype="<f4", commit=commit, up=True)
+    assert "close b: result of round 1 was decided in an unknown view" in a.frame("b", frame, vector(5))
+
+
+def test_a_parent_that_has_all_of_a_contribution_has_nothing_of_the_result_by_that() -> None:
+    """What it has of what comes from below says nothing of what is handed over from there."""
+    b = full("b")
+    b.contribute(1)
+    b.result("a", vector(5), "abcde")
+    assert b.node.allreduce.committed == 1
+    b.hear(ev.LinkDown(A, "reset"))
+    assert "a <- result 1 [0:] 5 committed" in b.level("a", have=1)
+
+
+def test_who_has_taken_a_state_over_does_not_drop_what_others_may_have_decided_since() -> None:
+    world = view(3, "bd", run="r", first_round=5)
+    b = Machine("b").join(world)
+    b.level("d", 7)
+    state(b, "d", b"seven", number=7)
+    put_to_use(b)
+    assert b.node.allreduce.committed == 7
+    b.contribute(1)
+    assert not any("drop" in line or "aborted" in line for line in b.hear(ev.TimedOut("enough")))
+
+
+def test_nobody_is_late_for_a_round_that_is_to_be_dropped() -> None:
+    a = full("a")
+    a.contribute(1)
+    assert a.node.parts.course.round.late == ["b", "c"]
+    a.hear(ev.TimedOut("enough"))
+    assert a.node.parts.course.round.late == []

@@ -206,6 +206,13 @@ def test_who_has_contributed_stays_until_the_round_is_over() -> None:
     assert b.hear(ev.LeaveWanted()) == ["a <- leave b until 1"]
 
 
+def test_so_does_who_holds_its_result() -> None:
+    """It may be one of those that must, whether it has brought anything or not."""
+    b = Machine("b").join(view(1, "abcde"), up="ade")
+    b.result("a", vector(5), "abcde", final=False)
+    assert b.hear(ev.LeaveWanted()) == ["a <- leave b until 1"]
+
+
 def test_the_coordinator_lets_a_leaver_go_at_once_if_the_round_can_not_end_with_it(a: Machine) -> None:
     a.contribute(1)
     assert views(a.frame("b", fr.Leave(peer="b", incarnation=1, until=0))) == ["view 2 ac", "publish view 2 ac"]

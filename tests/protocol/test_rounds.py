@@ -494,3 +494,25 @@ def test_who_waits_below_one_that_joined_after_the_round_gives_it_up() -> None:
         c.frame("a", fr.Ping(waiting=False))
         said += c.until(half / 2)
     assert [line for line in said if "behind" in line] == ["5.05: behind: 1"]
+
+
+def test_a_leaf_sends_its_vector_weighted() -> None:
+    d = Machine("d").join(view(1, "abcde"), up="b")
+    assert d.hear(ev.Contribute(vector(3), 2.0)) == ["b <- reduce 1 [0:] 6 of 1000"]
+    nothing = Machine("d").join(view(1, "abcde"), up="b")
+    assert nothing.hear(ev.Contribute(vector(float("nan")), 0.0)) == ["b <- reduce 1 [0:] 0 of 1000"]
+
+
+def test_what_was_asked_for_in_vain_is_asked_for_again_over_a_new_link() -> None:
+    b = Machine("b").join(view(1, "abc"), up="a")
+    b.contribute(1)
+    assert b.hear(ev.TimedOut("enough")) == ["a <- abort 1: timeout"]
+    b.hear(ev.LinkDown(PeerId("a"), "reset"))
+    assert "a <- abort 1: timeout" in b.level("a")
+
+
+def test_that_no_sum_can_come_is_news_where_somebody_has_waited_too_long() -> None:
+    b = Machine("b").join(view(1, "abcde"), up="ade")
+    b.contribute(1)
+    assert b.hear(ev.TimedOut("enough")) == ["a <- abort 1: timeout"]
+    assert b.reduce("d", vector(1, 2), "d") == ["a <- abort 1: mismatch"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from states import put_to_use, state
 from transcript import Machine, vector, view
 
 from edgepeer.ids import PeerId
@@ -200,6 +201,16 @@ def test_the_coordinator_gives_up_a_round_only_while_it_has_something_left_to_gi
     assert early.hear(ev.TimedOut("enough")) == ["b <- drop 1: timeout complete", "c <- drop 1: timeout complete"]
 
 
+def test_but_it_gives_it_up_where_somebody_can_not_give_its_part() -> None:
+    """What can't be rounded never comes, so nobody will have the sum."""
+    a = Machine("a").join(view(1, "abc", lanes=3), up="bc")
+    a.contribute(1, 2, 3)
+    a.reduce("b", vector(10), "b", lane=1, total=3)
+    a.reduce("c", vector(100), "c", lane=1, total=3)
+    abort = fr.Abort(epoch=1, round=1, cause="nonfinite", reason="so", over=False)
+    assert a.frame("c", abort) == ["b <- drop 1: nonfinite complete", "c <- drop 1: nonfinite complete"]
+
+
 def test_what_it_has_given_it_has_given_even_if_it_is_to_be_sent_again() -> None:
     """b is a round ahead, and will hand over what has become of this one: until then nothing is sent to it again."""
     a = Machine("a").join(view(1, "abc", lanes=3), up="bc")
@@ -297,3 +308,73 @@ def test_or_before_the_other_one_has_sent_all_of_it() -> None:
     assert [line for line in d.frame("b", last, vector(6)) if line.startswith("round")] == [
         "round 1 = 5 6 of abcdef (not mine)"
     ]
+
+
+def test_but_not_of_another_than_is_held() -> None:
+    before, here = view(1, "abcdef"), view(2, "abcde", lanes=2)
+    d = Machine("d").join(here, up="ab")
+    d.view_frame("b", before)
+    d.result("b", vector(5), "abcdef", decided_in=before.stamp, of="abcdef", final=False)
+    d.view_frame("a", before)
+    d.result("a", vector(6), "abcdef", decided_in=before.stamp, of="abcdef")
+    assert d.node.allreduce.committed == 0
+
+
+def test_a_range_that_has_come_is_not_written_to_any_more() -> None:
+    it = added_up()
+    part(it, "a", 1, 111)
+    part(it, "a", 1, 999)
+    part(it, "c", 3, 333)
+    assert it.decide("a") == ["round 1 = 111 222 333 of abc"]
+
+
+def test_no_range_says_that_the_round_is_dropped() -> None:
+    it = b()
+    it.contribute()
+    commit = fr.Commit(
+        decided_in=1, held_in=1, contributors=b"", weight=0.0, exact=False, digest=digest_of(vector()), final=True,
+        dropped="timeout",
+    )  # fmt: skip
+    frame = fr.Result(epoch=1, round=1, offset=0, total=0, dtype="<f4", commit=commit, lane=1)
+    assert "close a: result of round 1 was decided in an unknown view" in it.frame("a", frame, vector())
+
+
+def test_what_was_given_to_several_roots_may_have_been_decided_too() -> None:
+    """b has given all to every range in view 1, so a may hold the sum of it, and b drops the round before a speaks."""
+    b = added_up()
+    b.learn(view(2, "bac", after=b.node.view))
+    b.level("c")
+    assert not any("drop" in line for line in b.hear(ev.TimedOut("enough")))
+    early = Machine("b").join(view(1, "abc", lanes=3), up="ac")
+    early.contribute(1, 2, 3)
+    early.learn(view(2, "bac", after=early.node.view))
+    early.level("c")
+    assert "c <- drop 1: timeout complete" in early.hear(ev.TimedOut("enough"))
+
+
+def test_who_holds_something_gives_to_no_root_before_all_below_have_spoken_either() -> None:
+    a = Machine("a").join(view(1, "abc", lanes=3), up="bc")
+    a.contribute(1, 2, 3)
+    a.reduce("b", vector(10), "b", lane=1, total=3)
+    a.reduce("c", vector(100), "c", lane=1, total=3)
+    part(a, "b", 2, 222)
+    part(a, "c", 3, 333)
+    following = view(2, "abc", lanes=3, after=a.node.view)
+    said = a.learn(following) + a.level("b") + a.level("c")
+    assert not any("reduce" in line for line in said)
+
+
+def test_the_next_round_may_have_been_decided_too_before_whoever_has_come_late_to_the_view() -> None:
+    """It has a state of two rounds before the view's first, and hears of the second of these first."""
+    world = view(4, "bac", lanes=3, run="r", first_round=5)
+    it = Machine("b").join(world, up="ac", committed=2)
+    state(it, "a", b"two", number=2)
+    put_to_use(it)
+    assert it.node.allreduce.committed == 2
+    it.reduce("c", vector(20), "c", number=4, lane=1, total=3)
+    before = view(3, "abc", run="r", first_round=1)
+    it.view_frame("a", before)
+    it.result("a", vector(1, 2, 3), "abc", number=3, decided_in=before.stamp, of="abc")
+    assert it.node.allreduce.committed == 3
+    it.contribute(1, 2, 3)
+    assert not any("drop" in line for line in it.hear(ev.TimedOut("enough")))

@@ -16,7 +16,7 @@ from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.succession import Standing, Succession
 from edgepeer.topology.view import MAX_GUARDS, MAX_MEMBERS, Guard, Life, View
 from edgepeer.wire import frames as fr
-from edgepeer.wire.documents import pack
+from edgepeer.wire.documents import pack, unpack
 
 A, B, C, D = map(PeerId, "abcd")
 FIVE = view(1, "abcde")
@@ -237,6 +237,24 @@ def test_but_who_wants_to_leave_does_if_it_has_nothing_that_the_others_may_need(
     assert last(propose(d, "b", "a", "0", following)) == "vote 1 of d for a"
     later = SEVEN.successor(first_round=2, without={D})
     assert last(propose(d, "b", "a", "0", later, number=2)) == "vote 2 of d for a, accepts 0"
+
+
+def test_a_ballot_is_promised_to_whom_it_belongs_only() -> None:
+    """Else two could lead the same."""
+    d = member_d(orphan=True)
+    assert last(poll(d, "c", "c", "1d")) != "vote 1 of d for c, promises 1d"
+    assert d.node.parts.succession.promised == 0
+
+
+def test_what_is_held_of_a_round_keeps_in_whoever_is_left_out_for_another_run() -> None:
+    """Its rounds are counted anew: that they begin later says nothing of the one that is held."""
+    d = member_d(orphan=False)
+    d.contribute(1)
+    d.result("b", vector(7), "abcdefg", final=False)
+    d.hear(ev.LeaveWanted())
+    following = SEVEN.successor(first_round=5, without={D}, run="other")
+    other = msgspec.structs.replace(following, first_round=5)
+    assert last(propose(d, "b", "a", "0", other)) == "vote 1 of d for a"
 
 
 def test_what_is_committed_is_handed_over_and_keeps_nobody_in() -> None:
@@ -532,6 +550,19 @@ def test_a_promise_without_the_view_that_it_speaks_of_does_not_count() -> None:
     assert not any("propose" in line for line in b.votes("cde", accepted=0))
 
 
+def test_a_promise_with_a_view_that_does_not_follow_does_not_count() -> None:
+    b = orphan()
+    assert not any("propose" in line for line in b.votes("cde", accepted=0, proposal=SEVEN))
+
+
+def test_the_round_that_comes_next_is_what_those_who_speak_say() -> None:
+    b = orphan()
+    b.votes("c", committed=3)
+    b.votes("de")
+    said = [each for each in b.effects if isinstance(each, fx.Send) and isinstance(each.frame, fr.Propose)]
+    assert {unpack(bytes(each.payload or b""), View).first_round for each in said} == {4}
+
+
 def proposed(said: list[str]) -> list[str]:
     """The members of what is proposed to c."""
     return [line.rpartition(" ")[2] for line in said if "c <- propose" in line]
@@ -575,6 +606,22 @@ def test_what_no_quorum_can_have_accepted_binds_nobody(world: View, accepted: st
     assert proposed(said) == ([] if binds else [wanted])
     keep(b)
     assert set(proposed(said + b.until(b.now + 1.0))) == {"".join(theirs.ids) if binds else wanted}
+
+
+def test_who_leads_no_more_is_not_made_to_by_an_answer_that_comes_late() -> None:
+    """On slow paths there would always be one, and several who had reason to once would outbid each other for ever."""
+    b = orphan()
+    b.votes("c")
+    assert b.node.parts.succession.leading == b.node.parts.succession.promised == ballot("1b")
+    asked = b.asked
+    b.hear(ev.LinkUp(A, 1))  # the way to the head is whole again, and it has heard of b's ballot
+    poll(b, "a", "a", "2a", number=9)
+    assert (b.node.parts.succession.leading, b.node.parts.succession.promised) == (-1, ballot("2a"))
+    assert isinstance(asked, fr.Poll)
+    b.now += 1.0
+    b.frame("c", fr.Vote(epoch=1, candidate="b", number=asked.number, voter="d", promised=asked.ballot))
+    assert b.node.parts.succession.leading == -1
+    assert not any("poll" in line for line in b.said)
 
 
 def test_when_all_have_promised_there_is_nothing_to_wait_for() -> None:

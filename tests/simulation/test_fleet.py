@@ -289,6 +289,38 @@ def digest_of(seed: int) -> str:
     return told(Schedule(peers=6, seed=seed, jitter_s=1e-3, rounds=5)).world.trace_digest
 
 
+def test_whoever_comes_as_another_run_is_wanted_wants_that() -> None:
+    assert told(Schedule.parse("peers 6\n5.96 join q2\n5.96 run\n")).ended_well
+
+
+def test_who_is_hidden_is_reached_through_the_broker_or_dials() -> None:
+    """Where one of them dies no machine says so: of two, the other may wait for ever."""
+    story = told(Schedule.parse("peers 6\nhidden 3\nrounds 20\n1 kill p0\n3..4 kill p5\n"))
+    assert story.ended_well
+    assert told(Schedule.parse("peers 2\nhidden 2\n1 kill p0\n")).ended_well is False
+
+
+def test_a_machine_sleeps_with_its_kernel() -> None:
+    story = told(Schedule.parse("peers 5\nrounds 40\n1..9 sleep p0\n12..13 sleep p3\n"))
+    assert story.ended_well
+    assert story.happened == ["sleep", "sleep"]
+
+
+def test_what_the_broker_brings_comes_twice() -> None:
+    story = told(Schedule.parse("peers 5\nhidden 5\nrounds 20\ntwice 0.5\n1..2 isolate p0\n2 kill p3\n"))
+    assert story.ended_well
+
+
+def test_each_life_goes_by_a_clock_of_its_own() -> None:
+    """Nobody may compare its own time with another's. That it does is seen only where clocks differ."""
+    text = "peers 5\nrounds 20\nclocks_s 100000\n1..3 cut p1 p0\n2 kill p0\n4..5 power p3\n6..12 freeze p2\n"
+    story = told(Schedule.parse(text))
+    assert story.ended_well
+    clocks = [peer.ahead_s for peer in story.world.peers.values()]
+    assert len(set(clocks)) == 5
+    assert max(clocks) > 10_000
+
+
 def test_the_same_seed_gives_the_same_trace() -> None:
     assert digest_of(7) == digest_of(7)
 

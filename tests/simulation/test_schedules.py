@@ -26,7 +26,7 @@ MIXES: Final[dict[str, dict[str, Any]]] = {
     "links": {"kinds": ("cut", "oneway", "reset", "broker")},
     "deaths": {"kinds": ("kill", "power", "restart", "join", "cut")},
     "slow": {"kinds": ("slow", "freeze", "leave", "timeout", "kill")},
-    "apart": {"kinds": ("isolate", "partition", "oneway", "power"), "peers": (3, 9)},
+    "apart": {"kinds": ("isolate", "partition", "oneway", "power", "sleep"), "peers": (3, 9)},
     "broker": {"kinds": ("broker", "join", "kill", "restart", "isolate")},
     "runs": {"kinds": ("run", "cancel", "kill", "restart", "join", "leave", "isolate", "freeze")},
 }
