@@ -306,7 +306,8 @@ class SimulatedPeer:
         """Leave gracefully: nothing more is contributed. If the others can't let it go in time, it goes anyway."""
         self.leaving = True
         self.receive(ev.LeaveWanted())
-        self.later(_LEAVE_S, lambda: self.die() if self.alive else None)
+        # However slow its process is: that is not by how much it waits longer.
+        self._around.clock.after(_LEAVE_S, lambda: self.soon(lambda: self.die() if self.alive else None))
 
     def pause(self) -> None:
         """Contribute to nothing until `resume`."""
