@@ -336,7 +336,7 @@ class Story:
         nodes = [peer.node for peer in lives.values() if isinstance(peer.node, Node)]
         settled = any(node.view == view and node.parts.membership.settled for node in nodes)
         # Of these machines nobody hears that they are no more: they are off, or nobody gets through to them.
-        silent = {*self.world.network.off, *(self.world.network.ways.model.hidden - alive.keys())}
+        silent = {*self.world.network.off, *(p for p in self.world.network.ways.model.hidden if p not in alive)}
         rest = [p for p in view.ids if p in lives or p in silent]
         if not (view.may_go_on(lives, settled=settled) or not view.may_go_on(rest, settled=settled)):
             return False
