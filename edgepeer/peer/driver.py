@@ -150,15 +150,16 @@ class Driver:
 
     def _do(self, effects: list[fx.Effect]) -> None:
         self._doing = True
-        for effect in effects:
-            if type(effect) is fx.Send:
-                self.send(effect.peer, effect.frame, effect.payload)
-            else:
-                self._effects[type(effect)](effect)
+        while True:
+            for effect in effects:
+                if type(effect) is fx.Send:
+                    self.send(effect.peer, effect.frame, effect.payload)
+                else:
+                    self._effects[type(effect)](effect)
+            if not self._next or self._stopped:
+                break
+            effects = self.node.handle(self._next.popleft(), self._pass_time(elapsed()))
         self._doing = False
-        if self._next and not self._stopped:
-            self._do(self.node.handle(self._next.popleft(), self._pass_time(elapsed())))
-            return
         due = self.node.next_deadline()
         if not self._ticking and not 0 <= due - self._timer_at < LATER_S:
             self._arm(due)

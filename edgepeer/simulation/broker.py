@@ -169,15 +169,14 @@ class Broker:
     def carry(self, client: Client, target: PeerId, event: ev.Event, size: int) -> None:
         """Bring an event to one other peer, if both are connected."""
 
-        def arrive() -> None:
+        def bring() -> None:
             if (session := self._sessions.get(target)) is not None:
                 self._tell([session], event, size=size)
-                if self._twice and self._rng.random() < self._twice:
-                    self._clock.after(AGAIN_S * self._rng.random(), again)
 
-        def again() -> None:
-            if (session := self._sessions.get(target)) is not None:
-                self._tell([session], event, size=size)
+        def arrive() -> None:
+            bring()
+            if self._twice and self._rng.random() < self._twice:
+                self._clock.after(AGAIN_S * self._rng.random(), bring)
 
         self._publish(client, arrive, size)
 

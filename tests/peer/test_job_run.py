@@ -174,8 +174,15 @@ class Fleet:
 
 
 async def until(true: Callable[[], bool]) -> None:
+    """To be called in `running`, which has the deadline."""
     while not true():  # noqa: ASYNC110  # set by a thread
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001)  # looks again, until the deadline
+
+
+async def heard_out(worker: Worker) -> None:
+    """Whatever the loop and the worker have to do with each other now is done: asking, packing, giving."""
+    for _ in range(4):
+        await asyncio.get_running_loop().run_in_executor(worker, lambda: None)
 
 
 @asynccontextmanager
@@ -196,12 +203,13 @@ async def test_that_a_run_diverges_is_not_told_with_the_state_before_that_round(
     async with running(tmp_path, stop_on_nan=True) as fleet:
         await fleet.round(1, fleet.mean())
         await fleet.peer.brought.get()
-        busy = threading.Event()
-        fleet.worker.submit(busy.wait)
+        began, busy = threading.Event(), threading.Event()
+        fleet.worker.submit(lambda: (began.set(), busy.wait()))
+        await until(began.is_set)
         fleet.peer.keeper.state_wanted("p2", "j1", 1)
-        await asyncio.sleep(0.01)
+        await until(lambda: fleet.worker._calls.qsize() == 1)  # the state is to be packed ...
         await fleet.peer.outcomes.put(outcome(2, fleet.mean(loss=math.inf)))
-        await asyncio.sleep(0.01)
+        await until(lambda: fleet.worker._calls.qsize() == 2)  # ... and then the round to be taken into it
         busy.set()
         await until(lambda: bool(fleet.peer.given))
         await fleet.report("done")
@@ -263,7 +271,7 @@ async def test_who_fails_in_the_middle_of_a_step_gives_nobody_what_has_become_of
         await fleet.report("failed")
         handing = asyncio.create_task(fleet.run.hand_over())
         fleet.peer.keeper.state_wanted("p1", "j1", 1)
-        await asyncio.sleep(0.05)
+        await heard_out(fleet.worker)
         handing.cancel()
     assert fleet.peer.given == []
 
