@@ -25,7 +25,7 @@ from edgepeer.fabric.asking import Answers
 from edgepeer.fabric.catching_up import catch_up
 from edgepeer.fabric.connection import publish, subscribe
 from edgepeer.fabric.documents import Ask, Presence
-from edgepeer.fabric.events import Evicted, FabricEvent, PresenceGone, Synced
+from edgepeer.fabric.events import Evicted, FabricEvent, JobSeen, PresenceGone, Synced
 from edgepeer.fabric.gate import Gate, OpenGate
 from edgepeer.fabric.hearing import Hearing
 from edgepeer.fabric.in_fleet import InFleet, check_identity
@@ -215,6 +215,23 @@ class FabricClient:
         """In a fleet, say once more what its job is, as an operator has signed it. False: none was ever heard of, or
         who has signed it counts no more."""
         return self._fleet is not None and self._fleet.announce_again()
+
+    def job_in(self, document: bytes) -> JobSeen:
+        """What a document says of the fabric's job that has not come from the broker.
+
+        Raises:
+            WireError: it does not count.
+        """
+        topic = self.topics.parse(self.topics.job)
+        assert topic is not None
+        return inbox.read_job(self._gate.opened(self.topics.job, topic, document)[0])
+
+    def job_document(self, said: msgspec.Struct | None) -> bytes:
+        """The newest that is to be told of the fabric's job: what is `said`, or in a fleet what was signed last. Empty:
+        nothing."""
+        if self._fleet is not None:
+            return self._fleet.gate.announced.signed
+        return b"" if said is None else pack(said)
 
     def take_over_job(self) -> bool:
         """Say once more, as an operator, what the job of the fleet is, if who has said it last has a certificate of

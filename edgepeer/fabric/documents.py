@@ -20,6 +20,7 @@ __all__ = [
     "Announcement",
     "Answer",
     "Ask",
+    "JobOver",
     "LinkEntry",
     "LinkReport",
     "PeerReport",
@@ -72,6 +73,13 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time, by the clock of who announces it, but later than all that was announced before."""
     job: bytes = b""
     """The job; empty: there is none any more."""
+
+
+class JobOver(msgspec.Struct, frozen=True, kw_only=True):
+    """In the place of the fabric's job: that one is over, and nothing is said of any other. So who says it because a
+    broker still keeps an old job takes back no newer one, of which it has not heard yet."""
+
+    over: _Id
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):

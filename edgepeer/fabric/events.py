@@ -79,6 +79,8 @@ class JobSeen:
     """The fabric's current job, still packed; None: there is none."""
 
     payload: bytes | None
+    over: str = ""
+    """Which one is over, if there is none, and that was said; empty: whichever there was."""
 
 
 @dataclass(frozen=True, slots=True)

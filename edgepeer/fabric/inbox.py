@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from edgepeer.errors import WireError
-from edgepeer.fabric.documents import Answer, Ask, LinkReport, PeerReport, Presence, Telemetry
+from edgepeer.fabric.documents import Answer, Ask, JobOver, LinkReport, PeerReport, Presence, Telemetry
+from edgepeer.fabric.envelope import MARGIN_BYTES
 from edgepeer.fabric.events import (
     FabricEvent,
     JobSeen,
@@ -26,7 +27,7 @@ from edgepeer.fabric.topics import Group, Topic, Topics
 from edgepeer.topology.view import View
 from edgepeer.wire.documents import DOCUMENT_LIMIT_BYTES, check_envelope, unpack
 
-__all__ = ["LIMIT_BYTES", "read", "read_answer", "read_ask"]
+__all__ = ["JOB_LIMIT_BYTES", "LIMIT_BYTES", "read", "read_answer", "read_ask", "read_job"]
 
 LIMIT_BYTES: Final = {
     Group.PEERS: 8 << 10,
@@ -41,6 +42,8 @@ LIMIT_BYTES: Final = {
     Group.EVICTED: 1 << 20,
 }
 """The longest document of each group, in bytes."""
+JOB_LIMIT_BYTES: Final = LIMIT_BYTES[Group.JOB] + MARGIN_BYTES
+"""The same of what is said of the fabric's job, signed or not."""
 
 
 def read(topic: Topic, payload: bytes) -> FabricEvent | None:
@@ -65,9 +68,7 @@ def read(topic: Topic, payload: bytes) -> FabricEvent | None:
         case Group.VIEW:
             return ViewSeen(unpack(payload, View, limit=limit)) if payload else None
         case Group.JOB:
-            if payload:
-                check_envelope(payload, "Job", limit=limit)
-            return JobSeen(payload or None)
+            return read_job(payload)
         case Group.REPORTS:
             if not payload:
                 return None
@@ -86,6 +87,21 @@ def read(topic: Topic, payload: bytes) -> FabricEvent | None:
             telemetry = unpack(payload, Telemetry, limit=limit)
             _check_author(topic, telemetry.peer, topic.job)
             return TelemetrySeen(telemetry)
+
+
+def read_job(payload: bytes) -> JobSeen:
+    """What is said of the fabric's job. Its owner knows what a job is.
+
+    Raises:
+        WireError: the document must not be used.
+    """
+    if not payload:
+        return JobSeen(None)
+    check_envelope(payload, "Job", limit=LIMIT_BYTES[Group.JOB])
+    try:
+        return JobSeen(None, over=unpack(payload, JobOver).over)
+    except WireError:
+        return JobSeen(payload)
 
 
 def read_ask(payload: bytes) -> Ask:

@@ -163,8 +163,9 @@ class Follower:
                 return progress.see_report(report)
             case TelemetrySeen(telemetry):
                 return progress.see_telemetry(telemetry)
-            case JobSeen(None):
-                progress.see_job(None)
+            case JobSeen(None, over):
+                if over in ("", progress.job.id):
+                    progress.see_job(None)
             case JobSeen(payload) if payload is not None:
                 with contextlib.suppress(WireError):  # the peers don't take up what can't be read either
                     progress.see_job(unpack(payload, Job).id)

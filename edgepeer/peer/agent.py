@@ -20,6 +20,8 @@ from edgepeer.cancelling import unless
 from edgepeer.coding.speed import parse_speed
 from edgepeer.errors import JobError, WireError
 from edgepeer.fabric import events as seen
+from edgepeer.fabric.documents import JobOver
+from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.peer.checkpoints import Checkpoints
 from edgepeer.peer.job_board import JobBoard, Verdict
@@ -34,7 +36,7 @@ from edgepeer.peer.watching import Watch
 from edgepeer.peer.worker import Worker
 from edgepeer.training.job import Job
 from edgepeer.trust.loading import load_trust
-from edgepeer.wire.documents import unpack
+from edgepeer.wire.documents import pack, unpack
 
 if TYPE_CHECKING:
     from edgepeer.settings import PeerSettings
@@ -92,14 +94,15 @@ class _Agent:
             machine=machine,
             aside=True,
             on_fabric_event=self._hear,
+            on_hearsay=self._hear_of_peer,
         )
         self._checkpoints = Checkpoints(
             settings.state_dir, every=settings.checkpoint_every, keep=settings.checkpoint_keep
         )
-        self._unfinished: Job | None = None
-        """What this device was at when it stopped."""
         in_fleet = settings.fleet is not None
         self._jobs = JobBoard(lambda job: self._checkpoints.ending(job) == "withdrawn", in_order=in_fleet)
+        self._ended: JobOver | None = None
+        """The job that the fabric had before the current one, or none."""
         self._restored_at = float("-inf")
         self._run_told = ""
         self._met = False
@@ -112,7 +115,7 @@ class _Agent:
         # One thread computes, and writes what is to stay; the loop's thread only moves frames.
         with RoundLog(settings.round_log) as round_log:
             async with Worker() as worker, Metrics(settings.metrics_port) as metrics, Service(peer, stop):
-                self._unfinished = await asyncio.get_running_loop().run_in_executor(worker, checkpoints.unfinished)
+                self._jobs.unfinished = await asyncio.get_running_loop().run_in_executor(worker, checkpoints.unfinished)
                 device = Device(
                     peer=peer,
                     settings=settings,
@@ -125,6 +128,7 @@ class _Agent:
                 async with contextlib.AsyncExitStack() as membership:
                     if not await unless(stop, membership.enter_async_context(peer)):
                         return
+                    self._pass_on()
                     _log.info("peer %s listens on %s, fabric %s", peer.id, peer.address, settings.fabric)
                     metrics.watch(peer, checkpoints)
                     if metrics.url:
@@ -138,13 +142,13 @@ class _Agent:
                 self._jobs.connected()
             case seen.ViewSeen(view):
                 self._run_told = view.run
-            case seen.JobSeen(payload):
-                self._see(payload)
+            case seen.JobSeen():
+                self._see(event)
             case seen.JobSpoiled():
                 self._restore()
             case seen.Synced():
                 self._jobs.synced()
-                if not self._jobs.told or self._unfinished is not None:
+                if not self._jobs.told or self._jobs.unfinished is not None:
                     self._put_back()
                 self._meet()
 
@@ -161,14 +165,14 @@ class _Agent:
 
     def _put_back(self) -> None:
         """The fabric has no job, perhaps because the broker has lost its memory."""
-        current = self._jobs.current
+        current, unfinished = self._jobs.current, self._jobs.unfinished
         if current is not None:
             # Joiners need the job.
             if self._leads:
                 self._announce(current)
-        elif self._unfinished is not None:
-            self._take_up(self._unfinished)
-            self._unfinished = None
+        elif unfinished is not None:
+            self._jobs.unfinished = None
+            self._take_up(unfinished)
 
     def _restore(self) -> None:
         """Something that can't be read stands where the fabric's job was: those who join now would not know it."""
@@ -189,43 +193,72 @@ class _Agent:
 
     def _take_up(self, job: Job) -> None:
         """All has stopped, the broker too: the job is known from checkpoints alone."""
-        if self._run_told:
+        if self._run_told and not self._jobs.refuses(self._run_told):
             _log.info("job %s, which this device has checkpoints of, is over: the fleet has no job any more", job.id)
             return
         _log.info("job %s is taken up again from this device's checkpoints", job.id)
         self._announce(job)
 
-    def _announce(self, job: Job | None) -> None:
+    def _announce(self, job: Job | JobOver | None) -> None:
         fabric = self._peer.fabric
         if fabric.in_fleet:
             fabric.announce_again()  # as its operator has signed it, which no peer can
         else:
             fabric.publish_retained(fabric.topics.job, job)
 
-    def _see(self, payload: bytes | None) -> None:
-        unfinished, self._unfinished = self._unfinished, None
+    def _see(self, event: seen.JobSeen) -> None:
+        """The broker tells what it has for the fabric's job."""
+        fabric = self._peer.fabric
         try:
-            job = unpack(payload, Job) if payload is not None else None
+            correction = self._judge(event)
         except WireError as error:
-            fabric = self._peer.fabric
             fabric.reject(fabric.topics.job, str(error))
-            self._jobs.told = True
+            self._jobs.told, self._jobs.unfinished = True, None
             self._restore()
             return
-        self._peer.fabric.forget(self._peer.fabric.topics.job)  # whatever we had announced has its answer
-        match self._jobs.see(job):
+        fabric.forget(fabric.topics.job)  # whatever we had announced has its answer
+        # What this device was at is said in its place when all is known that the broker retains.
+        if correction is not None and self._jobs.unfinished is None:
+            self._announce(self._jobs.current or correction)
+
+    def _hear_of_peer(self, peer: PeerId, document: bytes) -> None:
+        """A peer that is connected tells what it knows of the fabric's job: one of the two may be without a broker."""
+        try:
+            correction = self._judge(self._peer.fabric.job_in(document), by_peer=True)
+        except WireError as error:
+            _log.debug("%s told of a job that does not count: %s", peer, error)
+            return
+        if correction is None or self._peer.fabric.in_fleet:
+            return  # in a fleet, what is newer counts at both, and has been told
+        current = self._jobs.current
+        for word in (correction, current):
+            if word is not None and (word is current or current is None or correction.over != current.id):
+                self._peer.tell(pack(word), peer)
+
+    def _judge(self, event: seen.JobSeen, *, by_peer: bool = False) -> JobOver | None:
+        """Make up one's mind about what is told of the fabric's job. Returns what is to be corrected, if anything is.
+
+        Raises:
+            WireError: it can't be read.
+        """
+        job = unpack(event.payload, Job) if event.payload is not None else None
+        before = self._jobs.current
+        verdict = self._jobs.see(job, over=event.over, by_peer=by_peer)
+        named = event.over if job is None else job.id
+        match verdict:
             case Verdict.TAKEN:
+                self._ended = JobOver(over=before.id) if before is not None else None
                 self._changed.set()
             case Verdict.CORRECT:
-                assert job is not None
-                _log.info("job %s is over: somebody, or a broker, had not heard", job.id)
-                self._unfinished = unfinished  # the fabric has not gone on to another
-                if unfinished is None:  # else that is said in its place, when all is known that the broker retains
-                    self._announce(self._jobs.current)
+                _log.info("job %s is over, or not the first of that id: somebody, or a broker, had not heard", named)
             case Verdict.IGNORED:
-                assert job is not None
-                self._unfinished = unfinished
-                _log.warning("job %s, which is over, is announced again and again: ignored", job.id)
+                _log.warning("job %s, which is over, is announced again and again: ignored", named)
+        self._pass_on()
+        return JobOver(over=named) if verdict is Verdict.CORRECT else None
+
+    def _pass_on(self) -> None:
+        """Tell peers that are connected what is known of the fabric's job."""
+        self._peer.tell(self._peer.fabric.job_document(self._jobs.current or self._ended))
 
     async def _run(self, device: Device, stop: asyncio.Event, asked: asyncio.Event) -> None:
         """Take part in jobs until `stop` is set, and log how the peer stands when `asked` is."""

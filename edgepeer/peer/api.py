@@ -20,6 +20,7 @@ from edgepeer.fabric import events as seen
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.documents import MAX_ADDRESS_CHARS, MAX_ADDRESSES
+from edgepeer.fabric.inbox import JOB_LIMIT_BYTES
 from edgepeer.fabric.topics import Group, Topics
 from edgepeer.ids import Generation, PeerId, check_fabric, keep_generation, load_identity
 from edgepeer.peer.arguments import Arguments
@@ -28,6 +29,7 @@ from edgepeer.peer.calls import ROUND_TIMEOUT_S, Calls
 from edgepeer.peer.coded_call import Gradient, Pace
 from edgepeer.peer.control import ControlPlane
 from edgepeer.peer.driver import Driver
+from edgepeer.peer.hearsay import Hearsay
 from edgepeer.peer.keeper import StateKeeper
 from edgepeer.peer.last_view import LastView
 from edgepeer.peer.letters import Letters
@@ -98,6 +100,7 @@ class Peer:
         Programs that do more than allreduce:
         aside: listen only, until `come_back`: the others do not know of this peer.
         on_fabric_event: also told what the fabric client tells.
+        on_hearsay: told of peers' documents about the fabric's job, as `tell` has told them.
 
     Raises (on entering):
         PeerError: it has been entered before.
@@ -125,6 +128,7 @@ class Peer:
         trust: Identity | None = None,
         aside: bool = False,
         on_fabric_event: Callable[[seen.FabricEvent], None] | None = None,
+        on_hearsay: Callable[[PeerId, bytes], None] | None = None,
     ) -> None:
         given = Arguments.of(vars())
         self._broker = BrokerAddress.parse(broker)
@@ -155,6 +159,7 @@ class Peer:
         self._limits = given.limits or Limits()
         self._aside = aside
         self._on_fabric_event = on_fabric_event
+        self._on_hearsay = on_hearsay
         self._scheme = parse_scheme(code, wait)
         if self._scheme is not None and machine.protocol != "ft-tree":
             raise ConfigError(f"code = {code!r}: only rounds of ft-tree can be coded, not of {machine.protocol}")
@@ -213,6 +218,13 @@ class Peer:
             now=elapsed(),
         )
         self._driver = Driver(node, self, letters)
+        if self._on_hearsay is not None:
+            self._driver.hearsay = Hearsay(
+                self._driver.send,
+                self._on_hearsay,
+                limit_bytes=JOB_LIMIT_BYTES,
+                piece_bytes=self._limits.state_segment_bytes,
+            )
         self._calls.run_on(self._driver)
         hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation, protocol=self.protocol)
         switchboard = Switchboard(
@@ -442,6 +454,15 @@ class Peer:
         self._left.clear()
         self.control.join(self._driver.node.me)
         self._driver.dispatch(ev.JoinWanted())
+
+    def tell(self, document: bytes, peer: PeerId | None = None) -> None:
+        """Tell of the fabric's job over connections, to all peers, those included that connect later; or to one."""
+        hearsay = self._driver.hearsay
+        assert hearsay is not None, "whoever tells hears as well"
+        if peer is None:
+            hearsay.say(document)
+        else:
+            hearsay.tell(peer, document)
 
     def give_state(self, peer: PeerId, run: str, number: int, state: bytes) -> None:
         """Answer `StateKeeper.state_wanted`: the state after round `number`."""

@@ -15,13 +15,14 @@ from edgepeer.elapsed import elapsed
 from edgepeer.errors import PeerError
 from edgepeer.ids import PeerId
 from edgepeer.peer.control import ControlPlane
+from edgepeer.peer.hearsay import Hearsay
 from edgepeer.peer.letters import Letters
 from edgepeer.peer.switchboard import Switchboard
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.machine import Machine
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import PART, Frame, StateRequest, Via
+from edgepeer.wire.frames import PART, Frame, State, StateRequest, Via
 
 __all__ = ["Driver", "Owner"]
 
@@ -73,6 +74,8 @@ class Driver:
         self._letters = letters
         """Seals what neighbours carry, in a fleet."""
         self.switchboard: Switchboard | None = None
+        self.hearsay: Hearsay | None = None
+        """What owners tell each other, if this one wants to hear it."""
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the exception that stopped the machine: always a bug."""
         self._loop = asyncio.get_running_loop()
@@ -215,10 +218,14 @@ class Driver:
 
     def link_up(self, peer: PeerId, incarnation: int, *, dialled: bool) -> None:
         self.dispatch(ev.LinkUp(peer, incarnation, dialled))
+        if self.hearsay is not None:
+            self.hearsay.met(peer)
 
     def link_down(self, peer: PeerId, reason: str) -> None:
         _log.debug("link to %s down: %s", peer, reason)
         self.dispatch(ev.LinkDown(peer, reason))
+        if self.hearsay is not None:
+            self.hearsay.gone(peer)
 
     def dial_failed(self, peer: PeerId, reason: str, refused: bool) -> None:
         _log.debug("no link to %s: %s", peer, reason)
@@ -227,6 +234,8 @@ class Driver:
     def sink(self, peer: PeerId, frame: Frame, payload_bytes: int) -> memoryview | None:
         if self._stopped:
             return None
+        if type(frame) is State and self.hearsay is not None and self.hearsay.concerns(frame):
+            return self.hearsay.sink(peer, frame, payload_bytes)
         try:
             return self.node.sink(peer, frame, payload_bytes)
         except MemoryError as error:
@@ -242,6 +251,9 @@ class Driver:
         stored: bool,
         seconds: float,
     ) -> None:
+        if isinstance(frame, State | StateRequest) and self.hearsay is not None and self.hearsay.concerns(frame):
+            self.hearsay.received(peer, frame, payload_bytes, stored=stored)
+            return
         if type(frame) is StateRequest and PART in frame.run:
             self._part_wanted(peer, frame.run)  # of this peer alone: nothing that the protocol knows of
             return

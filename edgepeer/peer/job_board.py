@@ -1,13 +1,17 @@
 """Which job counts, when brokers come and go: one that was away, or another of the list, may know only an old one.
 
-    told of                               | answer
-    --------------------------------------+-----------------------------------------------------------
-    the current job                       | SAME
-    no job, while connected               | TAKEN: the current one is over
-    a job that is over, as we know        | CORRECT: say what is current instead (at most CORRECTIONS times)
-    an older job, when we connect         | CORRECT, likewise
-    what can't be read                    | CORRECT, likewise; IGNORED if there is no current job
-    any other                             | TAKEN, and the one before is over
+    told of                                     | answer
+    --------------------------------------------+-------------------------------------------------------------------
+    the current job                             | SAME
+    no job, while connected                     | TAKEN: the current one is over
+    that a job is over                          | TAKEN if it is the current one, SAME if there is none, else CORRECT
+    a job that is over, as we know              | CORRECT: say so, or what is current (at most CORRECTIONS times)
+    an older job, when we connect, or by a peer | CORRECT, likewise
+    another of the current one's id             | CORRECT, likewise
+    what can't be read                          | CORRECT, likewise; IGNORED if there is no current job
+    any other                                   | TAKEN, and the one before is over
+
+What a device was at when it stopped counts as its current job in this, until it hears of any other.
 
 Plain data: no clock, no network.
 """
@@ -47,6 +51,8 @@ class JobBoard:
 
     def __init__(self, is_over: Callable[[str], bool], *, in_order: bool = False) -> None:
         self.current: Job | None = None
+        self.unfinished: Job | None = None
+        """What this device was at when it stopped, as long as nothing is known of what its fabric is at."""
         self.told = False
         """Whether this connection has told of a job."""
         self._is_over = is_over
@@ -63,31 +69,55 @@ class JobBoard:
         """What comes from now on is said now."""
         self._catching_up = False
 
-    def see(self, job: Job | None) -> Verdict:
-        """The fabric's job, as the broker has it."""
-        self.told = True
+    def see(self, job: Job | None, *, over: str = "", by_peer: bool = False) -> Verdict:
+        """The fabric's job, as the broker has it, or a peer that is connected. `over`: which job is, if there is none,
+        and that is said; empty: whichever there was."""
+        self.told |= not by_peer
         current = self.current
-        if job is not None and current is not None and job.id == current.id:
+        if job is None and over:
+            return self._see_over(over)
+        if job is not None and job == current:
             return Verdict.SAME
-        if job is not None and (job.id in self._over or self._is_over(job.id) or self._is_stale(job)):
-            self._corrected[job.id] += 1
-            return Verdict.CORRECT if self._corrected[job.id] <= CORRECTIONS else Verdict.IGNORED
+        if job is not None and self._is_old(job, by_peer=by_peer):
+            return self._correct(job.id)
+        return self._take(job)
+
+    def _see_over(self, job: str) -> Verdict:
+        current, unfinished = self.current, self.unfinished
         if current is not None:
-            self._over[current.id] = None
-            if len(self._over) > _REMEMBERED:
-                del self._over[next(iter(self._over))]
-        self.current = job
-        return Verdict.SAME if job is current else Verdict.TAKEN
+            return self._take(None) if current.id == job else self._correct(job)
+        self._end(job)
+        if unfinished is not None and unfinished.id == job:
+            self.unfinished = None
+        return Verdict.SAME
+
+    def _take(self, job: Job | None) -> Verdict:
+        before, self.current, self.unfinished = self.current, job, None
+        if before is not None:
+            self._end(before.id)
+        return Verdict.SAME if job is before else Verdict.TAKEN
+
+    def _end(self, job: str) -> None:
+        self._over[job] = None
+        if len(self._over) > _REMEMBERED:
+            del self._over[next(iter(self._over))]
 
     def spoiled(self) -> Verdict:
         """What the broker has for the fabric's job can't be read."""
-        if self.current is None:
-            return Verdict.IGNORED
-        key = f"{self.current.id}?"  # no job has such an id
-        self._corrected[key] += 1
-        return Verdict.CORRECT if self._corrected[key] <= CORRECTIONS else Verdict.IGNORED
+        return Verdict.IGNORED if self.current is None else self._correct(f"{self.current.id}?")  # no job's id
 
-    def _is_stale(self, job: Job) -> bool:
-        if self._in_order or not self._catching_up or self.current is None:
-            return False
-        return 0 < job.created < self.current.created
+    def refuses(self, job: str) -> bool:
+        """Whether a job of that id counts no more."""
+        return job in self._over or self._corrected[job] > 0 or self._is_over(job)
+
+    def _correct(self, job: str) -> Verdict:
+        self._corrected[job] += 1
+        return Verdict.CORRECT if self._corrected[job] <= CORRECTIONS else Verdict.IGNORED
+
+    def _is_old(self, job: Job, *, by_peer: bool) -> bool:
+        current = self.current or self.unfinished
+        if job.id in self._over or self._is_over(job.id):
+            return True
+        if current is None or job.id == current.id:
+            return current is self.current is not None  # an id names one job: there is a run of it
+        return not self._in_order and (self._catching_up or by_peer) and 0 < job.created < current.created

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from edgepeer.cancelling import mind_cancellation
 from edgepeer.coding.scheme import CodingScheme
 from edgepeer.errors import EdgepeerError, JobError, first_error
+from edgepeer.fabric.documents import JobOver
 from edgepeer.ids import Generation, PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.peer.checkpoints import Checkpoints
@@ -146,8 +147,9 @@ class Run(ABC):
                     await self._finish()
                     if not await self._is_replaced(taken):
                         break
-                if self._leads:
-                    self._peer.fabric.publish_retained(self._peer.fabric.topics.job, None)
+                fabric = self._peer.fabric
+                if self._leads and not fabric.in_fleet:  # there its operator says so: no peer can sign it
+                    fabric.publish_retained(fabric.topics.job, JobOver(over=self._job.id))
                 await serving
         except* Exception as group:
             failure = group  # raised here, early releases of Python 3.11 would put it in a group

@@ -87,3 +87,56 @@ def test_memory_is_bounded() -> None:
 
 def test_a_job_says_when_it_was_made() -> None:
     assert new_job().created > 1e9
+
+
+def test_that_a_job_is_over_says_nothing_of_another() -> None:
+    jobs = board()
+    assert jobs.see(None, over="old") is Verdict.SAME
+    assert jobs.see(OLD) is Verdict.CORRECT
+    assert jobs.see(NEW) is Verdict.TAKEN
+    for _ in range(2):
+        assert jobs.see(None, over="other") is Verdict.CORRECT
+    assert jobs.current is NEW
+    assert jobs.see(None, over="new") is Verdict.TAKEN
+    assert jobs.current is None
+    assert jobs.refuses("new")
+
+
+def test_what_this_device_was_at_counts_until_another_is_heard_of() -> None:
+    jobs = board()
+    jobs.unfinished = NEW
+    assert jobs.see(OLD) is Verdict.CORRECT
+    assert jobs.see(None, over="old") is Verdict.SAME
+    assert jobs.unfinished is NEW
+    assert jobs.refuses("old")
+    assert jobs.see(NEW) is Verdict.TAKEN
+    assert jobs.unfinished is None
+    for heard, over in ((None, ""), (None, "old"), (NEW, "")):
+        jobs = board()
+        jobs.unfinished = OLD
+        assert jobs.see(heard, over=over) is (Verdict.SAME if heard is None else Verdict.TAKEN)
+        assert jobs.unfinished is None
+
+
+def test_a_peer_tells_no_news_that_is_older() -> None:
+    jobs = board()
+    jobs.synced()
+    assert jobs.see(OLD, by_peer=True) is Verdict.TAKEN
+    assert not jobs.told
+    assert jobs.see(NEW, by_peer=True) is Verdict.TAKEN
+    older = new_job(id="older", created=50.0)
+    assert jobs.see(older, by_peer=True) is Verdict.CORRECT
+    assert jobs.see(older) is Verdict.TAKEN  # somebody says so now
+
+
+def test_an_id_names_one_job() -> None:
+    jobs = board()
+    jobs.see(NEW)
+    jobs.synced()
+    again = new_job(id="new", created=300.0, rounds=7)
+    assert jobs.see(again) is Verdict.CORRECT
+    assert jobs.see(again, by_peer=True) is Verdict.CORRECT
+    assert jobs.current is NEW
+    jobs = board()
+    jobs.unfinished = NEW  # checkpoints of another job with that id are of no use
+    assert jobs.see(again) is Verdict.TAKEN

@@ -1,0 +1,205 @@
+"""News of the fabric's job, for those whom the broker does not tell; and what is said against an old one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from peer_agents import agents
+from peer_fleet import DEADLINE_S
+from test_peer_resume import Watcher, announce, devices
+
+from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.fabric.client import FabricClient
+from edgepeer.fabric.hearing import Hearing
+from edgepeer.fabric.topics import Topics
+from edgepeer.ids import Generation, PeerId
+from edgepeer.peer.checkpoints import Checkpoints, Ending
+from edgepeer.peer.hearsay import Hearsay
+from edgepeer.topology.view import Member, View
+from edgepeer.training.job import Job, new_job
+from edgepeer.wire.frames import Frame, State, StateRequest
+
+TOPIC = Topics("lab").job
+
+
+def job(name: str, **fields: object) -> Job:
+    quick = {"model": "linear", "trainer": "numpy", "batch_size": 20, "rounds": 30, "wait_for": 2, "eval_every": 1000}
+    return new_job(id=name, **{**quick, **fields})
+
+
+@contextlib.contextmanager
+def deaf(monkeypatch: pytest.MonkeyPatch, *names: str) -> Iterator[None]:
+    """These hear nothing of jobs from the broker: they may be at another one of the list."""
+    receive = Hearing.receive
+
+    def receive_others(hearing: Hearing, topic: str, payload: bytes, kept: bool) -> None:
+        if topic != TOPIC or hearing._client_id not in names:
+            receive(hearing, topic, payload, kept)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Hearing, "receive", receive_others)
+        yield
+
+
+@pytest.mark.parametrize("name", ["p0", "p2"], ids=["the head", "a leaf"])
+async def test_who_is_not_told_by_the_broker_hears_of_it_from_the_others(
+    name: str, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with deaf(monkeypatch, name):
+        async with Watcher.at(broker) as watcher, agents(broker, 3):
+            for run in ("j1", "j2"):
+                await announce(broker, job(run, wait_for=3))
+                async with asyncio.timeout(DEADLINE_S):
+                    while {(r.job, r.state) for r in watcher.reports.values()} != {(run, "done")}:
+                        watcher._news.clear()
+                        await watcher._news.wait()
+                assert set(watcher.reports) == {"p0", "p1", "p2"}
+                assert len({report.digest for report in watcher.reports.values()}) == 1
+
+
+async def test_what_is_withdrawn_ends_also_where_the_broker_does_not_tell(
+    tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, mark, marked = asyncio.get_running_loop(), Checkpoints.mark_over, asyncio.Event()
+
+    def mark_and_tell(store: Checkpoints, job: str, how: Ending) -> None:
+        mark(store, job, how)
+        if store.directory == tmp_path / "p0" / "checkpoints":
+            assert (job, how) == ("j1", "withdrawn")
+            loop.call_soon_threadsafe(marked.set)
+
+    monkeypatch.setattr(Checkpoints, "mark_over", mark_and_tell)
+    with deaf(monkeypatch, "p0"):
+        async with Watcher.at(broker) as watcher, devices(broker, tmp_path, ("p0", "p1")):
+            await announce(broker, job("j1", rounds=1_000_000))
+            await watcher.until_begun("j1")
+            await announce(broker, None)
+            async with asyncio.timeout(DEADLINE_S):
+                await marked.wait()
+
+
+@contextlib.asynccontextmanager
+async def slow_to_speak(monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, first: Job) -> AsyncIterator[None]:
+    """Before a device says anything of jobs, somebody else announces that one."""
+    publish = FabricClient.publish_retained
+    saying: list[asyncio.Task[None]] = []
+
+    def publish_late(client: FabricClient, topic: str, document: object) -> None:
+        if topic != TOPIC or client._client_id == "user" or saying:
+            publish(client, topic, document)  # type: ignore[arg-type]  # whatever it was
+            return
+
+        async def later() -> None:
+            await announce(broker, first)
+            publish(client, topic, document)  # type: ignore[arg-type]
+
+        saying.append(asyncio.create_task(later()))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FabricClient, "publish_retained", publish_late)
+        yield
+    assert saying
+
+
+async def test_who_says_that_an_old_job_is_over_takes_back_no_newer_one(
+    tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not heard of the newer one yet when it says so."""
+    old, new = job("j0"), job("j1", wait_for=1)
+    Checkpoints(tmp_path / "p0", every=10, keep=3).mark_over("j0", "withdrawn")
+    await announce(broker, old)
+    async with Watcher.at(broker) as watcher, slow_to_speak(monkeypatch, broker, new):
+        await watcher.until(old)
+        async with devices(broker, tmp_path, ("p0",)):
+            assert (await watcher.until_done("p0"))["p0"].job == "j1"
+            await watcher.until(new)
+
+
+async def test_an_unfinished_job_is_taken_up_where_the_broker_keeps_an_older_one_and_its_view(
+    tmp_path: Path, broker: EmbeddedBroker
+) -> None:
+    old, new = job("j0", created=100.0), job("j1", created=200.0, wait_for=1, rounds=20)
+    async with EmbeddedBroker() as before, Watcher.at(before) as watcher, devices(before, tmp_path, ("p0",)):
+        await announce(before, new)
+        await watcher.until_done("p0")
+    (tmp_path / "p0" / "checkpoints" / "over.json").unlink()  # as if it had stopped before
+    client = FabricClient(broker.address, "lab", "user", on_event=lambda _: None)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(client.run())
+        await client.connected()
+        view = View(generation=Generation(), epoch=1, members=(Member(id="gone", incarnation=1),), fanout=2, run="j0")
+        client.publish_retained(client.topics.view, view)
+        client.publish_retained(client.topics.job, old)
+        await client.close()
+    async with Watcher.at(broker) as watcher, devices(broker, tmp_path, ("p0",)):
+        await watcher.until_begun("j1")
+        assert (await watcher.until_done("p0"))["p0"].job == "j1"
+        await watcher.until(new)
+
+
+# -- how it is told ----------------------------------------------------------------------------------------------------
+
+
+class Line:
+    """Two that are connected."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, bytes]] = []
+        self.sent: list[Frame] = []
+        self.ends = {name: self._end(name, other) for name, other in (("a", "b"), ("b", "a"))}
+
+    def _end(self, name: str, other: str) -> Hearsay:
+        def send(peer: PeerId, frame: Frame, payload: memoryview | None) -> None:
+            assert peer == other
+            assert isinstance(frame, State | StateRequest)
+            self.sent.append(frame)
+            there, size = self.ends[other], len(payload or b"")
+            assert there.concerns(frame)
+            sink = there.sink(PeerId(name), frame, size) if isinstance(frame, State) else None
+            if sink is not None and payload is not None:
+                sink[:] = payload
+            there.received(PeerId(name), frame, size, stored=sink is not None)
+
+        def heard(peer: PeerId, document: bytes) -> None:
+            self.heard.append((name, document))
+
+        return Hearsay(send, heard, limit_bytes=100, piece_bytes=40)
+
+    def meet(self) -> None:
+        self.ends["a"].met(PeerId("b"))
+        self.ends["b"].met(PeerId("a"))
+
+
+@pytest.mark.parametrize("document", [b"x", b"y" * 40, b"z" * 100])
+def test_whoever_meets_is_told_what_it_does_not_have(document: bytes) -> None:
+    line = Line()
+    line.ends["a"].say(document)
+    assert not line.sent
+    line.meet()
+    assert line.heard == [("b", document)]
+    line.ends["b"].say(b"newer")
+    assert line.heard[1:] == [("a", b"newer")]
+
+
+def test_nothing_is_told_to_who_has_the_same() -> None:
+    line = Line()
+    for end in line.ends.values():
+        end.say(b"same")
+    line.meet()
+    assert not line.heard
+
+
+def test_what_is_too_long_or_out_of_order_is_thrown_away() -> None:
+    line = Line()
+    end, peer = line.ends["a"], PeerId("b")
+    for offset, total, size in ((0, 101, 40), (40, 80, 40), (0, 80, 90)):
+        assert end.sink(peer, State(run="/job", round=0, offset=offset, total=total), size) is None
+    assert not line.heard
+
+
+def test_a_run_has_no_such_name() -> None:
+    assert not Hearsay.concerns(StateRequest(run="job/blocks"))
