@@ -18,11 +18,12 @@ from worked import Worked
 from edgepeer import Limits, Outcome, Peer
 from edgepeer.baselines import MachineMaker
 from edgepeer.errors import TrustError
-from edgepeer.fabric.events import FabricEvent, JobSeen
+from edgepeer.fabric.events import FabricEvent, JobSeen, ReportSeen
 from edgepeer.following.follow import run_job
 from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.following.saving import state_from_fleet
+from edgepeer.peer import run
 from edgepeer.peer.agent import run_agent
 from edgepeer.peer.job_board import CORRECTIONS
 from edgepeer.peer.translation import as_message
@@ -237,3 +238,22 @@ async def test_a_job_survives_a_broker_that_forgets(strict_broker: Broker, invit
         watcher = await invite(strict_broker.address, "w", identity=fleet.viewer())
         await watcher.until_seen(JobSeen(pack(job)))
         assert watcher.client.rejected_documents == 0
+
+
+async def test_a_job_that_nobody_takes_back_has_not_failed(
+    strict_broker: Broker, invite: Invite, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its operator may be away for long, and no peer can sign that it is over."""
+    monkeypatch.setattr(run, "RETIRE_S", 0.0)
+    boss = await invite(strict_broker.address, "boss", identity=fleet.operator())
+    async with agents(strict_broker, fleet, "p0"):
+        for name in ("j1", "j2"):
+            job = new_job(id=name, trainer="numpy", rounds=5, eval_every=1000)
+            boss.client.publish_retained(TOPICS.job, job)
+            await boss.until(lambda seen, name=name: (name, "done") in states_in(seen))
+        assert {state for _, state in states_in(boss.events)} == {"starting", "running", "done"}
+
+
+def states_in(events: Sequence[FabricEvent]) -> list[tuple[str, str]]:
+    """What peers have reported: of which job, and how it stands."""
+    return [(event.report.job, event.report.state) for event in events if isinstance(event, ReportSeen)]
