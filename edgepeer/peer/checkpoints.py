@@ -72,10 +72,10 @@ class Checkpoints:
             digest = parameter_digest(trainer.parameters())
             self._write(job, number, view, trainer.state(), digest=digest, diverged=diverged)
 
-    def save_part(self, job: Job, iteration: int, part: bytes, view: View, *, digest: str) -> None:
+    def save_part(self, job: Job, iteration: int, part: bytes, view: View, *, digest: str, diverged: int = 0) -> None:
         """The same for the blocks of one node of a split job. `digest`: of what all peers had in common then."""
         if self.directory is not None:
-            self._write(job, iteration, view, part, digest=digest)
+            self._write(job, iteration, view, part, digest=digest, diverged=diverged)
 
     def _write(self, job: Job, number: int, view: View, state: bytes, *, digest: str, diverged: int = 0) -> None:
         assert self.directory is not None

@@ -134,8 +134,11 @@ class SplitRun(Run):
             parts.append((part.node, part.blocks))
 
         found = self._checkpoints.restore_parts(self._job, use)
-        self._kept = None if found is None else (parts[0][0], found.round)
-        return None if found is None else Restored(peers=len(found.members), after=found.round)
+        if found is None:
+            self._kept = None
+            return None
+        self._kept, self._diverged = (parts[0][0], found.round), found.diverged
+        return Restored(peers=len(found.members), after=found.round)
 
     def _load(self, state: memoryview) -> None:
         diverged, common = unpack_run_state(state)
@@ -163,7 +166,7 @@ class SplitRun(Run):
             failed=self._rounds.failed,
             waits=self._waits,
             ended=self._look_at_loss,
-            over=lambda: program.done or (self._diverged > 0 and job.stop_on_nan),
+            over=lambda: program.done or (job.stop_on_nan and 0 < self._diverged <= program.iteration),
         )
         self._report("running")
         async for iteration in rounds.iterations():
@@ -176,8 +179,9 @@ class SplitRun(Run):
             self._tell(iteration)
 
     def _look_at_loss(self, ended: Ended) -> None:
-        if not self._diverged and not math.isfinite(ended.loss):
-            self._diverged = ended.iteration
+        """What is found anew counts, where all have gone back: the checkpoint that they go on from may be of before."""
+        if not 0 < self._diverged < ended.iteration:
+            self._diverged = 0 if math.isfinite(ended.loss) else ended.iteration
 
     def _waits(self, reason: str) -> None:
         self._report("running", error=reason)
@@ -207,9 +211,11 @@ class SplitRun(Run):
         new = part.iteration - (0 if self._kept is None else self._kept[1])
         if new >= every or (new and program.done):
             self._kept = part.node, part.iteration
-            digest = program.digest()
+            digest, diverged = program.digest(), self._diverged
             await self._state.in_worker(
-                lambda: self._checkpoints.save_part(self._job, part.iteration, pack_part(part), view, digest=digest)
+                lambda: self._checkpoints.save_part(
+                    self._job, part.iteration, pack_part(part), view, digest=digest, diverged=diverged
+                )
             )
 
     def _part(self) -> Part | None:

@@ -78,7 +78,7 @@ class Checkpoint:
     state: bytes | memoryview
     """Parameters and optimizer, for `Trainer.load_state`; of a split job, one node's blocks (`split.part`)."""
     diverged: int = 0
-    """The first round whose loss was not finite; 0: there was none, or it is of a split job, or an older build's."""
+    """The first round whose loss was not finite; 0: there was none, or it is an older build's."""
 
 
 def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from peer_agents import agents
 from peer_fleet import DEADLINE_S
+from test_peer_resume import Watcher, announce, devices
 
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.documents import PeerReport
@@ -19,8 +20,10 @@ from edgepeer.following.observe import observe
 from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.following.saving import state_from_fleet
+from edgepeer.peer.split_run import SplitRun
 from edgepeer.training.job import new_job
 from edgepeer.training.saved import load_npz, save_model
+from edgepeer.training.split.program import Ended
 
 
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")
@@ -71,6 +74,33 @@ async def test_who_comes_after_the_end_ends_like_the_others(split: str, broker: 
     assert f"the loss of round {at} is not finite: the training diverges" in progress.notes
 
 
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")
+@pytest.mark.parametrize("split", ["", "none:m=1,n=2"])
+async def test_a_fleet_that_starts_again_knows_that_its_training_diverges(split: str, tmp_path: Path) -> None:
+    x = np.random.default_rng(1).normal(size=(60, 4)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x, y=x[:, 0])
+    job = new_job(
+        trainer="numpy",
+        model="linear",
+        dataset=f"npz:{tmp_path}/data.npz",
+        learning_rate=100.0,
+        rounds=60,
+        wait_for=2,
+        split=split,
+    )
+    async with EmbeddedBroker() as first, Watcher.at(first) as watcher, devices(first, tmp_path, ("p0", "p1")):
+        await announce(first, job)
+        before = await watcher.until_done("p0", "p1")
+    at = before["p0"].diverged
+    assert 1 < at < 60
+    for name in ("p0", "p1"):
+        (tmp_path / name / "checkpoints" / "over.json").unlink()  # as if power had failed just before
+    async with EmbeddedBroker() as second, Watcher.at(second) as watcher, devices(second, tmp_path, ("p0", "p1")):
+        after = await watcher.until_done("p0", "p1")
+    assert {report.diverged for report in after.values()} == {at}
+    assert {report.round for report in after.values()} == {60}
+
+
 async def test_the_model_of_a_fleet(broker: EmbeddedBroker, tmp_path: Path) -> None:
     """Also of a coded one; and who has fetched it is gone again."""
     for code in ("none", "cyclic:s=1"):
@@ -92,3 +122,15 @@ async def test_the_model_of_a_fleet(broker: EmbeddedBroker, tmp_path: Path) -> N
         path = tmp_path / "model.npz"
         save_model(path, job, states[0], digest=result.digests["p0"])
         assert [layer[0].shape for layer in load_npz(path).layers] == [(64, 10)]
+
+
+def test_what_is_done_again_is_judged_anew() -> None:
+    """All have gone back to a checkpoint of before: it was an error, and not the training; or it comes again."""
+    run = SplitRun.__new__(SplitRun)
+    run._diverged = 0
+    nan = float("nan")
+    told = []
+    for iteration, loss in ((3, 0.1), (4, nan), (5, nan), (4, 0.2), (5, 0.1), (6, nan), (7, 0.3), (6, nan), (7, nan)):
+        run._look_at_loss(Ended(iteration, loss, None))
+        told.append(run._diverged)
+    assert told == [0, 4, 4, 0, 0, 6, 6, 6, 6]
