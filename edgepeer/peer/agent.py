@@ -230,10 +230,10 @@ class _Agent:
             return
         if correction is None or self._peer.fabric.in_fleet:
             return  # in a fleet, what is newer counts at both, and has been told
-        current = self._jobs.current
-        for word in (correction, current):
-            if word is not None and (word is current or current is None or correction.over != current.id):
-                self._peer.tell(pack(word), peer)
+        if self._jobs.knows_over(correction.over):
+            self._peer.tell(pack(correction), peer)
+        if self._jobs.current is not None:
+            self._peer.tell(pack(self._jobs.current), peer)
 
     def _judge(self, event: seen.JobSeen, *, by_peer: bool = False) -> JobOver | None:
         """Make up one's mind about what is told of the fabric's job. Returns what is to be corrected, if anything is.

@@ -106,9 +106,13 @@ class JobBoard:
         """What the broker has for the fabric's job can't be read."""
         return Verdict.IGNORED if self.current is None else self._correct(f"{self.current.id}?")  # no job's id
 
+    def knows_over(self, job: str) -> bool:
+        """Whether a job is over for all, whatever clocks say."""
+        return job in self._over or self._is_over(job)
+
     def refuses(self, job: str) -> bool:
-        """Whether a job of that id counts no more."""
-        return job in self._over or self._corrected[job] > 0 or self._is_over(job)
+        """Whether a job of that id does not count here."""
+        return self.knows_over(job) or self._corrected[job] > 0
 
     def _correct(self, job: str) -> Verdict:
         self._corrected[job] += 1
@@ -116,8 +120,12 @@ class JobBoard:
 
     def _is_old(self, job: Job, *, by_peer: bool) -> bool:
         current = self.current or self.unfinished
-        if job.id in self._over or self._is_over(job.id):
+        if self.knows_over(job.id):
             return True
         if current is None or job.id == current.id:
             return current is self.current is not None  # an id names one job: there is a run of it
-        return not self._in_order and (self._catching_up or by_peer) and 0 < job.created < current.created
+        if self._in_order:
+            return False
+        if by_peer:  # of two, each of whom tells the other, one takes the other's
+            return (job.created, job.id) < (current.created, current.id)
+        return self._catching_up and 0 < job.created < current.created

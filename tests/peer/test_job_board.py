@@ -129,6 +129,19 @@ def test_a_peer_tells_no_news_that_is_older() -> None:
     assert jobs.see(older) is Verdict.TAKEN  # somebody says so now
 
 
+def test_of_two_who_tell_each_other_one_takes_the_others_job() -> None:
+    for here, there in ((OLD, NEW), (new_job(id="a", created=0.0), new_job(id="b", created=0.0))):
+        boards = []
+        for mine, theirs in ((here, there), (there, here)):
+            jobs = board()
+            jobs.see(mine)
+            jobs.synced()
+            jobs.see(theirs, by_peer=True)
+            boards.append(jobs)
+        assert [jobs.current for jobs in boards] == [there, there]
+        assert not boards[1].knows_over(here.id)  # only older, by somebody's clock: that is for nobody else to say
+
+
 def test_an_id_names_one_job() -> None:
     jobs = board()
     jobs.see(NEW)

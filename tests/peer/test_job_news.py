@@ -61,6 +61,20 @@ async def test_who_is_not_told_by_the_broker_hears_of_it_from_the_others(
                 assert len({report.digest for report in watcher.reports.values()}) == 1
 
 
+async def test_the_next_job_counts_whatever_its_clock_says(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the broker does not tell: whoever knows that the one before is over says so."""
+    with deaf(monkeypatch, "p0"):
+        async with Watcher.at(broker) as watcher, agents(broker, 2):
+            await announce(broker, job("j1", created=300.0, rounds=1_000_000))
+            await watcher.until_begun("j1")
+            await announce(broker, job("j2", created=200.0))
+            await watcher.until_begun("j2")
+            reports = await watcher.until_done("p0", "p1")
+            assert {report.job for report in reports.values()} == {"j2"}
+
+
 async def test_what_is_withdrawn_ends_also_where_the_broker_does_not_tell(
     tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
