@@ -19,6 +19,7 @@ from edgepeer import Limits, Outcome, Peer
 from edgepeer.baselines import MachineMaker
 from edgepeer.errors import TrustError
 from edgepeer.fabric.events import FabricEvent, JobSeen, ReportSeen
+from edgepeer.fabric.hearing import Hearing
 from edgepeer.following.follow import run_job
 from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
@@ -252,6 +253,27 @@ async def test_a_job_that_nobody_takes_back_has_not_failed(
             boss.client.publish_retained(TOPICS.job, job)
             await boss.until(lambda seen, name=name: (name, "done") in states_in(seen))
         assert {state for _, state in states_in(boss.events)} == {"starting", "running", "done"}
+
+
+async def test_who_is_not_told_by_the_broker_hears_of_signed_jobs_from_the_others(
+    strict_broker: Broker, invite: Invite, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also over a restart, of which job was announced last."""
+    receive = Hearing.receive
+
+    def receive_others(hearing: Hearing, topic: str, payload: bytes, kept: bool) -> None:
+        if topic != TOPICS.job or hearing._client_id != "p0":
+            receive(hearing, topic, payload, kept)
+
+    monkeypatch.setattr(Hearing, "receive", receive_others)
+    boss = await invite(strict_broker.address, "boss", identity=fleet.operator())
+    for name in ("j1", "j2"):
+        async with agents(strict_broker, fleet, "p0", "p1"):
+            job = new_job(id=name, trainer="numpy", rounds=5, wait_for=2, eval_every=1000)
+            boss.client.publish_retained(TOPICS.job, job)
+            await boss.until(lambda seen, name=name: states_in(seen).count((name, "done")) == 2)
+    kept = [(fleet.directory(name) / "announced").read_bytes() for name in ("p0", "p1")]
+    assert kept[0] == kept[1]
 
 
 def states_in(events: Sequence[FabricEvent]) -> list[tuple[str, str]]:
