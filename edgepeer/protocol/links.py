@@ -298,7 +298,9 @@ class Links:
                 link.redial_at = now if at_once else now + self._limits.dial_back_s
                 link.redial_s = self._limits.redial_min_s
             link.tunnel = link.tunnel if role in _MAIN else None
-            link.member, link.role, link.needed = member, role, peer in needed
+            before, link.member, link.role, link.needed = link.sought, member, role, peer in needed
+            if link.sought and not (before or link.up):
+                link.alive_at = now  # it has not been tried by all ways yet
 
     def dial_at_once(self, peer: PeerId, now: float) -> None:
         """It is this end's turn to connect."""
