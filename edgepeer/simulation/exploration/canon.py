@@ -45,6 +45,7 @@ from edgepeer.protocol.succession import CURRENT, Succession
 from edgepeer.protocol.timing import Pace, RoundTrip
 from edgepeer.protocol.views import ASKED_BEFORE_ANEW, Views
 from edgepeer.protocol.vitals import Vitals
+from edgepeer.protocol.wiring import Wiring
 
 __all__ = ["BEAT_S", "HORIZON_S", "NOW", "Canon", "Value"]
 
@@ -113,6 +114,7 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Lane, "into"): _always(None),
     (Round, "total"): _always(None),
     (Round, "_memory"): _always({}),
+    (Wiring, "_hops"): _always({}),
     (Lane, "partial"): _unless(
         lambda lane: lane.reduced < 0 and all(s.added < 0 for s in lane.streams.values()), _as_it_is, None
     ),
