@@ -180,6 +180,13 @@ class Link:
         return "direct" if self.direct else self.tunnel.path if self.tunnel is not None else ""
 
     @property
+    def answers(self) -> bool:
+        """Whether who speaks over the path in use lives: the broker may have had for long what opened a way through it
+        from the other end, and what was sent behind that."""
+        tunnel = self.tunnel
+        return self.direct or (tunnel is not None and (tunnel.hop is not None or tunnel.number != self.knocked))
+
+    @property
     def clock(self) -> RoundTrip:
         """The timing of the path in use."""
         return self.tunnel_timing if self.tunnel is not None and not self.direct else self.timing

@@ -401,14 +401,22 @@ class Membership:
         since = max(lost_at, self._entered_at)
         return self.view is not None and now >= since + (self.view.position(self.id) - 1) * self._limits.takeover_s
 
-    def over_for_good(self, view: View, now: float) -> bool:
-        """Whether so many of the view's lives have ended that no quorum of it can be there any more.
+    def gone(self, now: float) -> set[PeerId]:
+        """Whose life in the view has ended, as far as that is known: its peer has spoken in a later one, or nobody has
+        listened on its machine for `anew_s`."""
+        return self.ended | {peer for peer, since in self._refused.items() if now >= since + self._limits.anew_s}
 
-        A life has ended when its peer has spoken in a later one, or nobody has listened on its machine for `anew_s`.
+    def left(self, view: View, now: float, answering: set[PeerId]) -> set[PeerId]:
+        """Whose life in the view may not have ended. If these are no quorum, the view is over for good.
+
+        Args:
+            view: that this peer works in.
+            now: the time.
+            answering: who has answered in that life since it was taken to have ended: a device that was copied, or one
+                that nobody can dial any more. It lives.
         """
-        gone = {peer for peer, since in self._refused.items() if now >= since + self._limits.anew_s}
-        rest = [peer for peer in view.ids if peer not in self._ended and peer not in gone]
-        return not view.may_go_on(rest, settled=self.settled)
+        gone = self.gone(now) - answering
+        return {peer for peer in view.ids if peer not in gone}
 
     def anew(self, survivors: Iterable[PeerId], first_round: int, now: float) -> View | None:
         """The first view of a new generation, of a view that is over for good: of those who are left of it, and all
