@@ -77,6 +77,9 @@ class Around(Protocol):
     def fail_link(self, peer: PeerId, reason: str, *, abrupt: bool = False) -> None:
         """Close the link to a peer. `abrupt`: without sending what is queued."""
 
+    def lend(self) -> None:
+        """What goes up from now on lies in another vector than before."""
+
     def paths_in_use(self) -> tuple[str, ...]:
         """What the links to parent and children run over."""
 
@@ -126,6 +129,7 @@ class Allreduce:
         rd, view = self._course.round, self._place.view
         if self._course.answer_owed():
             return
+        self._around.lend()
         rd.contribute(vector, weight, now, precision)
         if view is not None and view.slots:
             self._want_abort("mismatch", f"{self._place.me} brings a plain vector, but rounds are coded here")

@@ -5,7 +5,8 @@ comes                                 | so
 a presence                            | whoever matters is called (rollcall.py says whom, and when)
 our own, of a later life than ours    | this peer comes back in one that is later still
 a Call                                | it is answered; whoever is in an earlier view gets this one
-Here, or any word of a peer           | it is there, in that life, in that view or in none
+Here, or any word of a peer           | it is there, in that life, in that view or in none; it is let in if it has
+                                      | answered: the broker may have had a letter for long, and its sender have died
 a word of a later view than ours      | the peer is asked for it: a letter may have been on its way for long
 a retained view that follows ours     | its members are called: they may be dead, or have gone on without this peer
 """
@@ -133,7 +134,9 @@ class Attendance:
     def on_letter(self, source: PeerId, frame: fr.Frame, payload: memoryview | bytes) -> None:
         match frame:
             case fr.Call() if source == self._me:
-                self._rolls.on_word(source, Word(self._place.now, frame.incarnation, frame.generation, frame.epoch))
+                now = self._place.now
+                word = Word(now, frame.incarnation, frame.generation, frame.epoch, answers=self._is_of_now(frame.stamp))
+                self._rolls.on_word(source, word)
                 if frame.view:
                     self._waking.on_letter()
             case fr.Call():
@@ -163,16 +166,18 @@ class Attendance:
                     )
                 self.heed(source, theirs, frame.known)
             case fr.Here():
-                now = self._place.now
-                # What is of the future was asked before this device's clock began anew.
-                answers = 0 <= now - frame.echo <= self._limits.anew_s
-                word = Word(now, frame.incarnation, frame.generation, frame.epoch, frame.aside, answers)
+                answers = self._is_of_now(frame.echo)
+                word = Word(self._place.now, frame.incarnation, frame.generation, frame.epoch, frame.aside, answers)
                 self.heed(source, word, frame.known)
             case fr.ViewFrame(epoch):
                 said = self._rolls.word(source, self._place.now)
                 told = said is not None and said.epoch == epoch and self._is_believed(said)
                 if told and (view := _unpack(payload)) is not None:
                     self._views.on_view(view)
+
+    def _is_of_now(self, asked_at: float) -> bool:
+        """Whether that was asked lately. What is of the future was asked before this device's clock began anew."""
+        return 0 <= self._place.now - asked_at <= self._limits.anew_s
 
     def _is_believed(self, word: Word) -> bool:
         """Whether what a peer says of a view may move this one. A letter the broker may have had for it for long, and

@@ -180,6 +180,13 @@ class Link:
         return "direct" if self.direct else self.tunnel.path if self.tunnel is not None else ""
 
     @property
+    def answers(self) -> bool:
+        """Whether who speaks over the path in use lives: the broker may have had for long what opened a way through it
+        from the other end, and what was sent behind that."""
+        tunnel = self.tunnel
+        return self.direct or (tunnel is not None and (tunnel.hop is not None or tunnel.number != self.knocked))
+
+    @property
     def clock(self) -> RoundTrip:
         """The timing of the path in use."""
         return self.tunnel_timing if self.tunnel is not None and not self.direct else self.timing
@@ -298,7 +305,9 @@ class Links:
                 link.redial_at = now if at_once else now + self._limits.dial_back_s
                 link.redial_s = self._limits.redial_min_s
             link.tunnel = link.tunnel if role in _MAIN else None
-            link.member, link.role, link.needed = member, role, peer in needed
+            before, link.member, link.role, link.needed = link.sought, member, role, peer in needed
+            if link.sought and not (before or link.up):
+                link.alive_at = now  # it has not been tried by all ways yet
 
     def dial_at_once(self, peer: PeerId, now: float) -> None:
         """It is this end's turn to connect."""

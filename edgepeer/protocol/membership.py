@@ -69,6 +69,7 @@ class Membership:
         self._ended: set[PeerId] = set()  # members that have spoken in a later life
         self._refused: dict[PeerId, float] = {}  # members where nobody listens, and since when
         self._lost: dict[PeerId, float] = {}  # until when, unless that is said again
+        self._kept: set[PeerId] = set()  # of these, whom the view that was last proposed keeps
         self._leavers: dict[PeerId, tuple[int, int]] = {}  # members: incarnation, last round contributed to
         self._changed_at: float | None = None
         self._entered_at = 0.0
@@ -91,7 +92,9 @@ class Membership:
         self.coordinator = view.coordinator == self.id
         self._entered_at = now
         self._disowned = False
-        self._lost = {peer: until for peer, until in self._lost.items() if peer in stay}  # not of who is back anew
+        # Not of who is back anew, nor of who was kept: those who have said so may be out now.
+        self._lost = {peer: until for peer, until in self._lost.items() if peer in stay - self._kept}
+        self._kept = set()
         self._refused = {peer: since for peer, since in self._refused.items() if peer in stay}
         self._ended = {PeerId(m.id) for m in view.members if self._rolls.life(PeerId(m.id)) > m.incarnation}
         self.cleared &= set(view.ids)
@@ -280,11 +283,7 @@ class Membership:
         # takes to know who is lost: a round that waits for a leaver may be what keeps it from being settled.
         settled = self.settled or now >= self._entered_at + self._limits.silence_s + self._limits.takeover_s
         leaving = {p: until for p, (_, until) in self._leavers.items()}
-        lost = self.lost(now)
-        # Who answers still lives in the life that the view means, though a later one was heard of: its device was
-        # copied. It is done without as soon as the others can.
-        if lost and not view.may_go_on({p for p in view.ids if p in there and p not in lost}, settled=self.settled):
-            lost -= {p for p in self._ended if p in answering}
+        lost = self._spared(view, self.lost(now), there, answering)
         leavers = leaving if settled and self._spares(view, {*leaving, *lost}, present) else {}
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
         # The round in progress can't end without somebody who will not contribute to it, and needs nothing of it.
@@ -316,6 +315,7 @@ class Membership:
         here = {p for p in view.ids if (p in there or p in leavers) and p not in lost} if lost else view.ids
         if not self.may_succeed(view, here):
             return None
+        self._kept = self.lost(now) - lost
         for peer in lost:
             self._penalise(peer, now)
         return view.successor(
@@ -327,6 +327,30 @@ class Membership:
             coded=self.coded,
             settled=self.settled,
         )
+
+    def _spared(
+        self, view: View, lost: set[PeerId], there: Container[PeerId], answering: Container[PeerId]
+    ) -> set[PeerId]:
+        """Of the lost those whom the others can do without: all, if these are enough.
+
+        Else somebody is kept who answers, as far as that is still a reason for another view. First who lives in the
+        life that the view means, though a later one was heard of: its device was copied. Then, in the order of the
+        view, whom others can't reach: of two that are cut off from each other one is enough to be out.
+        """
+
+        def enough(without: set[PeerId]) -> bool:
+            return view.may_go_on({p for p in view.ids if p in there and p not in without}, settled=self.settled)
+
+        if not lost or enough(lost):
+            return lost
+        lost = lost - {p for p in self._ended if p in answering}
+        fewer = set(lost)
+        for peer in view.ids:
+            if enough(fewer):
+                break
+            if peer in there and peer not in self._ended:
+                fewer.discard(peer)
+        return fewer if fewer and enough(fewer) else lost
 
     def _spares(self, view: View, going: Collection[PeerId], present: Container[PeerId]) -> bool:
         """Whether the others can go on without those who leave: all of them are there, or enough. Else one of them may
@@ -377,14 +401,22 @@ class Membership:
         since = max(lost_at, self._entered_at)
         return self.view is not None and now >= since + (self.view.position(self.id) - 1) * self._limits.takeover_s
 
-    def over_for_good(self, view: View, now: float) -> bool:
-        """Whether so many of the view's lives have ended that no quorum of it can be there any more.
+    def gone(self, now: float) -> set[PeerId]:
+        """Whose life in the view has ended, as far as that is known: its peer has spoken in a later one, or nobody has
+        listened on its machine for `anew_s`."""
+        return self.ended | {peer for peer, since in self._refused.items() if now >= since + self._limits.anew_s}
 
-        A life has ended when its peer has spoken in a later one, or nobody has listened on its machine for `anew_s`.
+    def left(self, view: View, now: float, answering: set[PeerId]) -> set[PeerId]:
+        """Whose life in the view may not have ended. If these are no quorum, the view is over for good.
+
+        Args:
+            view: that this peer works in.
+            now: the time.
+            answering: who has answered in that life since it was taken to have ended: a device that was copied, or one
+                that nobody can dial any more. It lives.
         """
-        gone = {peer for peer, since in self._refused.items() if now >= since + self._limits.anew_s}
-        rest = [peer for peer in view.ids if peer not in self._ended and peer not in gone]
-        return not view.may_go_on(rest, settled=self.settled)
+        gone = self.gone(now) - answering
+        return {peer for peer in view.ids if peer not in gone}
 
     def anew(self, survivors: Iterable[PeerId], first_round: int, now: float) -> View | None:
         """The first view of a new generation, of a view that is over for good: of those who are left of it, and all

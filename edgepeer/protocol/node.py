@@ -342,7 +342,7 @@ class Node:
         link = parts.links[peer]
         link.on_sync(frame)
         life = max(link.life, frame.life)
-        self.attendance.heed(peer, Word(parts.now, life, frame.generation, frame.epoch, answers=True), None)
+        self.attendance.heed(peer, Word(parts.now, life, frame.generation, frame.epoch, answers=link.answers), None)
         if view is not None and earlier(frame, view):
             self.views.send_view(peer, view)
             parts.neighbours.send_sync(peer)

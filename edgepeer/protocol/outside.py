@@ -51,6 +51,8 @@ class Outside:
         self.hint_at = 0.0
         """When it was last heard of."""
         self._synced_at: float | None = None
+        self._since = 0.0
+        """When it came to be outside, or could begin to ask who else is."""
         self._quiet_since = 0.0
         """When somebody in a view was last heard of, or this peer was in one, or could not have heard of anybody."""
         self._refused: set[PeerId] = set()
@@ -59,13 +61,13 @@ class Outside:
 
     def on_synced(self, now: float) -> None:
         """All that MQTT retains is known."""
-        self._synced_at = self._quiet_since = now
+        self._synced_at = self._quiet_since = self._since = now
 
     def enter(self, view: View | None, now: float) -> None:
         """This peer has come to be outside, because of that view."""
         if view is not None:
             self.on_hint(view, now)
-        self._quiet_since = now
+        self._quiet_since = self._since = now
         self._rolls.wait_anew(now)
         self._refused.clear()
         self._reach = 1
@@ -129,7 +131,7 @@ class Outside:
             return None
         settled = min(rolls.appeared_at + limits.settle_s, self._synced_at + limits.settle_limit_s)
         settled = max(settled, self._synced_at + limits.settle_s)
-        if now < settled:
+        if now < settled or (now < self._since + limits.settle_limit_s and rolls.asked(now)):
             return None
         rank = sum(not rolls.silent(peer, now) for peer in rolls.before(membership.id, MAX_MEMBERS))
         if now < settled + rank * limits.found_s:

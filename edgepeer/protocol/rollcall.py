@@ -8,6 +8,7 @@ the broker), and counts on nobody who has not answered (Here), or called, or com
     is announced, or was a member        | is called, if it matters: at once, then after 0.1 s, doubling up to 10 s
     says Here, or calls, or comes over a | is there, in that life, in that view or in none, for 3 s; after one it is
     link                                 | called again
+    has called, but not answered         | is called, and let in by nobody: the broker may have had its letter for long
     is silent for the third call         | does not count as somebody to wait for
     is announced, but silent for long    | its presence is cleared, by a coordinator to whom the broker brings answers:
                                          | its own to itself, if nobody else has reason to say anything
@@ -65,16 +66,24 @@ class Word:
 class Entry:
     """What is known of one peer."""
 
-    __slots__ = ("call_at", "calls", "member", "pause_s", "word")
+    __slots__ = ("answer", "call_at", "calls", "member", "pause_s", "word")
 
     def __init__(self, now: float) -> None:
         self.member: Member | None = None
         """As it is announced."""
         self.word: Word | None = None
+        """What it has said last ..."""
+        self.answer: Word | None = None
+        """... and what it has answered last."""
         self.call_at = now
         self.pause_s = _PAUSE_S
         self.calls = 0
         """Since it has last spoken."""
+
+    def has_answered(self, now: float) -> bool:
+        """Whether it has answered just now, in the life in which it has spoken last."""
+        word, answer = self.word, self.answer
+        return word is not None and answer is not None and answer.life == word.life and now - answer.at <= FRESH_S
 
 
 class RollCall:
@@ -121,7 +130,11 @@ class RollCall:
         if entry.word is not None and entry.word.life > word.life:
             return
         entry.word = word
-        entry.calls, entry.pause_s, entry.call_at = 0, _PAUSE_S, word.at + _AGAIN_S
+        entry.calls, entry.pause_s = 0, _PAUSE_S
+        if word.answers:
+            entry.answer, entry.call_at = word, word.at + _AGAIN_S
+        elif not entry.has_answered(word.at):
+            entry.call_at = min(entry.call_at, word.at + _PAUSE_S)
 
     def admitted(self, view: View) -> None:
         """These are in now: what they said before, that they wanted to be, does not count once they are out again."""
@@ -129,6 +142,7 @@ class RollCall:
             entry = self._entries.get(PeerId(member.id))
             if entry is not None and entry.word is not None and entry.word.life == member.incarnation:
                 entry.word = replace(entry.word, generation=view.generation, epoch=view.stamp)
+                entry.answer = None
 
     def learn(self, generation: Generation | None) -> None:
         """There is such a generation."""
@@ -185,11 +199,18 @@ class RollCall:
         )
 
     def joiner(self, peer: PeerId, now: float) -> Member | None:
-        """A peer that is announced, and outside and there in that life."""
-        member, word = self.announced(peer), self.word(peer, now)
-        if member is None or word is None or not word.outside or word.life != member.incarnation:
+        """A peer that is announced, outside in that life, and has answered in it: a letter may be of the dead."""
+        entry = self._entries.get(peer)
+        if entry is None or entry.member is None or not entry.has_answered(now):
             return None
-        return member
+        member, word, answer = entry.member, entry.word, entry.answer
+        outside = word is not None and word.outside and answer is not None and answer.outside
+        return member if outside and word is not None and word.life == member.incarnation else None
+
+    def asked(self, now: float) -> bool:
+        """Whether somebody who is announced has spoken just now, and has yet to answer."""
+        spoke = (e for e in self._entries.values() if e.word is not None and now - e.word.at <= FRESH_S)
+        return any(e.member is not None and e.word is not None and not e.has_answered(now) for e in spoke)
 
     def stale(self) -> list[Member]:
         """Who is announced, and has not answered for long."""

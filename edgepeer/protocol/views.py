@@ -38,7 +38,8 @@ __all__ = ["ASKED_BEFORE_ANEW", "Views", "earlier", "packed", "unpacked"]
 SUSPECT_AGAIN_S: Final = 0.5
 """The coordinator is told of the same loss this often, until there is a new view."""
 ASKED_BEFORE_ANEW: Final = 4
-"""Nobody begins a generation from a view before all of it have been asked so many times who is there."""
+"""Nobody begins a generation from a view before all of it have been asked so many times who is there, since that is
+over: and those who may live have answered, or been silent for as long as it takes to be lost."""
 
 
 class Views:
@@ -69,11 +70,15 @@ class Views:
         self.left = False
         """Whether this peer has left because its owner wanted to."""
         self._suspect_again: dict[PeerId, float] = {}
-        self._ended_before: dict[PeerId, int] = {}
-        """The number of the last Poll before a member was heard of in a later life."""
+        self.gone_before: dict[PeerId, int] = {}
+        """The number of the last Poll before a member was heard of in a later life, or had refused for long."""
+        self._over_since = float("inf")
+        """Since when so many of the view's lives have ended that it is over for good ..."""
+        self.over_before = 0
+        """... and the number of the last Poll before."""
         self._in_touch_since = float("inf")
         """The head: since when it has heard of enough to go on with, whenever it has asked."""
-        self._asked_before = 0
+        self.asked_before = 0
         """The number of the last Poll before somebody wanted to leave."""
 
     # -- what follows this view --------------------------------------------------------------------------------
@@ -107,7 +112,7 @@ class Views:
             return
         lets_go = self._membership.lets_go
         if not lets_go:
-            self._asked_before = succession.number
+            self.asked_before = succession.number
         if lost or lets_go or doubts:
             self._ask(lead=False)
         wanted = self._membership.consider(
@@ -118,7 +123,7 @@ class Views:
             needed=self._course.needed,
             over=self._vitals.over,
             there=succession.there,
-            present=succession.answered_since(self._asked_before),
+            present=succession.answered_since(self.asked_before),
             answering=self._answering(),
             now=self._place.now,
         )
@@ -148,11 +153,12 @@ class Views:
                 self.suspect(peer, f"nothing heard on any path for {self._limits.silence_s:g} s, and no answer")
 
     def _answering(self) -> set[PeerId]:
-        """Who was heard of in a later life, and has answered since, and lately."""
-        number = self._succession.number
-        self._ended_before = {p: self._ended_before.get(p, number) for p in self._membership.ended}
-        there = self._succession.there
-        return {p for p, before in self._ended_before.items() if p in there & self._succession.answered_since(before)}
+        """Who would count as gone, and has answered since that is known, and lately."""
+        number, there = self._succession.number, self._succession.there
+        gone = self._membership.gone(self._place.now)
+        self.gone_before = {peer: self.gone_before.get(peer, number) for peer in gone}
+        answered_since = self._succession.answered_since
+        return {peer for peer, before in self.gone_before.items() if peer in there & answered_since(before)}
 
     def do_without(self, lost: Iterable[tuple[PeerId, str, float]]) -> bool:
         """See to it that these, who are gone, why, and since when, hold up nobody. False: there is another view now, or
@@ -262,9 +268,20 @@ class Views:
 
     def _begin_anew(self, view: View) -> bool:
         """Go on in a new generation where no quorum of the view can ever be there again, and all have been asked."""
-        if self._succession.asked < ASKED_BEFORE_ANEW or not self._membership.over_for_good(view, self._place.now):
+        membership, succession, now = self._membership, self._succession, self._place.now
+        left = membership.left(view, now, self._answering())
+        if view.may_go_on(left, settled=membership.settled):
+            self._over_since = float("inf")
             return False
-        first = self._membership.anew(self._succession.there, self._first_round(), self._place.now)
+        if self._over_since > now:
+            self._over_since, self.over_before = now, succession.number
+        answered = succession.answered_since(self.over_before)
+        if succession.number < self.over_before + ASKED_BEFORE_ANEW:
+            return False
+        # On slow paths answers take longer than that, and what only those have who give them is not to be lost.
+        if not answered.issuperset(left) and now < self._over_since + self._limits.silence_s:
+            return False
+        first = membership.anew(answered & succession.there, self._first_round(), now)
         if first is None:
             return False
         self._emit(fx.Note("warning", f"most of view {view.epoch} have started anew: generation {first.generation}"))
@@ -374,7 +391,8 @@ class Views:
         self._rolls.admitted(view)
         self._outside.forget_hint()
         self._suspect_again.clear()
-        self._ended_before.clear()
+        self.gone_before.clear()
+        self._over_since = float("inf")
         self._paths.enter(view, self._membership.me.incarnation)
         self._vitals.enter(view, self._place.now)
         for peer in view.neighbours(self._me):

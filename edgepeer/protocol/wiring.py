@@ -6,6 +6,8 @@ stands                  | neighbours hear who can be reached from here, and wher
 breaks                  | nothing is expected of it any more; what went through it as a hop breaks, too; a way
                         | around is looked for, to parent and children, and to whoever is needed
 goes around             | what is sent over the link is wrapped, and split where pieces must be small (paths.py)
+went around, and the    | the connections that it went over are closed, too: what was sent lies in it, and the other end
+sender's memory changes | may not have heard yet that the way is another one
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from edgepeer.protocol.neighbours import Neighbours
 from edgepeer.protocol.paths import Paths
 from edgepeer.protocol.place import Place
 from edgepeer.protocol.vitals import Vitals
-from edgepeer.wire.frames import Sync
+from edgepeer.wire.frames import Reduce, Sync
 
 __all__ = ["Wiring"]
 
@@ -32,6 +34,8 @@ class Wiring:
         self._effects = effects
         self.emit = effects.append
         self.paths = Paths(place.me, links, limits, self.emit, self._sync_for, self._on_path_up, self.on_path_down)
+        self._hops: dict[PeerId, set[PeerId]] = {}
+        """Through whom what may lie in this peer's vector has gone to whom."""
         self._vitals: Vitals
         self._neighbours: Neighbours
 
@@ -76,16 +80,24 @@ class Wiring:
         self._neighbours.on_lost(peer)
 
     def fail_link(self, peer: PeerId, reason: str, *, abrupt: bool = False) -> None:
-        """Close the link to a peer: what has come over it can't be. `abrupt`: without sending what is queued."""
+        """Close the link to a peer: what has come over it can't be. `abrupt`: without sending what is queued, be it on
+        the connections that it went over before."""
         self.emit(fx.Note("warning", f"link to {peer} closed: {reason}"))
         link = self._links.get(peer)
         carrier = link.tunnel.hop if link is not None and link.tunnel is not None and not link.direct else peer
-        if carrier is not None and (carrier == peer or abrupt):
-            self.emit(fx.CloseLink(carrier, reason, abrupt))
-            if carrier != peer:
-                self.on_path_down(carrier)
-                return
-        self.on_path_down(peer)
+        carriers = set[PeerId]() if carrier is None or (carrier != peer and not abrupt) else {carrier}
+        if abrupt:
+            carriers |= self._hops.pop(peer, set())
+        for each in sorted(carriers):
+            self.emit(fx.CloseLink(each, reason, abrupt))
+            if each != peer and self._links.is_direct(each):
+                self.on_path_down(each)
+        if self._links.is_up(peer) or carrier == peer:
+            self.on_path_down(peer)
+
+    def lend(self) -> None:
+        """What is sent from now on lies in another vector."""
+        self._hops.clear()
 
     def paths_in_use(self) -> tuple[str, ...]:
         """What the links to parent and children run over."""
@@ -101,6 +113,8 @@ class Wiring:
             if type(effect) is fx.Send and (link := self._links.get(effect.peer)) is not None:
                 link.wrote(self._place.now)
                 if link.tunnel is not None and not link.direct:
+                    if link.tunnel.hop is not None and type(effect.frame) is Reduce:
+                        self._hops.setdefault(effect.peer, set()).add(link.tunnel.hop)
                     out.extend(self.paths.wrapped(effect, link.tunnel))
                     continue
             out.append(effect)

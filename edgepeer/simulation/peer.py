@@ -95,7 +95,9 @@ class SimulatedPeer:
         self.outcomes: list[fx.RoundCommitted] = []
         self.aborts: list[fx.RoundAborted] = []
         self.gaps = 0
-        """How often rounds were decided without this peer."""
+        """How often rounds were decided without this peer ..."""
+        self.times_out = 0
+        """... and how often the others have put it out of their view."""
         self.left = False
         """Whether it has left, and not just died."""
         self.leaving = False
@@ -394,6 +396,7 @@ class SimulatedPeer:
     def _do_removed(self, effect: fx.Removed) -> None:
         self.views.clear()
         if not effect.wanted:
+            self.times_out += 1
             self._forget()
         else:
             self.left = True

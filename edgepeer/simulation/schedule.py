@@ -48,6 +48,8 @@ class Kind:
     """A pattern that one more word may match."""
     broker: bool = False
     """Whether the broker may be among those it happens to."""
+    silences: bool = True
+    """Whether somebody may not be heard, or not heard of, because of it."""
 
 
 KINDS: Final[dict[str, Kind]] = {
@@ -62,13 +64,22 @@ KINDS: Final[dict[str, Kind]] = {
     "sleep": Kind(about="a machine sleeps: its process is stopped, and its kernel hears and says nothing either"),
     "slow": Kind(about="a process takes x times as long for everything", extra=r"x[1-9]\d*"),
     "broker": Kind(about="the broker is away; `forget`: and loses what it retained", least=0, most=0, extra="forget"),
-    "leave": Kind(about="a peer leaves", lasts="no"),
-    "join": Kind(about="a new peer comes", lasts="no"),
-    "timeout": Kind(about="a peer gives up on its round", lasts="no"),
-    "cancel": Kind(about="an application does not wait for its round any more, and takes its vector back", lasts="no"),
-    "run": Kind(about="all give the run up within a second, and want another", least=0, most=0, lasts="no"),
+    "leave": Kind(about="a peer leaves", lasts="no", silences=False),
+    "join": Kind(about="a new peer comes", lasts="no", silences=False),
+    "timeout": Kind(about="a peer gives up on its round", lasts="no", silences=False),
+    "cancel": Kind(
+        about="an application does not wait for its round any more, and takes its vector back",
+        lasts="no",
+        silences=False,
+    ),
+    "run": Kind(
+        about="all give the run up within a second, and want another", least=0, most=0, lasts="no", silences=False
+    ),
     "flip": Kind(
-        about="a node of a split run computes or stores a wrong number", lasts="no", extra=r"(kind|place)=\S+"
+        about="a node of a split run computes or stores a wrong number",
+        lasts="no",
+        extra=r"(kind|place)=\S+",
+        silences=False,
     ),
 }
 

@@ -7,6 +7,7 @@ What must hold, besides the ledger's word on every round:
   beginning to `recovery_s` after its end; while shadows last, a round may wait.
 - In shadows, too, but while nothing begins or ends to be wrong, some round ends somewhere within `pause_s`, if so many
   members of the newest view reach each other that they are a quorum of it (`there`).
+- Nobody is put out of a view while no fault, of late, may have kept anybody from being heard.
 - `recovery_s` after the last fault all living peers work in one view that holds exactly them.
 - In the end all have the same history.
 - Of a split run: all have the same in common, their weights are those of undivided training, and of the soft errors
@@ -163,6 +164,7 @@ class Story:
         self._ends, self._pause = 0, 0.0  # of rounds so far, and for how long there has been none though there might
         self.longest_pause_s = 0.0
         self._progress: dict[SimulatedPeer, tuple[int, float]] = {}  # last round over, and the calm spent since
+        self._put_out: dict[SimulatedPeer, int] = {}  # how often, when that was last looked at
         self._bring_infinite()
         for name in names(schedule.peers):
             self.world.add(name)
@@ -233,6 +235,7 @@ class Story:
         if not world.run_until(self._together, BEGIN_S):
             raise ProtocolBug(f"the fleet did not come together: {self._where()}")
         self._began = world.clock.now
+        self._put_out = {peer: peer.times_out for peer in world.alive}
         for fault in schedule.faults:
             world.clock.after(fault.at, partial(self._happen, fault))
         world.clock.after(_LOOK_EVERY_S, self._look)
@@ -369,7 +372,22 @@ class Story:
                     f"round {peer.done + 1} did not end at {peer.id} within {self.calm_s:.1f} s: {self._where()}"
                 )
         self._look_for_pause()
+        self._look_who_is_out()
         self.world.clock.after(_LOOK_EVERY_S, self._look)
+
+    def _look_who_is_out(self) -> None:
+        """Has anybody been put out of a view though nothing has kept it from being heard for long?"""
+        for peer in self.world.alive:
+            if peer.times_out > self._put_out.get(peer, 0) and not self._is_silencing(self.world.clock.now):
+                raise ProtocolBug(f"{peer.id} was put out, though nothing was wrong: {self._where()}")
+            self._put_out[peer] = peer.times_out
+
+    def _is_silencing(self, now: float) -> bool:
+        """Whether somebody may be out because of a fault: whoever is not heard, or not heard of."""
+        if self.schedule.loss:
+            return True
+        at, patience = now - self._began, _succession_s(self.schedule, self.limits) + GRACE_S
+        return any(f.at <= at <= f.end + patience for f in self.schedule.faults if KINDS[f.kind].silences)
 
     def _look_for_pause(self) -> None:
         """Has nothing come of anything for too long, though enough are there, and nothing new is wrong?"""

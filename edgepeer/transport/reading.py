@@ -47,6 +47,11 @@ class FrameReader:
         """Whether what comes next is of a payload that has begun."""
         return self._frame is not None
 
+    @property
+    def missing(self) -> int:
+        """How many bytes of a payload that has begun are still to come."""
+        return self._missing
+
     def stop(self) -> None:
         """Tell of nothing any more, whatever comes."""
         self._stopped = True

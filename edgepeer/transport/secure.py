@@ -161,6 +161,9 @@ class SecureConnection(Connection):
                 self._fleet.windows.received(self._network, nbytes)
             if self._filled:
                 reader.go_on()
+        if reader is not None:
+            # What waits to be opened is of the payload, or of records' heads: at least so much is still to come.
+            self._read_in_portions(max(reader.missing - (self._filled - self._at), 0))
 
     # -- meeting -------------------------------------------------------------------------------------------
 

@@ -46,6 +46,7 @@ class PlainConnection(Connection):
             reader.came(nbytes)
         except WireError as error:
             self._reject(error)
+        self._read_in_portions(reader.missing)
         self._acknowledge()
 
     def send(self, frame: Frame, payload: memoryview | bytes | None = None) -> None:

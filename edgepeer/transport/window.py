@@ -38,6 +38,10 @@ _ALONE: Final = 0.5
 _LEAST_BYTES: Final = 16 << 10
 """A dozen packets: enough for acknowledgements not to be held back, and 13 ms of a line of 10 Mbit/s."""
 _MOST_BYTES: Final = 1 << 30
+_PORTION_S: Final = 0.001
+"""What comes within this time is worth being woken up for ..."""
+_PART: Final = 4
+"""... and so is this part of a window: who sends has room for the rest meanwhile."""
 _MIN_RTT_AT: Final = 148
 """Where tcpi_min_rtt stands in Linux' struct tcp_info, in microseconds."""
 
@@ -55,6 +59,7 @@ class ReceiveWindows:
         self._crowds: deque[int] = deque(maxlen=_CROWDS)
         """How many have sent at once, each of the last times that was looked at."""
         self._senders: dict[Any, None] = {}
+        self._portions: dict[Any, int] = {}
         self._spans = 0
         self._bytes = 0
         self._since = self._last = float("-inf")
@@ -78,10 +83,16 @@ class ReceiveWindows:
     def forget(self, sock: Any) -> None:
         """The connection is gone."""
         self._senders.pop(sock, None)
+        self._portions.pop(sock, None)
+
+    def portion(self, sock: Any) -> int:
+        """How many bytes of what comes over a connection are worth being woken up for; 0: any."""
+        return self._portions.get(sock, 0)
 
     def _set(self) -> None:
         self._crowds.append(len(self._senders))
-        share = max(self._rates) * max(_GAIN / max(self._crowds), _ALONE)
+        rate = max(self._rates)
+        share = rate * max(_GAIN / max(self._crowds), _ALONE)
         for sock in self._senders:
             with contextlib.suppress(OSError, struct.error):  # it is gone, or this kernel tells less
                 info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + 4)
@@ -89,4 +100,5 @@ class ReceiveWindows:
                 width = round(share * max(1e-6 * microseconds, _SOONEST_S))
                 width = min(max(width, _LEAST_BYTES), _MOST_BYTES)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, width)
+                self._portions[sock] = min(round(rate * _PORTION_S), width // _PART)
         self._senders.clear()

@@ -9,7 +9,7 @@ from edgepeer.protocol import events as ev
 from edgepeer.topology.view import View
 from edgepeer.wire import frames as fr
 
-__all__ = ["calls", "outside", "retained", "views"]
+__all__ = ["answers", "calls", "outside", "retained", "views"]
 
 
 def outside(name: str, *present: str, at: float = 0.0, answer: str | None = None) -> Machine:
@@ -35,6 +35,11 @@ def calls(machine: Machine, source: str, *, life: int = 1, world: View | None = 
         known=Generation(known) if known else None,
     )
     return machine.hear(letter_to(machine.node.id, source, call))
+
+
+def answers(machine: Machine, source: str, *, life: int = 1) -> list[str]:
+    """A peer in no view answers what it was asked just now, in that life."""
+    return machine.hear(letter_to(machine.node.id, source, fr.Here(incarnation=life, echo=machine.now)))
 
 
 def retained(*names: str) -> View:

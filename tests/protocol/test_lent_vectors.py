@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
+import numpy as np
+import pytest
+from detours import around, carried, knock, number, path, tunnelled
+from numpy.typing import NDArray
 from transcript import Machine, vector, view
 
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.wire import codec
@@ -90,3 +95,60 @@ def test_what_is_abandoned_does_not_go_on_to_those_who_were_to_have_it_in_the_vi
     assert {name: [effect.sum.tolist() for effect in each] for name, each in lines.committed.items()} == {
         name: [[111, 222, 333]] for name in "abc"
     }
+
+
+def sends_through_e(d: Machine, mine: NDArray[np.float32]) -> list[fx.Send]:
+    """The connection to its parent is broken. Returns what it sends of its vector."""
+    tunnel = tunnelled(d, "b", "e")
+    carried(d, "e", "b", fr.Sync(epoch=1, run="", committed=0, generation=Generation()), tunnel=tunnel, serial=1)
+    d.hear(ev.Contribute(mine, 1.0))
+    return [each for each in d.effects if isinstance(each, fx.Send) and each.payload is not None]
+
+
+def closed(d: Machine) -> list[str]:
+    return [each.peer for each in d.effects if isinstance(each, fx.CloseLink) and each.abrupt]
+
+
+def stands_again(d: Machine) -> None:
+    """The other end has not heard of the connection yet, and takes what comes through the tunnel."""
+    d.hear(ev.LinkUp(PeerId("b"), 1))
+
+
+def is_silent(d: Machine) -> None:
+    """The other end has not missed anything yet."""
+    while path(d, "b"):
+        for name in "ce":
+            d.frame(name, fr.Ping(waiting=False, stamp=1.0, every=1.0, epoch=1, reaches=fr.pack_set(0b1111111)))
+        d.until(d.now + 0.1)
+
+
+def goes_another_way(d: Machine) -> None:
+    """e has lost the other end for a moment."""
+    tunnel = d.node.parts.links[PeerId("b")].tunnel
+    assert tunnel is not None
+    d.frame("e", fr.NoWay(target="b", tunnel=tunnel.number))
+    knock(d, "c", "b", number(d), answer=True)
+    assert path(d, "b") == "via c"
+
+
+@pytest.mark.parametrize("then", [stands_again, is_silent, goes_another_way])
+def test_what_is_abandoned_does_not_go_on_through_a_tunnel_of_before(then: Callable[[Machine], None]) -> None:
+    """What was sent through e lies where the program has it, on the connection to e."""
+    d, mine = around("d"), vector(*range(1000))
+    (sent,) = sends_through_e(d, mine)
+    assert sent.peer == "e"
+    assert np.may_share_memory(np.frombuffer(sent.payload or b"", "<f4"), mine)
+    then(d)
+    d.hear(ev.Abandoned())
+    assert "e" in closed(d)
+
+
+def test_only_what_the_vector_of_this_round_went_through_is_closed() -> None:
+    d = around("d")
+    sends_through_e(d, vector(1))
+    d.hear(ev.LinkUp(PeerId("b"), 1))
+    d.sync("b", 0, have=1)
+    d.result("b", vector(7), "abcdefg")
+    d.contribute(2)
+    d.hear(ev.Abandoned())
+    assert closed(d) == ["b"]

@@ -336,3 +336,19 @@ def test_of_a_later_life_nothing_is_missed_that_was_missed_of_the_one_before() -
     assert a.node.view.ids == ("a", "b", "c")
     assert list(links.lost(3.6, others=False)) == []
     assert [peer for peer, _, _ in links.lost(6.6, others=False)] == ["b", "c"]
+
+
+def test_a_backup_that_was_never_connected_is_no_lost_neighbour_when_it_becomes_one() -> None:
+    """Between two peers behind NAT there is no connection; but neighbours reach each other by another way."""
+    b = Machine("b", limits=Limits(silence_s=3)).join(view(1, "abc"), up="a")
+    for _ in range(20):
+        b.now += 0.25
+        alive(b, "a")
+        b.until(b.now)
+    b.learn(view(2, "abdec"))  # c is below b now
+    b.level("a")
+    told: list[str] = []
+    for _ in range(16):
+        alive(b, "a")
+        told += b.until(b.now + 0.25)
+    assert when([line for line in told if "suspect c" in line][:1], "") == pytest.approx(5 + 3, abs=LOOK), told

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from outsiders import calls, outside, views
+from outsiders import answers, outside, views
 from transcript import Machine, letter_to, member, vector, view, when
 
 from edgepeer.ids import PeerId
@@ -53,7 +53,7 @@ def test_a_view_has_no_more_members_than_it_may() -> None:
     for number in range(MAX_MEMBERS + 10):
         joiner = member(f"p{number}")
         rolls.on_presence(joiner, 0.5)
-        rolls.on_word(PeerId(joiner.id), Word(0.5, 1, None, 0))
+        rolls.on_word(PeerId(joiner.id), Word(0.5, 1, None, 0, answers=True))
     assert len(rolls.order) == MAX_MEMBERS
     found = membership.consider(
         first_round=1, boundary=False, idle=True, needed=False, over=False, there=(), present=(), now=1.0
@@ -71,7 +71,7 @@ def test_that_nobody_listened_somewhere_says_nothing_once_that_is_not_tried_any_
     back = view(2, "abcdefg", **dict.fromkeys("bcdefg", life))
     a.learn(back)
     a.tick(2.0)
-    assert not a.node.parts.membership.over_for_good(back, 60.0)
+    assert a.node.parts.membership.left(back, 60.0, set()) == {*"abcdefg"}
 
 
 def test_a_member_is_not_the_one_who_lets_in() -> None:
@@ -123,7 +123,7 @@ def test_a_run_that_is_given_up_in_mid_round_makes_room_for_the_next(a: Machine)
 def test_a_member_that_shows_up_in_a_new_life_is_replaced_at_once(a: Machine) -> None:
     a.contribute(1)  # even in mid-round: the old life will not contribute any more
     a.hear(ev.PresenceSeen(member("b", 2)))
-    assert views(calls(a, "b", life=2)) == ["view 2 acb", "publish view 2 acb"]
+    assert views(answers(a, "b", life=2)) == ["view 2 acb", "publish view 2 acb"]
     assert a.node.view is not None
     assert a.node.view.member(PeerId("b")).incarnation == 2
 
@@ -233,7 +233,7 @@ def test_who_comes_as_most_leave_waits_until_they_are_gone(leave: str, then: str
     membership = Membership(member("a"), 2, 1, Limits(), rolls)
     membership.enter(view(1, "abc"), 0.0)
     rolls.on_presence(member("d"), 0.5)
-    rolls.on_word(PeerId("d"), Word(0.5, 1, None, 0))
+    rolls.on_word(PeerId("d"), Word(0.5, 1, None, 0, answers=True))
     for name in leave:
         membership.on_leaver(PeerId(name), 1, 0, 0.5)
     found = membership.consider(

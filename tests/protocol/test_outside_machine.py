@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from outsiders import calls, outside, retained, views
+from outsiders import answers, calls, outside, retained, views
 from transcript import Machine, letter_to, member, vector, view, when
 
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.rollcall import RollCall, Word
 from edgepeer.topology.view import LAST_LIFE, MAX_EPOCH, View
 from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
@@ -36,11 +37,49 @@ def test_who_answers_in_another_life_than_it_is_announced_in_is_not_the_one_that
     assert views(a.until(0.3))[0] == "0.3: view 1 ac"
 
 
-def test_a_call_is_as_good_as_an_answer_and_a_wish_to_be_left_out_is_none() -> None:
+def test_who_has_called_is_waited_for_and_one_who_wants_to_be_left_out_is_not() -> None:
     a = outside("a", "b", "c", answer="")
     calls(a, "b")
     a.hear(letter_to("a", "c", fr.Here(incarnation=1, aside=True)))
-    assert views(a.until(0.3))[0] == "0.3: view 1 ab"
+    assert views(a.until(1.0)) == []
+    answers(a, "b")
+    assert views(a.until(1.1))[0].endswith("view 1 ab")
+
+
+def test_who_has_called_and_does_not_answer_is_not_waited_for_for_ever() -> None:
+    """It may have died since: the broker has its letters all the same."""
+    a = outside("a", "b", answer="")
+    said = []
+    for _ in range(22):
+        calls(a, "b")
+        said += a.until(a.now + 0.1)
+    assert 1.9 <= when(said, "view 1 a") < 2.2
+
+
+@pytest.mark.parametrize(("echo", "let_in"), [(19.5, True), (9.0, False), (5000.0, False)])
+def test_nobody_is_let_in_for_what_the_broker_has_had_for_long(echo: float, let_in: bool) -> None:
+    """It may have died since; only what it was asked just now shows that it has not."""
+    a = Machine("a").join(view(4, "abc"), up="bc")
+    a.others = "bc"
+    a.hear(ev.PresenceSeen(member("d")), 20.0)
+    calls(a, "d")
+    a.hear(letter_to("a", "d", fr.Here(incarnation=1, echo=echo)))
+    calls(a, "d")
+    assert bool(views(a.until(21.0))) is let_in
+
+
+def test_who_calls_again_and_again_is_asked_all_the_same() -> None:
+    """What it says itself does not keep this peer from asking, nor makes it ask each time."""
+    said: list[fx.Effect] = []
+    rolls, call = RollCall(said.append, None, 0.0), fr.Call(incarnation=1)
+    rolls.on_word(PeerId("d"), Word(0.0, 1, None, 0, answers=True))
+    for at in range(1, 31):
+        rolls.on_word(PeerId("d"), Word(at / 10, 1, None, 0))
+        before = len(said)
+        rolls.call(PeerId("a"), [PeerId("d")], call, at / 10)
+        if len(said) > before:
+            rolls.on_word(PeerId("d"), Word(at / 10, 1, None, 0, answers=True))
+    assert len(said) == 3
 
 
 def test_what_was_said_long_ago_does_not_count() -> None:
@@ -205,10 +244,10 @@ def test_a_member_asks_for_a_view_that_somebody_says_follows_its_own() -> None:
 
 
 def restarted(machine: Machine, names: str, at: float) -> list[str]:
-    """These members start anew, and say so."""
+    """These members start anew, and say so when they are asked."""
     for name in names:
         machine.hear(ev.PresenceSeen(member(name, 2)), at)
-    return [line for name in names for line in calls(machine, name, life=2)]
+    return [line for name in names for line in answers(machine, name, life=2)]
 
 
 @pytest.mark.parametrize("head", ["a", "b"])
@@ -240,6 +279,66 @@ def test_where_most_have_started_anew_the_survivors_begin_anew_and_keep_the_stat
     assert (one.node.view.run, one.node.view.first_round) == ("r", 8)
     assert one.node.allreduce.committed == 7
     assert not one.node.view.guards
+
+
+def vote(machine: Machine, voter: str, asked: fr.Poll | fr.Propose | None) -> list[str]:
+    """A member answers a question: it has promised nothing."""
+    assert asked is not None
+    answer = fr.Vote(
+        epoch=asked.epoch,
+        candidate=asked.candidate,
+        number=asked.number,
+        voter=voter,
+        promised=0,
+        accepted=-1,
+        committed=0,
+    )
+    return machine.frame("b", answer)
+
+
+def test_whose_answers_take_longer_than_four_questions_is_not_left_behind_when_others_begin_anew() -> None:
+    """The round trip is longer than a second. What only it has would be lost, though it is there."""
+    a = Machine("a").join(view(1, "abcde"), up="b")
+    a.others = "cde"
+    restarted(a, "cde", 1.0)
+    asked, said = list[tuple[float, fr.Poll | fr.Propose | None]](), []
+    while a.now < 9.0 and not views(said):
+        a.frame("b", fr.Ping(waiting=False, epoch=1))
+        said += a.until(a.now + 0.25)
+        if not asked or a.asked != asked[-1][1]:
+            asked.append((a.now, a.asked))
+        if asked[0][0] <= a.now - 1.5:
+            said += vote(a, "b", asked.pop(0)[1])
+    assert a.node.view is not None
+    assert a.node.view.generation.counter == 2
+    assert a.node.view.member(PeerId("b")).incarnation == 1
+    assert a.now < 4.5
+
+
+def test_who_is_silent_is_waited_for_as_long_as_it_takes_to_be_lost() -> None:
+    a = Machine("a").join(view(1, "abcde"))
+    a.others = "cde"
+    restarted(a, "cde", 1.0)
+    said = a.until(9.0)
+    assert 4.0 <= when(said, "view 1 acde") < 4.6
+
+
+def test_a_life_that_answers_has_not_ended_though_a_later_one_was_heard_of() -> None:
+    """Two devices were copied while the fleet runs: the members live, and can go on."""
+    a = Machine("a").join(view(1, "abc"), up="bc")
+    a.others = ""
+    for name in "bc":
+        a.hear(ev.PresenceSeen(member(name, 2)), 1.0)
+        answers(a, name, life=2)
+    for _ in range(40):
+        for name in "bc":
+            a.frame(name, fr.Ping(waiting=False, epoch=1))
+        a.until(a.now + 0.25)
+        for name in "bc":
+            vote(a, name, a.asked)
+    assert a.node.view is not None
+    assert a.node.view.generation == Generation()
+    assert a.node.view.ids == ("a", "b", "c")
 
 
 def test_as_long_as_a_quorum_of_lives_may_come_back_nobody_begins_anew() -> None:

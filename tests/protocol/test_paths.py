@@ -9,7 +9,7 @@ import pytest
 from detours import SEVEN, around, carried, knock, lose, number, path, says, tunnelled, via
 from transcript import Machine, vector, view, when
 
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
@@ -262,6 +262,20 @@ def test_a_knock_by_way_of_the_broker_is_answered_by_way_of_the_broker() -> None
     d.until(0.6)
     assert knock(d, "", "b") == ["relay b <- d>b 77.0: come in", "relay b <- d>b 77.2: sync 1 after 0"]
     assert path(d, "b") == "relay"
+
+
+@pytest.mark.parametrize("hop", ["e", ""])
+def test_what_opens_a_way_through_the_broker_is_no_answer(hop: str) -> None:
+    """The broker may have had it for long, and its sender have died: nobody gives up a view for what it says of one."""
+    d = around("d")
+    lose(d, "b")
+    d.until(0.6)
+    later = msgspec.structs.replace(view(57, "bxy"), generation=Generation(9))
+    d.hear(ev.ViewSeen(later))
+    sync = fr.Sync(epoch=later.stamp, run="", committed=0, generation=later.generation)
+    asking = fr.Knock(incarnation=1, answer=False, sync=sync)
+    said = carried(d, hop, "b", asking, tunnel=77, serial=0)
+    assert any(line.startswith("removed") for line in said) is bool(hop)
 
 
 def test_of_two_knocks_that_cross_the_smaller_ids_counts() -> None:

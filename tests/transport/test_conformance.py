@@ -16,10 +16,12 @@ from fleets import Fleet
 
 from edgepeer.errors import ConfigError
 from edgepeer.topology.view import Member, View
+from edgepeer.transport import connection
 from edgepeer.transport.base import Channel, Transport
 from edgepeer.transport.memory import MemoryHub
 from edgepeer.transport.secure import SecureTransport
 from edgepeer.transport.tcp import TcpTransport
+from edgepeer.transport.window import ReceiveWindows
 from edgepeer.wire.codec import unwrap, wrap
 from edgepeer.wire.documents import pack
 from edgepeer.wire.frames import Bye, Frame, Ping, Reduce, State, Suspect, Via, ViewFrame
@@ -143,8 +145,18 @@ def fleet_of_all(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     return Fleet(tmp_path_factory.mktemp("fleet"))
 
 
-@pytest.fixture(params=["tcp uvloop", "tcp asyncio", "sealed uvloop", "sealed asyncio", "memory"])
-def arena(request: pytest.FixtureRequest, fleet_of_all: Fleet) -> Arena:
+@pytest.fixture(
+    params=[
+        *("tcp uvloop", "tcp asyncio", "tcp far uvloop", "tcp far asyncio"),
+        *("sealed uvloop", "sealed asyncio", "sealed far uvloop", "sealed far asyncio"),
+        "memory",
+    ]
+)
+def arena(request: pytest.FixtureRequest, fleet_of_all: Fleet, monkeypatch: pytest.MonkeyPatch) -> Arena:
+    """`far`: as if the other end were not on this machine, over a line that is known well."""
+    if " far " in request.param:
+        monkeypatch.setattr(connection, "tune", lambda sock: True)
+        monkeypatch.setattr(ReceiveWindows, "portion", lambda self, sock: 12_000)
     return Arena(request.param, fleet_of_all)
 
 

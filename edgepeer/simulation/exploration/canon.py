@@ -45,6 +45,7 @@ from edgepeer.protocol.succession import CURRENT, Succession
 from edgepeer.protocol.timing import Pace, RoundTrip
 from edgepeer.protocol.views import ASKED_BEFORE_ANEW, Views
 from edgepeer.protocol.vitals import Vitals
+from edgepeer.protocol.wiring import Wiring
 
 __all__ = ["BEAT_S", "HORIZON_S", "NOW", "Canon", "Value"]
 
@@ -113,6 +114,7 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Lane, "into"): _always(None),
     (Round, "total"): _always(None),
     (Round, "_memory"): _always({}),
+    (Wiring, "_hops"): _always({}),
     (Lane, "partial"): _unless(
         lambda lane: lane.reduced < 0 and all(s.added < 0 for s in lane.streams.values()), _as_it_is, None
     ),
@@ -135,6 +137,7 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Membership, "_changed_at"): _ago(BEAT_S),
     (Outside, "_quiet_since"): _if_outside(_ago(HORIZON_S)),
     (Outside, "_synced_at"): _ago(_FRESH_S),
+    (Outside, "_since"): _if_outside(_ago(_FRESH_S)),
     (Outside, "hint_at"): lambda of, value, now, inside: max(value, now - _FRESH_S) if of.hint and inside else 0.0,
     (Outside, "_refused"): lambda of, value, now, inside: set() if inside else value,
     (RollCall, "appeared_at"): _if_outside(_ago(_FRESH_S)),

@@ -250,6 +250,12 @@ class Numbers:
             succession.answers = {voter: at - older for voter, at in succession.answers.items()}
             succession.came = {voter: at - older for voter, at in succession.came.items()}
             succession.number = CURRENT
+            views = node.views
+            views.gone_before = {gone: max(at - older, 0) for gone, at in views.gone_before.items()}
+            views.over_before, views.asked_before = (
+                max(views.over_before - older, 0),
+                max(views.asked_before - older, 0),
+            )
         else:
             for key in [key for key in succession.seen if key[0] == peer]:
                 del succession.seen[key]
