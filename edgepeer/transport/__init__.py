@@ -3,6 +3,7 @@
 base.py          what a transport is
 options.py       addresses as text, and what is set on every socket
 window.py        how much may be under way to this peer
+portions.py      how much of a payload is read at once
 losses.py        another congestion control where packets get lost
 acknowledged.py  whether the network still takes what is sent
 reading.py       frames out of a stream of bytes
