@@ -193,7 +193,7 @@ class _Agent:
 
     def _take_up(self, job: Job) -> None:
         """All has stopped, the broker too: the job is known from checkpoints alone."""
-        if self._run_told and not self._jobs.refuses(self._run_told):
+        if self._run_told and not self._jobs.came_before(self._run_told):
             _log.info("job %s, which this device has checkpoints of, is over: the fleet has no job any more", job.id)
             return
         _log.info("job %s is taken up again from this device's checkpoints", job.id)

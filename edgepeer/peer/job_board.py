@@ -110,9 +110,11 @@ class JobBoard:
         """Whether a job is over for all, whatever clocks say."""
         return job in self._over or self._is_over(job)
 
-    def refuses(self, job: str) -> bool:
-        """Whether a job of that id does not count here."""
-        return self.knows_over(job) or self._corrected[job] > 0
+    def came_before(self, job: str) -> bool:
+        """Whether a job of that id is no reason to take what this device was at for over: as an earlier life of it knew,
+        or by its age. That others say that it is over is none: the fabric may have gone on to it, and ended it, since.
+        """
+        return self._is_over(job) or self._corrected[job] > 0
 
     def _correct(self, job: str) -> Verdict:
         self._corrected[job] += 1

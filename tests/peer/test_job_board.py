@@ -99,7 +99,7 @@ def test_that_a_job_is_over_says_nothing_of_another() -> None:
     assert jobs.current is NEW
     assert jobs.see(None, over="new") is Verdict.TAKEN
     assert jobs.current is None
-    assert jobs.refuses("new")
+    assert jobs.knows_over("new")
 
 
 def test_what_this_device_was_at_counts_until_another_is_heard_of() -> None:
@@ -108,7 +108,7 @@ def test_what_this_device_was_at_counts_until_another_is_heard_of() -> None:
     assert jobs.see(OLD) is Verdict.CORRECT
     assert jobs.see(None, over="old") is Verdict.SAME
     assert jobs.unfinished is NEW
-    assert jobs.refuses("old")
+    assert jobs.came_before("old")
     assert jobs.see(NEW) is Verdict.TAKEN
     assert jobs.unfinished is None
     for heard, over in ((None, ""), (None, "old"), (NEW, "")):
@@ -116,6 +116,15 @@ def test_what_this_device_was_at_counts_until_another_is_heard_of() -> None:
         jobs.unfinished = OLD
         assert jobs.see(heard, over=over) is (Verdict.SAME if heard is None else Verdict.TAKEN)
         assert jobs.unfinished is None
+
+
+def test_what_others_say_is_over_did_not_come_before_what_this_device_was_at() -> None:
+    jobs = board("oldest")
+    jobs.unfinished = OLD
+    assert jobs.see(None, over="other") is Verdict.SAME
+    assert jobs.unfinished is OLD
+    assert not jobs.came_before("other")
+    assert jobs.came_before("oldest")  # an earlier life of this device knew
 
 
 def test_a_peer_tells_no_news_that_is_older() -> None:

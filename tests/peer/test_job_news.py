@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from peer_agents import agents
 from peer_fleet import DEADLINE_S
-from test_peer_resume import Watcher, announce, devices
+from test_peer_resume import Watcher, announce, devices, said
 
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.client import FabricClient
+from edgepeer.fabric.documents import JobOver
 from edgepeer.fabric.hearing import Hearing
 from edgepeer.fabric.topics import Topics
 from edgepeer.ids import Generation, PeerId
@@ -153,6 +155,30 @@ async def test_an_unfinished_job_is_taken_up_where_the_broker_keeps_an_older_one
         await watcher.until_begun("j1")
         assert (await watcher.until_done("p0"))["p0"].job == "j1"
         await watcher.until(new)
+
+
+async def test_what_the_fabric_was_at_last_is_over_and_no_older_job_is_taken_up_for_that(
+    tmp_path: Path, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has gone on to another one, which has ended as well: that is said, and nothing of the one before."""
+    async with EmbeddedBroker() as before, Watcher.at(before) as watcher, devices(before, tmp_path, ("p0",)):
+        await announce(before, job("j1", wait_for=1, rounds=20))
+        await watcher.until_done("p0")
+    (tmp_path / "p0" / "checkpoints" / "over.json").unlink()  # as if it had stopped before
+    client = FabricClient(broker.address, "lab", "user", on_event=lambda _: None)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(client.run())
+        await client.connected()
+        view = View(generation=Generation(), epoch=1, members=(Member(id="gone", incarnation=1),), fanout=2, run="j2")
+        client.publish_retained(client.topics.view, view)
+        client.publish_retained(client.topics.job, JobOver(over="j2"))
+        await client.close()
+    with caplog.at_level(logging.INFO):
+        async with said("this device") as heard, Watcher.at(broker) as watcher:
+            async with devices(broker, tmp_path, ("p0",)):
+                await heard.wait()
+    assert "taken up again" not in caplog.text
+    assert watcher.jobs_seen == 0
 
 
 # -- how it is told ----------------------------------------------------------------------------------------------------
