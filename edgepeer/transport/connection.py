@@ -118,7 +118,10 @@ class Connection(asyncio.BufferedProtocol):
         return None
 
     def progressed(self) -> float | None:
-        return self._reader.progressed() if self._reader is not None else None
+        if self._reader is None:
+            return None
+        read_at = self._reader.progressed()
+        return read_at if self._network is None else self._portions.came(self._network, read_at)
 
     @property
     def _queued(self) -> int:

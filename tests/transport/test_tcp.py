@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from speech import BYTES, SPEECH, WANTED, Ear, FakeSocketTransport, payload_of, vector
 
 from edgepeer.complaints import Complaints
+from edgepeer.elapsed import elapsed
 from edgepeer.errors import ConfigError
 from edgepeer.ids import PeerId
 from edgepeer.peer import api
@@ -28,6 +29,9 @@ from edgepeer.sockets import is_loopback
 from edgepeer.transport import connection, options, tcp
 from edgepeer.transport.base import Channel, Traffic
 from edgepeer.transport.connection import Shared
+from edgepeer.transport.options import parse_address
+from edgepeer.transport.tcp import TcpTransport
+from edgepeer.transport.window import ReceiveWindows
 from edgepeer.wire.codec import FRAME_VERSION, PRELUDE, encode
 from edgepeer.wire.frames import Ping, Reduce, Result, State
 
@@ -95,6 +99,39 @@ async def test_a_part_of_a_payload_is_progress_and_nothing_else_is() -> None:
     assert not channel.progressed()  # that is a whole frame, of which the receiver has heard
     arrive(encode(Ping(waiting=False)))
     assert not channel.progressed()
+
+
+async def test_what_the_kernel_keeps_until_there_is_more_of_it_is_progress_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that is suddenly slow may take a second for what came in a millisecond: whoever sends is alive."""
+    monkeypatch.setattr(connection, "tune", lambda sock: True)
+    monkeypatch.setattr(ReceiveWindows, "portion", lambda self, sock: 12_000)
+    channels: list[Channel] = []
+
+    def accept(channel: Channel) -> Ear:
+        channels.append(channel)
+        return Ear(channel)
+
+    async def progress() -> float:
+        async with asyncio.timeout(PATIENCE_S):
+            while not channels or (at := channels[0].progressed()) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        return at
+
+    listener = await TcpTransport().listen("127.0.0.1:0", accept)
+    with socket.create_connection(parse_address(listener.address)) as sender:
+        frame, payload = vector(100_000)
+        sender.sendall(encode(frame, len(payload)) + payload[:13_000])
+        first = await progress()
+        reader = channels[0]._reader  # type: ignore[attr-defined]  # what it has been woken up for
+        for _ in range(3):
+            missing = reader.missing
+            sender.sendall(bytes(100))
+            began, first = first, await progress()
+            assert began < first <= elapsed()
+            assert reader.missing >= missing - 13_000
+        assert reader.missing > len(payload) - 13_000 - 300  # not for this
+    channels[0].abort("the test is over")
+    await listener.close()
 
 
 @given(cuts=st.lists(st.integers(0, len(BYTES) * 3), max_size=30))
