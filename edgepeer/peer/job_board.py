@@ -111,9 +111,8 @@ class JobBoard:
         return job in self._over or self._is_over(job)
 
     def came_before(self, job: str) -> bool:
-        """Whether a job of that id is no reason to take what this device was at for over: as an earlier life of it knew,
-        or by its age. That others say that it is over is none: the fabric may have gone on to it, and ended it, since.
-        """
+        """Whether a job of that id is older than what this device was at, as an earlier life of it knew, or by its
+        clock. That others say that it is over means nothing: the fabric may have gone on to it, and ended it, since."""
         return self._is_over(job) or self._corrected[job] > 0
 
     def _correct(self, job: str) -> Verdict:

@@ -41,7 +41,10 @@ _MOST_BYTES: Final = 1 << 30
 _PORTION_S: Final = 0.001
 """What comes within this time is worth being woken up for ..."""
 _PART: Final = 4
-"""... and so is this part of a window: who sends has room for the rest meanwhile."""
+"""... and so is this part of a window: who sends has room for the rest meanwhile ..."""
+_PART_OF_BUFFER: Final = 2
+"""... and this one of what the kernel keeps. It makes that larger for more, and older ones (5.10) the window as narrow
+as what is waited for: then who sends would have to wait until that is read."""
 _MIN_RTT_AT: Final = 148
 """Where tcpi_min_rtt stands in Linux' struct tcp_info, in microseconds."""
 
@@ -100,5 +103,6 @@ class ReceiveWindows:
                 width = round(share * max(1e-6 * microseconds, _SOONEST_S))
                 width = min(max(width, _LEAST_BYTES), _MOST_BYTES)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, width)
-                self._portions[sock] = min(round(rate * _PORTION_S), width // _PART)
+                buffer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+                self._portions[sock] = min(round(rate * _PORTION_S), width // _PART, buffer // _PART_OF_BUFFER)
         self._senders.clear()
