@@ -224,13 +224,14 @@ class _Agent:
     def _hear_of_peer(self, peer: PeerId, document: bytes) -> None:
         """A peer that is connected tells what it knows of the fabric's job: one of the two may be without a broker."""
         try:
-            correction = self._judge(self._peer.fabric.job_in(document), by_peer=True)
+            event = self._peer.fabric.job_in(document)
+            correction = self._judge(event, by_peer=True)
         except WireError as error:
             _log.debug("%s told of a job that does not count: %s", peer, error)
             return
         if correction is None or self._peer.fabric.in_fleet:
             return  # in a fleet, what is newer counts at both, and has been told
-        if self._jobs.knows_over(correction.over):
+        if event.payload is not None and self._jobs.knows_over(correction.over):
             self._peer.tell(pack(correction), peer)
         if self._jobs.current is not None:
             self._peer.tell(pack(self._jobs.current), peer)
@@ -247,7 +248,8 @@ class _Agent:
         named = event.over if job is None else job.id
         match verdict:
             case Verdict.TAKEN:
-                self._ended = JobOver(over=before.id) if before is not None else None
+                over = before is not None and self._jobs.knows_over(before.id)
+                self._ended = JobOver(over=before.id) if before is not None and over else None
                 self._changed.set()
             case Verdict.CORRECT:
                 _log.info("job %s is over, or not the first of that id: somebody, or a broker, had not heard", named)
@@ -289,6 +291,8 @@ class _Agent:
                     task.cancel()
             if job is not None and self._changed.is_set():
                 self._peer.come_back()  # wherever that job had left it
+                if not self._jobs.knows_over(job.id):
+                    continue  # it may count again
                 mark = functools.partial(self._checkpoints.mark_over, job.id, "withdrawn")
                 marked = asyncio.get_running_loop().run_in_executor(device.worker, mark)
                 stopping = asyncio.create_task(stop.wait())  # the job's code may be stuck in the worker

@@ -9,6 +9,7 @@
     an older job, when we connect, or by a peer | CORRECT, likewise
     another of the current one's id             | CORRECT, likewise
     what can't be read                          | CORRECT, likewise; IGNORED if there is no current job
+    any other, by a peer                        | TAKEN; of the one before it is known that it is older, and no more
     any other                                   | TAKEN, and the one before is over
 
 What a device was at when it stopped counts as its current job in this, until it hears of any other.
@@ -80,20 +81,22 @@ class JobBoard:
             return Verdict.SAME
         if job is not None and self._is_old(job, by_peer=by_peer):
             return self._correct(job.id)
-        return self._take(job)
+        return self._take(job, superseded=by_peer and job is not None and not self._in_order)
 
     def _see_over(self, job: str) -> Verdict:
         current, unfinished = self.current, self.unfinished
-        if current is not None:
-            return self._take(None) if current.id == job else self._correct(job)
+        if current is not None and current.id == job:
+            return self._take(None)
         self._end(job)
+        if current is not None:
+            return self._correct(job)
         if unfinished is not None and unfinished.id == job:
             self.unfinished = None
         return Verdict.SAME
 
-    def _take(self, job: Job | None) -> Verdict:
+    def _take(self, job: Job | None, *, superseded: bool = False) -> Verdict:
         before, self.current, self.unfinished = self.current, job, None
-        if before is not None:
+        if before is not None and not superseded:
             self._end(before.id)
         return Verdict.SAME if job is before else Verdict.TAKEN
 

@@ -97,6 +97,9 @@ def test_that_a_job_is_over_says_nothing_of_another() -> None:
     for _ in range(2):
         assert jobs.see(None, over="other") is Verdict.CORRECT
     assert jobs.current is NEW
+    other = new_job(id="other", created=300.0)
+    assert jobs.see(other, by_peer=True) is Verdict.CORRECT  # there was something in it
+    assert jobs.current is NEW
     assert jobs.see(None, over="new") is Verdict.TAKEN
     assert jobs.current is None
     assert jobs.knows_over("new")
@@ -149,6 +152,21 @@ def test_of_two_who_tell_each_other_one_takes_the_others_job() -> None:
             boards.append(jobs)
         assert [jobs.current for jobs in boards] == [there, there]
         assert not boards[1].knows_over(here.id)  # only older, by somebody's clock: that is for nobody else to say
+
+
+def test_what_is_only_older_than_what_a_peer_tells_of_is_not_over() -> None:
+    """Somebody else may know that the peer's is over, whatever clocks say: then this one counts again."""
+    jobs = board()
+    jobs.see(OLD)
+    jobs.synced()
+    assert jobs.see(NEW, by_peer=True) is Verdict.TAKEN
+    assert not jobs.knows_over("old")
+    assert jobs.see(None, over="new", by_peer=True) is Verdict.TAKEN
+    assert jobs.see(OLD, by_peer=True) is Verdict.TAKEN
+    fleet = JobBoard(lambda _: False, in_order=True)
+    fleet.see(OLD)
+    fleet.see(NEW, by_peer=True)  # which an operator has signed later
+    assert fleet.knows_over("old")
 
 
 def test_an_id_names_one_job() -> None:

@@ -19,10 +19,12 @@ from edgepeer.fabric.documents import JobOver
 from edgepeer.fabric.hearing import Hearing
 from edgepeer.fabric.topics import Topics
 from edgepeer.ids import Generation, PeerId
+from edgepeer.peer.agent import _Agent
 from edgepeer.peer.checkpoints import Checkpoints, Ending
 from edgepeer.peer.hearsay import Hearsay
 from edgepeer.topology.view import Member, View
 from edgepeer.training.job import Job, new_job
+from edgepeer.wire.documents import pack
 from edgepeer.wire.frames import Frame, State, StateRequest
 
 TOPIC = Topics("lab").job
@@ -75,6 +77,27 @@ async def test_the_next_job_counts_whatever_its_clock_says(
             await watcher.until_begun("j2")
             reports = await watcher.until_done("p0", "p1")
             assert {report.job for report in reports.values()} == {"j2"}
+
+
+async def test_a_job_that_gave_way_to_a_peers_counts_again_when_that_is_over(
+    tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The peer had not heard that its own was over, and somebody's clock was wrong."""
+    made, agents = _Agent.__init__, list[_Agent]()
+    monkeypatch.setattr(_Agent, "__init__", lambda agent, *of: (agents.append(agent), made(agent, *of))[1])
+    first, other = job("j1", created=100.0, wait_for=1), job("j0", created=300.0, wait_for=1)
+    async with Watcher.at(broker) as watcher, devices(broker, tmp_path, ("p0",)):
+        await announce(broker, first)
+        await watcher.until_done("p0")
+        agents[0]._hear_of_peer(PeerId("p1"), pack(other))
+        await watcher.until_begun("j0")
+        agents[0]._hear_of_peer(PeerId("p1"), pack(JobOver(over="j0")))
+        agents[0]._hear_of_peer(PeerId("p1"), pack(first))
+        assert agents[0]._jobs.current == first
+        await watcher.until_begun("j1")
+    store = Checkpoints(tmp_path / "p0", every=10, keep=3)
+    store.unfinished()
+    assert (store.ending("j0"), store.ending("j1")) == ("withdrawn", "done")
 
 
 async def test_what_is_withdrawn_ends_also_where_the_broker_does_not_tell(
