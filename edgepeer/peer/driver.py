@@ -93,7 +93,7 @@ class Driver:
         self._part_wanted = owner.part_wanted
         self._effects: dict[type[Any], Callable[[Any], None]] = {
             fx.Dial: lambda e: self._lines.dial(e.member),
-            fx.CloseLink: lambda e: self._lines.hang_up(e.peer, e.reason, abrupt=e.abrupt),
+            fx.CloseLink: self._hang_up,
             fx.PublishView: lambda e: owner.control.publish_view(e.view),
             fx.Relay: lambda e: owner.control.relay(e),
             fx.PublishPresence: lambda e: owner.publish_presence(),
@@ -214,12 +214,17 @@ class Driver:
         if self._look is None and not self._stopped:
             self._look = self._loop.call_later(LOOK_S, self._look_at_lines)
 
+    def _hang_up(self, effect: fx.CloseLink) -> None:
+        self._lines.hang_up(effect.peer, effect.reason, abrupt=effect.abrupt)
+        if self.hearsay is not None:
+            self.hearsay.gone(effect.peer)
+
     # -- what the switchboard tells ----------------------------------------------------------------------------
 
     def link_up(self, peer: PeerId, incarnation: int, *, dialled: bool) -> None:
-        self.dispatch(ev.LinkUp(peer, incarnation, dialled))
         if self.hearsay is not None:
-            self.hearsay.met(peer)
+            self.hearsay.met(peer)  # before the machine hears of it, which may hang up at once
+        self.dispatch(ev.LinkUp(peer, incarnation, dialled))
 
     def link_down(self, peer: PeerId, reason: str) -> None:
         _log.debug("link to %s down: %s", peer, reason)

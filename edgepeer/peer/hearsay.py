@@ -8,6 +8,9 @@
 
 So news comes also to whoever has lost the broker, or is at another one, as long as anybody is connected with it. What
 is told is for the owner to judge: nobody tells again what he does not take.
+
+Of documents that are under way no more is kept than has come, and together no more than two may have: whoever is the
+longest without saying more makes room.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ from edgepeer.ids import PeerId
 from edgepeer.wire.frames import PART, Frame, State, StateRequest
 
 __all__ = ["Hearsay"]
+
+_DOCUMENTS: Final = 2
+"""As many bytes as so many may have are kept of all that are under way."""
 
 _NAME: Final = f"{PART}job"  # a part of a run's state has the run's name before it
 
@@ -49,7 +55,7 @@ class Hearsay:
         self._piece_bytes = piece_bytes
         self._document = b""
         self._met: set[PeerId] = set()
-        self._coming: dict[PeerId, tuple[int, bytearray]] = {}  # how much is here, of what
+        self._coming: dict[PeerId, _Coming] = {}  # whoever has said something of it last comes last
 
     def say(self, document: bytes) -> None:
         """That is the newest here."""
@@ -82,28 +88,55 @@ class Hearsay:
 
     def sink(self, peer: PeerId, frame: State, payload_bytes: int) -> memoryview | None:
         """Where a piece of a document belongs."""
-        here, document = self._coming.get(peer, (0, bytearray()))
         if frame.offset == 0 and frame.total <= self._limit_bytes:
-            here, document = 0, bytearray(frame.total)
-            self._coming[peer] = here, document
-        if (frame.offset, frame.total) != (here, len(document)) or here + payload_bytes > len(document):
+            self._coming[peer] = _Coming(frame.total)
+        coming = self._coming.get(peer)
+        if coming is None or (frame.offset, frame.total) != (coming.here, coming.total):
             return None
-        return memoryview(document)[here : here + payload_bytes]
+        if payload_bytes > min(coming.total - coming.here, self._piece_bytes):
+            return None
+        coming.piece = bytearray(payload_bytes)
+        return memoryview(coming.piece)
 
     def received(self, peer: PeerId, frame: State | StateRequest, payload_bytes: int, *, stored: bool) -> None:
         """A piece has come, or a question."""
         if isinstance(frame, StateRequest):
             if frame.run != self._question:
                 self.tell(peer, self._document)
-        elif stored and peer in self._coming:
-            here, document = self._coming[peer]
-            if (here := here + payload_bytes) < len(document):
-                self._coming[peer] = here, document
+        elif stored and (coming := self._coming.pop(peer, None)) is not None:
+            coming.take()
+            if coming.here == coming.total:
+                self._heard(peer, b"".join(coming.pieces))
             else:
-                del self._coming[peer]
-                self._heard(peer, bytes(document))
+                self._coming[peer] = coming
+                self._make_room()
+
+    def _make_room(self) -> None:
+        kept = sum(each.here for each in self._coming.values())
+        while kept > _DOCUMENTS * self._limit_bytes:
+            kept -= self._coming.pop(next(iter(self._coming))).here
 
     @staticmethod
     def concerns(frame: State | StateRequest) -> bool:
         """Whether it is no matter of the protocol's, nor of a run's."""
         return frame.run.startswith(_NAME)
+
+
+class _Coming:
+    """What is here of a document that is under way."""
+
+    __slots__ = ("here", "piece", "pieces", "total")
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.here = 0
+        self.pieces: list[bytearray] = []
+        self.piece = bytearray()
+        """That is being read."""
+
+    def take(self) -> None:
+        """It has been."""
+        if self.piece:
+            self.pieces.append(self.piece)
+            self.here += len(self.piece)
+            self.piece = bytearray()

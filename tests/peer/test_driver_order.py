@@ -8,6 +8,7 @@ from edgepeer.ids import PeerId
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.calls import Calls
 from edgepeer.peer.driver import Driver
+from edgepeer.peer.hearsay import Hearsay
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.wire.frames import Frame, Ping
@@ -41,6 +42,9 @@ class Lines:
     def receiving(self) -> list[tuple[PeerId, float]]:
         return []
 
+    def hang_up(self, peer: PeerId, reason: str, *, abrupt: bool) -> None:
+        pass
+
 
 class Owner:
     """A peer whose program has missed too much."""
@@ -55,9 +59,9 @@ class Owner:
         return lambda *_: None
 
 
-def desk() -> tuple[Driver, Lines]:
+def desk(machine: Machine | None = None) -> tuple[Driver, Lines]:
     owner, lines = Owner(), Lines()
-    driver = Driver(Machine(), owner)  # type: ignore[arg-type]
+    driver = Driver(machine or Machine(), owner)  # type: ignore[arg-type]
     driver.switchboard = lines  # type: ignore[assignment]
     driver._arm = lambda due: None  # type: ignore[method-assign]  # no time passes here
     owner.calls.run_on(driver)
@@ -77,4 +81,22 @@ async def test_so_it_is_after_a_tick() -> None:
     driver, lines = desk()
     driver._tick()
     assert lines.sent == [FIRST, SECOND]
+    driver.stop()
+
+
+class Refusing(Machine):
+    """Closes each connection as soon as it stands."""
+
+    def handle(self, event: ev.Event, now: float) -> list[fx.Effect]:
+        return [fx.CloseLink(event.peer, "enough")] if isinstance(event, ev.LinkUp) else []
+
+
+async def test_who_is_hung_up_on_is_told_nothing_more() -> None:
+    """And what it had begun to tell is forgotten: nobody says that such a connection is down."""
+    driver, lines = desk(Refusing())
+    hearsay = driver.hearsay = Hearsay(driver.send, lambda *_: None, limit_bytes=100, piece_bytes=40)
+    driver.link_up(B, 1, dialled=True)
+    before = len(lines.sent)
+    hearsay.say(b"news")
+    assert len(lines.sent) == before
     driver.stop()

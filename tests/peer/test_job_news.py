@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -260,6 +261,40 @@ def test_what_is_too_long_or_out_of_order_is_thrown_away() -> None:
     for offset, total, size in ((0, 101, 40), (40, 80, 40), (0, 80, 90)):
         assert end.sink(peer, State(run="/job", round=0, offset=offset, total=total), size) is None
     assert not line.heard
+
+
+def pieces(size: int, *, total: int, of: int) -> Iterator[tuple[State, int]]:
+    for offset in range(0, of, size):
+        yield State(run="/job", round=0, offset=offset, total=total), min(size, of - offset)
+
+
+def test_no_room_is_made_for_what_has_not_come() -> None:
+    """However long the document is said to be, of however many peers."""
+    heard: list[bytes] = []
+    end = Hearsay(lambda *_: None, lambda _, document: heard.append(document), limit_bytes=4 << 20, piece_bytes=1 << 10)
+    tracemalloc.start()
+    try:
+        for number in range(256):
+            frame = State(run="/job", round=0, offset=0, total=4 << 20)
+            assert end.sink(PeerId(f"p{number}"), frame, 1) is not None
+            end.received(PeerId(f"p{number}"), frame, 1, stored=True)
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_who_never_comes_to_an_end_makes_room_for_others() -> None:
+    heard: list[tuple[PeerId, int]] = []
+    end = Hearsay(
+        lambda *_: None, lambda peer, document: heard.append((peer, len(document))), limit_bytes=100, piece_bytes=40
+    )
+    for name, of in (("a", 80), ("b", 80), ("c", 80), ("d", 100)):
+        for frame, size in pieces(40, total=100, of=of):
+            assert end.sink(PeerId(name), frame, size) is not None
+            end.received(PeerId(name), frame, size, stored=True)
+    assert heard == [("d", 100)]
+    frame = State(run="/job", round=0, offset=80, total=100)
+    assert [end.sink(PeerId(name), frame, 20) is not None for name in "abc"] == [False, False, True]
 
 
 def test_a_run_has_no_such_name() -> None:
