@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgepeer.errors import JobError, WireError
 from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.documents import JobOver
 from edgepeer.fabric.events import (
     Disconnected,
     FabricEvent,
@@ -27,6 +28,7 @@ from edgepeer.training.job import Job
 from edgepeer.wire.documents import unpack
 
 if TYPE_CHECKING:
+    from edgepeer.fabric.client import FabricClient
     from edgepeer.trust.identity import Identity
 
 __all__ = ["Follower", "run_job"]
@@ -85,14 +87,20 @@ async def run_job(
                 await at_end(result)
         except asyncio.CancelledError:
             if not detach:
-                client.publish_retained(client.topics.job, None)
+                _take_back(client, progress)
             raise
         except JobError:
-            if not progress.withdrawn:  # whoever withdrew it may have put another one there
-                client.publish_retained(client.topics.job, None)
+            _take_back(client, progress)
             raise
-        client.publish_retained(client.topics.job, None)
+        _take_back(client, progress)
         return result
+
+
+def _take_back(client: FabricClient, progress: JobProgress) -> None:
+    """The job is over. Whoever has said so already may have put another one there; or does so now, unheard yet: only of
+    this one anything is said, but in a fleet, where what is signed last is all that counts."""
+    if not progress.withdrawn:
+        client.publish_retained(client.topics.job, None if client.in_fleet else JobOver(over=progress.job.id))
 
 
 class Follower:

@@ -19,6 +19,7 @@ from edgepeer.following.follow import Follower, run_job
 from edgepeer.following.observe import observe
 from edgepeer.following.picture import Picture
 from edgepeer.following.progress import JobProgress
+from edgepeer.following.result import JobResult
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import pack, unpack
 
@@ -39,6 +40,7 @@ class Mouth:
         self._say = say
         self._broker = broker
         self.jobs: list[str | None] = []
+        self.over: list[str] = []
         self.cleared = asyncio.Event()
 
     @asynccontextmanager
@@ -51,6 +53,7 @@ class Mouth:
             job = None if event.payload is None else unpack(event.payload, Job)
             self.jobs.append(None if job is None else job.id)
             if job is None:
+                self.over.append(event.over)
                 self.cleared.set()
             else:
                 self._say(self, job)
@@ -97,6 +100,39 @@ async def test_a_job_from_its_document_to_its_result(broker: BrokerAddress, told
         async with observe(broker, "test", picture.take):
             assert picture.job is None
             assert sorted(picture.reports) == [("j1", peer) for peer in told.peers], "the old one is cleared"
+
+
+async def test_who_is_through_takes_back_no_job_but_its_own(broker: BrokerAddress, told: Told) -> None:
+    """While it fetches what was trained, others may have begun with the next; and it says what is over, since it may
+    not have heard of that yet."""
+
+    def say(mouth: Mouth, job: Job) -> None:
+        if job.id == "j1":
+            mouth.join()
+            mouth.train(job)
+
+    async with asyncio.timeout(DEADLINE_S), Mouth(broker, told, say).open() as mouth:
+
+        async def announce_another(result: JobResult) -> None:
+            mouth.keep(mouth.client.topics.job, Job(id="j2"))
+            while mouth.jobs[-1] != "j2":  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+        for at_end in (None, announce_another):
+            await run_job(
+                JobProgress(told.job, broker=""),
+                lambda _: None,
+                broker=broker,
+                fabric="test",
+                timeout=DEADLINE_S,
+                at_end=at_end,
+            )
+            if at_end is None:
+                await mouth.cleared.wait()
+                assert mouth.over == ["j1"]
+        picture = Picture()
+        async with observe(broker, "test", picture.take):
+            assert picture.job == Job(id="j2")
 
 
 async def test_all_peers_fail(broker: BrokerAddress, told: Told) -> None:
