@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgepeer.cancelling import unless
 from edgepeer.coding.speed import parse_speed
+from edgepeer.complaints import Complaints
 from edgepeer.errors import JobError, WireError
 from edgepeer.fabric import events as seen
 from edgepeer.fabric.documents import JobOver
@@ -103,6 +104,7 @@ class _Agent:
         self._jobs = JobBoard(lambda job: self._checkpoints.ending(job) == "withdrawn", in_order=in_fleet)
         self._ended: JobOver | None = None
         """The job that the fabric had before the current one, or none."""
+        self._ignored = Complaints(_log)
         self._restored_at = float("-inf")
         self._run_told = ""
         self._met = False
@@ -252,9 +254,10 @@ class _Agent:
                 self._ended = JobOver(over=before.id) if before is not None and over else None
                 self._changed.set()
             case Verdict.CORRECT:
-                _log.info("job %s is over, or not the first of that id: somebody, or a broker, had not heard", named)
+                level = logging.DEBUG if by_peer else logging.INFO
+                _log.log(level, "job %s is over, or not the first of that id: somebody had not heard", named)
             case Verdict.IGNORED:
-                _log.warning("job %s, which is over, is announced again and again: ignored", named)
+                self._ignored.add("job %s, which is over, is announced again and again: ignored", named)
         self._pass_on()
         return JobOver(over=named) if verdict is Verdict.CORRECT else None
 

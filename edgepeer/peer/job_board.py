@@ -20,7 +20,6 @@ Plain data: no clock, no network.
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -31,6 +30,7 @@ __all__ = ["JobBoard", "Verdict"]
 CORRECTIONS: Final = 3
 """Two who disagree must come to an end."""
 _REMEMBERED: Final = 64
+_CORRECTED: Final = 256
 
 
 class Verdict(enum.Enum):
@@ -60,7 +60,7 @@ class JobBoard:
         self._in_order = in_order
         self._catching_up = False
         self._over: dict[str, None] = {}
-        self._corrected: Counter[str] = Counter()
+        self._corrected: dict[str, int] = {}
 
     def connected(self) -> None:
         """What the broker retains comes now."""
@@ -116,11 +116,13 @@ class JobBoard:
     def came_before(self, job: str) -> bool:
         """Whether a job of that id is older than what this device was at, as an earlier life of it knew, or by its
         clock. That others say that it is over means nothing: the fabric may have gone on to it, and ended it, since."""
-        return self._is_over(job) or self._corrected[job] > 0
+        return self._is_over(job) or job in self._corrected
 
     def _correct(self, job: str) -> Verdict:
-        self._corrected[job] += 1
-        return Verdict.CORRECT if self._corrected[job] <= CORRECTIONS else Verdict.IGNORED
+        times = self._corrected[job] = self._corrected.pop(job, 0) + 1
+        if len(self._corrected) > _CORRECTED:
+            del self._corrected[next(iter(self._corrected))]
+        return Verdict.CORRECT if times <= CORRECTIONS else Verdict.IGNORED
 
     def _is_old(self, job: Job, *, by_peer: bool) -> bool:
         current = self.current or self.unfinished

@@ -11,7 +11,7 @@ from edgepeer.peer.driver import Driver
 from edgepeer.peer.hearsay import Hearsay
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
-from edgepeer.wire.frames import Frame, Ping
+from edgepeer.wire.frames import Frame, Ping, State
 
 B = PeerId("b")
 FIRST, SECOND = Ping(waiting=False), Ping(waiting=True)
@@ -99,4 +99,27 @@ async def test_who_is_hung_up_on_is_told_nothing_more() -> None:
     before = len(lines.sent)
     hearsay.say(b"news")
     assert len(lines.sent) == before
+    driver.stop()
+
+
+class Listening(Machine):
+    """Notes what it hears of."""
+
+    def __init__(self) -> None:
+        self.heard: list[ev.Event] = []
+
+    def handle(self, event: ev.Event, now: float) -> list[fx.Effect]:
+        self.heard.append(event)
+        return []
+
+
+async def test_who_tells_owners_something_is_alive() -> None:
+    """The machine knows nothing of what is said, but that something was."""
+    machine = Listening()
+    driver, _ = desk(machine)
+    driver.hearsay = Hearsay(driver.send, lambda *_: None, limit_bytes=100, piece_bytes=40)
+    driver.received(B, State(run="/job", round=0, offset=0, total=9), None, 9, False, 0.1)
+    (event,) = machine.heard
+    assert isinstance(event, ev.Heard)
+    assert event.peer == B
     driver.stop()

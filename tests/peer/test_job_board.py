@@ -83,6 +83,9 @@ def test_memory_is_bounded() -> None:
         jobs.see(new_job(id=f"j{number}"))
     assert jobs.see(new_job(id="j998")) is Verdict.CORRECT
     assert jobs.see(new_job(id="j0")) is Verdict.TAKEN
+    for number in range(1000):
+        assert jobs.see(None, over=f"x{number}", by_peer=True) is Verdict.CORRECT
+    assert len(jobs._corrected) < 500
 
 
 def test_a_job_says_when_it_was_made() -> None:

@@ -268,6 +268,17 @@ def pieces(size: int, *, total: int, of: int) -> Iterator[tuple[State, int]]:
         yield State(run="/job", round=0, offset=offset, total=total), min(size, of - offset)
 
 
+def test_the_same_is_told_again_from_the_same_memory() -> None:
+    """Whoever has it told over and over, and does not read, costs no more."""
+    told: list[object] = []
+    end = Hearsay(
+        lambda peer, frame, piece: told.append(piece and piece.obj), lambda *_: None, limit_bytes=100, piece_bytes=40
+    )
+    end.say(document := b"z" * 50)
+    end.tell(PeerId("b"), bytes(bytearray(document)))
+    assert [each is document for each in told] == [True, True]
+
+
 def test_no_room_is_made_for_what_has_not_come() -> None:
     """However long the document is said to be, of however many peers."""
     heard: list[bytes] = []
