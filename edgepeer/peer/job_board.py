@@ -60,6 +60,8 @@ class JobBoard:
         self._in_order = in_order
         self._catching_up = False
         self._over: dict[str, None] = {}
+        self._older = ""
+        """Which was last told of that is older than what counts here."""
         self._corrected: dict[str, int] = {}
 
     def connected(self) -> None:
@@ -116,7 +118,7 @@ class JobBoard:
     def came_before(self, job: str) -> bool:
         """Whether a job of that id is older than what this device was at, as an earlier life of it knew, or by its
         clock. That others say that it is over means nothing: the fabric may have gone on to it, and ended it, since."""
-        return self._is_over(job) or job in self._corrected
+        return self._is_over(job) or job == self._older
 
     def _correct(self, job: str) -> Verdict:
         times = self._corrected[job] = self._corrected.pop(job, 0) + 1
@@ -133,5 +135,8 @@ class JobBoard:
         if self._in_order:
             return False
         if by_peer:  # of two, each of whom tells the other, one takes the other's
-            return (job.created, job.id) < (current.created, current.id)
-        return self._catching_up and 0 < job.created < current.created
+            older = (job.created, job.id) < (current.created, current.id)
+        else:
+            older = self._catching_up and 0 < job.created < current.created
+        self._older = job.id if older else self._older
+        return older

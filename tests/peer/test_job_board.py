@@ -130,6 +130,8 @@ def test_what_others_say_is_over_did_not_come_before_what_this_device_was_at() -
     assert jobs.see(None, over="other") is Verdict.SAME
     assert jobs.unfinished is OLD
     assert not jobs.came_before("other")
+    assert jobs.see(new_job(id="other", created=300.0)) is Verdict.CORRECT  # which a broker keeps, all the same
+    assert not jobs.came_before("other")
     assert jobs.came_before("oldest")  # an earlier life of this device knew
 
 
