@@ -84,8 +84,14 @@ async def test_a_job_that_gave_way_to_a_peers_counts_again_when_that_is_over(
     tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The peer had not heard that its own was over, and somebody's clock was wrong."""
-    made, agents = _Agent.__init__, list[_Agent]()
-    monkeypatch.setattr(_Agent, "__init__", lambda agent, *of: (agents.append(agent), made(agent, *of))[1])
+    agents: list[_Agent] = []
+    live = _Agent.live
+
+    async def live_here(agent: _Agent, *until: asyncio.Event) -> None:
+        agents.append(agent)
+        await live(agent, *until)
+
+    monkeypatch.setattr(_Agent, "live", live_here)
     first, other = job("j1", created=100.0, wait_for=1), job("j0", created=300.0, wait_for=1)
     async with Watcher.at(broker) as watcher, devices(broker, tmp_path, ("p0",)):
         await announce(broker, first)
