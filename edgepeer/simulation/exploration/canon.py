@@ -148,7 +148,9 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Entry, "calls"): lambda of, value, now, inside: min(value, _CALLS),
     (Entry, "pause_s"): lambda of, value, now, inside: min(value, _CALL_PAUSE_S),
     (Succession, "asked"): lambda of, value, now, inside: min(value, ASKED_BEFORE_ANEW),
-    (Succession, "_again_at"): _due,
+    (Succession, "_again_at"): lambda of, value, now, inside: (
+        max(value, now - HORIZON_S) if of.came or of.asked else _due(of, value, now, inside)
+    ),
     (Succession, "answers"): lambda of, value, now, inside: {
         peer: number for peer, number in value.items() if number > of.number - CURRENT
     },
