@@ -133,6 +133,9 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (RollCall, "next_at"): _due,
     (Views, "_suspect_again"): _to_come,
     (Membership, "_lost"): _to_come,
+    (Membership, "_answering"): lambda of, value, now, inside: {
+        peer: max(since, now - _LINK_S) for peer, since in value.items()
+    },
     (Membership, "_entered_at"): _ago(_LINK_S),
     (Membership, "_changed_at"): _ago(BEAT_S),
     (Outside, "_quiet_since"): _if_outside(_ago(HORIZON_S)),
