@@ -28,7 +28,7 @@ from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.rollcall import RollCall
 from edgepeer.topology.view import LAST_LIFE, MAX_EPOCH, MAX_GUARDS, MAX_MEMBERS, Form, Member, View
 
-__all__ = ["Membership"]
+__all__ = ["LOST_S", "Membership"]
 
 LOST_S: Final = 1.5
 """How long the word of a loss counts. It is said again every half a second for as long as it is true."""
@@ -70,7 +70,7 @@ class Membership:
         self._refused: dict[PeerId, float] = {}  # members where nobody listens, and since when
         self._lost: dict[PeerId, float] = {}  # until when, unless that is said again
         self._kept: set[PeerId] = set()  # of these, whom the view that was last proposed keeps
-        self._answering: dict[PeerId, float] = {}  # of these, who answers, and since when
+        self._answering: dict[PeerId, float] = {}  # of these, who answers while the others are too few, and since when
         self._leavers: dict[PeerId, tuple[int, int]] = {}  # members: incarnation, last round contributed to
         self._changed_at: float | None = None
         self._entered_at = 0.0
@@ -286,7 +286,6 @@ class Membership:
         settled = self.settled or now >= self._entered_at + self._limits.silence_s + self._limits.takeover_s
         leaving = {p: until for p, (_, until) in self._leavers.items()}
         said = self.lost(now)
-        self._answering = {peer: self._answering.get(peer, now) for peer in said if peer in there}
         lost = self._spared(view, said, there, answering, now)
         leavers = leaving if settled and self._spares(view, {*leaving, *lost}, present) else {}
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
@@ -350,11 +349,13 @@ class Membership:
             return view.may_go_on({p for p in view.ids if p in there and p not in without}, settled=self.settled)
 
         if not lost or enough(lost):
+            self._answering.clear()
             return lost
+        self._answering = {p: self._answering.get(p, now) for p in lost if p in there and p not in self._ended}
         lost = lost - {p for p in self._ended if p in answering}
         if enough(lost):
             return lost
-        back = {p: since for p, since in self._answering.items() if p not in self._ended}
+        back = self._answering
         if now < max(back.values(), default=float("-inf")) + LOST_S:
             return lost
         fewer = {p for p in lost if p not in back or now >= back[p] + self._limits.silence_s}

@@ -33,7 +33,7 @@ from edgepeer.errors import ProtocolBug
 from edgepeer.protocol.lane import Lane
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link
-from edgepeer.protocol.membership import Membership
+from edgepeer.protocol.membership import LOST_S, Membership
 from edgepeer.protocol.node import Node
 from edgepeer.protocol.outside import Outside
 from edgepeer.protocol.paths import CROSSING_S, Attempt
@@ -134,7 +134,7 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Views, "_suspect_again"): _to_come,
     (Membership, "_lost"): _to_come,
     (Membership, "_answering"): lambda of, value, now, inside: {
-        peer: max(since, now - _LINK_S) for peer, since in value.items()
+        peer: max(since, now - LOST_S) for peer, since in value.items()
     },
     (Membership, "_entered_at"): _ago(_LINK_S),
     (Membership, "_changed_at"): _ago(BEAT_S),
