@@ -78,7 +78,7 @@ class Around(Protocol):
         """Close the link to a peer. `abrupt`: without sending what is queued."""
 
     def lend(self) -> None:
-        """What goes up from now on lies in another vector than before."""
+        """The owner takes part in another round: what goes up from now on lies in another vector than before."""
 
     def paths_in_use(self) -> tuple[str, ...]:
         """What the links to parent and children run over."""
@@ -169,6 +169,7 @@ class Allreduce:
         if not rd.brings.waits:
             if self._course.answer_owed():
                 return
+            self._around.lend()
             rd.compute(now)
         fits = closing.code is not None and closing.is_for(code)
         if view.slots:

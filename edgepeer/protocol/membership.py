@@ -28,7 +28,7 @@ from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.rollcall import RollCall
 from edgepeer.topology.view import LAST_LIFE, MAX_EPOCH, MAX_GUARDS, MAX_MEMBERS, Form, Member, View
 
-__all__ = ["Membership"]
+__all__ = ["LOST_S", "Membership"]
 
 LOST_S: Final = 1.5
 """How long the word of a loss counts. It is said again every half a second for as long as it is true."""
@@ -70,6 +70,7 @@ class Membership:
         self._refused: dict[PeerId, float] = {}  # members where nobody listens, and since when
         self._lost: dict[PeerId, float] = {}  # until when, unless that is said again
         self._kept: set[PeerId] = set()  # of these, whom the view that was last proposed keeps
+        self._answering: dict[PeerId, float] = {}  # of these, who answers while the others are too few, and since when
         self._leavers: dict[PeerId, tuple[int, int]] = {}  # members: incarnation, last round contributed to
         self._changed_at: float | None = None
         self._entered_at = 0.0
@@ -95,6 +96,7 @@ class Membership:
         # Not of who is back anew, nor of who was kept: those who have said so may be out now.
         self._lost = {peer: until for peer, until in self._lost.items() if peer in stay - self._kept}
         self._kept = set()
+        self._answering.clear()
         self._refused = {peer: since for peer, since in self._refused.items() if peer in stay}
         self._ended = {PeerId(m.id) for m in view.members if self._rolls.life(PeerId(m.id)) > m.incarnation}
         self.cleared &= set(view.ids)
@@ -283,7 +285,8 @@ class Membership:
         # takes to know who is lost: a round that waits for a leaver may be what keeps it from being settled.
         settled = self.settled or now >= self._entered_at + self._limits.silence_s + self._limits.takeover_s
         leaving = {p: until for p, (_, until) in self._leavers.items()}
-        lost = self._spared(view, self.lost(now), there, answering)
+        said = self.lost(now)
+        lost = self._spared(view, said, there, answering, now)
         leavers = leaving if settled and self._spares(view, {*leaving, *lost}, present) else {}
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
         # The round in progress can't end without somebody who will not contribute to it, and needs nothing of it.
@@ -315,7 +318,7 @@ class Membership:
         here = {p for p in view.ids if (p in there or p in leavers) and p not in lost} if lost else view.ids
         if not self.may_succeed(view, here):
             return None
-        self._kept = self.lost(now) - lost
+        self._kept = said - lost
         for peer in lost:
             self._penalise(peer, now)
         return view.successor(
@@ -329,22 +332,33 @@ class Membership:
         )
 
     def _spared(
-        self, view: View, lost: set[PeerId], there: Container[PeerId], answering: Container[PeerId]
+        self, view: View, lost: set[PeerId], there: Container[PeerId], answering: Container[PeerId], now: float
     ) -> set[PeerId]:
         """Of the lost those whom the others can do without: all, if these are enough.
 
         Else somebody is kept who answers, as far as that is still a reason for another view. First who lives in the
         life that the view means, though a later one was heard of: its device was copied. Then, in the order of the
         view, whom others can't reach: of two that are cut off from each other one is enough to be out.
+
+        What was said may be of a time when they could not be reached. So once one of them has come to answer, nobody is
+        done without before all that was said until then is over; and who answers not before it has for as long as it
+        takes to be lost anew.
         """
 
         def enough(without: set[PeerId]) -> bool:
             return view.may_go_on({p for p in view.ids if p in there and p not in without}, settled=self.settled)
 
         if not lost or enough(lost):
+            self._answering.clear()
             return lost
+        self._answering = {p: self._answering.get(p, now) for p in lost if p in there and p not in self._ended}
         lost = lost - {p for p in self._ended if p in answering}
-        fewer = set(lost)
+        if enough(lost):
+            return lost
+        back = self._answering
+        if now < max(back.values(), default=float("-inf")) + LOST_S:
+            return lost
+        fewer = {p for p in lost if p not in back or now >= back[p] + self._limits.silence_s}
         for peer in view.ids:
             if enough(fewer):
                 break

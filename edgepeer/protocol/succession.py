@@ -126,7 +126,9 @@ class Succession:
         self._led = 0
         """The last ballot of its own: none is led twice."""
         self.asked = 0
-        """How often this peer has asked the others."""
+        """How often this peer has asked the others, without a pause ..."""
+        self.begun = self.number
+        """... and the number of the last question before."""
         self._again_at = 0.0
         self._passing = 0
         self.answers: dict[PeerId, int] = {}
@@ -143,7 +145,7 @@ class Succession:
 
     @property
     def there(self) -> set[PeerId]:
-        """Who has answered lately, this peer included."""
+        """Who has answered lately, as long as somebody was asked; this peer included."""
         return {self._me} | {peer for peer, number in self.came.items() if number > self.number - CURRENT}
 
     def answered_since(self, number: int) -> set[PeerId]:
@@ -258,12 +260,24 @@ class Succession:
     # -- as a candidate --------------------------------------------------------------------------------------------
 
     def ask(
-        self, links: Iterable[PeerId], now: float, again_s: float, mine: Standing, *, lead: bool, settled: bool = True
+        self,
+        links: Iterable[PeerId],
+        now: float,
+        again_s: float,
+        mine: Standing,
+        *,
+        lead: bool,
+        settled: bool = True,
+        silence_s: float = float("inf"),
     ) -> None:
-        """Ask who is there, or, to `lead`, for promises; or propose again what is proposed. At most every `again_s`."""
+        """Ask who is there, or, to `lead`, for promises; or propose again what is proposed. At most every `again_s`.
+        Who has answered before a pause of `silence_s`, in which there was no reason to ask, may be dead since."""
         view = self._view
         if view is None or now < self._again_at:
             return
+        if now >= self._again_at - again_s + silence_s:
+            self.asked, self.begun = 0, self.number
+            self.came.clear()
         self._again_at = now + again_s
         self.number += 1
         self.asked += 1

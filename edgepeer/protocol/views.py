@@ -140,7 +140,7 @@ class Views:
         nobody reports them. Else, of a part of the tree that is gone, one would be found after the other, each by the
         parent that the next view gives it. Not so if it was this peer that heard of nobody just now."""
         succession, now = self._succession, self._place.now
-        answered = succession.answered_since(0)
+        answered = succession.answered_since(succession.begun)
         if succession.asked < CURRENT or answered.issuperset(view.ids):
             return
         self._vitals.reach_out(view, now, but=answered)
@@ -238,8 +238,15 @@ class Views:
 
     def _ask(self, *, lead: bool) -> None:
         members, again_s = self._vitals.members(), self._limits.poll_s
-        settled = self._membership.settled
-        self._succession.ask(members, self._place.now, again_s, self._standing(), lead=lead, settled=settled)
+        self._succession.ask(
+            members,
+            self._place.now,
+            again_s,
+            self._standing(),
+            lead=lead,
+            settled=self._membership.settled,
+            silence_s=self._limits.silence_s,
+        )
 
     def _propose(self, wanted: View | None) -> None:
         members, again_s = self._vitals.members(), self._limits.poll_s

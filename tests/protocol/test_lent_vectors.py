@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from detours import around, carried, knock, number, path, tunnelled
 from numpy.typing import NDArray
-from transcript import Machine, vector, view
+from transcript import Machine, from_digits, vector, view
 
+from edgepeer.coding.scheme import parse_scheme
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
@@ -150,5 +151,25 @@ def test_only_what_the_vector_of_this_round_went_through_is_closed() -> None:
     d.sync("b", 0, have=1)
     d.result("b", vector(7), "abcdefg")
     d.contribute(2)
+    d.hear(ev.Abandoned())
+    assert closed(d) == ["b"]
+
+
+def test_so_it_is_of_coded_rounds() -> None:
+    d = around("d", world=view(1, "abcdefg", slots="abcdefg"))
+    d.hear(ev.CodeWanted(parse_scheme("partial:l=1,replication=2")))
+    assert d.node.view is not None
+    stamp, tunnel, all_done = d.node.view.stamp, tunnelled(d, "b", "e"), from_digits("1111111")
+    carried(d, "e", "b", fr.Sync(epoch=1, run="", committed=0, generation=Generation()), tunnel=tunnel, serial=1)
+    d.did({3: 1})
+    carried(d, "e", "b", fr.Release(epoch=1, round=1, done=all_done), tunnel=tunnel, serial=2)
+    d.hear(ev.Encoded(stamp, 1, vector(1)))
+    assert any(isinstance(each, fx.Send) and each.peer == "e" and each.payload is not None for each in d.effects)
+    d.hear(ev.LinkUp(PeerId("b"), 1))
+    d.sync("b", 0, have=1)
+    assert "round 1" in d.result("b", vector(7), "abcdefg")[-1]
+    d.did({3: 1}, number=2)
+    d.release("b", "1111111", number=2)
+    d.hear(ev.Encoded(stamp, 2, vector(2)))
     d.hear(ev.Abandoned())
     assert closed(d) == ["b"]

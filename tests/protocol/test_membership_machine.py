@@ -143,6 +143,34 @@ def test_the_lost_are_let_in_again_only_in_a_new_life(a: Machine) -> None:
     assert "3.2: view 3 acb" in a.until(3.5)
 
 
+def b_or_c(names: str, said_until: float) -> tuple[float, str]:
+    """Of b and c each says so of the other, up to that time, though both answer. Nobody hears of d and e any more.
+    Returns when a does without somebody, and its view then."""
+    a = Machine("a").join(view(1, names), up="bc")
+    while a.now < 6.0 and a.node.view is not None and a.node.view.epoch == 1:
+        told = [("b", other) for other in names[3:]] + ([("b", "c"), ("c", "b")] if a.now < said_until else [])
+        for peer, lost in told:
+            a.frame(peer, fr.Suspect(epoch=1, peer=lost, reason="gone"))
+        for peer in "bc":
+            a.frame(peer, fr.Ping(waiting=False, epoch=1))
+        a.until(a.now + 0.25)
+        a.agree("bc")
+    assert a.node.view is not None
+    return a.now, "".join(sorted(a.node.view.ids))
+
+
+def test_of_two_that_are_cut_off_from_each_other_the_first_is_kept_if_it_takes_one_of_them() -> None:
+    at, names = b_or_c("abc", 6.0)
+    assert names == "ab"
+    assert 3.0 <= at <= 3.75
+
+
+def test_but_nobody_is_left_out_for_what_was_said_before_it_answered() -> None:
+    at, names = b_or_c("abcde", 0.25)
+    assert names == "abc"
+    assert 1.5 <= at <= 2.25
+
+
 def test_suspicions_of_another_epoch_mean_nothing(a: Machine) -> None:
     assert a.frame("c", fr.Suspect(epoch=7, peer="b", reason="gone")) == []
     assert a.frame("c", fr.Suspect(epoch=1, peer="stranger", reason="gone")) == []

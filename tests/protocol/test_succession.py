@@ -803,3 +803,27 @@ def test_who_answers_is_there_however_long_it_takes() -> None:
         a.ask([B, C], number, 0.25, Standing(0), lead=False)
     hear(B, 14)  # it is no news
     assert a.there == {A}
+
+
+def test_who_answered_before_a_pause_may_be_dead_since() -> None:
+    said: list[fx.Effect] = []
+    a = Succession(A, said.append)
+    a.enter(view(1, "abc"))
+
+    def ask(now: float) -> None:
+        a.ask([B, C], now, 0.25, Standing(0), lead=False, silence_s=3.0)
+
+    def hear(voter: PeerId, number: int) -> None:
+        vote = fr.Vote(epoch=1, candidate=A, number=number, voter=voter, promised=0, accepted=-1, committed=0)
+        a.on_vote(vote, None, None)
+
+    ask(1.0)
+    hear(B, 1)
+    hear(C, 1)
+    ask(3.9)
+    assert (a.there, a.asked) == ({A, B, C}, 2)
+    ask(6.9)
+    assert (a.there, a.asked) == ({A}, 1)
+    assert a.answered_since(a.begun) == {A}
+    hear(C, 2)  # it took long, and has come just now
+    assert a.there == {A, C}

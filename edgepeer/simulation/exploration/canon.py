@@ -33,7 +33,7 @@ from edgepeer.errors import ProtocolBug
 from edgepeer.protocol.lane import Lane
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link
-from edgepeer.protocol.membership import Membership
+from edgepeer.protocol.membership import LOST_S, Membership
 from edgepeer.protocol.node import Node
 from edgepeer.protocol.outside import Outside
 from edgepeer.protocol.paths import CROSSING_S, Attempt
@@ -133,6 +133,9 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (RollCall, "next_at"): _due,
     (Views, "_suspect_again"): _to_come,
     (Membership, "_lost"): _to_come,
+    (Membership, "_answering"): lambda of, value, now, inside: {
+        peer: max(since, now - LOST_S) for peer, since in value.items()
+    },
     (Membership, "_entered_at"): _ago(_LINK_S),
     (Membership, "_changed_at"): _ago(BEAT_S),
     (Outside, "_quiet_since"): _if_outside(_ago(HORIZON_S)),
@@ -148,7 +151,9 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Entry, "calls"): lambda of, value, now, inside: min(value, _CALLS),
     (Entry, "pause_s"): lambda of, value, now, inside: min(value, _CALL_PAUSE_S),
     (Succession, "asked"): lambda of, value, now, inside: min(value, ASKED_BEFORE_ANEW),
-    (Succession, "_again_at"): _due,
+    (Succession, "_again_at"): lambda of, value, now, inside: (
+        max(value, now - HORIZON_S) if of.came or of.asked else _due(of, value, now, inside)
+    ),
     (Succession, "answers"): lambda of, value, now, inside: {
         peer: number for peer, number in value.items() if number > of.number - CURRENT
     },

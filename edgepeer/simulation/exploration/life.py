@@ -249,6 +249,7 @@ class Numbers:
             older = succession.number - CURRENT
             succession.answers = {voter: at - older for voter, at in succession.answers.items()}
             succession.came = {voter: at - older for voter, at in succession.came.items()}
+            succession.begun = max(succession.begun - older, 0)
             succession.number = CURRENT
             views = node.views
             views.gone_before = {gone: max(at - older, 0) for gone, at in views.gone_before.items()}
