@@ -202,7 +202,7 @@ class Course:
         may_be_decided = before is not None and before.spoke
         here = place.here = InView(view, place.me)
         self.closing.enter()
-        self.rates.keep(here.neighbours, 2 * view.height)
+        self.rates.keep(here.neighbours, 2 * view.height, view.plan.count)
         if view.run != place.run or (before is not None and before.view.beginning != view.beginning):
             self._drop_round("run", "another run has begun" if view.run else "the run is over")
             may_be_decided = False

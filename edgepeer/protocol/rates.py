@@ -25,10 +25,12 @@ class Rates:
         self._receiving: dict[PeerId, RateEstimate] = {}
         self._sending: dict[PeerId, float] = {}
         self._hops = 0
+        self._lanes = 1
 
-    def keep(self, neighbours: Iterable[PeerId], hops: int) -> None:
-        """Another view. `hops`: links from the deepest leaf up to the root and down again."""
-        self._hops = hops
+    def keep(self, neighbours: Iterable[PeerId], hops: int, lanes: int = 1) -> None:
+        """Another view. `hops`: links from the deepest leaf up to the root and down again. `lanes`: how many trees move
+        at once."""
+        self._hops, self._lanes = hops, lanes
         self._receiving = {peer: self._receiving.get(peer) or RateEstimate() for peer in neighbours}
         self._sending = {peer: rate for peer, rate in self._sending.items() if peer in self._receiving}
 
@@ -51,6 +53,7 @@ class Rates:
             self._hops,
             smallest=self._limits.smallest_segment_bytes,
             unknown=self._limits.first_segment_bytes,
+            lanes=self._lanes,
             around=not self._direct(peer),
         )
         step = shape.step(size)

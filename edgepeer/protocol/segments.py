@@ -5,6 +5,10 @@ A vector of V bytes that goes through h links of rate r in segments of S bytes t
 link so fast that the whole vector is through in a few milliseconds, segments cost more than they overlap
 (all ends share the CPU with the trainer), so the vector stays whole; but not where a neighbour passes it on, which
 begins to do so when a segment is there, over connections that begin slowly.
+
+Where l trees move at once, a link has its share of a line, r/l or so, and in the time of a segment both ends handle one
+of each tree: c counts l times. They are busy then, so it waits for them as long again: S = sqrt(2*l*V*r*c/h). Seven peers
+on 100 Mbit/s, in seven trees, with this and without: 303 and 314 ms, and 200 and 257 ms of processor time.
 """
 
 from __future__ import annotations
@@ -19,12 +23,20 @@ SEGMENT_COST_S: Final = 800e-6
 WHOLE_BELOW_S: Final = 8e-3
 FAST_BYTES_PER_S: Final = 64e6
 """A machine's own memory, or a network that carries a Gbit/s."""
+_BUSY: Final = 2
 LARGEST_BYTES: Final = 4 << 20
 MEASURABLE_BYTES: Final = 16 << 10
 
 
 def segment_bytes(
-    total_bytes: int, rate_bytes_per_s: float, hops: int, *, smallest: int, unknown: int, around: bool = False
+    total_bytes: int,
+    rate_bytes_per_s: float,
+    hops: int,
+    *,
+    smallest: int,
+    unknown: int,
+    lanes: int = 1,
+    around: bool = False,
 ) -> int:
     """Segment size for a vector on a link.
 
@@ -34,6 +46,7 @@ def segment_bytes(
         hops: links from the deepest leaf up to the root and down again.
         smallest: the least size, a multiple of 8 bytes.
         unknown: the size to begin with while the rate is unknown, a multiple of 8 bytes.
+        lanes: how many trees move at once, each with a vector of that size.
         around: the link goes through a neighbour.
 
     Returns:
@@ -44,7 +57,8 @@ def segment_bytes(
     fast = rate_bytes_per_s >= FAST_BYTES_PER_S and not around
     if fast and total_bytes <= rate_bytes_per_s * WHOLE_BELOW_S:
         return max(total_bytes + 7 & ~7, smallest)
-    best = sqrt(total_bytes * rate_bytes_per_s * SEGMENT_COST_S / max(hops, 1))
+    cost_s = SEGMENT_COST_S * (_BUSY * lanes if lanes > 1 else 1)
+    best = sqrt(total_bytes * rate_bytes_per_s * cost_s / max(hops, 1))
     return int(max(min(best, LARGEST_BYTES), smallest)) & ~7
 
 

@@ -54,6 +54,15 @@ def test_the_size_is_near_the_best_for_the_model_of_the_docstring(rate: float, h
     assert seconds(size(MODEL, rate, hops)) <= 1.05 * best
 
 
+def test_where_several_trees_share_a_line_segments_are_not_cut_for_a_share_of_it() -> None:
+    lanes, share = 7, 12.5e6 / 7
+    part = MODEL // lanes
+    alone = segment_bytes(part, share, 4, smallest=SMALLEST, unknown=UNKNOWN)
+    together = segment_bytes(part, share, 4, smallest=SMALLEST, unknown=UNKNOWN, lanes=lanes)
+    assert alone == SMALLEST
+    assert 2 * SMALLEST <= together <= 3 * SMALLEST
+
+
 def test_rates_are_the_best_of_the_last_rounds() -> None:
     estimate = RateEstimate()
     assert estimate.bytes_per_s == 0.0
