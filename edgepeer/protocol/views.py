@@ -282,13 +282,13 @@ class Views:
             return False
         if self._over_since > now:
             self._over_since, self.over_before = now, succession.number
-        answered = succession.answered_since(self.over_before)
+        there = succession.answered_since(self.over_before) & succession.there
         if succession.number < self.over_before + ASKED_BEFORE_ANEW:
             return False
         # On slow paths answers take longer than that, and what only those have who give them is not to be lost.
-        if not answered.issuperset(left) and now < self._over_since + self._limits.silence_s:
+        if not there.issuperset(left) and now < self._over_since + self._limits.silence_s:
             return False
-        first = membership.anew(answered & succession.there, self._first_round(), now)
+        first = membership.anew(there, self._first_round(), now)
         if first is None:
             return False
         self._emit(fx.Note("warning", f"most of view {view.epoch} have started anew: generation {first.generation}"))

@@ -165,6 +165,18 @@ async def test_who_says_that_an_old_job_is_over_takes_back_no_newer_one(
             await watcher.until(new)
 
 
+async def leave_behind(broker: EmbeddedBroker, run: str, said: Job | JobOver) -> None:
+    """A broker keeps a view of a run, of which nobody is there any more, and what was said of the fabric's job."""
+    client = FabricClient(broker.address, "lab", "user", on_event=lambda _: None)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(client.run())
+        await client.connected()
+        view = View(generation=Generation(), epoch=1, members=(Member(id="gone", incarnation=1),), fanout=2, run=run)
+        client.publish_retained(client.topics.view, view)
+        client.publish_retained(client.topics.job, said)
+        await client.close()
+
+
 async def test_an_unfinished_job_is_taken_up_where_the_broker_keeps_an_older_one_and_its_view(
     tmp_path: Path, broker: EmbeddedBroker
 ) -> None:
@@ -173,14 +185,7 @@ async def test_an_unfinished_job_is_taken_up_where_the_broker_keeps_an_older_one
         await announce(before, new)
         await watcher.until_done("p0")
     (tmp_path / "p0" / "checkpoints" / "over.json").unlink()  # as if it had stopped before
-    client = FabricClient(broker.address, "lab", "user", on_event=lambda _: None)
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(client.run())
-        await client.connected()
-        view = View(generation=Generation(), epoch=1, members=(Member(id="gone", incarnation=1),), fanout=2, run="j0")
-        client.publish_retained(client.topics.view, view)
-        client.publish_retained(client.topics.job, old)
-        await client.close()
+    await leave_behind(broker, "j0", old)
     async with Watcher.at(broker) as watcher, devices(broker, tmp_path, ("p0",)):
         await watcher.until_begun("j1")
         assert (await watcher.until_done("p0"))["p0"].job == "j1"
@@ -195,14 +200,7 @@ async def test_what_the_fabric_was_at_last_is_over_and_no_older_job_is_taken_up_
         await announce(before, job("j1", wait_for=1, rounds=20))
         await watcher.until_done("p0")
     (tmp_path / "p0" / "checkpoints" / "over.json").unlink()  # as if it had stopped before
-    client = FabricClient(broker.address, "lab", "user", on_event=lambda _: None)
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(client.run())
-        await client.connected()
-        view = View(generation=Generation(), epoch=1, members=(Member(id="gone", incarnation=1),), fanout=2, run="j2")
-        client.publish_retained(client.topics.view, view)
-        client.publish_retained(client.topics.job, JobOver(over="j2"))
-        await client.close()
+    await leave_behind(broker, "j2", JobOver(over="j2"))
     with caplog.at_level(logging.INFO):
         async with said("this device") as heard, devices(broker, tmp_path, ("p0",)):
             await heard.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,26 +22,23 @@ from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.following.saving import state_from_fleet
 from edgepeer.peer.split_run import SplitRun
-from edgepeer.training.job import new_job
+from edgepeer.training.job import Job, new_job
 from edgepeer.training.saved import load_npz, save_model
 from edgepeer.training.split.program import Ended
+
+
+def diverging(directory: Path, **fields: Any) -> Job:
+    """A job of two peers whose steps are much too long."""
+    x = np.random.default_rng(1).normal(size=(60, 4)).astype(np.float32)
+    np.savez(directory / "data.npz", x=x, y=x[:, 0])
+    dataset = f"npz:{directory}/data.npz"
+    return new_job(trainer="numpy", model="linear", dataset=dataset, learning_rate=100.0, wait_for=2, **fields)
 
 
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")
 @pytest.mark.parametrize("split", ["", "none:m=1,n=2"])
 async def test_who_comes_after_the_end_ends_like_the_others(split: str, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    x = np.random.default_rng(1).normal(size=(60, 4)).astype(np.float32)
-    np.savez(tmp_path / "data.npz", x=x, y=x[:, 0])
-    job = new_job(
-        trainer="numpy",
-        model="linear",
-        dataset=f"npz:{tmp_path}/data.npz",
-        learning_rate=100.0,
-        rounds=1000,
-        wait_for=2,
-        stop_on_nan=True,
-        split=split,
-    )
+    job = diverging(tmp_path, rounds=1000, stop_on_nan=True, split=split)
     reports: dict[str, PeerReport] = {}
     news = asyncio.Event()
 
@@ -77,17 +75,7 @@ async def test_who_comes_after_the_end_ends_like_the_others(split: str, broker: 
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")
 @pytest.mark.parametrize("split", ["", "none:m=1,n=2"])
 async def test_a_fleet_that_starts_again_knows_that_its_training_diverges(split: str, tmp_path: Path) -> None:
-    x = np.random.default_rng(1).normal(size=(60, 4)).astype(np.float32)
-    np.savez(tmp_path / "data.npz", x=x, y=x[:, 0])
-    job = new_job(
-        trainer="numpy",
-        model="linear",
-        dataset=f"npz:{tmp_path}/data.npz",
-        learning_rate=100.0,
-        rounds=60,
-        wait_for=2,
-        split=split,
-    )
+    job = diverging(tmp_path, rounds=60, split=split)
     async with EmbeddedBroker() as first, Watcher.at(first) as watcher, devices(first, tmp_path, ("p0", "p1")):
         await announce(first, job)
         before = await watcher.until_done("p0", "p1")
