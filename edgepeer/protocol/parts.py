@@ -58,7 +58,7 @@ class Parts:
         self.outside = Outside(self.membership, self.rolls, limits)
         self.measuring = Measuring(self.id, self.links, tells=choice is not None)
         self.shaping = Shaping(self.id, choice)
-        self.waking = Waking(self.place, self.rolls, limits)
+        self.waking = Waking(self.place, self.rolls, self.outside, limits)
         self.wiring.tell(self.vitals, self.neighbours)
 
     @property

@@ -5,7 +5,8 @@ that has begun without it still waits to be read. So it sends a letter to itself
 what came before; and it helps to decide nothing (`Place.frozen`), and begins no generation, until
 
     the letter is back, and no generation is known    | it is awake
-    that comes after the one it works in              |
+    that comes after the one it works in, nor is a    |
+    view of one retained that nobody has confirmed    |
     it is in the view of that generation, or in none  | it is awake, as above
     it has waited for as long as it had been stopped, | it is awake: there is no broker, or what it has heard of that
     but at most `anew_s`                              | generation is of the dead
@@ -14,6 +15,7 @@ what came before; and it helps to decide nothing (`Place.frozen`), and begins no
 from __future__ import annotations
 
 from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.outside import Outside
 from edgepeer.protocol.place import Place
 from edgepeer.protocol.rollcall import RollCall
 
@@ -23,9 +25,10 @@ __all__ = ["Waking"]
 class Waking:
     """One peer between a stop and its next decision."""
 
-    def __init__(self, place: Place, rolls: RollCall, limits: Limits) -> None:
+    def __init__(self, place: Place, rolls: RollCall, outside: Outside, limits: Limits) -> None:
         self._place = place
         self._rolls = rolls
+        self._outside = outside
         self._limits = limits
         self._until = 0.0
         self._letter = False
@@ -46,10 +49,11 @@ class Waking:
 
     def look(self, now: float) -> bool:
         """Whether this peer has just come to be awake."""
-        place, newest = self._place, self._rolls.newest
+        place, hint = self._place, self._outside.hint
         if not place.waking:
             return False
-        told = place.view is None or newest is None or newest <= place.view.generation
+        heard_of = (self._rolls.newest, hint.generation if hint is not None else None)
+        told = place.view is None or all(each is None or each <= place.view.generation for each in heard_of)
         place.waking = now < self._until and not (self._letter and told)
         return not place.waking
 

@@ -550,3 +550,18 @@ def test_who_can_not_go_on_takes_a_retained_successor_for_what_a_newcomer_would(
     said = b.until(12.0)
     assert 9.0 <= when(said, "removed") < 9.5
     assert b.node.parts.membership.me.incarnation == 2
+
+
+def test_who_was_stopped_is_not_awake_while_a_retained_view_of_a_later_generation_is_in_doubt() -> None:
+    """Of those who have begun it none may have called meanwhile: the view may be all that tells of it."""
+    a = Machine("a").join(view(1, "a"))
+    a.hear(ev.ControlSynced())
+    a.tick(20.0)  # a long stop
+    assert a.node.parts.place.waking
+    later = msgspec.structs.replace(view(1, "b"), generation=Generation(counter=2))
+    a.hear(ev.ViewSeen(later))
+    own = fr.Call(incarnation=1, generation=None, epoch=0, known=None, view=True, stamp=20.0)
+    a.hear(letter_to("a", "a", own))
+    assert a.node.parts.place.waking
+    a.until(20.0 + Limits().anew_s)
+    assert not a.node.parts.place.waking  # nobody of it has answered
