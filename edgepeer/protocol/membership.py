@@ -69,7 +69,6 @@ class Membership:
         self._ended: set[PeerId] = set()  # members that have spoken in a later life
         self._refused: dict[PeerId, float] = {}  # members where nobody listens, and since when
         self._lost: dict[PeerId, float] = {}  # until when, unless that is said again
-        self._kept: set[PeerId] = set()  # of these, whom the view that was last proposed keeps
         self._answering: dict[PeerId, float] = {}  # of these, who answers while the others are too few, and since when
         self._leavers: dict[PeerId, tuple[int, int]] = {}  # members: incarnation, last round contributed to
         self._changed_at: float | None = None
@@ -94,8 +93,7 @@ class Membership:
         self._entered_at = now
         self._disowned = False
         # Not of who is back anew, nor of who was kept: those who have said so may be out now.
-        self._lost = {peer: until for peer, until in self._lost.items() if peer in stay - self._kept}
-        self._kept = set()
+        self._lost = {peer: until for peer, until in self._lost.items() if peer in stay - {*self._answering}}
         self._answering.clear()
         self._refused = {peer: since for peer, since in self._refused.items() if peer in stay}
         self._ended = {PeerId(m.id) for m in view.members if self._rolls.life(PeerId(m.id)) > m.incarnation}
@@ -285,8 +283,7 @@ class Membership:
         # takes to know who is lost: a round that waits for a leaver may be what keeps it from being settled.
         settled = self.settled or now >= self._entered_at + self._limits.silence_s + self._limits.takeover_s
         leaving = {p: until for p, (_, until) in self._leavers.items()}
-        said = self.lost(now)
-        lost = self._spared(view, said, there, answering, now)
+        lost = self._spared(view, self.lost(now), there, answering, now)
         leavers = leaving if settled and self._spares(view, {*leaving, *lost}, present) else {}
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
         # The round in progress can't end without somebody who will not contribute to it, and needs nothing of it.
@@ -318,7 +315,6 @@ class Membership:
         here = {p for p in view.ids if (p in there or p in leavers) and p not in lost} if lost else view.ids
         if not self.may_succeed(view, here):
             return None
-        self._kept = said - lost
         for peer in lost:
             self._penalise(peer, now)
         return view.successor(
