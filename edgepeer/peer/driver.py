@@ -256,7 +256,7 @@ class Driver:
         stored: bool,
         seconds: float,
     ) -> None:
-        if isinstance(frame, State | StateRequest) and self.hearsay is not None and self.hearsay.concerns(frame):
+        if self.hearsay is not None and isinstance(frame, (State, StateRequest)) and self.hearsay.concerns(frame):
             self.dispatch(ev.Heard(peer, elapsed()))  # that is all that the machine need know
             self.hearsay.received(peer, frame, payload_bytes, stored=stored)
             return
