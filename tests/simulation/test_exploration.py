@@ -6,6 +6,7 @@ Each test with a broken rule has a sibling without, in the same setting: so it i
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -405,6 +406,21 @@ def test_a_fleet_that_does_not_find_together_again_is_found(monkeypatch: pytest.
     complaint = recover(fleet, state)
     assert complaint is not None
     assert complaint.startswith("the fleet does not find together again: p0 is in view 3 of p0, p1, ")
+
+
+def test_what_is_found_while_a_fleet_recovers_is_found_again_by_its_actions(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Membership._joiners
+
+    def nobody_later(self: Membership, view: View, now: float) -> list[Any]:
+        return real(self, view, now) if view.epoch <= 2 else []
+
+    monkeypatch.setattr(Membership, "_joiners", nobody_later)
+    find, _ = found(TRIO, Bounds(depth=1, probe_every=10))
+    assert find is not None
+    assert find.recovering
+    assert find.complaint.startswith("the fleet does not find together again: p0 is in no view, ")
+    assert replay(TRIO, find) == find.complaint
+    assert replay(TRIO, replace(find, recovering=False)) is None
 
 
 def test_whatever_a_machine_raises_is_a_find(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,7 @@ class Search:
             if before is not None and state.history is not before.history:
                 tally.committed += state.history.ends != before.history.ends
                 tally.views += state.history.views != before.history.views
-            if bounds.probe_every and fingerprint[0] << 8 | fingerprint[1] < 65536 // bounds.probe_every:
+            if bounds.probe_every and tally.states % bounds.probe_every == 0:
                 if (complaint := recover(fleet, state)) is not None:
                     return Find(complaint, self._way(parent), recovering=True)
                 tally.probes += 1

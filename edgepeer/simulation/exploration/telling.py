@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from edgepeer.errors import WireError
 from edgepeer.simulation.exploration.checks import Violation
 from edgepeer.simulation.exploration.fleet import Fleet
-from edgepeer.simulation.exploration.search import Find
+from edgepeer.simulation.exploration.search import Find, recover
 from edgepeer.simulation.exploration.state import Action, Setting, State
 from edgepeer.topology.view import View
 from edgepeer.wire.codec import has_document, unwrap
@@ -43,7 +43,7 @@ def replay(setting: Setting, find: Find) -> str | None:
             state = fleet.after(state, action)
     except Violation as violation:
         return str(violation)
-    return None
+    return recover(fleet, state) if find.recovering else None
 
 
 def lines(setting: Setting, find: Find) -> Iterator[str]:
