@@ -8,6 +8,8 @@ a Call                                | it is answered; whoever is in an earlier
 Here, or any word of a peer           | it is there, in that life, in that view or in none; it is let in if it has
                                       | answered: the broker may have had a letter for long, and its sender have died
 a word of a later view than ours      | the peer is asked for it: a letter may have been on its way for long
+the same outside, of another          | likewise, though what is known is later: there may be nobody left of that
+generation than what is known         |
 a retained view that follows ours     | its members are called: they may be dead, or have gone on without this peer
 """
 
@@ -19,7 +21,7 @@ from edgepeer.errors import WireError
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.parts import Parts
-from edgepeer.protocol.rollcall import Word, in_view, letter
+from edgepeer.protocol.rollcall import FRESH_S, Word, in_view, letter
 from edgepeer.protocol.views import Views, earlier, packed, unpacked
 from edgepeer.topology.view import Member, View
 from edgepeer.wire import frames as fr
@@ -54,6 +56,8 @@ class Attendance:
         self._waking = of.waking
         self._limits = of.limits
         self._views = views
+        self._beside: dict[int, float] = {}
+        """Stamps of views that were asked for beside a later one, and until when that is not done again."""
 
     # -- who is there ----------------------------------------------------------------------------------------
 
@@ -197,8 +201,18 @@ class Attendance:
             return
         if self._is_believed(word) and hint is not None and hint.stamp == word.epoch:
             self._views.on_view(hint)  # what was retained is true
-        elif view is not None or hint is None or earlier(hint, word):
+        elif view is not None or hint is None or earlier(hint, word) or self._is_new_beside(hint, word):
             self._emit(letter(self._me, peer, self.call(view=True)))
+
+    def _is_new_beside(self, hint: View, word: Word) -> bool:
+        """Outside: whether a peer that is there speaks of a view, not asked for yet, of an earlier generation than what
+        is known. Of the later there may be nobody left, and this peer be in the earlier."""
+        now = self._place.now
+        if not word.answers or word.generation == hint.generation or now < self._beside.get(word.epoch, 0.0):
+            return False
+        self._beside = {stamp: until for stamp, until in self._beside.items() if now < until}
+        self._beside[word.epoch] = now + FRESH_S
+        return True
 
     # -- views that are only heard of -------------------------------------------------------------------------
 

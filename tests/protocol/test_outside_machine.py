@@ -542,6 +542,23 @@ def test_who_waits_to_be_let_in_asks_nobody_for_a_view_that_it_has() -> None:
     assert [line for line in calls(z, "a", world=world) if "call" in line] == []
 
 
+def test_who_knows_of_a_later_generation_still_asks_those_who_are_there_for_the_view_that_they_are_in() -> None:
+    """Of the later one there may be nobody left. Once for each view: their answers say again that they are in it."""
+    z = outside("z", "a", "b")
+    z.hidden = ()
+    here, there = (msgspec.structs.replace(view(4, names), generation=Generation(1)) for names in ("az", "b"))
+    z.hear(ev.ViewSeen(msgspec.structs.replace(view(1, "c"), generation=Generation(2))), 1.0)
+
+    def asked(peer: str, world: View) -> list[str]:
+        word = fr.Here(incarnation=1, generation=world.generation, epoch=world.stamp, echo=z.now)
+        return [line for line in z.hear(letter_to("z", peer, word)) if "call" in line]
+
+    assert asked("a", here) == ["relay a <- z>a 0.0: call"]
+    assert asked("b", there) == ["relay b <- z>b 0.0: call"]
+    assert asked("a", here) == asked("b", there) == []
+    assert "view 4 az" in z.hear(letter_to("z", "a", fr.ViewFrame(epoch=here.stamp), pack(here)))
+
+
 def test_who_can_not_go_on_takes_a_retained_successor_for_what_a_newcomer_would() -> None:
     b = Machine("b", limits=Limits(anew_s=5.0)).join(view(4, "abc"))
     b.until(4.0)
