@@ -21,9 +21,10 @@ from edgepeer.simulation.story import Story
 
 __all__ = ["Looked", "Over", "Tally", "broken", "drawn_from", "look", "smallest", "soak"]
 
-_COLLECT_AFTER: Final = 100_000
-"""New objects, before Python looks for circles among them. Fleets make next to none, but a million presences: to look
-through those every 700 objects takes a third of a large fleet's time."""
+_COLLECT_AFTER: Final = 100_000, 20, 100
+"""New objects, before Python looks for circles among them; how often that is, before it looks among older ones as well;
+and again. Fleets make next to none, but a million presences: to look through those every 700 objects takes a third of a
+large fleet's time, and looking through all that a small one is made of a twelfth."""
 
 
 @dataclass(slots=True)
@@ -94,7 +95,8 @@ def broken(
 @contextmanager
 def _seldom_collecting() -> Iterator[None]:
     before = gc.get_threshold()
-    gc.set_threshold(max(before[0], _COLLECT_AFTER) if before[0] else 0, *before[1:])
+    if before[0]:  # 0: whoever has called wants none at all
+        gc.set_threshold(*map(max, before, _COLLECT_AFTER))
     try:
         yield
     finally:

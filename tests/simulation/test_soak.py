@@ -131,7 +131,7 @@ def test_circles_are_seldom_looked_for_while_a_schedule_happens_and_as_before_af
 
     monkeypatch.setattr(module.Story, "tell", tell)
     look(3, peers=4)
-    assert meanwhile == [(100_000, *before[1:])]
+    assert meanwhile == [(100_000, 20, 100)]
     assert gc.get_threshold() == before
 
 
