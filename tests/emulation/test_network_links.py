@@ -117,6 +117,22 @@ async def test_an_open_connection_stalls_while_it_is_cut_and_goes_on(mode: Mode)
         assert await transfer > 0
 
 
+async def test_connections_that_share_a_line_make_writes_as_long_as_a_single_one() -> None:
+    """Else most of what a machine does for an emulated network is to carry small pieces of it."""
+    link = LinkShape(up_bits_per_s=100e6, down_bits_per_s=100e6, delay_s=0.005)
+    async with opened("namespaces", link) as network, agents(network, *"aaaaaaaab") as (*senders, b):
+        async with asyncio.TaskGroup() as group:
+            for sender in senders:
+                group.create_task(sender.transfer(b, 500_000))
+        command = [*network.prefix("a"), sys.executable, "-I", "-c", "print(open('/proc/net/dev').read())"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        said, _ = await process.communicate()
+    (counts,) = (line.partition(":")[2].split() for line in said.decode().splitlines() if "eth0:" in line)
+    sent_bytes, writes = int(counts[8]), int(counts[9])
+    assert sent_bytes > 8 * 500_000
+    assert sent_bytes / writes > 6000
+
+
 async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while text := await reader.readline():
         writer.write(text.upper())

@@ -35,6 +35,8 @@ _MAX_WRITE: Final = 65_536
 _MAX_SEGMENTS: Final = 65_535
 _MIN_WRITE: Final = 2 * _MTU
 _NETEM_PACKETS: Final = 100_000
+_ALL_ARE_NEAR: Final = "30"
+"""Whoever is less than 2^30 microseconds away."""
 _NUD_NOARP: Final = 0x40
 _NTF_MASTER: Final = 0x04
 
@@ -90,6 +92,7 @@ class Lan:
         try:
             inside: Any = IPRoute()
             _without_ipv6()
+            _with_long_writes()
         finally:
             enter_namespace(self._home)
         device = f"port{namespace}"
@@ -191,6 +194,13 @@ def _without_ipv6() -> None:
 def _without_ip_firewall() -> None:
     """What passes the bridge need not pass this namespace's IP firewall too: that is empty, and costs time."""
     _try_setting("bridge/bridge-nf-call-iptables", "0")
+
+
+def _with_long_writes() -> None:
+    """TCP's writes are as long as `shape` lets them be, as between hosts that are near each other. To hosts far away
+    the kernel sends a thousand a second over each connection; where several share a line they would be of a few
+    packets, and to carry them from host to host the most of a machine's work."""
+    _try_setting("ipv4/tcp_tso_rtt_log", _ALL_ARE_NEAR)
 
 
 def _try_setting(name: str, value: str) -> None:
