@@ -94,6 +94,20 @@ def living(monkeypatch: pytest.MonkeyPatch) -> list[_Agent]:
     return found
 
 
+async def test_of_jobs_that_are_over_nothing_is_said_again(broker: EmbeddedBroker, living: list[_Agent]) -> None:
+    """Else more and more would be, in every new connection, and to whoever asks."""
+    async with Watcher.at(broker) as watcher, agents(broker, 1):
+        for run in ("j1", "j2"):
+            await announce(broker, job(run, wait_for=1))
+            async with asyncio.timeout(DEADLINE_S):
+                while (watcher.reports["p0"].job if watcher.reports else "") != run:
+                    watcher._news.clear()
+                    await watcher._news.wait()
+            await watcher.until_done("p0")
+        kept = living[0]._peer.fabric._outbox.kept
+        assert [topic for topic in kept if "/report/" in topic] == [Topics("lab").report("j2", PeerId("p0"))]
+
+
 async def test_the_next_job_goes_on_whoever_hears_only_then_that_the_one_before_was_taken_back(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, living: list[_Agent]
 ) -> None:
