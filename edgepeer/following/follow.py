@@ -11,6 +11,7 @@ from edgepeer.errors import JobError, WireError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.documents import JobOver
 from edgepeer.fabric.events import (
+    Connected,
     Disconnected,
     FabricEvent,
     JobSeen,
@@ -177,6 +178,8 @@ class Follower:
             case JobSeen(payload) if payload is not None:
                 with contextlib.suppress(WireError):  # the peers don't take up what can't be read either
                     progress.see_job(unpack(payload, Job).id)
+            case Connected():
+                progress.found_broker()
             case Disconnected(reason) if reason != "left":
                 progress.lost_broker(reason)
         return False

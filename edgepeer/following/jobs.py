@@ -59,6 +59,8 @@ def make_job(settings: JobSettings, *, wait_for: int, fleet: OwnFleet | None = N
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "is not text"
             raise ConfigError(f"model_config = {settings.model_config}: can't read it: {reason}") from None
+        if not config:  # that of a job without one
+            raise ConfigError(f"model_config = {settings.model_config}: is empty; is a model described in it?")
     _check_model(settings)
     code = _code(settings, wait_for, fleet)
     optimizer, rate = SPLIT_DESCENT if settings.split else DESCENT

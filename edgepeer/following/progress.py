@@ -67,6 +67,8 @@ class JobProgress:
         self._diverged = False
         self._waits = ""
         """Why nothing goes on, as peers say."""
+        self._away = ""
+        """Why no broker is there; empty while one is."""
         self._unheard: set[str] = set()
         """Who took part when the broker went away, and has not been heard of since."""
         self.withdrawn = False
@@ -98,7 +100,12 @@ class JobProgress:
         """No broker is there. One that ends may say of all whom it had that they are gone, and knows of nobody when it
         is back: whoever took part is waited for until it is heard of again."""
         self.note(f"lost the broker, trying again; the job goes on meanwhile: {reason}")
+        self._away = reason
         self._unheard |= set(self.members) & set(self.reports)
+
+    def found_broker(self) -> None:
+        """One has let us in."""
+        self._away = ""
 
     def see_report(self, report: PeerReport) -> bool:
         """A peer told how far it is with a job."""
@@ -301,6 +308,9 @@ class JobProgress:
                 return f"peer {self.failed[0]} failed: {texts[0]}"
             return f"all {len(failures)} peers failed: {texts[0]}"
         known = f"; {self.failed[0]} failed: {failures[self.failed[0]]}" if failures else ""
+        if self._away:
+            at = f"round {self.round} of {self.job.rounds}"
+            return f"the broker is away ({self._away}); when it was last there: {at}{known}"
         if not self.present:
             return f"no peer is in the fabric{known}"
         wanted = self.job.wait_for

@@ -106,7 +106,7 @@ class Hearsay:
         elif stored and (coming := self._coming.pop(peer, None)) is not None:
             coming.take()
             if coming.here == coming.total:
-                self._heard(peer, b"".join(coming.pieces))
+                self._heard(peer, bytes(coming.pieces))
             else:
                 self._coming[peer] = coming
                 self._make_room()
@@ -125,18 +125,20 @@ class Hearsay:
 class _Coming:
     """What is here of a document that is under way."""
 
-    __slots__ = ("here", "piece", "pieces", "total")
+    __slots__ = ("piece", "pieces", "total")
 
     def __init__(self, total: int) -> None:
         self.total = total
-        self.here = 0
-        self.pieces: list[bytearray] = []
+        self.pieces = bytearray()  # in one: each by itself would take dozens of bytes more, and may have but one
         self.piece = bytearray()
         """That is being read."""
 
+    @property
+    def here(self) -> int:
+        """How many bytes are."""
+        return len(self.pieces)
+
     def take(self) -> None:
         """It has been."""
-        if self.piece:
-            self.pieces.append(self.piece)
-            self.here += len(self.piece)
-            self.piece = bytearray()
+        self.pieces += self.piece
+        self.piece = bytearray()

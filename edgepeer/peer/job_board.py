@@ -12,6 +12,9 @@
     any other, by a peer                        | TAKEN; of the one before it is known that it is older, and no more
     any other                                   | TAKEN, and the one before is over
 
+What a peer tells may come before what a broker, who is slow, has yet to tell of the time before. So until it comes to
+the job that a peer has told of, an older one is old here, too, and that there is none is said of another.
+
 What a device was at when it stopped counts as its current job in this, until it hears of any other.
 
 Plain data: no clock, no network.
@@ -59,14 +62,16 @@ class JobBoard:
         self._is_over = is_over
         self._in_order = in_order
         self._catching_up = False
+        self._ahead = False
+        """Whether a peer has told of the current job, and the broker has yet to come to it."""
         self._over: dict[str, None] = {}
         self._older = ""
         """Which was last told of that is older than what counts here."""
         self._corrected: dict[str, int] = {}
 
     def connected(self) -> None:
-        """What the broker retains comes now."""
-        self.told, self._catching_up = False, True
+        """What the broker retains comes now, and then what is said later than all that is known."""
+        self.told, self._catching_up, self._ahead = False, True, False
 
     def synced(self) -> None:
         """What comes from now on is said now."""
@@ -80,10 +85,13 @@ class JobBoard:
         if job is None and over:
             return self._see_over(over)
         if job is not None and job == current:
+            self._ahead &= by_peer
             return Verdict.SAME
         if job is not None and self._is_old(job, by_peer=by_peer):
             return self._correct(job.id)
-        return self._take(job, superseded=by_peer and job is not None and not self._in_order)
+        if job is None and self._ahead:
+            return Verdict.SAME
+        return self._take(job, by_peer=by_peer and job is not None and not self._in_order)
 
     def _see_over(self, job: str) -> Verdict:
         current, unfinished = self.current, self.unfinished
@@ -96,9 +104,10 @@ class JobBoard:
             self.unfinished = None
         return Verdict.SAME
 
-    def _take(self, job: Job | None, *, superseded: bool = False) -> Verdict:
+    def _take(self, job: Job | None, *, by_peer: bool = False) -> Verdict:
         before, self.current, self.unfinished = self.current, job, None
-        if before is not None and not superseded:
+        self._ahead = by_peer
+        if before is not None and not by_peer:
             self._end(before.id)
         return Verdict.SAME if job is before else Verdict.TAKEN
 
@@ -137,6 +146,6 @@ class JobBoard:
         if by_peer:  # of two, each of whom tells the other, one takes the other's
             older = (job.created, job.id) < (current.created, current.id)
         else:
-            older = self._catching_up and 0 < job.created < current.created
+            older = (self._catching_up or self._ahead) and 0 < job.created < current.created
         self._older = job.id if older else self._older
         return older

@@ -139,6 +139,10 @@ class RoundReporter:
         )
         self._peer.fabric.publish_retained(self._peer.fabric.topics.report(self._job.id, self._peer.id), report)
 
+    def close(self) -> None:
+        """The job is over. What was said of it is the broker's, and not said again, however many jobs there will be."""
+        self._peer.fabric.forget(self._peer.fabric.topics.report(self._job.id, self._peer.id))
+
     def failed(self, number: int, error: Exception) -> None:
         """A round has ended without a result for this device."""
         self._metrics.aborted()

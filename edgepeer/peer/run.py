@@ -164,6 +164,7 @@ class Run(ABC):
     def close(self) -> None:
         """The job is over, or withdrawn."""
         self._state.close()
+        self._rounds.close()
         self._peer.want_run(None)
         self._peer.use_scheme(None)
 

@@ -281,7 +281,7 @@ class SecureConnection(Connection):
             self._arriving = memoryview(bytearray(_ARRIVING_BYTES))  # more comes than a link at rest has room for
             self._arriving[:rest] = data[at:filled]
             at, filled = 0, rest
-        elif not rest:
+        elif not rest or self._closing:  # then no more is read, and there has to be room for it all the same
             at = filled = 0
         elif at and len(data) - at < MOST_BYTES + OVERHEAD_BYTES:
             data[:rest] = data[at:filled]

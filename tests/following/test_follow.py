@@ -14,7 +14,17 @@ from told import Told
 from edgepeer.errors import FabricError, JobError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
-from edgepeer.fabric.events import FabricEvent, JobSeen, PresenceGone, PresenceSeen, ReportSeen, TelemetrySeen, ViewSeen
+from edgepeer.fabric.events import (
+    Connected,
+    Disconnected,
+    FabricEvent,
+    JobSeen,
+    PresenceGone,
+    PresenceSeen,
+    ReportSeen,
+    TelemetrySeen,
+    ViewSeen,
+)
 from edgepeer.following.follow import Follower, run_job
 from edgepeer.following.observe import observe
 from edgepeer.following.picture import Picture
@@ -252,6 +262,10 @@ def test_events_reach_the_progress(told: Told) -> None:
     ):
         follower.take(event)
     assert (progress.members, progress.round, progress.published, progress.present) == (told.peers, 10, True, {})
+    follower.take(Disconnected("connection lost"))
+    assert progress.trouble().startswith("the broker is away (connection lost)")
+    follower.take(Connected())
+    assert progress.trouble() == "no peer is in the fabric"
     for unreadable in (b"garbage", msgpack.packb({"v": 2, "id": "another build's"}), pack(told.job)[:-1]):
         follower.take(JobSeen(unreadable))
         assert not progress.withdrawn

@@ -138,6 +138,10 @@ def test_early_failures_do_not_end_a_job_that_waits_for_more(told: Told) -> None
 
 def test_trouble_in_words(running: JobProgress, told: Told) -> None:
     assert running.trouble() == "round 7 of 10, waiting for ash, birch, cedar"
+    running.lost_broker("connection lost")
+    assert running.trouble() == "the broker is away (connection lost); when it was last there: round 7 of 10"
+    running.found_broker()
+    assert running.trouble() == "round 7 of 10, waiting for ash, birch, cedar"
     empty = JobProgress(told.job, broker="embedded")
     assert empty.trouble() == "no peer is in the fabric"
     empty.see_presence("ash", told.presence("ash"))

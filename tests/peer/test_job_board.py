@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from edgepeer.peer.job_board import CORRECTIONS, JobBoard, Verdict
 from edgepeer.training.job import new_job
 
@@ -143,7 +145,46 @@ def test_a_peer_tells_no_news_that_is_older() -> None:
     assert jobs.see(NEW, by_peer=True) is Verdict.TAKEN
     older = new_job(id="older", created=50.0)
     assert jobs.see(older, by_peer=True) is Verdict.CORRECT
+    assert jobs.see(NEW) is Verdict.SAME
     assert jobs.see(older) is Verdict.TAKEN  # somebody says so now
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["which it has heard of", "which it has not"])
+@pytest.mark.parametrize("withdrawn", [None, "old", ""], ids=["replaced", "said to be over", "taken back"])
+def test_a_slow_broker_tells_of_the_time_before_what_a_peer_has_told(known: bool, withdrawn: str | None) -> None:
+    jobs = board()
+    jobs.synced()
+    if known:
+        jobs.see(OLD)
+    assert jobs.see(NEW, by_peer=True) is Verdict.TAKEN
+    jobs.see(OLD)
+    if withdrawn is not None:
+        jobs.see(None, over=withdrawn)
+    assert jobs.current is NEW
+    assert jobs.see(NEW) is Verdict.SAME
+    assert not jobs.knows_over("new")
+    assert jobs.see(None) is Verdict.TAKEN  # now it is this one that is taken back
+    assert jobs.knows_over("new")
+
+
+def test_whoever_knows_better_than_a_clock_is_believed_also_where_the_broker_is_behind() -> None:
+    jobs = board()
+    jobs.synced()
+    jobs.see(NEW, by_peer=True)
+    assert jobs.see(OLD) is Verdict.CORRECT
+    assert jobs.see(None, over="new", by_peer=True) is Verdict.TAKEN
+    assert jobs.see(OLD, by_peer=True) is Verdict.TAKEN
+
+
+def test_what_is_said_after_the_broker_was_met_is_later_than_all_that_was_known() -> None:
+    jobs = board()
+    jobs.see(NEW, by_peer=True)
+    jobs.connected()
+    jobs.synced()
+    assert jobs.see(None) is Verdict.TAKEN
+    fleet = JobBoard(lambda _: False, in_order=True)
+    fleet.see(NEW, by_peer=True)
+    assert fleet.see(None) is Verdict.TAKEN  # which an operator has signed later
 
 
 def test_of_two_who_tell_each_other_one_takes_the_others_job() -> None:

@@ -80,27 +80,75 @@ async def test_the_next_job_counts_whatever_its_clock_says(
             assert {report.job for report in reports.values()} == {"j2"}
 
 
-async def test_a_job_that_gave_way_to_a_peers_counts_again_when_that_is_over(
-    tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The peer had not heard that its own was over, and somebody's clock was wrong."""
-    agents: list[_Agent] = []
+@pytest.fixture
+def living(monkeypatch: pytest.MonkeyPatch) -> list[_Agent]:
+    """The agents that have begun to live."""
+    found: list[_Agent] = []
     live = _Agent.live
 
     async def live_here(agent: _Agent, *until: asyncio.Event) -> None:
-        agents.append(agent)
+        found.append(agent)
         await live(agent, *until)
 
     monkeypatch.setattr(_Agent, "live", live_here)
+    return found
+
+
+async def test_of_jobs_that_are_over_nothing_is_said_again(broker: EmbeddedBroker, living: list[_Agent]) -> None:
+    """Else more and more would be, in every new connection, and to whoever asks."""
+    async with Watcher.at(broker) as watcher, agents(broker, 1):
+        for run in ("j1", "j2"):
+            await announce(broker, job(run, wait_for=1))
+            async with asyncio.timeout(DEADLINE_S):
+                while (watcher.reports["p0"].job if watcher.reports else "") != run:
+                    watcher._news.clear()
+                    await watcher._news.wait()
+            await watcher.until_done("p0")
+        kept = living[0]._peer.fabric._outbox.kept
+        assert [topic for topic in kept if "/report/" in topic] == [Topics("lab").report("j2", PeerId("p0"))]
+
+
+async def test_the_next_job_goes_on_whoever_hears_only_then_that_the_one_before_was_taken_back(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, living: list[_Agent]
+) -> None:
+    """Its broker's line is slow, and the others have told it of the next one."""
+    receive, late = Hearing.receive, asyncio.Event()
+    held: asyncio.Queue[tuple[Hearing, str, bytes, bool]] = asyncio.Queue()
+
+    def receive_late(hearing: Hearing, topic: str, payload: bytes, kept: bool) -> None:
+        if topic == TOPIC and hearing._client_id == "p1" and late.is_set():
+            held.put_nowait((hearing, topic, payload, kept))
+        else:
+            receive(hearing, topic, payload, kept)
+
+    monkeypatch.setattr(Hearing, "receive", receive_late)
+    async with Watcher.at(broker) as watcher, agents(broker, 2):
+        await announce(broker, job("j1", rounds=1_000_000))
+        await watcher.until_begun("j1")
+        late.set()
+        await announce(broker, None)
+        await announce(broker, job("j2"))
+        await watcher.until_begun("j2")
+        for _ in ("that there is none", "j2"):
+            async with asyncio.timeout(DEADLINE_S):
+                receive(*await held.get())
+        assert [agent._jobs.current is not None and agent._jobs.current.id for agent in living] == ["j2", "j2"]
+        assert {report.job for report in (await watcher.until_done("p0", "p1")).values()} == {"j2"}
+
+
+async def test_a_job_that_gave_way_to_a_peers_counts_again_when_that_is_over(
+    tmp_path: Path, broker: EmbeddedBroker, living: list[_Agent]
+) -> None:
+    """The peer had not heard that its own was over, and somebody's clock was wrong."""
     first, other = job("j1", created=100.0, wait_for=1), job("j0", created=300.0, wait_for=1)
     async with Watcher.at(broker) as watcher, devices(broker, tmp_path, ("p0",)):
         await announce(broker, first)
         await watcher.until_done("p0")
-        agents[0]._hear_of_peer(PeerId("p1"), pack(other))
+        living[0]._hear_of_peer(PeerId("p1"), pack(other))
         await watcher.until_begun("j0")
-        agents[0]._hear_of_peer(PeerId("p1"), pack(JobOver(over="j0")))
-        agents[0]._hear_of_peer(PeerId("p1"), pack(first))
-        assert agents[0]._jobs.current == first
+        living[0]._hear_of_peer(PeerId("p1"), pack(JobOver(over="j0")))
+        living[0]._hear_of_peer(PeerId("p1"), pack(first))
+        assert living[0]._jobs.current == first
         await watcher.until_begun("j1")
     store = Checkpoints(tmp_path / "p0", every=10, keep=3)
     store.unfinished()
@@ -296,6 +344,26 @@ def test_no_room_is_made_for_what_has_not_come() -> None:
         assert tracemalloc.get_traced_memory()[0] < 1 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_a_document_in_small_pieces_takes_no_more_room_than_in_large_ones() -> None:
+    heard: list[bytes] = []
+    end = Hearsay(lambda *_: None, lambda _, document: heard.append(document), limit_bytes=4 << 20, piece_bytes=1 << 10)
+    end.met(PeerId("b"))
+    tracemalloc.start()
+    try:
+        for frame, size in pieces(1, total=10_000, of=9_999):
+            sink = end.sink(PeerId("b"), frame, size)
+            assert sink is not None
+            sink[:] = b"x"
+            end.received(PeerId("b"), frame, size, stored=True)
+        assert tracemalloc.get_traced_memory()[0] < 20_000
+    finally:
+        tracemalloc.stop()
+    last = State(run="/job", round=0, offset=9_999, total=10_000)
+    assert end.sink(PeerId("b"), last, 1) is not None
+    end.received(PeerId("b"), last, 1, stored=True)
+    assert heard == [b"x" * 9_999 + b"\0"]
 
 
 def test_who_never_comes_to_an_end_makes_room_for_others() -> None:

@@ -116,6 +116,20 @@ async def test_one_byte_at_a_time(fleet: Fleet) -> None:
     assert payload_of(ears[1].heard) == WANTED * 3
 
 
+async def test_who_closes_has_room_for_whatever_still_comes(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While what is queued goes out: a loop that finds no room ends the connection at once."""
+    ends, sockets, ears = two_ends(fleet)
+    for _ in range(20):
+        ends[0].send(*vector(20_000))
+    await until(lambda: not ends[0]._waiting)
+    said = sockets[0].take()
+    feed(ends[1], said[: 100 << 10])
+    monkeypatch.setattr(ears[1], "received", lambda *_: ends[1].close("enough"))
+    monkeypatch.setattr(sockets[1], "get_write_buffer_size", lambda: 1)  # it is not read
+    feed(ends[1], said[100 << 10 :])
+    assert not sockets[1].closed
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.sampled_from([1, 100, 1024, 1025, 16_384, 16_385, 40_000, 100_000]), min_size=1, max_size=8),
