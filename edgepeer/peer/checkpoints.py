@@ -162,6 +162,10 @@ class Checkpoints:
             elif checkpoint.job.id == job.id:
                 _log.warning("%s is not used: it is of another job with the id %s", path, job.id)
 
+    def newest(self, job: Job) -> Checkpoint | None:
+        """That of this job which comes first; whether its state fits the model is not known before it is restored."""
+        return next((checkpoint for _, checkpoint in self._of(job)), None)
+
     def discard(self, job: Job) -> None:
         """Delete this device's checkpoints of a job."""
         for path, _ in list(self._of(job)):

@@ -8,9 +8,9 @@
     a view, of which nobody answers             | begins one after it: at once if so many of its lives have ended that
                                                 | it can't go on; if not, its members may be frozen, or cut off: after
                                                 | `anew_s`; after `anew_run_s` if it works on the run that is wanted
-                                                | here, and only if there are enough peers for that. And only while the
-                                                | broker brings this peer its own letters: else it may be this one that
-                                                | is cut off
+                                                | here, or is to be once the owner is ready, and only if there are
+                                                | enough peers for that. And only while the broker brings this peer its
+                                                | own letters: else it may be this one that is cut off
 
 Only those who have spoken in this life are counted on, whatever is retained of others (rollcall.py). Whoever is soon to
 begin calls everybody, and begins nothing before they have had time to answer: one before it in the order may wait for a
@@ -178,7 +178,7 @@ class Outside:
         rest = [PeerId(m.id) for m in hint.members if not self._over(m)]
         if not enough(hint.ids, rest, hint.quorum) or self._refused.issuperset(rest):
             return False
-        wanted, patience = membership.run, limits.anew_s
+        wanted, patience = membership.cares_for, limits.anew_s
         if wanted is not None and wanted[0] == hint.run:
             here = {PeerId(m.id) for m in members}
             patience = limits.anew_s if enough(hint.ids, here, hint.quorum) else limits.anew_run_s

@@ -438,6 +438,18 @@ def test_a_run_is_not_begun_again_by_fewer_than_it_takes() -> None:
     assert when(b.until(70.0), "publish view 1 bc") < 65.0
 
 
+def test_nor_by_who_is_not_ready_yet_to_want_it() -> None:
+    """Whoever has a checkpoint wants the run only when it knows, in a view, whether the others are at work."""
+    b = Machine("b", life=2, limits=Limits(anew_s=5.0, anew_run_s=20.0))
+    b.broker = True
+    b.hear(ev.RunExpected("r", 2), 0.0)
+    b.hear(ev.ViewSeen(view(9, "axy", run="r")), 0.0)
+    b.hear(ev.ControlSynced(), 0.0)
+    assert views(b.until(60.0)) == []
+    b.hear(ev.RunWanted(None), 60.0)  # it has another job by now
+    assert when(b.until(70.0), "publish view 1 b") < 65.0
+
+
 def test_who_has_the_quorum_of_a_run_that_is_retained_begins_it_again_sooner() -> None:
     a = Machine("a", life=2, limits=Limits(anew_s=5.0, anew_run_s=20.0))
     a.others = "b"
