@@ -438,6 +438,11 @@ class Peer:
         if self._keeper is keeper:
             self._keeper = self._came = None
 
+    def expect_run(self, run: str, peers: int) -> None:
+        """Say that this peer is to ask for a run, of at least so many peers, once it is ready: so it does not begin
+        without them what those who are at work on it would have to follow."""
+        self._driver.dispatch(ev.RunExpected(run, peers))
+
     def want_run(self, run: str | None, peers: int = 1, have: int = 0, of: Generation | None = None) -> None:
         """Ask for a run: the coordinator starts it once `peers` peers are in.
 

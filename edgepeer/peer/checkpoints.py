@@ -18,7 +18,6 @@ from edgepeer.topology.view import View
 from edgepeer.training.checkpoint import (
     Checkpoint,
     list_checkpoints,
-    newest_first,
     prune_checkpoints,
     read_checkpoint,
     write_atomically,
@@ -122,8 +121,8 @@ class Checkpoints:
         return last[1].job if last is not None and last[1].job.id not in self._over else None
 
     def restore(self, job: Job, trainer: Trainer) -> Checkpoint | None:
-        """Let the trainer go on from the newest checkpoint of this job that fits; None: there is none. Those of a newer
-        generation come first, whatever their round.
+        """Let the trainer go on from the newest checkpoint of this job that fits; None: there is none. That is the one
+        that was written last, of whatever generation and round: what this device had done before it has given up.
 
         Raises:
             JobError: the trainer did not become what the checkpoint holds.
@@ -156,11 +155,15 @@ class Checkpoints:
         return newest
 
     def _of(self, job: Job) -> Iterator[tuple[Path, Checkpoint]]:
-        for path, checkpoint in self._good(newest_first(self._paths())):
+        for path, checkpoint in self._good(self._paths()):
             if checkpoint.job == job:
                 yield path, checkpoint
             elif checkpoint.job.id == job.id:
                 _log.warning("%s is not used: it is of another job with the id %s", path, job.id)
+
+    def newest(self, job: Job) -> Checkpoint | None:
+        """The one of this job that was written last. Whether its state fits the model is known when it is restored."""
+        return next((checkpoint for _, checkpoint in self._of(job)), None)
 
     def discard(self, job: Job) -> None:
         """Delete this device's checkpoints of a job."""

@@ -135,6 +135,9 @@ class Run(ABC):
         failure: BaseExceptionGroup | None = None
         self._state.open()
         try:
+            kept = await self._state.in_worker(lambda: self._checkpoints.newest(self._job))
+            peers = _majority(len(kept.members)) if kept is not None else self._job.wait_for
+            self._peer.expect_run(self._job.id, peers)
             await self._prepare()
             self._peer.come_back()  # if it has stood aside meanwhile: the others need not wait for the model
             restored = await self._restored()
@@ -214,7 +217,7 @@ class Run(ABC):
         # A majority must come: else two parts of a fleet might go on, each with a model of its own.
         everybody = restored.peers
         _log.info("job %s: goes on after round %d, when its %d peers are there", job.id, restored.after, everybody)
-        for peers in (everybody, everybody // 2 + 1):
+        for peers in (everybody, _majority(everybody)):
             if peers < everybody:
                 _log.info("job %s: %d of its %d peers are enough from now on", job.id, peers, everybody)
             self._peer.want_run(job.id, peers, have=restored.round, of=restored.of)
@@ -228,3 +231,7 @@ class Run(ABC):
     @property
     def _leads(self) -> bool:
         return self._peer.view is not None and self._peer.view.coordinator == self._peer.id
+
+
+def _majority(peers: int) -> int:
+    return peers // 2 + 1

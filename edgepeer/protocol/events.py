@@ -19,7 +19,7 @@ from edgepeer.wire.precision import Precision
 __all__ = [
     "Abandoned", "Adopted", "ChunksDone", "CodeWanted", "Contribute", "ControlSynced", "DialFailed",
     "Encoded", "Event", "FloatVector", "FrameReceived", "Heard", "JoinWanted", "LeaveWanted", "LinkDown", "LinkUp",
-    "PresenceGone", "PresenceSeen", "Relayed", "RunWanted", "StateLost",
+    "PresenceGone", "PresenceSeen", "Relayed", "RunExpected", "RunWanted", "StateLost",
     "StateReady", "TimedOut", "Unacknowledged", "ViewSeen",
 ]  # fmt: skip
 
@@ -176,6 +176,14 @@ class Abandoned:
 
 
 @dataclass(frozen=True, slots=True)
+class RunExpected:
+    """The owner is to ask for a run, once it is ready, of at least so many peers: until then it wants none."""
+
+    run: str
+    peers: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunWanted:
     """A job asks for a run; the coordinator starts it once `peers` are in. None: no job."""
 
@@ -226,6 +234,6 @@ class JoinWanted:
 
 Event: TypeAlias = (
     FrameReceived | Relayed | Heard | Unacknowledged | LinkUp | LinkDown | DialFailed | PresenceSeen | PresenceGone
-    | ViewSeen | ControlSynced | Contribute | CodeWanted | ChunksDone | Encoded | Abandoned | TimedOut | RunWanted
-    | StateReady | StateLost | Adopted | LeaveWanted | JoinWanted
+    | ViewSeen | ControlSynced | Contribute | CodeWanted | ChunksDone | Encoded | Abandoned | TimedOut | RunExpected
+    | RunWanted | StateReady | StateLost | Adopted | LeaveWanted | JoinWanted
 )  # fmt: skip

@@ -64,7 +64,9 @@ class Membership:
         self.waits = ""
         """Why nothing comes of the view that this peer wants; empty if something does, or if it wants none."""
         self.run: tuple[str, int] | None = None
-        """The run that is wanted, and how many peers it takes."""
+        """The run that is wanted, and how many peers it takes ..."""
+        self._expected: tuple[str, int] | None = None
+        """... or the one that is to be."""
         self._penalties: dict[PeerId, tuple[float, float]] = {}  # how long who was lost is kept out, and until when
         self._ended: set[PeerId] = set()  # members that have spoken in a later life
         self._refused: dict[PeerId, float] = {}  # members where nobody listens, and since when
@@ -179,9 +181,18 @@ class Membership:
         """The owner, which wanted to leave, wants to be in."""
         self.leaving = False
 
+    def expect_run(self, run: str, peers: int) -> None:
+        """The owner is to want that run, of at least so many peers."""
+        self._expected = run, peers
+
+    @property
+    def cares_for(self) -> tuple[str, int] | None:
+        """The run that is wanted, or is to be, and how many peers it takes."""
+        return self.run or self._expected
+
     def want_run(self, run: str | None, peers: int, now: float) -> None:
         """The owner wants a run, of at least so many peers."""
-        self.run = (run, peers) if run is not None else None
+        self.run, self._expected = (run, peers) if run is not None else None, None
         self.note_change(now)
 
     def takes_part(self, run: str) -> bool:

@@ -102,6 +102,7 @@ class Node:
             ev.Encoded: lambda e: rounds.encoded(e.epoch, e.round, e.vector),
             ev.Abandoned: lambda e: rounds.abandon(),
             ev.TimedOut: lambda e: rounds.time_out(e.reason),
+            ev.RunExpected: lambda e: parts.membership.expect_run(e.run, e.peers),
             ev.RunWanted: views.on_run_wanted,
             ev.StateReady: neighbours.on_state_ready,
             ev.StateLost: lambda e: neighbours.on_state_lost(),

@@ -8,12 +8,13 @@
     a view, of which nobody answers             | begins one after it: at once if so many of its lives have ended that
                                                 | it can't go on; if not, its members may be frozen, or cut off: after
                                                 | `anew_s`; after `anew_run_s` if it works on the run that is wanted
-                                                | here, and only if there are enough peers for that. And only while the
-                                                | broker brings this peer its own letters: else it may be this one that
-                                                | is cut off
+                                                | here, or is to be once the owner is ready, and only if there are
+                                                | enough peers for that. And only while the broker brings this peer its
+                                                | own letters: else it may be this one that is cut off
 
-Only those who have spoken in this life are counted on, whatever is retained of others (rollcall.py). Whoever wants to
-begin calls everybody; others call only those before them in the order, more and more of them while none answers.
+Only those who have spoken in this life are counted on, whatever is retained of others (rollcall.py). Whoever is soon to
+begin calls everybody, and begins nothing before they have had time to answer: one before it in the order may wait for a
+view that only that one has heard of. Others call only those before them, more and more of them while none answers.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class Outside:
         self._refused: set[PeerId] = set()
         self._reach = 1
         """How many of those before this peer in the order are called."""
+        self._all_since = float("inf")
+        """Since when everybody is called."""
 
     def on_synced(self, now: float) -> None:
         """All that MQTT retains is known."""
@@ -70,7 +73,7 @@ class Outside:
         self._quiet_since = self._since = now
         self._rolls.wait_anew(now)
         self._refused.clear()
-        self._reach = 1
+        self._reach, self._all_since = 1, float("inf")
 
     def on_hint(self, view: View, now: float) -> None:
         """There is, or was, such a view."""
@@ -110,12 +113,13 @@ class Outside:
         me, hint = self._membership.id, self.hint
         found = [PeerId(m.id) for m in hint.members if m.id != me and not self._over(m)][:_CALLED] if hint else []
         before = self._rolls.before(me, self._reach)
-        while all(self._rolls.silent(peer, now) for peer in before):
-            if len(before) < self._reach:
-                return found + self._rolls.order
+        everybody = now >= self._turn(now) - self._limits.found_s / 2
+        while not everybody and all(self._rolls.silent(peer, now) for peer in before):
+            everybody = len(before) < self._reach
             self._reach *= _FURTHER
             before = self._rolls.before(me, self._reach)
-        return found + before
+        self._all_since = min(self._all_since, now) if everybody else float("inf")
+        return found + (self._rolls.order if everybody else before)
 
     # -- beginning -------------------------------------------------------------------------------------------
 
@@ -129,12 +133,9 @@ class Outside:
             self._quiet_since = now
             membership.wait_for("")
             return None
-        settled = min(rolls.appeared_at + limits.settle_s, self._synced_at + limits.settle_limit_s)
-        settled = max(settled, self._synced_at + limits.settle_s)
-        if now < settled or (now < self._since + limits.settle_limit_s and rolls.asked(now)):
+        if now < max(self._turn(now), self._all_since + limits.settle_s):
             return None
-        rank = sum(not rolls.silent(peer, now) for peer in rolls.before(membership.id, MAX_MEMBERS))
-        if now < settled + rank * limits.found_s:
+        if now < self._since + limits.settle_limit_s and rolls.asked(now):
             return None
         found = (rolls.joiner(peer, now) for peer, _ in there if peer != membership.id)
         members = (membership.me, *(m for m in found if m is not None))[:MAX_MEMBERS]
@@ -152,6 +153,15 @@ class Outside:
             slots=tuple(member.id for member in members) if membership.coded else (),
         )
 
+    def _turn(self, now: float) -> float:
+        """When it is this peer's turn to begin, if none of those before it in the order has."""
+        limits, rolls = self._limits, self._rolls
+        synced = self._synced_at if self._synced_at is not None else now
+        settled = min(rolls.appeared_at + limits.settle_s, synced + limits.settle_limit_s)
+        settled = max(settled, synced + limits.settle_s)
+        rank = sum(not rolls.silent(peer, now) for peer in rolls.before(self._membership.id, MAX_MEMBERS))
+        return max(settled, self._quiet_since) + rank * limits.found_s if rank else settled
+
     def _known(self) -> Generation | None:
         """The newest generation: what is only retained counts as well, if it is not too far from what is known."""
         newest, hint = self._rolls.newest, self.hint.generation if self.hint is not None else None
@@ -168,7 +178,7 @@ class Outside:
         rest = [PeerId(m.id) for m in hint.members if not self._over(m)]
         if not enough(hint.ids, rest, hint.quorum) or self._refused.issuperset(rest):
             return False
-        wanted, patience = membership.run, limits.anew_s
+        wanted, patience = membership.cares_for, limits.anew_s
         if wanted is not None and wanted[0] == hint.run:
             here = {PeerId(m.id) for m in members}
             patience = limits.anew_s if enough(hint.ids, here, hint.quorum) else limits.anew_run_s

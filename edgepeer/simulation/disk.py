@@ -50,6 +50,6 @@ class Disk:
             )
 
     def newest(self, run: str) -> Checkpoint | None:
-        """What to go on from in that run: of a newer generation first, then of a later round."""
-        found = (each for each in self._checkpoints if each.run == run)
-        return max(found, key=lambda each: (each.generation, each.round), default=None)
+        """What to go on from in that run: what was kept last. What this device had done before it has given up, in
+        whatever generation."""
+        return next((each for each in reversed(self._checkpoints) if each.run == run), None)

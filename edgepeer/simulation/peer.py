@@ -143,13 +143,16 @@ class SimulatedPeer:
     def start(self) -> None:
         self.alive = True
         self.run_id = self._task.run_id  # which may be another one than when it was made
-        self._may_restore = self.disk is not None and self.disk.newest(self.run_id) is not None
         self._around.living[self.id] = self
         self._around.broker.connect(self.client)
         self._around.broker.present(self.client, self.node.me)
         if self._task.scheme is not None:
             self.receive(ev.CodeWanted(self._task.scheme))
-        if self._task.run is not None and not self._may_restore:
+        kept = self.disk.newest(self.run_id) if self.disk is not None else None
+        self._may_restore = kept is not None
+        if kept is not None:
+            self.receive(ev.RunExpected(self.run_id, kept.majority))
+        elif self._task.run is not None:
             self.receive(ev.RunWanted(*self._task.run))
         if self.disk is not None and self.disk.view is not None:
             self.receive(ev.ViewSeen(self.disk.view))

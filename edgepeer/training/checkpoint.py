@@ -15,7 +15,6 @@ import contextlib
 import os
 import re
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
@@ -30,7 +29,6 @@ from edgepeer.training.job import Job
 __all__ = [
     "Checkpoint",
     "list_checkpoints",
-    "newest_first",
     "prune_checkpoints",
     "read_checkpoint",
     "write_atomically",
@@ -149,23 +147,6 @@ def _read_header(path: Path, file: BinaryIO) -> tuple[bytes, bytes, _CheckpointH
         return prefix, encoded, msgspec.msgpack.decode(encoded, type=_CheckpointHeader)
     except (msgspec.DecodeError, ValueError) as error:
         raise WireError(f"{path}: damaged or cut short: {error}") from error
-
-
-def newest_first(paths: Iterable[Path]) -> list[Path]:
-    """In the order in which to try to go on from them: of a newer generation, of a later round, written later.
-
-    Taken as they say: nothing but the header is read. Where that can't be, the reader is to hear of it first.
-    """
-
-    def standing(path: Path) -> tuple[bool, Generation, int, int]:
-        try:
-            with path.open("rb") as file:
-                header = _read_header(path, file)[-1]
-        except (OSError, WireError):
-            return True, Generation(), 0, _number(path)
-        return False, header.generation or Generation(), header.round, _number(path)
-
-    return sorted(paths, key=standing, reverse=True)
 
 
 def list_checkpoints(directory: Path) -> list[Path]:

@@ -76,6 +76,9 @@ class Alone:
     def detach(self, keeper: Any) -> None:
         self.keeper = None
 
+    def expect_run(self, run: str, peers: int) -> None:
+        pass
+
     def come_back(self) -> None:
         pass
 

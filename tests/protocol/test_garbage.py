@@ -428,6 +428,7 @@ happenings: st.SearchStrategy[ev.Event | float | int | bytes] = st.one_of(
     st.builds(ev.ViewSeen, st.sampled_from(VIEWS)),
     st.builds(lambda via, payload: ev.Relayed(via, payload), vias(), payloads),
     st.builds(lambda run, have: ev.RunWanted(run or None, 1, have), runs, st.sampled_from([0, 5])),
+    st.builds(ev.RunExpected, runs, st.sampled_from([1, 3])),
     st.builds(lambda run, number: ev.Adopted(run, number), runs, st.integers(1, 9)),
     st.builds(lambda peer, run: ev.StateReady(PeerId(peer), run, 1, b"state"), peers, runs),
     st.sampled_from([ev.ControlSynced(), ev.Abandoned(), ev.TimedOut("late"), ev.JoinWanted()]),
