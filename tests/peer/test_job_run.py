@@ -61,6 +61,7 @@ class Alone:
         self.outcomes: asyncio.Queue[Outcome | Exception] = asyncio.Queue()
         self.reports: list[PeerReport] = []
         self.fabric = SimpleNamespace(
+            forget=lambda topic: None,
             topics=SimpleNamespace(report=lambda job, peer: "report", telemetry=lambda peer: "", job="job"),
             publish_retained=lambda topic, document: self.reports.append(document) if topic == "report" else None,
             publish_event=lambda topic, document: None,
