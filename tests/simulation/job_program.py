@@ -46,6 +46,7 @@ class JobProgram:
         peer.fabric = SimpleNamespace(  # type: ignore[assignment]
             works_in=lambda view: None,
             topics=SimpleNamespace(report=lambda job, peer: "report", telemetry=lambda peer: "", job="job"),
+            forget=lambda topic: None,
             publish_retained=self._told,
             publish_event=lambda topic, document: None,
             flush=self._flush,

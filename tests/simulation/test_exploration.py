@@ -291,8 +291,9 @@ def test_a_candidate_that_ignores_what_others_have_accepted_is_found(monkeypatch
     monkeypatch.setattr(Succession, "on_vote", on_vote)
     fleet = Fleet(DUEL)
     state = accepted_and_cut_off(fleet)
-    with pytest.raises(Violation, match=r"^view 2 has two successors: p1/1, p2/1; p0/1, p1/1, p2/1$"):
+    with pytest.raises(Violation, match=r"^view 2 has two successors: ") as violation:
         usually(fleet, state, lambda state: False)
+    assert {*str(violation.value).partition(": ")[2].split("; ")} == {"p1/1, p2/1", "p0/1, p1/1, p2/1"}
 
 
 def both_lead(fleet: Fleet) -> State:
