@@ -107,7 +107,7 @@ HAPPENED: Final = {
     "a newcomer is told of a round before it has computed for it": """
         peers 6
         fanout 1
-        seed 6
+        seed 8
         compute_s 0.5
         latency_s 0.02
         jitter_s 0.3
