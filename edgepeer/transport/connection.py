@@ -18,11 +18,16 @@ from edgepeer.transport.window import ReceiveWindows
 from edgepeer.trust.names import Holder
 from edgepeer.wire.frames import Bye, Frame
 
-__all__ = ["BACKLOG_LIMIT_BYTES", "LINGER_S", "Connection", "Shared"]
+__all__ = ["BACKLOG_LIMIT_BYTES", "LINGER_S", "MOST_LITTLE", "Connection", "Shared"]
 
 BACKLOG_LIMIT_BYTES: Final = 8 << 30
 """More than who reads is ever behind: the largest state (4 GiB) is queued as a whole, beside vectors (1 GiB each). What
 is large is queued from where it lies, and takes no memory of its own."""
+LITTLE_BYTES: Final = 4096
+"""Frames that are smaller do: each takes hundreds of bytes besides its own ..."""
+MOST_LITTLE: Final = 16_384
+"""... and never do so many of them wait to be read. Who asks again and again, and does not read the answers, would have
+this peer keep them all."""
 LINGER_S: Final = 10.0
 """How long a closed connection may take to deliver what is queued."""
 
@@ -55,6 +60,11 @@ class Connection(asyncio.BufferedProtocol):
         self._reason = ""
         self._closing = False
         self._linger: asyncio.TimerHandle | None = None
+        self._given = 0
+        """Bytes of all frames that were ever queued ..."""
+        self._little = 0
+        """... and how many little ones were, since that came to `_counted`."""
+        self._counted = 0
         self.remote = "?"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -127,6 +137,18 @@ class Connection(asyncio.BufferedProtocol):
     def _queued(self) -> int:
         """Bytes that the kernel has not taken yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def _has_queued(self, size: int) -> None:
+        """A frame of so many bytes. What has piled up, behind an end that does not read, ends the connection."""
+        self._given += size
+        if size < LITTLE_BYTES:
+            self._little += 1
+        stuffed = self._queued > BACKLOG_LIMIT_BYTES
+        if self._little >= MOST_LITTLE:
+            stuffed |= self._given - self._queued < self._counted
+            self._little, self._counted = 0, self._given
+        if stuffed:
+            self.abort("the other end does not read")
 
     def missing(self, now: float) -> tuple[float, float] | None:
         if self._sock is None or self._transport is None or self._closing or self._transport.is_closing():

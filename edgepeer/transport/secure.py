@@ -321,16 +321,14 @@ class SecureConnection(Connection):
         if self._transport is None or self._closing or self._transport.is_closing() or self._met is None:
             return
         self._acknowledgements.sent()
+        head = encode(frame, len(payload)) if payload else encode(frame)
+        self._queue(Kind.FRAMES, head)
         if payload:
-            self._queue(Kind.FRAMES, encode(frame, len(payload)))
             self._queue(Kind.FRAMES, memoryview(payload).cast("B"))
             if self._network is not None:
                 self._losses.sending(self._network)
-        else:
-            self._queue(Kind.FRAMES, encode(frame))
         self._schedule()
-        if self._queued > connection.BACKLOG_LIMIT_BYTES:
-            self.abort("the other end does not read")
+        self._has_queued(len(head) + len(payload or b""))
 
     def _queue(self, kind: int, data: bytes | memoryview) -> None:
         self._waiting.append((kind, data))

@@ -13,7 +13,6 @@ from edgepeer.complaints import Complaints
 from edgepeer.errors import ConfigError, WireError
 from edgepeer.processes import os_reason
 from edgepeer.sockets import stop_listening
-from edgepeer.transport import connection
 from edgepeer.transport.base import Accept, Channel, Traffic
 from edgepeer.transport.connection import Connection, Shared
 from edgepeer.transport.options import format_address, parse_address, share_loopback
@@ -55,16 +54,16 @@ class PlainConnection(Connection):
         self._acknowledgements.sent()
         if payload:
             head = encode(frame, len(payload))
-            self._traffic.bytes_sent += len(head) + len(payload)
+            size = len(head) + len(payload)
             self._transport.writelines((head, payload))
             if self._network is not None:
                 self._losses.sending(self._network)
         else:
             head = encode(frame)
-            self._traffic.bytes_sent += len(head)
+            size = len(head)
             self._transport.write(head)
-        if self._transport.get_write_buffer_size() > connection.BACKLOG_LIMIT_BYTES:
-            self.abort("the other end does not read")
+        self._traffic.bytes_sent += size
+        self._has_queued(size)
 
 
 class _TcpListener:

@@ -28,7 +28,7 @@ from edgepeer.transport.secure import SecureConnection, SecureTransport
 from edgepeer.transport.tcp import TcpTransport
 from edgepeer.trust.directory import CERTIFICATE, KEY
 from edgepeer.wire.codec import encode
-from edgepeer.wire.frames import Hello, Ping, State
+from edgepeer.wire.frames import Have, Hello, Ping, State
 
 PATIENCE_S = 60.0
 PING = Ping(waiting=True)
@@ -737,5 +737,15 @@ async def test_too_large_a_backlog_ends_the_connection(fleet: Fleet, monkeypatch
     async with tapped(fleet) as pair:
         monkeypatch.setattr(connection, "BACKLOG_LIMIT_BYTES", 1 << 20)
         pair.channel.send(State(run="r", round=1, offset=0, total=64 << 20), bytes(64 << 20))
+        await until(lambda: bool(pair.here.reasons))
+        assert pair.here.reasons == ["the other end does not read"]
+
+
+async def test_many_small_frames_that_are_not_read_end_the_connection(fleet: Fleet) -> None:
+    async with tapped(fleet) as pair:
+        pair.between.to["dialler"].transport.pause_reading()
+        pair.channel.send(State(run="r", round=1, offset=0, total=64 << 20), bytes(64 << 20))
+        for _ in range(2 * connection.MOST_LITTLE):
+            pair.channel.send(Have(epoch=1, round=1))
         await until(lambda: bool(pair.here.reasons))
         assert pair.here.reasons == ["the other end does not read"]

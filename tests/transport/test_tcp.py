@@ -33,7 +33,7 @@ from edgepeer.transport.options import parse_address
 from edgepeer.transport.tcp import TcpTransport
 from edgepeer.transport.window import ReceiveWindows
 from edgepeer.wire.codec import FRAME_VERSION, PRELUDE, encode
-from edgepeer.wire.frames import Ping, Reduce, Result, State
+from edgepeer.wire.frames import Have, Ping, Reduce, Result, State
 
 PATIENCE_S = 60.0
 
@@ -251,6 +251,36 @@ async def test_too_large_a_backlog_ends_the_connection(monkeypatch: pytest.Monke
         channel.send(State(run="r", round=1, offset=0, total=64 << 20), bytes(64 << 20))
         await _until(lambda: bool(ears[0].reasons))
         assert ears[0].reasons == ["the other end does not read"]
+
+
+async def test_many_small_frames_that_are_not_read_end_the_connection() -> None:
+    """Of those few bytes each takes hundreds."""
+    ears: list[Ear] = []
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        channel = await tcp.TcpTransport().dial(
+            options.format_address(deaf.getsockname()), lambda _: ears.append(Ear()) or ears[-1], timeout=5
+        )
+        channel.send(State(run="r", round=1, offset=0, total=64 << 20), bytes(64 << 20))
+        for _ in range(2 * connection.MOST_LITTLE - 1):
+            channel.send(Have(epoch=1, round=1))
+        assert ears[0].reasons == []
+        channel.send(Have(epoch=1, round=1))
+        await _until(lambda: bool(ears[0].reasons))
+        assert ears[0].reasons == ["the other end does not read"]
+
+
+async def test_as_many_that_are_read_do_not() -> None:
+    ears: list[Ear] = []
+    transport = tcp.TcpTransport()
+    listener = await transport.listen("127.0.0.1:0", lambda _: ears.append(Ear()) or ears[-1])
+    channel = await transport.dial(listener.address, lambda _: ears.append(Ear()) or ears[-1], timeout=5)
+    for _ in range(5):
+        for _ in range(connection.MOST_LITTLE):
+            channel.send(Have(epoch=1, round=1))
+        await _until(lambda: transport.traffic.bytes_received == transport.traffic.bytes_sent)
+    assert [ear.reasons for ear in ears] == [[], []]
+    channel.abort("enough")
+    await listener.close()
 
 
 def test_the_largest_state_has_room_beside_the_largest_vectors() -> None:
