@@ -6,6 +6,7 @@ passed over for the one before it. The methods wait for the disk: they belong in
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from edgepeer.topology.view import View
 from edgepeer.training.checkpoint import (
     Checkpoint,
     list_checkpoints,
+    peek_checkpoint,
     prune_checkpoints,
     read_checkpoint,
     write_atomically,
@@ -162,8 +164,13 @@ class Checkpoints:
                 _log.warning("%s is not used: it is of another job with the id %s", path, job.id)
 
     def newest(self, job: Job) -> Checkpoint | None:
-        """The one of this job that was written last. Whether its state fits the model is known when it is restored."""
-        return next((checkpoint for _, checkpoint in self._of(job)), None)
+        """The one of this job that was written last, without its state: to read that may take long. Whether it is good,
+        and fits the model, is known when it is restored."""
+        for path in self._paths():
+            with contextlib.suppress(OSError, WireError):  # told of then
+                if (found := peek_checkpoint(path)).job == job:
+                    return found
+        return None
 
     def discard(self, job: Job) -> None:
         """Delete this device's checkpoints of a job."""

@@ -135,9 +135,7 @@ class Run(ABC):
         failure: BaseExceptionGroup | None = None
         self._state.open()
         try:
-            kept = await self._state.in_worker(lambda: self._checkpoints.newest(self._job))
-            peers = _majority(len(kept.members)) if kept is not None else self._job.wait_for
-            self._peer.expect_run(self._job.id, peers)
+            await self._say_what_is_to_be_wanted()
             await self._prepare()
             self._peer.come_back()  # if it has stood aside meanwhile: the others need not wait for the model
             restored = await self._restored()
@@ -190,6 +188,15 @@ class Run(ABC):
         except TimeoutError:
             return False
         return True
+
+    async def _say_what_is_to_be_wanted(self) -> None:
+        """Before the model is built, and the state read: others may be at work on the run, and not be heard of yet. Of
+        what is done here they have no more to do, and who asks for the result need not wait for them."""
+        job, kept = self._job, await self._state.in_worker(lambda: self._checkpoints.newest(self._job))
+        if kept is None:
+            self._peer.expect_run(job.id, job.wait_for)
+        elif kept.round < job.rounds and not (kept.diverged and job.stop_on_nan):
+            self._peer.expect_run(job.id, _majority(len(kept.members)))
 
     async def _restored(self) -> Restored | None:
         """What this device goes on from, if it has a checkpoint, and the fleet is not at work already."""

@@ -151,7 +151,8 @@ class SimulatedPeer:
         kept = self.disk.newest(self.run_id) if self.disk is not None else None
         self._may_restore = kept is not None
         if kept is not None:
-            self.receive(ev.RunExpected(self.run_id, kept.majority))
+            if kept.round < self._task.rounds:
+                self.receive(ev.RunExpected(self.run_id, kept.majority))
         elif self._task.run is not None:
             self.receive(ev.RunWanted(*self._task.run))
         if self.disk is not None and self.disk.view is not None:

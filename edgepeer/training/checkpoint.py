@@ -29,6 +29,7 @@ from edgepeer.training.job import Job
 __all__ = [
     "Checkpoint",
     "list_checkpoints",
+    "peek_checkpoint",
     "prune_checkpoints",
     "read_checkpoint",
     "write_atomically",
@@ -118,6 +119,23 @@ def read_checkpoint(path: Path) -> Checkpoint:
     digest.update(state)
     if digest.digest() != rest[header.state_bytes :]:
         raise WireError(f"{path}: damaged: its digest differs")
+    return _checkpoint(header, state)
+
+
+def peek_checkpoint(path: Path) -> Checkpoint:
+    """What a file says of itself, without its state: that may be large, and is neither read nor checked.
+
+    Raises:
+        OSError: the file can't be read.
+        VersionError: it is of another version than this build reads.
+        WireError: it is damaged, cut short, or no checkpoint at all, as far as that shows.
+    """
+    with path.open("rb") as file:
+        header = _read_header(path, file)[-1]
+    return _checkpoint(header, b"")
+
+
+def _checkpoint(header: _CheckpointHeader, state: bytes | memoryview) -> Checkpoint:
     return Checkpoint(
         job=header.job,
         round=header.round,

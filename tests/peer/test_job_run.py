@@ -60,6 +60,7 @@ class Alone:
         self.brought: asyncio.Queue[np.ndarray[Any, Any]] = asyncio.Queue()
         self.outcomes: asyncio.Queue[Outcome | Exception] = asyncio.Queue()
         self.reports: list[PeerReport] = []
+        self.expected: list[tuple[str, int]] = []
         self.fabric = SimpleNamespace(
             forget=lambda topic: None,
             topics=SimpleNamespace(report=lambda job, peer: "report", telemetry=lambda peer: "", job="job"),
@@ -78,7 +79,7 @@ class Alone:
         self.keeper = None
 
     def expect_run(self, run: str, peers: int) -> None:
-        pass
+        self.expected.append((run, peers))
 
     def come_back(self) -> None:
         pass
@@ -292,6 +293,31 @@ async def test_who_restarts_knows_that_the_run_had_diverged(tmp_path: Path) -> N
         report = await fleet.report("done")
     assert (report.round, report.diverged) == (3, 3)
     assert fleet.peer.brought.empty()
+    assert fleet.peer.expected == []
+
+
+async def test_who_restarts_says_which_run_it_is_to_want_before_it_reads_its_state(tmp_path: Path) -> None:
+    """Which may take longer than others who are at work on the run, and not heard of, are waited for."""
+    async with running(tmp_path, wait_for=7) as fleet:
+        for number in range(1, 11):
+            await fleet.round(number, fleet.mean())
+        assert fleet.peer.expected == [("j1", 7)]
+    (path,) = list_checkpoints(fleet.checkpoints.directory or Path())
+    path.write_bytes(path.read_bytes()[:-100])
+    async with running(tmp_path, wait_for=7) as fleet:
+        await until(lambda: bool(fleet.peer.expected))
+    assert fleet.peer.expected == [("j1", 2)]
+
+
+async def test_who_has_done_all_of_a_job_waits_for_nobody_to_say_so(tmp_path: Path) -> None:
+    """When the power fails after the last round, one that is back alone may be asked for the model."""
+    async with running(tmp_path, rounds=10) as fleet:
+        for number in range(1, 11):
+            await fleet.round(number, fleet.mean())
+        await fleet.report("done")
+    async with running(tmp_path, rounds=10) as fleet:
+        await fleet.report("done")
+    assert fleet.peer.expected == []
 
 
 async def test_who_takes_the_final_state_from_a_neighbour_keeps_it(tmp_path: Path) -> None:
