@@ -107,7 +107,7 @@ HAPPENED: Final = {
     "a newcomer is told of a round before it has computed for it": """
         peers 6
         fanout 1
-        seed 8
+        seed {seed}
         compute_s 0.5
         latency_s 0.02
         jitter_s 0.3
@@ -129,12 +129,15 @@ HAPPENED: Final = {
 
 @pytest.mark.parametrize("what", HAPPENED)
 def test_nobody_waits_for_what_is_over(what: str) -> None:
-    story = told(Schedule.parse(HAPPENED[what]), ProgrammedStory)
-    assert story.ended_well
-    ends: list[fx.RoundCommitted | fx.RoundAborted] = []
-    for peer in story.world.alive:
-        ends += [*peer.outcomes, *peer.aborts]
-    assert any(not end.mine for end in ends)
+    for seed in range(1, 31):
+        story = told(Schedule.parse(HAPPENED[what].replace("{seed}", str(seed))), ProgrammedStory)
+        assert story.ended_well
+        ends: list[fx.RoundCommitted | fx.RoundAborted] = []
+        for peer in story.world.alive:
+            ends += [*peer.outcomes, *peer.aborts]
+        if any(not end.mine for end in ends):
+            return
+    raise AssertionError("it has not happened to anybody")
 
 
 @pytest.mark.parametrize("what", ["freeze", "isolate"])
