@@ -25,9 +25,9 @@ BACKLOG_LIMIT_BYTES: Final = 8 << 30
 is large is queued from where it lies, and takes no memory of its own."""
 LITTLE_BYTES: Final = 4096
 """Frames that are smaller do: each takes hundreds of bytes besides its own ..."""
-MOST_LITTLE: Final = 16_384
-"""... and never do so many of them wait to be read. Who asks again and again, and does not read the answers, would have
-this peer keep them all."""
+MOST_LITTLE: Final = 65_536
+"""... and never do twice as many of them wait to be read: twenty Pings a second pile up so while a state takes an hour
+and a half. Who asks again and again, and does not read the answers, would have this peer keep them all."""
 LINGER_S: Final = 10.0
 """How long a closed connection may take to deliver what is queued."""
 
