@@ -112,7 +112,7 @@ async def test_who_is_evicted_is_out_of_the_view_within_two_seconds(
         assert worked.seconds < 2
         for outcome in await reduce(made):
             assert outcome.exact
-            assert outcome.contributors == ("p0", "p1", "p2")
+            assert set(outcome.contributors) == {"p0", "p1", "p2"}
         async with asyncio.timeout(DEADLINE_S):
             with pytest.raises(TrustError, match="peer p3 of lab was evicted on "):
                 await life
@@ -140,7 +140,7 @@ async def test_a_broker_that_shows_other_views_ends_nothing(lax_broker: Broker, 
             await evil.write(TOPICS.presence("p1"), b"", retain=True)
             for outcome in await reduce(made):
                 assert outcome.exact
-                assert outcome.contributors == names
+                assert set(outcome.contributors) == {*names}
         await evil.until_read_by(*made)  # type: ignore[arg-type]
         for peer, count in zip(made, before, strict=True):
             assert peer.fabric.rejected_documents == count + 2 * len(lies)
