@@ -56,7 +56,7 @@ async def at_work(broker: EmbeddedBroker) -> AsyncIterator[tuple[list[Peer], Pum
             await pumps.more(rounds=2)
             assert [peer.view for peer in peers] == views
             pumps.check()
-            assert {outcome.contributors for outcome in pumps.outcomes["a"]} == {("a", "b", "c")}
+            assert {frozenset(outcome.contributors) for outcome in pumps.outcomes["a"]} == {frozenset("abc")}
             assert all(outcome.exact for outcome in pumps.outcomes["a"])
 
 
@@ -116,8 +116,8 @@ async def test_who_looks_for_somebody_else_takes_nobodys_connection(
 async def test_who_says_nothing_is_not_waited_for(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("edgepeer.peer.session.HELLO_WITHIN_S", 0.1)
     async with at_work(broker) as (peers, _):
+        monkeypatch.setattr("edgepeer.peer.session.HELLO_WITHIN_S", 0.1)  # these have said theirs, however slowly
         await say(peers[0], b"", half_close=False)
         assert "no Hello within 0.1 s" in caplog.text
 
@@ -183,7 +183,8 @@ async def test_strangers_get_little_memory_together(broker: EmbeddedBroker, capl
         holding = [await stranger(f"z{number}") for number in range(room)]
         await until(lambda: switchboard._borrowed == room * document)
         for number in range(3):  # any more are sent away
-            await (await stranger(f"y{number}")).read()
+            with contextlib.suppress(ConnectionError):  # with what they have said not read, it is a reset
+                await (await stranger(f"y{number}")).read()
         assert f"{document} bytes of ViewFrame from a peer that is not known" in caplog.text
         assert a.traffic.frames_rejected == 3
         async with aiomqtt.Client("127.0.0.1", broker.address.port) as client:
