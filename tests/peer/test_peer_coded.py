@@ -116,23 +116,30 @@ async def test_what_slow_peers_have_done_counts(broker: EmbeddedBroker) -> None:
 async def test_an_approximate_sum_says_so(broker: EmbeddedBroker) -> None:
     """The first four of six are enough; two are stuck."""
     async with fleet(broker, *NAMES, code="first:s=2") as peers:
+        assert peers[0].view is not None
+        slots = peers[0].view.slots  # in the order in which they were let in
+        lost = [slots.index(NAMES[number]) for number in (2, 4)]
         workers = [Worker(stuck_after=0 if number in (2, 4) else None) for number in range(6)]
         outcomes = await rounds_of(peers, workers)
     for outcome in outcomes:
         assert not outcome.exact
-        assert outcome.chunks == (0, 1, 3, 5)
+        assert outcome.chunks == tuple(chunk for chunk in range(6) if chunk not in lost)
         assert outcome.error == pytest.approx(2)
-        found = whole(6) - 3 * gradient_of(2) - 5 * gradient_of(4)
+        found = whole(6) - sum((chunk + 1) * gradient_of(chunk) for chunk in lost)
         np.testing.assert_allclose(outcome.vector, found, rtol=1e-10, atol=1e-9)
 
 
 @pytest.mark.parametrize(("wait", "missing"), [("error<1.5", 1), ("deadline:0.3", 2)])
 async def test_policies(wait: str, missing: int, broker: EmbeddedBroker) -> None:
-    async with fleet(broker, *NAMES, code="partial:l=1,replication=1", wait=wait) as peers:
-        workers = [Worker(stuck_after=0 if number > 5 - missing else None) for number in range(6)]
-        outcomes = await rounds_of(peers, workers)
-    for outcome in outcomes:
-        assert (outcome.exact, outcome.error, len(outcome.chunks)) == (False, missing, 6 - missing)
+    async with fleet(broker, *NAMES, code="partial:l=1,replication=1", wait=wait) as peers, asyncio.timeout(DEADLINE_S):
+        found = {0}
+        while found != {6 - missing}:  # who stands still until the deadline has passed is not counted either
+            workers = [Worker(stuck_after=0 if number > 5 - missing else None) for number in range(6)]
+            outcomes = await rounds_of(peers, workers)
+            found = {len(outcome.chunks) for outcome in outcomes}
+            assert found == {6 - missing} or (wait.startswith("deadline") and max(found) < 6 - missing)
+            for outcome in outcomes:
+                assert (outcome.exact, outcome.error) == (False, 6 - len(outcome.chunks))
 
 
 async def test_who_leaves_hands_its_chunks_on(broker: EmbeddedBroker) -> None:
