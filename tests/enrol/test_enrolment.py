@@ -283,10 +283,10 @@ async def test_guesses_are_refused_without_a_look(office: Office, caplog: pytest
     assert await office.refused("p1", string) == said[-1]
     # A hundred thousand more of them cost nothing on the disk.
     question = messages.Enrol(string.token, bytes(16), make_request(make_key()), "p1", False)
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(100_000):
         assert isinstance(office.service._answer(question, None, "127.0.0.1"), messages.Refused)
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
     assert len(caplog.records) < 100
 
 
@@ -332,9 +332,10 @@ async def test_whoever_has_several_addresses_keeps_nobody_out(office: Office, mo
 
 
 async def test_a_service_out_of_descriptors_asks_for_them_now_and_then(
-    office: Office, caplog: pytest.LogCaptureFixture
+    office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And not without a pause, as long as somebody waits at the door."""
+    monkeypatch.setattr("edgepeer.complaints._EVERY_S", 3600.0)  # else it is told again on a machine that is slow
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     complaints = office.service._full
     with socket.create_connection(("127.0.0.1", office.service.port)):
