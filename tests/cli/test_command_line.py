@@ -20,7 +20,8 @@ from edgepeer.errors import ConfigError, FabricError, JobError, ProtocolBug
 from edgepeer.settings import PeerSettings, StatusSettings, settings_of
 
 VERBS = (broker.VERB, peer.VERB, train.VERB, emulate.VERB, status.VERB)
-DEADLINE_S = 20
+DEADLINE_S = 200
+"""To start a Python and import what it needs takes a second; on a busy machine it may take many."""
 
 
 @pytest.fixture(autouse=True)
