@@ -102,8 +102,7 @@ async def test_slow(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
         assert confirmed["seen_stopped"] > 0.5 * confirmed["stops"] >= 1
         pid = running.process("p00").pid
         used = cpu_seconds(pid)
-        await passed(0.1)
-        assert cpu_seconds(pid) > used, "it runs freely again"
+        await until(lambda: cpu_seconds(pid) > used)  # it runs freely again, as soon as others let it
 
 
 async def test_a_slow_peer_that_dies() -> None:
