@@ -168,7 +168,7 @@ async def test_a_broker_that_answers_other_subscriptions_than_ours_is_named() ->
 
 async def test_without_an_echo_synced_comes_after_a_while(caplog: pytest.LogCaptureFixture) -> None:
     async with scripted_broker() as address:
-        guest = Guest(address, "a", interests=Group.NOTHING, timeout=0.2)
+        guest = Guest(address, "a", interests=Group.NOTHING, timeout=1.0)  # it is to connect within that, too
         async with running(guest.client):
             await guest.client.connected(DEADLINE_S)
             await guest.until_seen(Synced())
