@@ -51,9 +51,9 @@ def check_report(
             "round", "generation", "epoch", "seconds", "contributors", "exact", "faults", "paths", "phases", "chunks",
             "chunks_covered", "error", "precision",
         }  # fmt: skip
-        assert detail["exact"] is True
         assert detail["seconds"] > 0
-    # Where no machine stands still for seconds, nobody is ever out.
+    # Where no machine stands still for seconds, nobody is ever out, and so missing in the round that is under way.
+    assert sum(not detail["exact"] for detail in report["rounds_detail"]) < report["view_epochs"]
     everybody = [set(detail["contributors"]) == names for detail in report["rounds_detail"]]
     assert all(everybody) or report["view_epochs"] > 1
     assert sum(everybody) > len(everybody) / 2

@@ -93,7 +93,11 @@ async def test_the_coordinator_is_killed(tmp_path: Path) -> None:
     assert [detail["round"] for detail in report["rounds_detail"]] == list(range(1, 301))
     assert kill["target"] in report["rounds_detail"][0]["contributors"]
     assert kill["target"] not in report["rounds_detail"][-1]["contributors"]
-    assert report["view_epochs"] == 2
+    others = {f"p{number:02d}" for number in range(4)} - {kill["target"]}
+    if all(others <= set(detail["contributors"]) for detail in report["rounds_detail"]):
+        assert report["view_epochs"] == 2
+    else:  # somebody stood still for seconds, and was out for a while
+        assert report["view_epochs"] > 2
 
 
 async def test_a_fault_that_never_comes_fails_the_run(tmp_path: Path) -> None:

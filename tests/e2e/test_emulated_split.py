@@ -101,7 +101,7 @@ async def test_without_protection_nobody_finds_anything_and_the_job_says_so(tmp_
 @pytest.mark.slow
 async def test_blocks_that_nobody_has_any_more_are_waited_for(tmp_path: Path) -> None:
     arguments = (*JOB, "--split", "none:m=2,n=2", "--rounds", 2000, "--network", "none", "--kill", "2@5")
-    async with edgepeer(*arguments, "--timeout", 8, home=tmp_path) as program:
+    async with edgepeer(*arguments, "--timeout", 15, home=tmp_path) as program:  # time enough to start, and no more
         assert await program.end() == 1, program.everything()
     (line,) = [line for line in program.err if line.startswith("edgepeer: ")]
     assert "3 peers are there, and the blocks that they have don't make up for those of the others" in line

@@ -108,8 +108,9 @@ class Realm:
                 pass
 
     def rounds(self, name: str) -> list[LoggedRound]:
-        """Those that the peer has taken part in."""
-        return [read_round(line) for line in (self.home / f"{name}.rounds").read_bytes().splitlines(keepends=True)]
+        """Those that the peer has taken part in. The end of the last line may not be written yet."""
+        lines = (self.home / f"{name}.rounds").read_bytes().splitlines(keepends=True)
+        return [read_round(line) for line in lines if line.endswith(b"\n")]
 
     async def states(self) -> dict[str, str]:
         members = (await self.json("fleet", "list", "--home", "f"))["members"]
