@@ -35,7 +35,7 @@ from edgepeer.trust.files import write_whole
 from edgepeer.trust.identity import Identity
 from edgepeer.trust.names import Role
 
-DEADLINE_S = 20.0
+DEADLINE_S = 90.0
 
 
 class Office:

@@ -17,7 +17,7 @@ from edgepeer.transport.tcp import TcpTransport
 from edgepeer.wire.codec import encode
 from edgepeer.wire.frames import Hello, State
 
-DEADLINE_S = 20.0
+DEADLINE_S = 90.0
 B = PeerId("b")
 HELLO = encode(Hello(fabric="lab", peer="b", incarnation=1))
 LARGE = 32 << 20
