@@ -222,12 +222,18 @@ async def test_who_takes_its_job_up_again_takes_back_no_newer_one(
         await announce(before, old)
         await watcher.until_done("p0")
     (tmp_path / "p0" / "checkpoints" / "over.json").unlink()  # as if it had stopped before
-    async with Watcher.at(broker) as watcher, slow_to_speak(monkeypatch, broker, new):
-        async with devices(broker, tmp_path, ("p0",)):
-            await watcher.until(old)
-            await watcher.until(new)  # it has said so
-            await watcher.until_begun("j1")
-            assert (await watcher.until_done("p0"))["p0"].job == "j1"
+    async with (
+        Watcher.at(broker) as watcher,
+        slow_to_speak(monkeypatch, broker, new),
+        devices(broker, tmp_path, ("p0",)),
+    ):
+        async with asyncio.timeout(DEADLINE_S):
+            while watcher.jobs_seen < 3:  # the newer one, the older behind it, and what is said to that
+                watcher._news.clear()
+                await watcher._news.wait()
+        await watcher.until(new)
+        await watcher.until_begun("j1")
+        assert (await watcher.until_done("p0"))["p0"].job == "j1"
 
 
 async def leave_behind(broker: EmbeddedBroker, run: str, said: Job | JobOver) -> None:
