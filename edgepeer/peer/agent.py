@@ -199,6 +199,10 @@ class _Agent:
             _log.info("job %s, which this device has checkpoints of, is over: the fleet has no job any more", job.id)
             return
         _log.info("job %s is taken up again from this device's checkpoints", job.id)
+        if not self._peer.fabric.in_fleet:  # there it counts once it has come, as its operator has signed it
+            self._jobs.take_up(job)
+            self._changed.set()
+            self._pass_on()
         self._announce(job)
 
     def _announce(self, job: Job | JobOver | None) -> None:

@@ -13,7 +13,9 @@
     any other                                   | TAKEN, and the one before is over
 
 What a peer tells may come before what a broker, who is slow, has yet to tell of the time before. So until it comes to
-the job that a peer has told of, an older one is old here, too, and that there is none is said of another.
+the job that a peer has told of, an older one is old here, too, and that there is none is said of another. When it has
+come to it, all that was before is over, as where the broker has told first: what comes once more of that, this device
+may have said itself. So it is with the job that a device announces because nobody tells of any.
 
 What a device was at when it stopped counts as its current job in this, until it hears of any other.
 
@@ -63,7 +65,9 @@ class JobBoard:
         self._in_order = in_order
         self._catching_up = False
         self._ahead = False
-        """Whether a peer has told of the current job, and the broker has yet to come to it."""
+        """Whether a peer has told of the current job, or this device has, and the broker has yet to come to it."""
+        self._passed: dict[str, None] = {}
+        """Which were here, or told of by the broker, before it has come to that."""
         self._over: dict[str, None] = {}
         self._older = ""
         """Which was last told of that is older than what counts here."""
@@ -85,13 +89,25 @@ class JobBoard:
         if job is None and over:
             return self._see_over(over)
         if job is not None and job == current:
-            self._ahead &= by_peer
+            if not by_peer:
+                self._end_passed()
+                self._ahead = False
             return Verdict.SAME
         if job is not None and self._is_old(job, by_peer=by_peer):
             return self._correct(job.id)
         if job is None and self._ahead:
             return Verdict.SAME
         return self._take(job, by_peer=by_peer and job is not None and not self._in_order)
+
+    def take_up(self, job: Job) -> None:
+        """This device announces what it was at when it stopped: nobody tells of any."""
+        self.current, self.unfinished, self._ahead = job, None, True
+
+    def _end_passed(self) -> None:
+        """The broker has come to the job that a peer has told of, or to a later one."""
+        for job in self._passed:
+            self._end(job)
+        self._passed.clear()
 
     def _see_over(self, job: str) -> Verdict:
         current, unfinished = self.current, self.unfinished
@@ -107,14 +123,22 @@ class JobBoard:
     def _take(self, job: Job | None, *, by_peer: bool = False) -> Verdict:
         before, self.current, self.unfinished = self.current, job, None
         self._ahead = by_peer
-        if before is not None and not by_peer:
-            self._end(before.id)
+        if job is None:
+            self._passed.clear()  # they may count again
+        elif not by_peer:
+            self._end_passed()
+        if before is not None:
+            if by_peer:
+                self._pass(before.id)
+            else:
+                self._end(before.id)
         return Verdict.SAME if job is before else Verdict.TAKEN
 
     def _end(self, job: str) -> None:
-        self._over[job] = None
-        if len(self._over) > _REMEMBERED:
-            del self._over[next(iter(self._over))]
+        _remember(self._over, job)
+
+    def _pass(self, job: str) -> None:
+        _remember(self._passed, job)
 
     def spoiled(self) -> Verdict:
         """What the broker has for the fabric's job can't be read."""
@@ -147,5 +171,13 @@ class JobBoard:
             older = (job.created, job.id) < (current.created, current.id)
         else:
             older = (self._catching_up or self._ahead) and 0 < job.created < current.created
+            if older and self._ahead:
+                self._pass(job.id)
         self._older = job.id if older else self._older
         return older
+
+
+def _remember(jobs: dict[str, None], job: str) -> None:
+    jobs[job] = None
+    if len(jobs) > _REMEMBERED:
+        del jobs[next(iter(jobs))]

@@ -37,7 +37,7 @@ class LastView:
     def __init__(self, state_dir: Path | None, fabric: str) -> None:
         self._path = state_dir / _NAME if state_dir is not None else None
         self._fabric = fabric
-        self._lives: object = None
+        self._kept: object = None
 
     def load(self) -> View | None:
         """As it was kept. What can't be read is no hint."""
@@ -56,8 +56,9 @@ class LastView:
         Raises:
             OSError: it can't be written.
         """
-        lives = view.generation, {(member.id, member.incarnation) for member in view.members}
-        if self._path is None or lives == self._lives:
+        lives = {(member.id, member.incarnation) for member in view.members}
+        told = view.generation, lives, view.run  # who wants that run waits for them longer than whoever wants none
+        if self._path is None or told == self._kept:
             return
         # Not brought to the disk: rounds wait meanwhile. Where a loss of power leaves half of it, there is no hint.
         fresh = self._path.with_suffix(".new")
@@ -68,4 +69,4 @@ class LastView:
             with contextlib.suppress(OSError):
                 fresh.unlink()
             raise
-        self._lives = lives
+        self._kept = told

@@ -167,6 +167,60 @@ def test_a_slow_broker_tells_of_the_time_before_what_a_peer_has_told(known: bool
     assert jobs.knows_over("new")
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["", "in a new connection"])
+def test_what_was_before_the_job_that_a_peer_has_told_of_is_over_once_the_broker_has_come_to_it(again: bool) -> None:
+    """This device may have said it itself, when it knew of nothing newer, and it is behind that at the broker."""
+    jobs = board()
+    jobs.see(OLD)
+    jobs.synced()
+    assert jobs.see(NEW, by_peer=True) is Verdict.TAKEN
+    if again:
+        jobs.connected()
+    assert jobs.see(NEW) is Verdict.SAME
+    jobs.synced()
+    assert jobs.see(OLD) is Verdict.CORRECT
+    assert jobs.current is NEW
+    assert not jobs.knows_over("new")
+
+
+def test_so_is_what_the_broker_has_told_of_before_it() -> None:
+    jobs = board()
+    jobs.synced()
+    jobs.see(NEW, by_peer=True)
+    assert jobs.see(OLD) is Verdict.CORRECT  # another device has said that
+    assert jobs.see(NEW) is Verdict.SAME
+    assert jobs.see(OLD) is Verdict.CORRECT
+    assert jobs.current is NEW
+
+
+def test_and_once_the_broker_has_come_to_a_later_one() -> None:
+    jobs = board()
+    jobs.see(OLD)
+    jobs.synced()
+    jobs.see(NEW, by_peer=True)
+    assert jobs.see(newer := new_job(id="newer", created=300.0)) is Verdict.TAKEN
+    assert jobs.see(NEW) is jobs.see(OLD) is Verdict.CORRECT
+    assert jobs.current is newer
+
+
+def test_what_this_device_takes_up_again_takes_back_nothing_that_was_announced_before_it() -> None:
+    jobs = board()
+    jobs.unfinished = OLD
+    jobs.synced()
+    jobs.take_up(OLD)
+    assert (jobs.current, jobs.unfinished) == (OLD, None)
+    assert jobs.see(None) is Verdict.SAME  # of before
+    assert jobs.see(NEW) is Verdict.TAKEN
+    assert jobs.see(OLD) is Verdict.CORRECT  # its own word comes back
+    assert jobs.current is NEW
+    jobs = board()
+    jobs.take_up(NEW)
+    jobs.synced()
+    assert jobs.see(OLD) is Verdict.CORRECT  # another device had an older one
+    assert jobs.see(NEW) is Verdict.SAME
+    assert jobs.see(None) is Verdict.TAKEN
+
+
 def test_whoever_knows_better_than_a_clock_is_believed_also_where_the_broker_is_behind() -> None:
     jobs = board()
     jobs.synced()

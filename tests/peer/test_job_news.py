@@ -213,6 +213,29 @@ async def test_who_says_that_an_old_job_is_over_takes_back_no_newer_one(
             await watcher.until(new)
 
 
+async def test_who_takes_its_job_up_again_takes_back_no_newer_one(
+    tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says of its own comes back behind the newer one, and is none that somebody has announced since."""
+    old, new = (job(name, created=created, wait_for=1) for name, created in (("j0", 100.0), ("j1", 200.0)))
+    async with EmbeddedBroker() as before, Watcher.at(before) as watcher, devices(before, tmp_path, ("p0",)):
+        await announce(before, old)
+        await watcher.until_done("p0")
+    (tmp_path / "p0" / "checkpoints" / "over.json").unlink()  # as if it had stopped before
+    async with (
+        Watcher.at(broker) as watcher,
+        slow_to_speak(monkeypatch, broker, new),
+        devices(broker, tmp_path, ("p0",)),
+    ):
+        async with asyncio.timeout(DEADLINE_S):
+            while watcher.jobs_seen < 3:  # the newer one, the older behind it, and what is said to that
+                watcher._news.clear()
+                await watcher._news.wait()
+        await watcher.until(new)
+        await watcher.until_begun("j1")
+        assert (await watcher.until_done("p0"))["p0"].job == "j1"
+
+
 async def leave_behind(broker: EmbeddedBroker, run: str, said: Job | JobOver) -> None:
     """A broker keeps a view of a run, of which nobody is there any more, and what was said of the fabric's job."""
     client = FabricClient(broker.address, "lab", "user", on_event=lambda _: None)

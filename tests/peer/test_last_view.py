@@ -81,6 +81,17 @@ def test_it_is_written_when_others_are_in_it(tmp_path: Path) -> None:
     assert kept.load() is not None
 
 
+def test_and_when_another_run_is_worked_on(tmp_path: Path) -> None:
+    """Whoever waits for those who are at work on what it wants has to know that they are: a fleet that has come
+    together begins its run in a view of the same lives."""
+    kept = LastView(tmp_path, "lab")
+    kept.keep(VIEW)
+    kept.keep(at_work := VIEW.successor(first_round=1, run="r"))
+    assert kept.load() == at_work
+    kept.keep(over := at_work.successor(first_round=9, run=""))
+    assert kept.load() == over
+
+
 def test_nothing_is_kept_without_a_directory() -> None:
     kept = LastView(None, "lab")
     kept.keep(VIEW)
