@@ -17,6 +17,7 @@ import msgspec
 
 from edgepeer.errors import ConfigError, PeerError
 from edgepeer.processes import os_reason
+from edgepeer.readable import readable
 
 __all__ = [
     "Generation",
@@ -50,6 +51,7 @@ class Identity:
     """The newest generation that the device was in."""
 
 
+@readable
 class Generation(msgspec.Struct, frozen=True, order=True, array_like=True):
     """A beginning. Of two, the later in this order counts: whoever meets one stops what it did in an earlier one.
 

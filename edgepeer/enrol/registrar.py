@@ -26,6 +26,7 @@ from edgepeer.enrol.strings import JoinString
 from edgepeer.errors import ConfigError, TrustError
 from edgepeer.printable import printable
 from edgepeer.processes import os_reason
+from edgepeer.readable import readable
 from edgepeer.trust.certificates import (
     LIFETIME_S,
     Authority,
@@ -52,6 +53,7 @@ _MOST_USES: Final = 4096
 _NAMESAKES: Final = 4096
 
 
+@readable
 class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What a fleet is."""
 

@@ -16,6 +16,7 @@ import msgspec
 
 from edgepeer.errors import WireError
 from edgepeer.processes import os_reason
+from edgepeer.readable import readable
 from edgepeer.trust.files import write_whole
 from edgepeer.trust.names import Holder
 
@@ -25,6 +26,7 @@ _LOG = logging.getLogger(__name__)
 _STEP_S: Final = 1e-3
 
 
+@readable
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
     version: Annotated[int, msgspec.Meta(ge=1, le=1)]
     at: Annotated[float, msgspec.Meta(ge=0)]

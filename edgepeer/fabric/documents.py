@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from edgepeer.readable import readable
 from edgepeer.wire.precision import Precision
 
 __all__ = [
@@ -46,6 +47,7 @@ _Generation = Annotated[str, msgspec.Meta(max_length=24, pattern=r"^([0-9]{1,10}
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
+@readable
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
     """A peer says that it is here. Its last will takes this back."""
 
@@ -66,6 +68,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     """In a fleet: what others seal with what is for this life alone."""
 
 
+@readable
 class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     """In a fleet: what the fabric's job is, in place of the job itself. Unlike an empty topic it can be signed."""
 
@@ -75,6 +78,7 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     """The job; empty: there is none any more."""
 
 
+@readable
 class JobOver(msgspec.Struct, frozen=True, kw_only=True):
     """In the place of the fabric's job: that one is over, and nothing is said of any other. So who says it because a
     broker still keeps an old job takes back no newer one, of which it has not heard yet."""
@@ -82,6 +86,7 @@ class JobOver(msgspec.Struct, frozen=True, kw_only=True):
     over: _Id
 
 
+@readable
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """A client asks all others what they keep: of brokers that don't say it themselves, and to see who is alive."""
 
@@ -90,6 +95,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """To be repeated in the answers: those to an earlier question don't show that anybody lives now."""
 
 
+@readable
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """One document that a client keeps, to one that has asked."""
 
@@ -101,6 +107,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Of the question."""
 
 
+@readable
 class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How one training round went, as its coordinator saw it."""
 
@@ -165,6 +172,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """... and checkpoints."""
 
 
+@readable
 class SoftError(msgspec.Struct, frozen=True, kw_only=True):
     """A wrong number that a peer has made on purpose, for a trial of split training."""
 
@@ -191,6 +199,7 @@ class LinkEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Smoothed round-trip time; None while unknown."""
 
 
+@readable
 class LinkReport(msgspec.Struct, frozen=True, kw_only=True):
     """How a peer's links are. Only as good as its presence: nobody takes it back for a peer that vanishes."""
 
@@ -202,6 +211,7 @@ class LinkReport(msgspec.Struct, frozen=True, kw_only=True):
     """Why the trees are as they are, by the head of the view."""
 
 
+@readable
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
     """A batch of rounds."""
 
@@ -211,6 +221,7 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
     records: Annotated[tuple[RoundRecord, ...], msgspec.Meta(max_length=MAX_RECORDS)]
 
 
+@readable
 class PeerReport(msgspec.Struct, frozen=True, kw_only=True):
     """Where one peer stands in one job."""
 

@@ -16,6 +16,7 @@ from edgepeer.fabric.events import FabricEvent
 from edgepeer.peer.machines import MachineFactory
 from edgepeer.printable import printable
 from edgepeer.protocol.limits import Limits
+from edgepeer.readable import readable
 from edgepeer.topology.view import MAX_FANOUT, MAX_LANES, MAX_MEMBERS
 from edgepeer.trust.names import Holder
 
@@ -37,6 +38,7 @@ def _must_be(words: str, *, secret: bool = False, least: int | None = None, most
 _YES_OR_NO: Final = _must_be("True or False")
 
 
+@readable
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     """See `Peer`."""
 

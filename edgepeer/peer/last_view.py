@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from edgepeer.errors import WireError
+from edgepeer.readable import readable
 from edgepeer.topology.view import View
 from edgepeer.wire.documents import DOCUMENT_LIMIT_BYTES, pack, unpack
 
@@ -22,6 +23,7 @@ __all__ = ["LastView"]
 _NAME: Final = "view"
 
 
+@readable
 class _Kept(msgspec.Struct, frozen=True):
     fabric: str
     view: View

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from edgepeer.coding.speed import Speed
+from edgepeer.readable import readable
 
 __all__ = ["MAX_FACTOR", "Pacing", "Slowed", "read_slowed", "slow_down"]
 
@@ -29,6 +30,7 @@ _ASKED: Final = "slow-down"
 _SLOWED: Final = "slowed-down"
 
 
+@readable
 class Slowed(msgspec.Struct, frozen=True, kw_only=True):
     """What a device did while it was slowed down."""
 

@@ -18,12 +18,14 @@ import msgspec
 
 from edgepeer.errors import ConfigError, WireError
 from edgepeer.fabric.documents import RoundRecord, SoftError
+from edgepeer.readable import readable
 
 __all__ = ["LoggedRound", "RoundLog", "read_round"]
 
 _log = logging.getLogger(__name__)
 
 
+@readable
 class LoggedRound(RoundRecord, frozen=True, kw_only=True):
     """One line: a round as this device saw it."""
 

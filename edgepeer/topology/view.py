@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 
 from edgepeer.ids import Generation, PeerId
+from edgepeer.readable import readable
 from edgepeer.topology import tree
 
 __all__ = [
@@ -92,6 +93,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
+@readable
 class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """An agreed membership."""
 

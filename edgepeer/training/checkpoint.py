@@ -24,6 +24,7 @@ import xxhash
 
 from edgepeer.errors import VersionError, WireError
 from edgepeer.ids import Generation
+from edgepeer.readable import readable
 from edgepeer.training.job import Job
 
 __all__ = [
@@ -48,6 +49,7 @@ _UNFINISHED: Final = ".unfinished"
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
 
 
+@readable
 class _CheckpointHeader(msgspec.Struct, frozen=True, kw_only=True):
     job: Job
     round: Annotated[int, msgspec.Meta(ge=0)]

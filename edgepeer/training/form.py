@@ -7,6 +7,8 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
+from edgepeer.readable import readable
+
 __all__ = ["CLASSIFYING", "Form", "LossChoice", "LossName"]
 
 LossName: TypeAlias = Literal["crossentropy", "binary_crossentropy", "mse", "mae", "huber"]
@@ -15,6 +17,7 @@ LossChoice: TypeAlias = Literal["auto", "crossentropy", "binary_crossentropy", "
 CLASSIFYING: Final = ("crossentropy", "binary_crossentropy")
 
 
+@readable
 class Form(msgspec.Struct, frozen=True, kw_only=True):
     """What goes into a model, and what is to come out: all that it takes, besides the job, to build it."""
 

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from edgepeer.errors import ConfigError
+from edgepeer.readable import readable
 from edgepeer.training.form import LossChoice
 from edgepeer.wire.precision import Precision
 
@@ -89,6 +90,7 @@ SPLIT_DESCENT: Final = Descent("sgd", 0.1)
 """... and of a split one. Every trainer can do these."""
 
 
+@readable
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What to train, on what, for how long."""
 

@@ -19,6 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from edgepeer.errors import VersionError, WireError
+from edgepeer.readable import readable
 from edgepeer.training.form import Form
 
 __all__ = [
@@ -62,6 +63,7 @@ class ArraySpec(msgspec.Struct, frozen=True, array_like=True):
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
+@readable
 class _StateHeader(msgspec.Struct, frozen=True):
     kind: Annotated[str, msgspec.Meta(max_length=32)]
     arrays: dict[str, ArraySpec]

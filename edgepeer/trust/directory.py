@@ -19,6 +19,7 @@ import msgspec
 from edgepeer.errors import ConfigError
 from edgepeer.printable import printable
 from edgepeer.processes import os_reason
+from edgepeer.readable import readable
 from edgepeer.sockets import host_and_port
 from edgepeer.trust.files import write_whole
 from edgepeer.trust.names import Role
@@ -56,6 +57,7 @@ _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 
 
+@readable
 class Whereabouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What fleet.toml says."""
 

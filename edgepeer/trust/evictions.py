@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from edgepeer.errors import TrustError
 from edgepeer.printable import printable
+from edgepeer.readable import readable
 from edgepeer.trust.certificates import Authority
 from edgepeer.trust.clock import minute
 from edgepeer.trust.names import Holder
@@ -37,6 +38,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Seconds = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 
+@readable
 class _Body(msgspec.Struct, frozen=True, array_like=True):
     fabric: Annotated[str, msgspec.Meta(max_length=63)]
     number: _Count
@@ -45,6 +47,7 @@ class _Body(msgspec.Struct, frozen=True, array_like=True):
     times: Annotated[tuple[_Seconds, ...], msgspec.Meta(max_length=LONGEST)] = ()
 
 
+@readable
 class _Signed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     version: Annotated[int, msgspec.Meta(ge=1, le=1)]
     body: bytes

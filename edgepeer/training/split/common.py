@@ -12,6 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from edgepeer.errors import WireError
+from edgepeer.readable import readable
 from edgepeer.training.split.counts import Counts
 from edgepeer.training.split.phases import Mend, Phase
 from edgepeer.training.split.tail import ABSENT, Digest
@@ -33,6 +34,7 @@ class _Array(msgspec.Struct, array_like=True, frozen=True):
     data: bytes
 
 
+@readable
 class Common(msgspec.Struct, kw_only=True):
     """Follows from the sums so far."""
 

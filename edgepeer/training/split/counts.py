@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from edgepeer.readable import readable
+
 __all__ = ["Counts"]
 
 
+@readable
 class Counts(msgspec.Struct, kw_only=True):
     """Of the whole fleet: every peer that was there all the time has the same numbers."""
 

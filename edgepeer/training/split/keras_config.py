@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from edgepeer.errors import ConfigError, ModelError
+from edgepeer.readable import readable
 from edgepeer.training.split.activations import parse_activation
 
 __all__ = ["DenseLayer", "dense_layers"]
@@ -66,6 +67,7 @@ class _Body(msgspec.Struct):
     output_layers: list[Any] = []
 
 
+@readable
 class _Model(msgspec.Struct):
     class_name: str
     config: _Body
@@ -288,6 +290,7 @@ class _Tensor(msgspec.Struct):
     config: _History
 
 
+@readable
 class _Node(msgspec.Struct):
     args: list[_Tensor]
     kwargs: dict[str, Any] = {}

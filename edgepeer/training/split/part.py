@@ -7,12 +7,14 @@ from typing import Annotated
 import msgspec
 
 from edgepeer.errors import WireError
+from edgepeer.readable import readable
 from edgepeer.training.form import Form
 from edgepeer.training.job import Job
 
 __all__ = ["Part", "name_of_part", "pack_part", "unpack_part"]
 
 
+@readable
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """What one node stores of the network, and when it was so."""
 

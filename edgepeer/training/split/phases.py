@@ -14,11 +14,13 @@ from typing import TypeAlias
 
 import msgspec
 
+from edgepeer.readable import readable
 from edgepeer.training.split.network import Direction, ProductStep
 
 __all__ = ["Look", "Mend", "Muster", "Over", "Phase", "Scrub", "Work"]
 
 
+@readable
 class Muster(msgspec.Struct, frozen=True, tag="muster"):
     """Each peer says which node's blocks it has, and of which iteration."""
 
@@ -26,6 +28,7 @@ class Muster(msgspec.Struct, frozen=True, tag="muster"):
         return "muster"
 
 
+@readable
 class Work(msgspec.Struct, frozen=True, tag="work"):
     """A step of an iteration."""
 
@@ -40,6 +43,7 @@ class Work(msgspec.Struct, frozen=True, tag="work"):
         return f"{self.direction} {self.layer}"
 
 
+@readable
 class Look(msgspec.Struct, frozen=True, tag="look"):
     """A forward step with one part of the data held out."""
 
@@ -54,6 +58,7 @@ class Look(msgspec.Struct, frozen=True, tag="look"):
         return f"evaluation {self.part}, forward {self.layer}"
 
 
+@readable
 class Mend(msgspec.Struct, frozen=True, tag="mend"):
     """The blocks of nodes in one store (`cell.stores`)."""
 
@@ -68,6 +73,7 @@ class Mend(msgspec.Struct, frozen=True, tag="mend"):
         return f"regeneration {self.store} of {', '.join(map(str, self.nodes))}"
 
 
+@readable
 class Scrub(msgspec.Struct, frozen=True, tag="scrub"):
     """A look at all weights."""
 
@@ -81,6 +87,7 @@ class Scrub(msgspec.Struct, frozen=True, tag="scrub"):
         return "scrub"
 
 
+@readable
 class Over(msgspec.Struct, frozen=True, tag="over"):
     """All iterations are over: no round follows."""
 
