@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import socket
-from typing import Any
+from typing import Any, Final
 
 import ifaddr
 
@@ -13,6 +13,11 @@ from edgepeer.errors import ConfigError
 from edgepeer.sockets import is_loopback
 
 __all__ = ["advertised", "format_address", "parse_address", "share_loopback", "tune"]
+
+_CONTROLS: Final = (b"cubic", b"reno")
+"""And not bbr, the default on some kernels, before packets are lost (losses.py). It lets a connection have next to
+nothing under way for 0.2 s, every 10 s (PROBE_RTT): in every other round one of those of several trees. And it paces,
+even on loopback."""
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -65,7 +70,7 @@ def advertised(bound: str) -> tuple[str, ...]:
 
 
 def tune(sock: socket.socket) -> bool:
-    """Small frames at once; buffers that hold a whole vector; no pacing where there is no network.
+    """Small frames at once, and a congestion control that does not stop now and then.
 
     Of no effect on a connection that is gone already: whoever reads from it will find that out.
 
@@ -79,9 +84,8 @@ def tune(sock: socket.socket) -> bool:
         peer = sock.getpeername()
     except OSError:
         return False
-    if not is_loopback(str(peer[0])):
-        return True
-    # bbr, the default on some kernels, paces even on loopback. Not every kernel offers a choice.
-    with contextlib.suppress(OSError):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
-    return False
+    for control in _CONTROLS:
+        with contextlib.suppress(OSError):  # not every kernel has it, or lets everybody choose it
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
+            break
+    return not is_loopback(str(peer[0]))
