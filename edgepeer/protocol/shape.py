@@ -15,7 +15,7 @@ The cost of a round, for a vector of V bytes in l lanes over machines i that sen
     seconds   = the busiest of all lines and processors + the longest way + agreement
 
 Segments are as large as `segment_bytes` makes them. Of 407,050 float32 at 100 Mbit/s and 10 ms this says what was
-measured within 20 % (tests/protocol/test_shape.py), at 7 and 15 peers, with 1 to 7 lanes.
+measured within 10 % (tests/protocol/test_shape.py), at 7 and 15 peers, with 1 to 15 lanes.
 
 `propose` looks for the cheapest shape: it tries fan-outs, lanes and whom to make a leaf of all trees, each with orders
 that keep sites together, and improves the best of them by exchanging members, as long as its work does not exceed a
@@ -40,8 +40,8 @@ __all__ = ["Choice", "Machine", "Network", "Search", "Shape", "round_s", "search
 FRAME_S: Final = 1e-4
 BYTE_S: Final = 2e-10
 CORES: Final = 2
-QUEUE: Final = 3.5
-"""Measured: at an inner peer a segment finds those of parent and children, up and down, before it."""
+QUEUE: Final = 1.5
+"""Measured: at an inner peer a segment often finds one of another neighbour before it."""
 RELAY_BYTES_PER_S: Final = 1e6
 RELAY_TRIP_S: Final = 0.1
 """What a way around costs where neither end can be dialled: more than it takes, as others need the broker, too."""
@@ -50,10 +50,11 @@ _FANOUTS: Final = (2, 3, 4, 6, 8, 12, 16)
 """Not 1: in a chain nobody has a brother, and so nobody a way around its parent."""
 _LANES: Final = (1, 2, 3, 4, 6, 8, 12, 16)
 """And as many as there are members, if that is not more: then each has exactly as much to carry as every other."""
-_LANE_PRICE: Final = 0.015
+_LANE_PRICE: Final = 0.005
 """By how much each lane more has to be better: it takes more links, and more frames at once ..."""
-_CHILD_PRICE: Final = 0.03
-"""... and so does each child."""
+_CHILD_PRICE: Final = 0.05
+"""... and so does each child: what several send at once comes late of each. Seven peers, each the root of a tree of
+fan-out 2, and 3: 287 and 314 ms."""
 _NEAR_PRICE: Final = 0.5
 """Of shapes that cost the same, the one with shorter links."""
 _SLOWER: Final = 1.3

@@ -54,7 +54,7 @@ def flat(size: int, fanout: int = 2, lanes: int = 1) -> Shape:
 
 
 MEASURED_MS = {
-    (7, 1): 546, (7, 2): 343, (7, 4): 300, (7, 7): 279, (15, 1): 635, (15, 2): 394, (15, 4): 349, (15, 7): 357,
+    (7, 1): 482, (7, 2): 361, (7, 4): 343, (7, 7): 287, (15, 1): 529, (15, 2): 370, (15, 4): 341, (15, 8): 378, (15, 15): 338,
 }  # fmt: skip
 """Medians of emulated rounds: 407,050 float32 at 100 Mbit/s, of which 94.8 are TCP's, and 5 ms one way."""
 
@@ -62,7 +62,7 @@ MEASURED_MS = {
 @pytest.mark.parametrize(("size", "lanes"), MEASURED_MS)
 def test_the_model_says_what_was_measured(size: int, lanes: int) -> None:
     found = 1e3 * round_s(network([11.85e6] * size), flat(size, lanes=lanes), BYTES)
-    assert found == pytest.approx(MEASURED_MS[size, lanes], rel=0.2)
+    assert found == pytest.approx(MEASURED_MS[size, lanes], rel=0.1)
 
 
 @pytest.mark.parametrize("size", [7, 15])
