@@ -43,6 +43,8 @@ _PIECE: Final = 128 * BLOCK
 _BF16_LARGEST: Final = 0x7F7F
 _BF16_INFINITE: Final = 0x7F80
 
+_MAGNITUDE: Final = np.uint32(0x7FFFFFFF)
+_INFINITE: Final = np.uint32(0x7F800000)
 _SCALE_BYTES: Final = 4
 _FULL_BYTES: Final = _SCALE_BYTES + BLOCK
 _LARGEST_CODE: Final = 127
@@ -170,28 +172,25 @@ class _Int8:
 def _encode_blocks(values: NDArray[Any], records: NDArray[Any], scratch: NDArray[Any]) -> bool:
     """One block a row."""
     quotients = scratch[: len(values)]
-    np.abs(values, out=quotients)
-    largest = _largest(quotients)
-    if not np.isfinite(largest).all():  # a maximum of what isn't a number is none
+    largest = _largest(np.bitwise_and(values.view(_U4), _MAGNITUDE, out=quotients.view(_U4)))
+    if (largest >= _INFINITE).any():  # and so are the bits of what isn't a number
         return False
-    bits = (largest / np.float32(_LARGEST_CODE)).view(np.uint32)
+    bits = (largest.view(_F4) / np.float32(_LARGEST_CODE)).view(_U4)
     bits += _LOW_BITS
     bits &= np.uint32(0xFFFFFFFF & ~_LOW_BITS)
-    np.clip(bits, _SCALE_MIN_BITS, _SCALE_MAX_BITS, out=bits)
-    np.multiply(values, (np.float32(1) / bits.view(np.float32))[:, None], out=quotients)
+    np.minimum(np.maximum(bits, np.uint32(_SCALE_MIN_BITS), out=bits), np.uint32(_SCALE_MAX_BITS), out=bits)
+    np.multiply(values, (np.float32(1) / bits.view(_F4))[:, None], out=quotients)
     np.rint(quotients, out=quotients)
     np.copyto(records[:, _SCALE_BYTES:].view(_I1), quotients, casting="unsafe")
-    bits[largest.view(np.uint32) <= _HALF_SCALE_MIN_BITS] = 0
+    bits[largest <= _HALF_SCALE_MIN_BITS] = 0
     records[:, :_SCALE_BYTES].view(_U4)[:, 0] = bits
     return True
 
 
 def _largest(rows: NDArray[Any]) -> NDArray[Any]:
-    """Of each row, shape (rows,). Halves are compared with halves first: NumPy is slow to reduce short rows."""
-    while rows.shape[1] > 16 and not rows.shape[1] % 2:
-        middle = rows.shape[1] // 2
-        rows = np.maximum(rows[:, :middle], rows[:, middle:])
-    found: NDArray[Any] = rows.max(axis=1)
+    """Of each row, shape (rows,). NumPy takes five times as long to reduce short rows by their axis, and three times as
+    long to compare float32 as their bits, which are in the same order where all are positive."""
+    found: NDArray[Any] = np.maximum.reduceat(rows.reshape(-1), np.arange(0, rows.size, rows.shape[1]))
     return found
 
 
@@ -209,7 +208,8 @@ def _decode_blocks(records: NDArray[Any], out: NDArray[Any], first: int) -> str:
             block = int(right.argmin())
             scale = bits[block : block + 1].view(_F4)[0]
             return f"has scale {scale:g} and numbers up to {largest[block]} in block {first + block}"
-    np.multiply(codes, bits.view(_F4)[:, None], out=out)
+    np.copyto(out, codes)
+    np.multiply(out, bits.view(_F4)[:, None], out=out)
     return ""
 
 
