@@ -8,7 +8,7 @@ and rounds go on that are not short         | would a round cost over the best t
 has found the like LOOKS times, and better  | wants it, and proposes it when nothing else is pending (views.py)
 by a fifth, of the round as it was measured |
 too                                         |
-works in a view of that form                | measures TRIED rounds
+works in a view of that form                | measures TRIED rounds, after COLD others
 finds these no faster than those before     | wants the old form back, and does not try that one again for a while;
                                             | any other not before REST_S, twice as long each time
 finds these faster                          | waits for REST_S
@@ -46,6 +46,8 @@ LEAST_S: Final = 5e-3
 SHORT_S: Final = LEAST_S / GAIN
 """... so rounds of less are well as they are."""
 TRIED: Final = 5
+COLD: Final = 3
+"""The first rounds over trees say little of them: connections have just begun, and nobody knows yet what they carry."""
 BETTER: Final = 0.95
 REST_S: Final = 10.0
 REST_LIMIT_S: Final = 640.0
@@ -82,6 +84,8 @@ class Shaping:
         self._bytes: deque[int] = deque(maxlen=TRIED)
         self._rounds: deque[float] = deque(maxlen=TRIED)
         """How long the last rounds took from this peer's contribution on: the shortest counts."""
+        self._cold = COLD
+        """How many of this view's rounds still don't count."""
         self._look_at = 0.0
         self._pause_s = LOOK_S
         self._looked: tuple[float, float] = 0.0, 0.0
@@ -110,6 +114,7 @@ class Shaping:
         self._mends = False
         self._search = self._found = None
         self._rounds.clear()
+        self._cold = COLD
         self._look_at, self._pause_s = now + LOOK_S, LOOK_S
         self.why, self._said_s = "", 0.0
         if view is None or view.coordinator != self._me:
@@ -130,9 +135,13 @@ class Shaping:
 
     def round_ended(self, now: float) -> None:
         """A round is over."""
-        if self._began is not None:
+        if self._began is None:
+            return
+        if self._cold:
+            self._cold -= 1
+        else:
             self._rounds.append(now - self._began)
-            self._began = None
+        self._began = None
 
     def hear(self, report: Measured, now: float) -> None:
         """A member tells what it has measured in this view."""

@@ -81,12 +81,12 @@ def inside(view: View) -> set[PeerId]:
 
 @pytest.mark.parametrize("which", [(1, 2, 5), (0, 4, 9)])
 def test_slow_peers_become_leaves_the_head_as_well(which: tuple[int, ...]) -> None:
-    fleet = Told(slow(*which), rounds=24, size=50_000).run()
+    fleet = Told(slow(*which), rounds=30, size=50_000).run()
     assert not inside(fleet.last) & {PEERS[at] for at in which}
     assert fleet.reformed <= 2
     own = 4 * 50_000 / (FAST / 10)
-    assert fleet.took(18, 24) < 1.3 * own
-    assert fleet.took(18, 24) < 0.5 * fleet.took(2, 6)
+    assert fleet.took(24, 30) < 1.3 * own
+    assert fleet.took(24, 30) < 0.5 * fleet.took(2, 6)
     assert "against" in fleet.last.why
 
 
