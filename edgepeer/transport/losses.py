@@ -1,10 +1,9 @@
 """Another congestion control where packets get lost.
 
 cubic and reno take every lost packet for a full queue and slow down: on a path that loses one in a hundred for other
-reasons, such as a bad radio link, to a fraction of what it carries. bbr goes by what arrives. On a clean path it is no
-faster and takes more of the processor, so a connection stays with what the kernel has chosen until it loses packets.
-Kernels let an ordinary user choose only what `net.ipv4.tcp_allowed_congestion_control` names: where bbr is not among
-it, nothing changes.
+reasons, such as a bad radio link, to a fraction of what it carries. bbr goes by what arrives. On a clean path it stops
+now and then (options.py), so a connection gets there only when it loses packets. Kernels let an ordinary user choose
+only what `net.ipv4.tcp_allowed_congestion_control` names: where bbr is not among it, nothing changes.
 """
 
 from __future__ import annotations
