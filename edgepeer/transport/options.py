@@ -14,10 +14,13 @@ from edgepeer.sockets import is_loopback
 
 __all__ = ["advertised", "format_address", "parse_address", "share_loopback", "tune"]
 
+_NAME_BYTES: Final = 16
+"""The longest name that the kernel has for a congestion control."""
+_BBR: Final = b"bbr"
 _CONTROLS: Final = (b"cubic", b"reno")
-"""And not bbr, the default on some kernels, before packets are lost (losses.py). It lets a connection have next to
-nothing under way for 0.2 s, every 10 s (PROBE_RTT): in every other round one of those of several trees. And it paces,
-even on loopback."""
+"""In place of bbr, the default on some kernels, before packets are lost (losses.py). It lets a connection have next to
+nothing under way for 0.2 s, every 10 s (PROBE_RTT): in every other round one of those of several trees. Any other
+default is left as it is."""
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -84,8 +87,15 @@ def tune(sock: socket.socket) -> bool:
         peer = sock.getpeername()
     except OSError:
         return False
-    for control in _CONTROLS:
-        with contextlib.suppress(OSError):  # not every kernel has it, or lets everybody choose it
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
-            break
+    _leave_bbr(sock)
     return not is_loopback(str(peer[0]))
+
+
+def _leave_bbr(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # it is gone, or this is not Linux
+        if sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES).rstrip(b"\0") != _BBR:
+            return
+        for control in _CONTROLS:
+            with contextlib.suppress(OSError):  # not every kernel has it, or lets everybody choose it
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
+                return

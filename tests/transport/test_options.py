@@ -10,16 +10,20 @@ from edgepeer.transport.options import tune
 
 
 class Wire:
-    """A connection over a network, to a kernel that lets nobody choose some things."""
+    """A connection over a network, of a kernel that has a choice of its own, and lets nobody choose some others."""
 
     family = socket.AF_INET
 
-    def __init__(self, *refused: bytes) -> None:
+    def __init__(self, *refused: bytes, own: bytes = b"bbr") -> None:
         self.refused = refused
-        self.control = b"bbr"
+        self.control = own
 
     def getpeername(self) -> tuple[str, int]:
         return "192.0.2.1", 7700
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        assert (level, option) == (socket.IPPROTO_TCP, socket.TCP_CONGESTION)
+        return self.control.ljust(size, b"\0")
 
     def setsockopt(self, level: int, option: int, value: bytes | int) -> None:
         if option == socket.TCP_CONGESTION:
@@ -38,7 +42,14 @@ def test_who_may_choose_does_not_begin_with_bbr(refused: tuple[bytes, ...], begi
     assert wire.control == begins_with
 
 
+@pytest.mark.parametrize("own", [b"cubic", b"reno", b"htcp", b"dctcp", b"bbr2"])
+def test_any_other_choice_of_the_kernel_is_left_alone(own: bytes) -> None:
+    wire = Wire(own=own)
+    assert tune(wire)  # type: ignore[arg-type]
+    assert wire.control == own
+
+
 def test_a_real_connection_does_not() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sock:
         assert not tune(sock)
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") in (b"cubic", b"reno")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") != b"bbr"
