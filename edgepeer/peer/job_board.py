@@ -125,8 +125,10 @@ class JobBoard:
         self._ahead = by_peer
         if job is None:
             self._passed.clear()  # they may count again
-        elif not by_peer:
-            self._end_passed()
+        else:
+            self._passed.pop(job.id, None)  # it counts again
+            if not by_peer:
+                self._end_passed()
         if before is not None:
             if by_peer:
                 self._pass(before.id)

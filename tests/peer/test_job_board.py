@@ -203,6 +203,24 @@ def test_and_once_the_broker_has_come_to_a_later_one() -> None:
     assert jobs.current is newer
 
 
+@pytest.mark.parametrize("how", ["of a device without a clock", "announced once more, after another connection"])
+def test_what_the_broker_goes_back_to_is_not_over(how: str) -> None:
+    """Else a peer's newer one would have this device keep for good that it was withdrawn."""
+    jobs = board()
+    old = new_job(id="old", created=0.0) if "clock" in how else OLD
+    jobs.see(old)
+    jobs.synced()
+    jobs.see(NEW, by_peer=True)
+    if "connection" in how:
+        jobs.connected()
+        jobs.synced()
+    assert jobs.see(old) is Verdict.TAKEN
+    assert not jobs.knows_over("old")
+    assert jobs.knows_over("new")
+    assert jobs.see(new_job(id="newer", created=300.0), by_peer=True) is Verdict.TAKEN
+    assert not jobs.knows_over("old")
+
+
 def test_what_this_device_takes_up_again_takes_back_nothing_that_was_announced_before_it() -> None:
     jobs = board()
     jobs.unfinished = OLD
