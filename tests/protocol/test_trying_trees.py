@@ -1,0 +1,81 @@
+"""Which rounds other trees are judged by: not the first over them."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgepeer.protocol.shape import Choice
+from edgepeer.protocol.shaping import COLD, LOOKS, TRIED, Shaping
+from edgepeer.topology.view import Member, View
+from edgepeer.wire.frames import Measured, OfLink
+
+VIEW = View(epoch=1, members=tuple(Member(id=f"p{at}", incarnation=1) for at in range(7)))
+RATE = 11.85e6
+BYTES = 4 * 407_050
+
+
+class Head:
+    """The head of a fleet on slow lines, whose rounds take as long as the test says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.shaping = Shaping(VIEW.coordinator, Choice(fanout=True, lanes=True))
+        self.enter(VIEW)
+
+    def enter(self, view: View) -> None:
+        self.view = view
+        self.shaping.enter(view, self.now)
+        for peer in view.ids:
+            others = (*view.neighbours(peer), *view.backups(peer))
+            links = tuple(
+                OfLink(position=view.position(each), rate_bytes_per_s=RATE / 3, trip_s=0.01) for each in others
+            )
+            report = Measured(epoch=view.stamp, peer=peer, rate_bytes_per_s=RATE, links=links)
+            self.shaping.hear(report, self.now)
+
+    def round(self, seconds: float) -> None:
+        self.shaping.contributed(BYTES, self.now)
+        self.now += seconds
+        self.shaping.round_ended(self.now)
+        self.now += 2.0  # as long as it takes until it is time for a look
+
+    def look(self) -> View | None:
+        """The next view, if there is to be one."""
+        self.shaping.think(self.now)
+        while self.shaping.next_deadline(self.now) is not None:
+            self.shaping.think(self.now)
+        form = self.shaping.wanted(self.now)
+        return self.view.successor(first_round=1, form=form) if form is not None else None
+
+    def until_other_trees(self) -> View:
+        for _ in range(COLD + TRIED + LOOKS):
+            self.round(0.5)
+            if (view := self.look()) is not None:
+                return view
+        raise AssertionError("none are wanted")
+
+
+def test_slow_rounds_over_new_trees_are_not_held_against_them() -> None:
+    head = Head()
+    head.enter(other := head.until_other_trees())
+    assert other.lanes > 1
+    for seconds in [2.0] * TRIED + [0.3] * COLD:
+        head.round(seconds)
+        assert head.look() is None
+    assert head.shaping._tried is None, "they have not proven themselves"
+
+
+@pytest.mark.parametrize("first", [0.1, 2.0], ids=["fast at first", "slow at first"])
+def test_what_is_no_faster_afterwards_is_taken_back(first: float) -> None:
+    head = Head()
+    head.enter(head.until_other_trees())
+    for _ in range(COLD):
+        head.round(first)
+        assert head.look() is None
+    for _ in range(TRIED - 1):
+        head.round(0.5)
+        assert head.look() is None
+    head.round(0.5)
+    back = head.look()
+    assert back is not None
+    assert (back.ids, back.fanout, back.lanes) == (VIEW.ids, VIEW.fanout, VIEW.lanes)
