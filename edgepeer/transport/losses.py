@@ -15,12 +15,13 @@ from typing import Any, Final
 
 __all__ = ["LossWatch"]
 
-_LOOK_AFTER: Final = 32
+_LOOK_AFTER: Final = 8
 """Segments of vectors that are sent between two looks at a connection."""
 _ENOUGH: Final = 1000
 """Packets that have to have been sent for their losses to say something ..."""
 _LOSSY: Final = 0.003
-"""... if it is more than this part of them."""
+"""... if it is more than this part of them; or that part of so many is lost before they have been sent: of many trees
+each sends few packets a round, and until then rounds are slow."""
 _RETRANSMITTED_AT: Final = 100
 """Where tcpi_total_retrans stands in Linux' struct tcp_info ..."""
 _SENT_AT: Final = 156
@@ -46,9 +47,9 @@ class LossWatch:
             info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SENT_AT + 4)
             (sent,) = struct.unpack_from("=I", info, _SENT_AT)
             (retransmitted,) = struct.unpack_from("=I", info, _RETRANSMITTED_AT)
-            if sent - self._sent < _ENOUGH:
+            lossy = retransmitted - self._retransmitted > _LOSSY * max(sent - self._sent, _ENOUGH)
+            if sent - self._sent < _ENOUGH and not lossy:
                 return
-            lossy = retransmitted - self._retransmitted > _LOSSY * (sent - self._sent)
             self._sent, self._retransmitted = sent, retransmitted
             if lossy:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")

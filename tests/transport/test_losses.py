@@ -40,6 +40,15 @@ def test_a_lossy_path_goes_on_with_bbr() -> None:
     assert set(wire.chosen) == {b"bbr"}
 
 
+def test_it_does_so_as_soon_as_enough_are_lost() -> None:
+    """One of many trees brings a connection few packets a round, and with cubic rounds are slow until then."""
+    watch, wire = LossWatch(), Wire()
+    send(watch, wire, 300, lost=0.01)
+    assert not wire.chosen
+    send(watch, wire, 200, lost=0.01)
+    assert set(wire.chosen) == {b"bbr"}
+
+
 def test_a_clean_path_stays_as_it_is() -> None:
     watch, wire = LossWatch(), Wire()
     send(watch, wire, 20_000, lost=0.001)
