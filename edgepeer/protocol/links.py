@@ -199,6 +199,13 @@ class Link:
             self.clock.gap(at - self.heard, self.every)
         self.heard, self.alive_at = at, max(at, self.alive_at)
 
+    def says(self, stamp: float, now: float) -> bool:
+        """The peer says something at that time of its clock. Returns whether it has said nothing later on this path."""
+        if stamp <= self.echo:
+            return False
+        self.echo, self.echo_at = stamp, now
+        return True
+
     def live(self, now: float) -> None:
         """The peer has been heard of, on whatever path."""
         self.alive_at = now

@@ -286,7 +286,8 @@ class Paths:
         if knock.answer:
             if tunnel is not None and (tunnel.number, tunnel.hop) == (number, hop):
                 # Of two that have crossed by the same number, each end has taken the other's: so it is one tunnel.
-                return link.knocked == number
+                # But a broker may bring an answer twice, and where the source stood then is no news the second time.
+                return link.knocked == number and link.says(knock.stamp, now)
             if link.up:  # by another number each end is in a tunnel that the other has not
                 mine = self._crossed.pop(source, None) if tunnel is not None and self._me < source else None
             if mine is None or mine.number != number:

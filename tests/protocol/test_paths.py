@@ -304,11 +304,27 @@ def test_of_two_knocks_that_cross_late_by_the_same_number_what_both_answers_say_
     lose(d, "b")
     tunnel = number(d)
     d.until(0.6)
-    early = fr.Knock(incarnation=1, answer=False, sync=msgspec.structs.replace(stands(), committed=-1))
+    early = fr.Knock(incarnation=1, answer=False, stamp=900.0, sync=msgspec.structs.replace(stands(), committed=-1))
     assert carried(d, "", "b", early, tunnel=tunnel, serial=0) == ["relay b <- d>b 1.0: come in"]
-    answer = fr.Knock(incarnation=1, answer=True, sync=stands())
+    answer = fr.Knock(incarnation=1, answer=True, stamp=900.1, sync=stands())
     assert carried(d, "c", "b", answer, tunnel=tunnel, serial=0) == []  # it is none to the Knock that d has taken
     assert carried(d, "", "b", answer, tunnel=tunnel, serial=0) == ["relay b <- d>b 1.2: reduce 1 [0:] 4 of 1000"]
+
+
+def test_an_answer_that_comes_twice_says_nothing_the_second_time() -> None:
+    """What b has said since is newer, though it was said over the same tunnel."""
+    d = around("d")
+    lose(d, "b")
+    tunnel = number(d)
+    d.until(0.6)
+    nothing = msgspec.structs.replace(stands(), committed=-1)
+    early = fr.Knock(incarnation=1, answer=False, stamp=900.0, sync=nothing)
+    assert carried(d, "", "b", early, tunnel=tunnel, serial=0) == ["relay b <- d>b 1.0: come in"]
+    answer = fr.Knock(incarnation=1, answer=True, stamp=900.1, sync=nothing)
+    carried(d, "", "b", answer, tunnel=tunnel, serial=0)
+    carried(d, "", "b", stands(), tunnel=tunnel, serial=1)
+    carried(d, "", "b", answer, tunnel=tunnel, serial=0)
+    assert any("reduce 1" in said for said in d.contribute(4))
 
 
 def test_a_new_knock_replaces_the_tunnel_that_is_there() -> None:
