@@ -374,7 +374,7 @@ class SimulatedPeer:
         if view is None:
             self._may_restore = True
         elif view.run == self.run_id and view.first_round > 1:
-            self.receive(ev.RunWanted(*self._task.run))
+            self.receive(ev.RunWanted(self.run_id, self._task.run[1]))  # others may want the next one already
         else:
             self.restored = found
             self._forget()
