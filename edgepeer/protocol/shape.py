@@ -18,7 +18,7 @@ Segments are as large as `segment_bytes` makes them. Of 407,050 float32 at 100 M
 measured within 10 % (tests/protocol/test_shape.py), at 7 and 15 peers, with 1 to 15 lanes of fan-out 2; of fan-out 3
 and 4 it says up to 12 % too little.
 
-`propose` looks for the cheapest shape: it tries fan-outs, lanes and whom to make a leaf of all trees, each with orders
+`search` looks for the cheapest shape: it tries fan-outs, lanes and whom to make a leaf of all trees, each with orders
 that keep sites together, and improves the best of them by exchanging members, as long as its work does not exceed a
 bound. It is deterministic. What it finds takes at most a quarter longer than the best of all, with up to
 five members.
