@@ -23,16 +23,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.timing import RoundTrip
+from edgepeer.protocol.tunnel import Tunnel
 from edgepeer.topology.view import Member
 from edgepeer.wire.frames import Ping, Sync
 
-__all__ = ["Link", "LinkState", "Links", "Role", "Tunnel"]
+__all__ = ["Link", "LinkState", "Links", "Role"]
 
 Role = Literal["parent", "child", "lane", "backup", "other"]
 _MAIN: Final = ("parent", "child", "lane")
@@ -50,27 +51,11 @@ class LinkState:
     role: Role
     up: bool
     path: str
-    """"direct", "via x", "relay", or empty."""
+    """"direct", "via x", "via x, y", "relay", or empty."""
     rtt_s: float | None
     """Smoothed round-trip time of the path; None while unknown."""
     rate_bytes_per_s: float = 0.0
     """How fast this peer receives over it; 0 while unknown."""
-
-
-class Tunnel:
-    """A way to a peer without a connection: through a hop, or, without one, through the broker."""
-
-    __slots__ = ("hop", "number", "received", "sent")
-
-    def __init__(self, number: int, hop: PeerId | None) -> None:
-        self.number = number
-        self.hop = hop
-        self.sent = 0
-        self.received = 0
-
-    @property
-    def path(self) -> str:
-        return "relay" if self.hop is None else f"via {self.hop}"
 
 
 class Link:
@@ -79,14 +64,14 @@ class Link:
     __slots__ = (
         "alive_at", "calm", "cleared", "closed_at", "dialing", "dialled", "direct", "down_since", "echo", "echo_at",
         "every", "failures", "heard", "knocked", "level", "life", "life_at", "member", "needed", "orphan", "over",
-        "pinged", "promised", "reaches", "redial_at", "redial_s", "refused", "role", "sent", "since", "sync", "timing",
-        "told", "told_of", "tunnel", "tunnel_timing", "unanswered", "waiting",
+        "overtaken", "pinged", "promised", "reaches", "redial_at", "redial_s", "refused", "role", "sent", "since",
+        "sync", "timing", "told", "told_of", "tunnel", "tunnel_timing", "unanswered", "waiting",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
         self.direct = False
         """Whether there is a connection."""
-        self.tunnel: Tunnel | None = None
+        self.tunnel: Tunnel[Any] | None = None
         """What the link runs over while there is no connection."""
         self.member: Member | None = None
         """Set while the link is wanted."""
@@ -116,6 +101,8 @@ class Link:
         """How many attempts to connect have come to nothing since, without being refused."""
         self.knocked = 0
         """Number of the last tunnel that the peer has opened."""
+        self.overtaken = False
+        """Over several hops at once, too much overtook what came through the slowest of them."""
         self.closed_at = float("-inf")
         """When the connection was last closed because of silence."""
         self.cleared = False
@@ -184,7 +171,7 @@ class Link:
         """Whether who speaks over the path in use lives: the broker may have had for long what opened a way through it
         from the other end, and what was sent behind that."""
         tunnel = self.tunnel
-        return self.direct or (tunnel is not None and (tunnel.hop is not None or tunnel.number != self.knocked))
+        return self.direct or (tunnel is not None and (not tunnel.relayed or tunnel.number != self.knocked))
 
     @property
     def clock(self) -> RoundTrip:
@@ -221,6 +208,10 @@ class Link:
     def was_knocked(self, number: int) -> None:
         """The peer has opened a tunnel."""
         self.knocked = number
+
+    def was_overtaken(self) -> None:
+        """Its next tunnels go through one hop only, until there is a connection again."""
+        self.overtaken = True
 
     def on_sync(self, sync: Sync) -> None:
         """The peer says where it stands."""
@@ -330,14 +321,14 @@ class Links:
         link = self._begun(peer, now)
         if now - link.closed_at < _ALARM_S + 2 * (link.timing.srtt or 0.0):
             link.timing.false_alarm(now)  # a cut would have lasted longer, or have kept us from connecting
-        link.direct, link.tunnel, link.dialing = True, None, False
+        link.direct, link.tunnel, link.dialing, link.overtaken = True, None, False, False
         link.begin(now)
         link.redial_s = self._limits.redial_min_s
         link.dialled, link.unanswered = dialled, 0 if dialled else link.unanswered
         self._note_life(link, incarnation, now)
         return link
 
-    def on_tunnel(self, peer: PeerId, tunnel: Tunnel, incarnation: int, stamp: float, now: float) -> None:
+    def on_tunnel(self, peer: PeerId, tunnel: Tunnel[Any], incarnation: int, stamp: float, now: float) -> None:
         """There is a way around. `stamp`: the peer's clock when it said so."""
         link = self._links[peer]
         link.tunnel = tunnel

@@ -323,14 +323,16 @@ class Node:
             if hop is None and not via.tunnel and via.target == self.id:
                 self.attendance.on_letter(PeerId(via.source), unwrap(via, len(payload)), payload)
                 return
-            found = self.parts.paths.on_via(hop, via, payload, self.parts.now)
+            source, found = PeerId(via.source), self.parts.paths.on_via(hop, via, payload, self.parts.now)
         except WireError as error:
             if hop is not None:
                 self.parts.wiring.fail_link(hop, str(error))
             return
-        if found is None:
-            return
-        source, frame = found
+        while found is not None:
+            self._on_carried(source, *found, seconds)
+            found = self.parts.paths.following(source)
+
+    def _on_carried(self, source: PeerId, frame: fr.Frame, payload: memoryview | bytes, seconds: float) -> None:
         sink = self.sink(source, frame, len(payload))
         if sink is not None and len(payload):
             sink[:] = payload

@@ -10,6 +10,8 @@ that comes up is brought up to date, is the same as over a connection; so nothin
                                    | through the broker                | answers by the same way: the tunnel is up
     the same                       | both say with that where they     | the same: what the source lacks goes with
                                    | stand                             | the answer
+    the same, and vectors move     | the further answers show through  | answers by each of the first few ways: the
+    over several trees             | whom else it goes (tunnel.py)     | tunnel goes through all of these by turns
     is lost at both ends           | both knock                        | the smaller id's Knock counts; if they cross so
                                    |                                   | late that each end has taken the other's, it
                                    |                                   | does as soon as the answer shows that
@@ -25,6 +27,7 @@ that comes up is brought up to date, is the same as over a connection; so nothin
     not have the tunnel            | here, or this end would have it, too
     is lost itself                 | knocks again
     drops or repeats a frame       | (the target sees it by the serial number, and knocks)
+    is much slower than another    | (the target has to keep too much that came by the other, and knocks for one hop)
 
 A hop passes frames on between its own connections only, so nothing ever goes in a circle.
 """
@@ -33,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -41,18 +44,17 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.headers import Shape
 from edgepeer.protocol.limits import Limits
-from edgepeer.protocol.links import Link, Links, Tunnel
+from edgepeer.protocol.links import Link, Links
+from edgepeer.protocol.tunnel import MOST_HOPS, Tunnel
 from edgepeer.topology.view import View
 from edgepeer.wire.codec import unwrap, wrap
 from edgepeer.wire.frames import Frame, Knock, NoWay, Reduce, Result, State, Sync, Via
 from edgepeer.wire.precision import encoded_bytes
 
-__all__ = ["CROSSING_S", "Attempt", "Paths"]
+__all__ = ["CROSSING_S", "Attempt", "Carried", "Paths"]
 
 _KNOCK_MIN_S: Final = 0.1
 _KNOCK_MAX_S: Final = 2.0
-_HOPS: Final = 4
-"""Through how many neighbours to knock at once."""
 _EXCHANGES: Final = 3
 """Round trips that a connection takes at most, from the first packet to the Hello of both ends."""
 CROSSING_S: Final = 0.5
@@ -69,11 +71,17 @@ class Attempt:
     pause_s: float = _KNOCK_MIN_S
     said: tuple[Sync, ...] = ()
     """Where this peer has said with it that it stands."""
+    hops: int = 1
+    """Through how many neighbours at once it may go."""
 
     @property
     def told(self) -> Sync | None:
         """What whoever takes it knows of that; None if that depends on which Knock has come."""
         return self.said[0] if len(self.said) == 1 else None
+
+
+Carried: TypeAlias = tuple[Frame, memoryview | bytes]
+"""A frame that has come through a tunnel, and its payload."""
 
 
 class Up(Protocol):
@@ -134,9 +142,9 @@ class Paths:
     def seek(self, peer: PeerId, now: float) -> None:
         """A neighbour, or who is needed, has neither connection nor tunnel."""
         self._count += 1
-        # Another life of this peer must not use the numbers of this one.
-        number = (self._incarnation & 0xFFFFFFFF) << 20 | self._count & 0xFFFFF
-        attempt = self._attempts[peer] = Attempt(number, now, now)
+        # Another life of this peer must not use the numbers of this one, nor `peer` for a Knock to us.
+        number = (self._incarnation & 0x7FFFFFFF) << 21 | (self._me < peer) << 20 | self._count & 0xFFFFF
+        attempt = self._attempts[peer] = Attempt(number, now, now, hops=self._most_hops(self._links[peer]))
         self._crossed.pop(peer, None)
         self._knock(peer, attempt, now)
 
@@ -146,18 +154,21 @@ class Paths:
         attempt.pause_s = min(2 * attempt.pause_s, _KNOCK_MAX_S)
         if (sync := self._sync(peer)) not in attempt.said:
             attempt.said += (sync,)
-        asking = Knock(incarnation=self._incarnation, answer=False, stamp=now, lost=attempt.began, sync=sync)
+        asking = Knock(
+            incarnation=self._incarnation, answer=False, stamp=now, lost=attempt.began, sync=sync, hops=attempt.hops
+        )
         kind, header = wrap(asking)
         via = Via(source=self._me, target=peer, tunnel=attempt.number, serial=0, kind=kind, header=header)
         hops = self._hops(peer)
-        for hop in hops[:_HOPS]:
+        for hop in hops[:MOST_HOPS]:
             self._emit(fx.Send(hop, via))
         if not hops or now >= relay_at:
             self._emit(fx.Relay(peer, via))
 
     def _hops(self, peer: PeerId) -> list[PeerId]:
         """Connected peers that say that they are connected with `peer`: first the neighbours of one of both, whose
-        connection with that one is in use, for TCP begins slowly over one that has rested."""
+        connection with that one is in use, for TCP begins slowly over one that has rested; last those that are leaves
+        for having a slow line."""
         view = self._view
         if view is None or peer not in view:
             return []
@@ -168,7 +179,13 @@ class Paths:
             if link.direct and hop != peer and hop in view and link.reaches & bit
         ]
         near = {*view.neighbours(self._me), *view.neighbours(peer)}
-        return sorted(found, key=lambda hop: hop not in near)
+        return sorted(found, key=lambda hop: (_is_slow(view, hop), hop not in near))
+
+    def _most_hops(self, link: Link) -> int:
+        """Through how many a tunnel may go at once. Where vectors move over several trees, lines are what rounds wait
+        for, and whoever carries all of it for two others has half as much again to send as they."""
+        view = self._view
+        return min(MOST_HOPS, view.trees) if view is not None and not link.overtaken else 1
 
     def tick(self, now: float) -> None:
         """Knock where no connection has come up, and again where nobody has answered."""
@@ -196,31 +213,23 @@ class Paths:
     def hop_lost(self, hop: PeerId) -> None:
         """A connection is gone, and with it what went through it."""
         for peer, link in self._links.connected():
-            if link.tunnel is not None and link.tunnel.hop == hop:
+            if link.tunnel is not None and hop in link.tunnel.hops:
                 self._down(peer)
 
     # -- what goes through tunnels ---------------------------------------------------------------------------
 
-    def wrapped(self, send: fx.Send, tunnel: Tunnel) -> Iterator[fx.Send | fx.Relay]:
+    def wrapped(self, send: fx.Send, tunnel: Tunnel[Carried]) -> Iterator[fx.Send | fx.Relay]:
         """What to do instead of sending over the connection that is not there."""
-        limit = self._limits.relay_bytes if tunnel.hop is None else self._limits.tunnel_bytes
+        limit = self._limits.relay_bytes if tunnel.relayed else self._limits.tunnel_bytes
         for frame, payload in _pieces(send.frame, send.payload, limit):
             kind, header = wrap(frame)
-            via = Via(
-                source=self._me,
-                target=send.peer,
-                tunnel=tunnel.number,
-                serial=tunnel.sent,
-                kind=kind,
-                header=header,
-            )
-            tunnel.sent += 1
-            yield fx.Send(tunnel.hop, via, payload) if tunnel.hop is not None else fx.Relay(send.peer, via, payload)
+            serial, hop = tunnel.next_hop()
+            via = Via(source=self._me, target=send.peer, tunnel=tunnel.number, serial=serial, kind=kind, header=header)
+            yield fx.Send(hop, via, payload) if hop is not None else fx.Relay(send.peer, via, payload)
 
-    def on_via(
-        self, hop: PeerId | None, via: Via, payload: memoryview | bytes, now: float
-    ) -> tuple[PeerId, Frame] | None:
-        """A Via has come from `hop`, or from the broker. Returns its source and frame if it is for this peer's link.
+    def on_via(self, hop: PeerId | None, via: Via, payload: memoryview | bytes, now: float) -> Carried | None:
+        """A Via has come from `hop`, or from the broker. Returns what its source says over this peer's link with that,
+        if it is what comes next there; then there may be more (`following`).
 
         Raises:
             WireError: what it carries is no frame.
@@ -237,9 +246,9 @@ class Paths:
             return None
         if isinstance(frame, Knock):
             opened = self._on_knock(source, hop, via.tunnel, frame, now)
-            return (source, frame.sync) if opened and frame.sync is not None else None
+            return (frame.sync, b"") if opened and frame.sync is not None else None
         tunnel = link.tunnel
-        mine = tunnel is not None and (tunnel.number, tunnel.hop) == (via.tunnel, hop)
+        mine = tunnel is not None and tunnel.number == via.tunnel and tunnel.goes_through(hop)
         if isinstance(frame, NoWay):
             if mine:
                 self._down(source)
@@ -247,14 +256,19 @@ class Paths:
         if tunnel is None or not mine:
             self._answer(source, hop, via.tunnel, NoWay(target=self._me, tunnel=via.tunnel))
             return None
-        if via.serial < tunnel.received:
-            return None
-        if via.serial > tunnel.received:
+        if via.serial >= tunnel.received:
+            link.hear(now)
+        if not tunnel.put(hop, via.serial, (frame, payload), len(payload)):
+            if tunnel.overfull:
+                link.was_overtaken()
             self._down(source)
             return None
-        tunnel.received += 1
-        link.hear(now)
-        return source, frame
+        return tunnel.take()
+
+    def following(self, source: PeerId) -> Carried | None:
+        """What its source says next, if that has come already."""
+        link = self._links.get(source)
+        return link.tunnel.take() if link is not None and link.tunnel is not None and not link.direct else None
 
     def _needed_by(self, source: PeerId, now: float) -> Link | None:
         """A member that is no neighbour has too few in reach."""
@@ -275,7 +289,7 @@ class Paths:
         """A hop can't carry on what goes to a target."""
         link = self._links.get(target := PeerId(frame.target))
         tunnel = link.tunnel if link is not None else None
-        if tunnel is not None and (tunnel.number, tunnel.hop) == (frame.tunnel, hop):
+        if tunnel is not None and tunnel.number == frame.tunnel and tunnel.goes_through(hop):
             self._down(target)
 
     def _on_knock(self, source: PeerId, hop: PeerId | None, number: int, knock: Knock, now: float) -> bool:
@@ -284,22 +298,22 @@ class Paths:
         link.live(now)
         mine, tunnel = self._attempts.get(source), link.tunnel
         if knock.answer:
-            if tunnel is not None and (tunnel.number, tunnel.hop) == (number, hop):
-                # Of two that have crossed by the same number, each end has taken the other's: so it is one tunnel.
-                # But a broker may bring an answer twice, and where the source stood then is no news the second time.
-                return link.knocked == number and link.says(knock.stamp, now)
+            if tunnel is not None and tunnel.number == number and link.up:
+                if tunnel.opened == knock.stamp:
+                    tunnel.go_also(hop)
+                return False  # a broker may bring it twice, and where the source stood then is no news the second time
             if link.up:  # by another number each end is in a tunnel that the other has not
                 mine = self._crossed.pop(source, None) if tunnel is not None and self._me < source else None
             if mine is None or mine.number != number:
                 return False
             if link.up:
                 self._down(source, seek=False)
-            self._open(source, Tunnel(number, hop), knock, now, mine.told)
+            self._open(source, Tunnel(number, hop, knock.stamp, most=mine.hops), knock, now, mine.told)
             return True
         if link.knocked == number and link.up:
-            if tunnel is not None and (tunnel.number, tunnel.hop) == (number, hop):
-                self._agree(source, hop, number, knock, now)  # the first one may have been lost
-            return False  # else it is the same Knock by another way
+            if tunnel is not None and tunnel.number == number:
+                self._agree_again(source, hop, tunnel, knock, now)
+            return False
         if mine is not None and self._me < source and now - mine.began < CROSSING_S:
             return False  # ours counts
         if link.up and not _is_news(link, knock, now):
@@ -311,15 +325,29 @@ class Paths:
         link.was_knocked(number)
         if mine is not None:
             self._crossed[source] = mine
-        said = self._agree(source, hop, number, knock, now)
-        self._open(source, Tunnel(number, hop), knock, now, said)
+        answer = self._agreeing(source, knock, now)
+        self._answer(source, hop, number, answer)
+        most = min(knock.hops, self._most_hops(link))
+        self._open(source, Tunnel(number, hop, now, most=most, answer=answer), knock, now, answer.sync)
         return True
 
-    def _agree(self, source: PeerId, hop: PeerId | None, number: int, knock: Knock, now: float) -> Sync | None:
-        """Returns where this peer has said that it stands."""
+    def _agreeing(self, source: PeerId, knock: Knock, now: float) -> Knock:
+        """Where the Knock says where its source stands, so does the answer of this peer."""
         sync = self._sync(source) if knock.sync is not None else None
-        self._answer(source, hop, number, Knock(incarnation=self._incarnation, answer=True, stamp=now, sync=sync))
-        return sync
+        return Knock(incarnation=self._incarnation, answer=True, stamp=now, sync=sync)
+
+    def _agree_again(
+        self, source: PeerId, hop: PeerId | None, tunnel: Tunnel[Carried], knock: Knock, now: float
+    ) -> None:
+        """The same Knock has come again, because the answer has not got there yet, or by another way."""
+        if tunnel.relayed:
+            if hop is None:
+                self._answer(source, None, tunnel.number, self._agreeing(source, knock, now))
+            return
+        if hop is not None and self._view is not None and not _is_slow(self._view, hop):
+            tunnel.go_also(hop)
+        if tunnel.answer is not None and tunnel.goes_through(hop):
+            self._answer(source, hop, tunnel.number, tunnel.answer)  # the same by all: they are of one tunnel
 
     def _answer(self, source: PeerId, hop: PeerId | None, number: int, frame: Frame) -> None:
         """By the way that something has come."""
@@ -327,13 +355,17 @@ class Paths:
         via = Via(source=self._me, target=source, tunnel=number, serial=0, kind=kind, header=header)
         self._emit(fx.Send(hop, via) if hop is not None else fx.Relay(source, via))
 
-    def _open(self, peer: PeerId, tunnel: Tunnel, knock: Knock, now: float, said: Sync | None) -> None:
+    def _open(self, peer: PeerId, tunnel: Tunnel[Carried], knock: Knock, now: float, said: Sync | None) -> None:
         """`said`: where this peer has said with its own Knock that it stands."""
         self._attempts.pop(peer, None)
-        tunnel.sent = tunnel.received = 1  # the Knock and its answer
         self._links.on_tunnel(peer, tunnel, knock.incarnation, knock.stamp, now)
         self._emit(fx.Note("info", f"link to {peer} goes {tunnel.path}"))
         self._up(peer, said if knock.sync is not None else None)
+
+
+def _is_slow(view: View, hop: PeerId) -> bool:
+    """Whether a member is a leaf of all trees, since its line is slow, or nobody can dial it (shape.py)."""
+    return view.position(hop) >= view.size - view.leaves
 
 
 def _is_news(link: Link, knock: Knock, now: float) -> bool:

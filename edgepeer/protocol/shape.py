@@ -9,8 +9,8 @@ The cost of a round, for a vector of V bytes in l lanes over machines i that sen
               | segment waits for others at both ends: QUEUE segments, or the vector itself where it is not cut
     agreement | from the holder that is the furthest to the coordinator and down again, each link takes a round trip
     one host  | what goes from member to member of one host is work of its processor, and nothing else
-    broken    | what two members exchange that can't connect goes twice over the line of a third, and takes another
-              | round trip
+    broken    | what two members exchange that can't connect goes twice over the line of a third, or of several by
+              | turns where there are several trees (tunnel.py), and takes another round trip
 
     seconds   = the busiest of all lines and processors + the longest way + agreement
 
@@ -34,6 +34,7 @@ from statistics import median
 from typing import Final, TypeAlias
 
 from edgepeer.protocol.segments import WHOLE_BELOW_S, segment_bytes
+from edgepeer.protocol.tunnel import MOST_HOPS
 from edgepeer.topology.tree import Trees
 
 __all__ = ["Choice", "Machine", "Network", "Search", "Shape", "round_s", "search"]
@@ -245,7 +246,8 @@ class _Cost:
                 busiest = seconds
         busiest = max(busiest, max(hosts.values()) / CORES)
         for times in around.values():
-            busiest = max(busiest, (sum(load) / size + 2 * times) * part / self._usual)
+            hops = min(MOST_HOPS, count, max(size - 2, 1))
+            busiest = max(busiest, (sum(load) / size + 2 * times / hops) * part / self._usual)
         for line, times in crossed.items():
             if line in self.of.lines:
                 busiest = max(busiest, times * part / self.of.lines[line])

@@ -84,15 +84,15 @@ class Wiring:
         the connections that it went over before."""
         self.emit(fx.Note("warning", f"link to {peer} closed: {reason}"))
         link = self._links.get(peer)
-        carrier = link.tunnel.hop if link is not None and link.tunnel is not None and not link.direct else peer
-        carriers = set[PeerId]() if carrier is None or (carrier != peer and not abrupt) else {carrier}
+        tunnel = link.tunnel if link is not None and not link.direct else None
+        closed = {peer} if tunnel is None else set[PeerId]()
         if abrupt:
-            carriers |= self._hops.pop(peer, set())
-        for each in sorted(carriers):
+            closed |= self._hops.pop(peer, set()) | {hop for hop in (tunnel.hops if tunnel else ()) if hop is not None}
+        for each in sorted(closed):
             self.emit(fx.CloseLink(each, reason, abrupt))
             if each != peer and self._links.is_direct(each):
                 self.on_path_down(each)
-        if self._links.is_up(peer) or carrier == peer:
+        if self._links.is_up(peer) or tunnel is None:
             self.on_path_down(peer)
 
     def lend(self) -> None:
@@ -113,9 +113,10 @@ class Wiring:
             if type(effect) is fx.Send and (link := self._links.get(effect.peer)) is not None:
                 link.wrote(self._place.now)
                 if link.tunnel is not None and not link.direct:
-                    if link.tunnel.hop is not None and type(effect.frame) is Reduce:
-                        self._hops.setdefault(effect.peer, set()).add(link.tunnel.hop)
-                    out.extend(self.paths.wrapped(effect, link.tunnel))
+                    for wrapped in self.paths.wrapped(effect, link.tunnel):
+                        if type(wrapped) is fx.Send and type(effect.frame) is Reduce:
+                            self._hops.setdefault(effect.peer, set()).add(wrapped.peer)
+                        out.append(wrapped)
                     continue
             out.append(effect)
         self._effects.clear()

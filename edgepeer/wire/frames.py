@@ -365,6 +365,8 @@ class Knock(_Header, frozen=True):
     sync: Sync | None = None
     """Where the sender stands, so that what it lacks comes with the answer, and not a way there and back later. An
     answer says it where the Knock has: both ends know then."""
+    hops: Annotated[int, msgspec.Meta(ge=1, le=255)] = 1
+    """Through how many neighbours at once the sender would have the tunnel go, at most."""
 
 
 class Via(_Header, frozen=True):

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol.limits import Limits
-from edgepeer.protocol.links import Links, Tunnel
+from edgepeer.protocol.links import Links
 from edgepeer.protocol.measuring import AGAIN_S, MOST_LINKS, Arrivals, Measuring
 from edgepeer.protocol.timing import RoundTrip
+from edgepeer.protocol.tunnel import Tunnel
 from edgepeer.topology.view import Member, View
 
 A, B, C = (PeerId(name) for name in "abc")
@@ -104,7 +105,7 @@ def test_a_connection_that_breaks_and_can_not_be_made_again_is_told_at_once_and_
     a._links.on_down(B, 5.05)
     a._links.on_dial_failed(B, False, 5.1)
     assert a.due(5.1) is None  # there is no way around yet
-    a._links.on_tunnel(B, Tunnel(1, C), 1, 0.0, 5.15)
+    a._links.on_tunnel(B, Tunnel(1, C, 0.0), 1, 0.0, 5.15)
     assert a.due(5.15) is None  # it may be whole again soon
     a._links.on_dial_failed(B, False, 5.2)
     assert a.due(5.2) is None  # it may have been whole when that attempt had only just begun
@@ -120,7 +121,7 @@ def test_a_connection_that_breaks_and_can_not_be_made_again_is_told_at_once_and_
     assert told is not None
     assert [link.around for link in told.links] == [False, False]
     a._links.on_down(B, 7.0)
-    a._links.on_tunnel(B, Tunnel(2, C), 1, 0.0, 7.0)
+    a._links.on_tunnel(B, Tunnel(2, C, 0.0), 1, 0.0, 7.0)
     a._links.on_dial_failed(B, False, 7.0)
     a._links.on_dial_failed(B, False, 7.1)
     assert a.due(7.1) is not None

@@ -26,7 +26,6 @@ OWNERS = {
     "waking": {"waking"},
     "closing": {"spoke"},  # what it has promised in a view: inview.py
     "lane": {"weight", "added"},  # of its streams: streams.py
-    "paths": {"sent", "received"},  # of the tunnels that links run over: links.py
 }
 """Modules that write what others only read, and what that is."""
 

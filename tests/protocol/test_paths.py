@@ -297,34 +297,24 @@ def test_but_not_if_it_gets_nowhere() -> None:
     assert knock(b, "c", "d")[0] == "c <- b>d 77.0: come in"
 
 
-def test_of_two_knocks_that_cross_late_by_the_same_number_what_both_answers_say_counts() -> None:
-    """Each end has taken the other's: one tunnel. Where b came to stand after its Knock it says in its answer only."""
-    d = around("d")
-    d.contribute(4)
-    lose(d, "b")
-    tunnel = number(d)
-    d.until(0.6)
-    early = fr.Knock(incarnation=1, answer=False, stamp=900.0, sync=msgspec.structs.replace(stands(), committed=-1))
-    assert carried(d, "", "b", early, tunnel=tunnel, serial=0) == ["relay b <- d>b 1.0: come in"]
-    answer = fr.Knock(incarnation=1, answer=True, stamp=900.1, sync=stands())
-    assert carried(d, "c", "b", answer, tunnel=tunnel, serial=0) == []  # it is none to the Knock that d has taken
-    assert carried(d, "", "b", answer, tunnel=tunnel, serial=0) == ["relay b <- d>b 1.2: reduce 1 [0:] 4 of 1000"]
-
-
 def test_an_answer_that_comes_twice_says_nothing_the_second_time() -> None:
     """What b has said since is newer, though it was said over the same tunnel."""
     d = around("d")
     lose(d, "b")
     tunnel = number(d)
     d.until(0.6)
-    nothing = msgspec.structs.replace(stands(), committed=-1)
-    early = fr.Knock(incarnation=1, answer=False, stamp=900.0, sync=nothing)
-    assert carried(d, "", "b", early, tunnel=tunnel, serial=0) == ["relay b <- d>b 1.0: come in"]
-    answer = fr.Knock(incarnation=1, answer=True, stamp=900.1, sync=nothing)
+    answer = fr.Knock(incarnation=1, answer=True, sync=msgspec.structs.replace(stands(), committed=-1))
     carried(d, "", "b", answer, tunnel=tunnel, serial=0)
     carried(d, "", "b", stands(), tunnel=tunnel, serial=1)
     carried(d, "", "b", answer, tunnel=tunnel, serial=0)
     assert any("reduce 1" in said for said in d.contribute(4))
+
+
+def test_two_ends_never_knock_by_the_same_number() -> None:
+    one, other = around("b"), around("d")
+    lose(one, "d")
+    lose(other, "b")
+    assert number(one) != number(other)
 
 
 def test_a_new_knock_replaces_the_tunnel_that_is_there() -> None:

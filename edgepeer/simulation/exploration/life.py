@@ -244,7 +244,7 @@ class Numbers:
         if what == "tunnel":
             tunnel = node.parts.links[peer].tunnel
             assert tunnel is not None
-            tunnel.sent = tunnel.received = 1
+            tunnel.renew()
         elif peer == node.id:
             older = succession.number - CURRENT
             succession.answers = {voter: at - older for voter, at in succession.answers.items()}

@@ -1,0 +1,112 @@
+"""What runs through a tunnel, in order.
+
+    to send        | goes through the hops by turns, numbered: so none of them carries all of it
+    what comes ... | so
+    ---------------+---------------------------------------------------------------------------------------------
+    in order       | is taken, and what waited for it
+    too early      | waits: what is before it comes through another hop
+    again          | is dropped
+    before what a  | that has been lost on its way: each hop keeps to the order, and all have carried later ones.
+    hop has lost   | The tunnel is broken
+
+One hop is the broker, or one neighbour, or there are several neighbours.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Generic, TypeVar
+
+from edgepeer.ids import PeerId
+from edgepeer.wire.frames import Knock
+
+__all__ = ["MOST_EARLY_BYTES", "MOST_HOPS", "Tunnel"]
+
+MOST_HOPS: Final = 4
+"""Through how many neighbours at once, where lines are what rounds wait for: those of several trees."""
+MOST_EARLY_BYTES: Final = 16 << 20
+"""More does not wait for what is before it ..."""
+_FRAME_BYTES: Final = 1 << 10
+"""... where a frame without payload counts as so many."""
+
+T = TypeVar("T")
+
+
+class Tunnel(Generic[T]):
+    """A way to a peer without a connection. What it takes is of type T.
+
+    Args:
+        number: by who has knocked.
+        hop: through whom; None: the broker.
+        opened: when it was agreed to, by the clock of who has.
+        most: through how many neighbours it may go at once: no more than either end would have it.
+        answer: what this end has agreed with; None: it has knocked.
+    """
+
+    __slots__ = ("_bytes", "_early", "_last", "_most", "answer", "hops", "number", "opened", "received", "sent")
+
+    def __init__(
+        self, number: int, hop: PeerId | None, opened: float, *, most: int = 1, answer: Knock | None = None
+    ) -> None:
+        self.number = number
+        self.hops: list[PeerId | None] = [hop]
+        self.opened = opened
+        self._most = most
+        self.answer = answer
+        self.sent = self.received = 1  # the Knock and its answer
+        self._early: dict[int, tuple[T, int]] = {}
+        self._last: dict[PeerId | None, int] = {}
+        self._bytes = 0
+
+    def renew(self) -> None:
+        """Count from 1 again: nothing is under way."""
+        self.sent = self.received = 1
+        self._last.clear()
+
+    @property
+    def relayed(self) -> bool:
+        """Whether it goes through the broker."""
+        return self.hops[0] is None
+
+    @property
+    def path(self) -> str:
+        return "relay" if self.relayed else "via " + ", ".join(map(str, self.hops))
+
+    def goes_through(self, hop: PeerId | None) -> bool:
+        """Whether it does; None: the broker."""
+        return hop in self.hops
+
+    def go_also(self, hop: PeerId | None) -> None:
+        """Go through this neighbour as well, if there may be more."""
+        if hop is not None and hop not in self.hops and not self.relayed and len(self.hops) < self._most:
+            self.hops.append(hop)
+
+    def next_hop(self) -> tuple[int, PeerId | None]:
+        """The number of what is sent now, and through whom it goes."""
+        serial = self.sent
+        self.sent += 1
+        return serial, self.hops[serial % len(self.hops)]
+
+    def put(self, hop: PeerId | None, serial: int, what: T, payload_bytes: int) -> bool:
+        """That has come through a hop. False: nothing more will, or more than may wait does."""
+        if serial < self.received or serial in self._early:
+            return True
+        self._last[hop] = serial
+        self._early[serial] = what, payload_bytes + _FRAME_BYTES
+        self._bytes += payload_bytes + _FRAME_BYTES
+        if self.received in self._early:
+            return True
+        return self._bytes <= MOST_EARLY_BYTES and any(self._last.get(hop, 0) < self.received for hop in self.hops)
+
+    @property
+    def overfull(self) -> bool:
+        """Whether more waits than may: one hop is much slower than another."""
+        return self._bytes > MOST_EARLY_BYTES
+
+    def take(self) -> T | None:
+        """What is next, if it has come."""
+        found = self._early.pop(self.received, None)
+        if found is None:
+            return None
+        self.received += 1
+        self._bytes -= found[1]
+        return found[0]
