@@ -37,6 +37,7 @@ machine runs over TCP in a peer and over virtual time in the simulator.
     wiring.py       what follows when a path stands or breaks
     links.py        which neighbours to be connected to, and which of them are gone
     paths.py        ways around a broken connection
+    tunnel.py       what goes through one of these, in order
     vitals.py       signs of life
     timing.py       how long to wait for a peer, as measured
 
