@@ -144,7 +144,7 @@ class Paths:
         self._count += 1
         # Another life of this peer must not use the numbers of this one, nor `peer` for a Knock to us.
         number = (self._incarnation & 0x7FFFFFFF) << 21 | (self._me < peer) << 20 | self._count & 0xFFFFF
-        attempt = self._attempts[peer] = Attempt(number, now, now, hops=self._most_hops(self._links[peer]))
+        attempt = self._attempts[peer] = Attempt(number, now, now, hops=self._most_hops(peer))
         self._crossed.pop(peer, None)
         self._knock(peer, attempt, now)
 
@@ -181,11 +181,15 @@ class Paths:
         near = {*view.neighbours(self._me), *view.neighbours(peer)}
         return sorted(found, key=lambda hop: (_is_slow(view, hop), hop not in near))
 
-    def _most_hops(self, link: Link) -> int:
-        """Through how many a tunnel may go at once. Where vectors move over several trees, lines are what rounds wait
-        for, and whoever carries all of it for two others has half as much again to send as they."""
+    def _most_hops(self, peer: PeerId) -> int:
+        """Through how many a tunnel may go at once: as many as there are trees in which the two are parent and child.
+        Then what each carries besides is no more than in one tree, and what comes by one waits little for another."""
         view = self._view
-        return min(MOST_HOPS, view.trees) if view is not None and not link.overtaken else 1
+        if view is None or peer not in view or self._links[peer].overtaken:
+            return 1
+        pair = {self._me, peer}
+        shared = sum({one, view.parent(one, lane)} == pair for lane in range(view.trees) for one in pair)
+        return max(min(MOST_HOPS, shared), 1)
 
     def tick(self, now: float) -> None:
         """Knock where no connection has come up, and again where nobody has answered."""
@@ -327,7 +331,7 @@ class Paths:
             self._crossed[source] = mine
         answer = self._agreeing(source, knock, now)
         self._answer(source, hop, number, answer)
-        most = min(knock.hops, self._most_hops(link))
+        most = min(knock.hops, self._most_hops(source))
         self._open(source, Tunnel(number, hop, now, most=most, answer=answer), knock, now, answer.sync)
         return True
 

@@ -10,7 +10,7 @@ The cost of a round, for a vector of V bytes in l lanes over machines i that sen
     agreement | from the holder that is the furthest to the coordinator and down again, each link takes a round trip
     one host  | what goes from member to member of one host is work of its processor, and nothing else
     broken    | what two members exchange that can't connect goes twice over the line of a third, or of several by
-              | turns where there are several trees (tunnel.py), and takes another round trip
+              | turns where they do so in several trees (tunnel.py), and takes another round trip
 
     seconds   = the busiest of all lines and processors + the longest way + agreement
 
@@ -246,7 +246,7 @@ class _Cost:
                 busiest = seconds
         busiest = max(busiest, max(hosts.values()) / CORES)
         for times in around.values():
-            hops = min(MOST_HOPS, count, max(size - 2, 1))
+            hops = min(MOST_HOPS, times, max(size - 2, 1))
             busiest = max(busiest, (sum(load) / size + 2 * times / hops) * part / self._usual)
         for line, times in crossed.items():
             if line in self.of.lines:

@@ -22,7 +22,7 @@ from edgepeer.wire.frames import Knock
 __all__ = ["MOST_EARLY_BYTES", "MOST_HOPS", "Tunnel"]
 
 MOST_HOPS: Final = 4
-"""Through how many neighbours at once, where lines are what rounds wait for: those of several trees."""
+"""Through how many neighbours at once, of whatever goes over several trees."""
 MOST_EARLY_BYTES: Final = 16 << 20
 """More does not wait for what is before it ..."""
 _FRAME_BYTES: Final = 1 << 10

@@ -163,7 +163,7 @@ def test_the_trees_do_without_a_connection_that_stays_broken(direction: str) -> 
     assert fleet.last.size == 7
 
 
-def test_with_four_trees_what_goes_around_it_goes_through_as_many_neighbours_and_the_trees_stay() -> None:
+def test_what_goes_over_three_trees_goes_around_through_as_many_neighbours_and_the_trees_stay() -> None:
     fleet = Told(slow(), rounds=50, size=50_000, lanes=4, peers=7)
     pair = PEERS[5], PEERS[2]
     assert fleet.world.run_until(lambda: len(fleet.times) == 20, 200)
@@ -171,7 +171,8 @@ def test_with_four_trees_what_goes_around_it_goes_through_as_many_neighbours_and
         fleet.world.cut(*way)
     assert fleet.world.run_rounds()
     path = next(each.path for each in fleet.world.peers[pair[0]].node.link_states() if each.peer == pair[1])
-    assert path.startswith("via") and path.count(",") == 3
+    assert path.startswith("via")
+    assert path.count(",") == 2
     assert fleet.times[21] - fleet.times[20] < fleet.took(10, 20) + 0.2
     assert fleet.took(22, 50) < 1.35 * fleet.took(10, 20)
     assert fleet.reformed == 0
