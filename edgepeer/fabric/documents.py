@@ -42,7 +42,8 @@ _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern=r"^[A-Za-
 _Address = Annotated[str, msgspec.Meta(max_length=MAX_ADDRESS_CHARS)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0)]
-_Path = Annotated[str, msgspec.Meta(max_length=80)]
+_Path = Annotated[str, msgspec.Meta(max_length=272)]
+"""Four names, for a link that goes through so many."""
 _Generation = Annotated[str, msgspec.Meta(max_length=24, pattern=r"^([0-9]{1,10}-[0-9a-f]{8})?\Z")]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -126,7 +127,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: _Share | None = None
     """On held-out data, in the rounds that were evaluated."""
     paths: Annotated[tuple[_Path, ...], msgspec.Meta(max_length=_MAX_CONTRIBUTORS)] = ()
-    """What this peer's links ran over, each once: "direct", "via x", "relay"."""
+    """What this peer's links ran over, each once: "direct", "via x", "via x, y", "relay"."""
     waited_seconds: _Seconds = 0.0
     """From this peer's contribution until all of its children's had come."""
     broadcast_seconds: _Seconds = 0.0
@@ -194,7 +195,7 @@ class LinkEntry(msgspec.Struct, frozen=True, kw_only=True):
     """What the other end is to this peer."""
     up: bool
     path: _Path = ""
-    """"direct", "via x", "relay", or empty."""
+    """"direct", "via x", "via x, y", "relay", or empty."""
     rtt_s: _Seconds | None = None
     """Smoothed round-trip time; None while unknown."""
 

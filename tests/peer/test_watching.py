@@ -15,6 +15,7 @@ from edgepeer.fabric.topics import Topics
 from edgepeer.ids import PeerId
 from edgepeer.peer.watching import Watch
 from edgepeer.protocol.links import LinkState
+from edgepeer.protocol.tunnel import MOST_HOPS, Tunnel
 from edgepeer.topology.view import Member, View
 
 
@@ -93,7 +94,11 @@ def test_a_time_is_said_again_when_it_has_doubled(
 
 
 def test_a_report_is_bounded(watch: Watch, fabric: Fabric) -> None:
-    watch.see_links(tuple(link(f"p{number}", "via " + "x" * 63) for number in range(500)))
+    through = Tunnel[object](1, PeerId("w" * 63), 0.0, most=MOST_HOPS)
+    for name in "xyz":
+        through.go_also(PeerId(name * 63))
+    assert len(through.hops) == MOST_HOPS
+    watch.see_links(tuple(link(f"p{number}", through.path) for number in range(500)))
     (report,) = fabric.published
     assert len(report.links) == MAX_LINKS
     assert msgspec.convert(msgspec.to_builtins(report), LinkReport) == report
