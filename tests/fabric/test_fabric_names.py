@@ -209,7 +209,7 @@ def test_documents_survive_the_wire(document: Presence | Telemetry | PeerReport 
         PeerReport(job="j", peer="a", state="done", digest="0" * 65),
         PeerReport(job="j", peer="a", state="done", accuracy=-0.1),
         LinkReport(peer="a", links=(LinkEntry(peer="b", role="child", up=True),) * (MAX_LINKS + 1)),
-        LinkReport(peer="a", links=(LinkEntry(peer="b", role="child", up=True, path="x" * 81),)),
+        LinkReport(peer="a", links=(LinkEntry(peer="b", role="child", up=True, path="x" * 273),)),
         LinkReport(peer="a", links=(LinkEntry(peer="b", role="child", up=True, rtt_s=-1.0),)),
     ],
 )
