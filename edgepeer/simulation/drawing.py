@@ -104,7 +104,7 @@ def draw_schedule(
     schedule = Schedule(
         peers=count,
         fanout=pick.integer(1, 4),
-        lanes=pick.choice([1, 1, 2, 3, 4]) if not coded else 1,
+        lanes=pick.choice([1, 1, 2, 3, 4, 7]) if not coded else 1,
         rounds=pick.choice([6, 3, 20]),
         size=pick.choice([16, 0, 1, 100, 501, 1100]),
         dtype=pick.choice(["<f4", "<f8"]) if precision == "float32" else "<f4",
