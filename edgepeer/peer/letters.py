@@ -2,7 +2,7 @@
 much, and nothing else.
 
 A sealed Via has the kind SEALED, no header, and as its payload kind, header and payload of what it carries. Source,
-target, number and serial number of the tunnel are sealed with it: none of them can be changed.
+target, number and serial number of the tunnel, and through how many it goes, are sealed with it: none of them can be changed.
 """
 
 from __future__ import annotations
@@ -94,4 +94,5 @@ class Letters:
 
 def _about(via: Via) -> bytes:
     """What is told beside what is sealed."""
-    return msgspec.msgpack.encode((via.source, via.target, via.tunnel, via.serial))
+    about = (via.source, via.target, via.tunnel, via.serial)
+    return msgspec.msgpack.encode((*about, via.hops) if via.hops > 1 else about)

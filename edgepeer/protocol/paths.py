@@ -228,7 +228,15 @@ class Paths:
         for frame, payload in _pieces(send.frame, send.payload, limit):
             kind, header = wrap(frame)
             serial, hop = tunnel.next_hop()
-            via = Via(source=self._me, target=send.peer, tunnel=tunnel.number, serial=serial, kind=kind, header=header)
+            via = Via(
+                source=self._me,
+                target=send.peer,
+                tunnel=tunnel.number,
+                serial=serial,
+                kind=kind,
+                header=header,
+                hops=len(tunnel.hops),
+            )
             yield fx.Send(hop, via, payload) if hop is not None else fx.Relay(send.peer, via, payload)
 
     def on_via(self, hop: PeerId | None, via: Via, payload: memoryview | bytes, now: float) -> Carried | None:
@@ -262,7 +270,7 @@ class Paths:
             return None
         if via.serial >= tunnel.received:
             link.hear(now)
-        if not tunnel.put(hop, via.serial, (frame, payload), len(payload)):
+        if not tunnel.put(hop, via.serial, (frame, payload), len(payload), via.hops):
             if tunnel.overfull:
                 link.was_overtaken()
             self._down(source)

@@ -6,8 +6,11 @@
     in order       | is taken, and what waited for it
     too early      | waits: what is before it comes through another hop
     again          | is dropped
-    before what a  | that has been lost on its way: each hop keeps to the order, and all have carried later ones.
-    hop has lost   | The tunnel is broken
+    before what a  | that has been lost on its way: each hop keeps to the order, and as many as the other end uses have
+    hop has lost   | carried later ones. The tunnel is broken
+
+How many the other end uses goes with all that it sends: it may use one that is not known here yet, since the answer by
+that one is slower than what was sent after it by another.
 
 One hop is the broker, or one neighbour, or there are several neighbours.
 """
@@ -42,7 +45,9 @@ class Tunnel(Generic[T]):
         answer: what this end has agreed with; None: it has knocked.
     """
 
-    __slots__ = ("_bytes", "_early", "_last", "_most", "answer", "hops", "number", "opened", "received", "sent")
+    __slots__ = (
+        "_bytes", "_early", "_last", "_most", "_through", "answer", "hops", "number", "opened", "received", "sent",
+    )  # fmt: skip
 
     def __init__(
         self, number: int, hop: PeerId | None, opened: float, *, most: int = 1, answer: Knock | None = None
@@ -55,6 +60,9 @@ class Tunnel(Generic[T]):
         self.sent = self.received = 1  # the Knock and its answer
         self._early: dict[int, tuple[T, int]] = {}
         self._last: dict[PeerId | None, int] = {}
+        """The last of what waits, or has waited, by each hop."""
+        self._through = 1
+        """Through how many hops the other end has sent, at most."""
         self._bytes = 0
 
     def renew(self) -> None:
@@ -86,16 +94,19 @@ class Tunnel(Generic[T]):
         self.sent += 1
         return serial, self.hops[serial % len(self.hops)]
 
-    def put(self, hop: PeerId | None, serial: int, what: T, payload_bytes: int) -> bool:
-        """That has come through a hop. False: nothing more will, or more than may wait does."""
+    def put(self, hop: PeerId | None, serial: int, what: T, payload_bytes: int, through: int = 1) -> bool:
+        """That has come through a hop, one of as many as the other end uses by then. False: nothing more will, or more
+        than may wait does."""
         if serial < self.received or serial in self._early:
             return True
         self._last[hop] = serial
+        self._through = max(self._through, through)
         self._early[serial] = what, payload_bytes + _FRAME_BYTES
         self._bytes += payload_bytes + _FRAME_BYTES
         if self.received in self._early:
             return True
-        return self._bytes <= MOST_EARLY_BYTES and any(self._last.get(hop, 0) < self.received for hop in self.hops)
+        passed = sum(last > self.received for last in self._last.values())
+        return self._bytes <= MOST_EARLY_BYTES and passed < self._through
 
     @property
     def overfull(self) -> bool:
@@ -109,4 +120,6 @@ class Tunnel(Generic[T]):
             return None
         self.received += 1
         self._bytes -= found[1]
+        if not self._early:
+            self._last.clear()
         return found[0]

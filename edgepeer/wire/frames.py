@@ -377,10 +377,13 @@ class Via(_Header, frozen=True):
     tunnel: _Count
     """Number of the tunnel, by its opener."""
     serial: _Count
-    """How many frames the source has sent through it before; what comes out of order ends the tunnel."""
+    """How many frames the source has sent through it before; if one is lost, so is the tunnel."""
     kind: Annotated[int, msgspec.Meta(ge=1, le=255)]
     header: Annotated[bytes, msgspec.Meta(max_length=4096)]
     """Kind and header of the frame."""
+    hops: Annotated[int, msgspec.Meta(ge=1, le=255)] = 1
+    """Through how many neighbours by turns its source sends by now: what has not come when later ones have come by so
+    many is lost."""
 
 
 class NoWay(_Header, frozen=True):

@@ -39,16 +39,24 @@ def lose(machine: Machine, peer: str) -> list[str]:
     return machine.hear(ev.LinkDown(PeerId(peer), "reset"))
 
 
-def via(source: str, target: str, frame: fr.Frame, *, tunnel: int, serial: int) -> fr.Via:
+def via(source: str, target: str, frame: fr.Frame, *, tunnel: int, serial: int, hops: int = 1) -> fr.Via:
     kind, header = codec.wrap(frame)
-    return fr.Via(source=source, target=target, tunnel=tunnel, serial=serial, kind=kind, header=header)
+    return fr.Via(source=source, target=target, tunnel=tunnel, serial=serial, kind=kind, header=header, hops=hops)
 
 
 def carried(
-    machine: Machine, hop: str, source: str, frame: fr.Frame, *, tunnel: int, serial: int, data: bytes = b""
+    machine: Machine,
+    hop: str,
+    source: str,
+    frame: fr.Frame,
+    *,
+    tunnel: int,
+    serial: int,
+    data: bytes = b"",
+    hops: int = 1,
 ) -> list[str]:
-    """A frame for this machine comes through a hop; an empty name stands for the broker."""
-    wrapped = via(source, str(machine.node.id), machine.stamped(frame), tunnel=tunnel, serial=serial)
+    """A frame for this machine comes through a hop, one of so many; an empty name stands for the broker."""
+    wrapped = via(source, str(machine.node.id), machine.stamped(frame), tunnel=tunnel, serial=serial, hops=hops)
     if not hop:
         return machine.hear(ev.Relayed(wrapped, data))
     return machine.hear(ev.FrameReceived(PeerId(hop), wrapped, data, len(data)))

@@ -57,7 +57,7 @@ def test_in_whatever_order_hops_carry_on_it_is_taken_in_order_and_what_a_hop_dro
     while not broken and any(ways.values()):
         hop = data.draw(st.sampled_from([name for name in names if ways[name]]))
         serial = ways[hop].pop(0)
-        broken = not here.put(hop, serial, serial, 0)
+        broken = not here.put(hop, serial, serial, 0, hops)
         got += taken(here)
     assert got == sent[: len(got)]
     if not dropped:
@@ -70,8 +70,8 @@ def test_in_whatever_order_hops_carry_on_it_is_taken_in_order_and_what_a_hop_dro
 
 def test_what_comes_again_is_dropped() -> None:
     it = tunnel(B, C)
-    assert it.put(B, 2, 2, 0)
-    assert it.put(B, 2, 3, 0)
+    assert it.put(B, 2, 2, 0, 2)
+    assert it.put(B, 2, 3, 0, 2)
     assert it.put(C, 1, 1, 0)
     assert taken(it) == [1, 2]
     assert it.put(B, 1, 4, 0)
@@ -80,8 +80,8 @@ def test_what_comes_again_is_dropped() -> None:
 
 def test_of_what_overtakes_so_much_waits_and_no_more() -> None:
     it = tunnel(B, C)
-    assert it.put(B, 2, 2, MOST_EARLY_BYTES // 2)
-    assert not it.put(B, 4, 4, MOST_EARLY_BYTES // 2)
+    assert it.put(B, 2, 2, MOST_EARLY_BYTES // 2, 2)
+    assert not it.put(B, 4, 4, MOST_EARLY_BYTES // 2, 2)
     assert it.overfull
 
 
@@ -97,12 +97,28 @@ def test_it_counts_anew_when_nothing_is_under_way() -> None:
     it = tunnel(B, C)
     for serial, hop in ((1, B), (2, C), (3, B)):
         assert it.next_hop() == (serial, [B, C][serial % 2])
-        assert it.put(hop, serial, serial, 0)
+        assert it.put(hop, serial, serial, 0, 2)
     assert taken(it) == [1, 2, 3]
     it.renew()
-    assert it.put(C, 2, 2, 0)
-    assert it.put(B, 1, 1, 0)
+    assert it.put(C, 2, 2, 0, 2)
+    assert it.put(B, 1, 1, 0, 2)
     assert taken(it) == [1, 2]
+
+
+def test_what_has_not_come_may_be_on_its_way_by_a_hop_that_only_the_other_end_knows() -> None:
+    it = tunnel(B)
+    assert it.put(B, 2, 2, 0, 2)
+    assert it.put(B, 4, 4, 0, 2)
+    assert it.put(C, 1, 1, 0, 2)
+    assert taken(it) == [1, 2]
+    assert not it.put(C, 5, 5, 0, 2)  # 3 is lost
+
+
+def test_what_has_not_come_is_not_on_its_way_by_a_hop_that_the_other_end_does_not_know() -> None:
+    it = tunnel(B, C)
+    assert it.put(B, 1, 1, 0)
+    assert taken(it) == [1]
+    assert not it.put(B, 3, 3, 0)
 
 
 # -- how it comes to go through several -----------------------------------------------------------------------
@@ -209,9 +225,19 @@ def test_with_one_hop_all_of_it_is_lost(hop: str) -> None:
 
 def test_what_comes_by_the_faster_hop_waits_for_what_was_sent_before_it() -> None:
     d = knocked_at(*"ce")
-    carried(d, "c", "b", stands(), tunnel=77, serial=2)
-    carried(d, "e", "b", stands(-1), tunnel=77, serial=1)
+    carried(d, "c", "b", stands(), tunnel=77, serial=2, hops=2)
+    carried(d, "e", "b", stands(-1), tunnel=77, serial=1, hops=2)
     assert any("d>b" in line and "reduce 1" in line for line in d.contribute(*range(7)))
+
+
+def test_it_stays_when_the_answer_by_the_slower_hop_comes_after_what_was_sent_later_by_the_faster() -> None:
+    b, tunnel = answered_by("c")
+    carried(b, "c", "d", stands(), tunnel=tunnel, serial=2, hops=2)
+    assert path(b, "d") == "via c"
+    answered(b, tunnel, "e")
+    carried(b, "e", "d", stands(-1), tunnel=tunnel, serial=1, hops=2)
+    assert path(b, "d") == "via c, e"
+    assert b.node.parts.links[PeerId("d")].sync == stands()
 
 
 def test_who_was_overtaken_by_too_much_knocks_for_one_hop_until_there_is_a_connection() -> None:
