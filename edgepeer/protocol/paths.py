@@ -23,6 +23,8 @@ that comes up is brought up to date, is the same as over a connection; so nothin
     the tunnel's hop               | the source
     -------------------------------+------------------------------------------------------------------
     has lost the target            | hears NoWay: knocks again
+    carries to a target that has   | the same, when the second answer comes
+    opened it twice, of late       |
     carries to a target that does  | the same: what the target takes for a connection does not reach
     not have the tunnel            | here, or this end would have it, too
     is lost itself                 | knocks again
@@ -313,11 +315,14 @@ class Paths:
             if tunnel is not None and tunnel.number == number and link.up:
                 if tunnel.opened == knock.stamp:
                     tunnel.go_also(hop)
+                elif tunnel.opened < knock.stamp and not tunnel.relayed:
+                    self._down(source)  # the other end counts anew: what goes by this number may be of either
                 return False  # a broker may bring it twice, and where the source stood then is no news the second time
             if link.up:  # by another number each end is in a tunnel that the other has not
-                mine = self._crossed.pop(source, None) if tunnel is not None and self._me < source else None
+                mine = self._crossed.get(source) if tunnel is not None and self._me < source else None
             if mine is None or mine.number != number:
                 return False
+            self._crossed.pop(source, None)
             if link.up:
                 self._down(source, seek=False)
             self._open(source, Tunnel(number, hop, knock.stamp, most=mine.hops), knock, now, mine.told)

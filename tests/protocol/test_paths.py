@@ -357,6 +357,18 @@ def test_a_knock_whose_answer_was_lost_is_answered_again() -> None:
     assert path(d, "b") == "via e"
 
 
+def test_of_two_knocks_that_have_crossed_late_the_answer_counts_whatever_else_comes_late() -> None:
+    b = around()
+    lose(b, "d")
+    tunnel = number(b)
+    b.until(0.6)
+    knock(b, "c", "d", 77, stamp=900.0)
+    knock(b, "e", "d", tunnel - 1, answer=True, stamp=900.0)
+    assert b.node.parts.links[PeerId("d")].tunnel.number == 77
+    knock(b, "c", "d", tunnel, answer=True, stamp=900.1)
+    assert b.node.parts.links[PeerId("d")].tunnel.number == tunnel
+
+
 def test_the_first_ping_through_a_tunnel_answers_the_knock() -> None:
     """So both ends know the round trip as soon as the tunnel stands."""
     b = around()

@@ -182,11 +182,23 @@ def test_who_is_knocked_at_answers_through_each_and_uses_them_by_turns() -> None
     assert [hop for hop, _ in sent] == ["cea"[serial % 3] for _, serial in sent]
 
 
-def test_who_has_knocked_goes_through_whomever_an_answer_comes_by_but_for_those_of_a_later_tunnel() -> None:
+def test_who_has_knocked_goes_through_whomever_an_answer_comes_by_but_for_those_of_an_earlier_tunnel() -> None:
     b, tunnel = answered_by("c")
     assert answered(b, tunnel, "e") == []
-    assert answered(b, tunnel, "a", stamp=901.0) == []
+    assert answered(b, tunnel, "a", stamp=899.0) == []
     assert path(b, "d") == "via c, e"
+
+
+def test_it_is_given_up_when_the_other_end_has_opened_it_once_more() -> None:
+    """That has lost it, and taken a Knock that was still under way: it counts from 1 again, and what has come of what
+    it had sent before would be taken for what it sends now."""
+    b, tunnel = answered_by("c", "e")
+    carried(b, "e", "d", stands(), tunnel=tunnel, serial=2, hops=2)
+    assert any(line.endswith("knock") for line in answered(b, tunnel, "e", stamp=901.0))
+    assert number(b) != tunnel
+    assert path(b, "d") == ""
+    assert carried(b, "e", "d", stands(-1), tunnel=tunnel, serial=1) == ["e <- b>d 1.0: no way to b"]
+    assert path(b, "d") == ""
 
 
 @pytest.mark.parametrize("hops", [1, 2])
