@@ -2,7 +2,8 @@
 much, and nothing else.
 
 A sealed Via has the kind SEALED, no header, and as its payload kind, header and payload of what it carries. Source,
-target, number and serial number of the tunnel, and through how many it goes, are sealed with it: none of them can be changed.
+target, number and serial number of the tunnel, and through how many it goes, are sealed with it: none of them can be
+changed.
 """
 
 from __future__ import annotations

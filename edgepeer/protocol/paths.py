@@ -29,7 +29,8 @@ that comes up is brought up to date, is the same as over a connection; so nothin
     not have the tunnel            | here, or this end would have it, too
     is lost itself                 | knocks again
     drops or repeats a frame       | (the target sees it by the serial number, and knocks)
-    is much slower than another    | (the target has to keep too much that came by the other, and knocks for one hop)
+    is much slower than another,   | (the target has to keep what came by the other, too much of it or for too long, and
+    or keeps all to itself         | knocks for one hop)
 
 A hop passes frames on between its own connections only, so nothing ever goes in a circle.
 """
@@ -59,6 +60,9 @@ _KNOCK_MIN_S: Final = 0.1
 _KNOCK_MAX_S: Final = 2.0
 _EXCHANGES: Final = 3
 """Round trips that a connection takes at most, from the first packet to the Hello of both ends."""
+_SILENCES: Final = 2
+"""How many times `silence_s` what has come by one hop may wait for what comes by another: the link is not found silent
+meanwhile, for what waits is heard."""
 CROSSING_S: Final = 0.5
 """A Knock within this time of our own, or of a new path, may have crossed it."""
 
@@ -272,8 +276,8 @@ class Paths:
             return None
         if via.serial >= tunnel.received:
             link.hear(now)
-        if not tunnel.put(hop, via.serial, (frame, payload), len(payload), via.hops):
-            if tunnel.overfull:
+        if not tunnel.put(hop, via.serial, (frame, payload), len(payload), now, via.hops):
+            if tunnel.overtaken:
                 link.was_overtaken()
             self._down(source)
             return None
@@ -325,7 +329,7 @@ class Paths:
             self._crossed.pop(source, None)
             if link.up:
                 self._down(source, seek=False)
-            self._open(source, Tunnel(number, hop, knock.stamp, most=mine.hops), knock, now, mine.told)
+            self._open(source, self._tunnel(number, hop, knock.stamp, mine.hops), knock, now, mine.told)
             return True
         if link.knocked == number and link.up:
             if tunnel is not None and tunnel.number == number:
@@ -345,8 +349,14 @@ class Paths:
         answer = self._agreeing(source, knock, now)
         self._answer(source, hop, number, answer)
         most = min(knock.hops, self._most_hops(source))
-        self._open(source, Tunnel(number, hop, now, most=most, answer=answer), knock, now, answer.sync)
+        self._open(source, self._tunnel(number, hop, now, most, answer), knock, now, answer.sync)
         return True
+
+    def _tunnel(
+        self, number: int, hop: PeerId | None, opened: float, most: int, answer: Knock | None = None
+    ) -> Tunnel[Carried]:
+        patience_s = _SILENCES * self._limits.silence_s
+        return Tunnel(number, hop, opened, most=most, answer=answer, patience_s=patience_s)
 
     def _agreeing(self, source: PeerId, knock: Knock, now: float) -> Knock:
         """Where the Knock says where its source stands, so does the answer of this peer."""

@@ -8,6 +8,8 @@
     again          | is dropped
     before what a  | that has been lost on its way: each hop keeps to the order, and as many as the other end uses have
     hop has lost   | carried later ones. The tunnel is broken
+    before what a  | waits for so long, and so much of it (a hop may carry on Knocks, and nothing else). The tunnel is
+    hop keeps back | given up, and the next ones go through one hop
 
 How many the other end uses goes with all that it sends: it may use one that is not known here yet, since the answer by
 that one is slower than what was sent after it by another.
@@ -43,14 +45,23 @@ class Tunnel(Generic[T]):
         opened: when it was agreed to, by the clock of who has.
         most: through how many neighbours it may go at once: no more than either end would have it.
         answer: what this end has agreed with; None: it has knocked.
+        patience_s: how long what comes too early may wait for the same.
     """
 
     __slots__ = (
-        "_bytes", "_early", "_last", "_most", "_through", "answer", "hops", "number", "opened", "received", "sent",
+        "_bytes", "_early", "_last", "_missing", "_most", "_patience_s", "_since", "_through", "answer", "hops",
+        "number", "opened", "overtaken", "received", "sent",
     )  # fmt: skip
 
     def __init__(
-        self, number: int, hop: PeerId | None, opened: float, *, most: int = 1, answer: Knock | None = None
+        self,
+        number: int,
+        hop: PeerId | None,
+        opened: float,
+        *,
+        most: int = 1,
+        answer: Knock | None = None,
+        patience_s: float = float("inf"),
     ) -> None:
         self.number = number
         self.hops: list[PeerId | None] = [hop]
@@ -64,6 +75,13 @@ class Tunnel(Generic[T]):
         self._through = 1
         """Through how many hops the other end has sent, at most."""
         self._bytes = 0
+        self._patience_s = patience_s
+        self._missing = 0
+        """What others have overtaken ..."""
+        self._since = 0.0
+        """... and since when."""
+        self.overtaken = False
+        """Whether more waits than may, or for longer: one hop is much slower than another, or carries nothing on."""
 
     def renew(self) -> None:
         """Count from 1 again: nothing is under way."""
@@ -94,9 +112,9 @@ class Tunnel(Generic[T]):
         self.sent += 1
         return serial, self.hops[serial % len(self.hops)]
 
-    def put(self, hop: PeerId | None, serial: int, what: T, payload_bytes: int, through: int = 1) -> bool:
-        """That has come through a hop, one of as many as the other end uses by then. False: nothing more will, or more
-        than may wait does."""
+    def put(self, hop: PeerId | None, serial: int, what: T, payload_bytes: int, now: float, through: int = 1) -> bool:
+        """That has come through a hop, one of as many as the other end uses by then. False: nothing more will, or it is
+        `overtaken`."""
         if serial < self.received or serial in self._early:
             return True
         self._last[hop] = serial
@@ -105,13 +123,11 @@ class Tunnel(Generic[T]):
         self._bytes += payload_bytes + _FRAME_BYTES
         if self.received in self._early:
             return True
+        if self._missing != self.received:
+            self._missing, self._since = self.received, now
+        self.overtaken = self._bytes > MOST_EARLY_BYTES or now - self._since > self._patience_s
         passed = sum(last > self.received for last in self._last.values())
-        return self._bytes <= MOST_EARLY_BYTES and passed < self._through
-
-    @property
-    def overfull(self) -> bool:
-        """Whether more waits than may: one hop is much slower than another."""
-        return self._bytes > MOST_EARLY_BYTES
+        return not self.overtaken and passed < self._through
 
     def take(self) -> T | None:
         """What is next, if it has come."""
@@ -122,4 +138,5 @@ class Tunnel(Generic[T]):
         self._bytes -= found[1]
         if not self._early:
             self._last.clear()
+            self._missing, self._since = 0, 0.0
         return found[0]

@@ -404,7 +404,9 @@ def test_a_via_is_the_same_again(payload: bytes | None) -> None:
     assert (opened[0], bytes(opened[1])) == (VIA, payload or b"")
 
 
-@pytest.mark.parametrize("change", [{"source": "c"}, {"tunnel": 2}, {"serial": 3}, {"hops": 2}, {"header": b"x"}, {"kind": 4}])
+@pytest.mark.parametrize(
+    "change", [{"source": "c"}, {"tunnel": 2}, {"serial": 3}, {"hops": 2}, {"header": b"x"}, {"kind": 4}]
+)
 def test_nothing_that_is_told_beside_it_can_be_changed(change: dict[str, Any]) -> None:
     a, b, _ = letters("a", "b", "c")
     sealed = a.seal(VIA, b"payload")

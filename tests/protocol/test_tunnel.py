@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from detours import around, carried, lose, number, path
+from detours import around, carried, lose, number, path, says
 from hypothesis import given
 from hypothesis import strategies as st
 from transcript import Machine, view
@@ -43,7 +43,8 @@ def test_in_whatever_order_hops_carry_on_it_is_taken_in_order_and_what_a_hop_dro
     names = [PeerId(f"h{at}") for at in range(hops)]
     there, here = tunnel(*names), tunnel(*names)
     ways: dict[PeerId, list[int]] = {name: [] for name in names}
-    sent, dropped = [], []
+    sent: list[int] = []
+    dropped: list[int] = []
     for _ in range(frames):
         serial, hop = there.next_hop()
         assert hop is not None
@@ -57,7 +58,7 @@ def test_in_whatever_order_hops_carry_on_it_is_taken_in_order_and_what_a_hop_dro
     while not broken and any(ways.values()):
         hop = data.draw(st.sampled_from([name for name in names if ways[name]]))
         serial = ways[hop].pop(0)
-        broken = not here.put(hop, serial, serial, 0, hops)
+        broken = not here.put(hop, serial, serial, 0, 0.0, hops)
         got += taken(here)
     assert got == sent[: len(got)]
     if not dropped:
@@ -70,19 +71,32 @@ def test_in_whatever_order_hops_carry_on_it_is_taken_in_order_and_what_a_hop_dro
 
 def test_what_comes_again_is_dropped() -> None:
     it = tunnel(B, C)
-    assert it.put(B, 2, 2, 0, 2)
-    assert it.put(B, 2, 3, 0, 2)
-    assert it.put(C, 1, 1, 0)
+    assert it.put(B, 2, 2, 0, 0.0, 2)
+    assert it.put(B, 2, 3, 0, 0.0, 2)
+    assert it.put(C, 1, 1, 0, 0.0)
     assert taken(it) == [1, 2]
-    assert it.put(B, 1, 4, 0)
+    assert it.put(B, 1, 4, 0, 0.0)
     assert taken(it) == []
 
 
 def test_of_what_overtakes_so_much_waits_and_no_more() -> None:
     it = tunnel(B, C)
-    assert it.put(B, 2, 2, MOST_EARLY_BYTES // 2, 2)
-    assert not it.put(B, 4, 4, MOST_EARLY_BYTES // 2, 2)
-    assert it.overfull
+    assert it.put(B, 2, 2, MOST_EARLY_BYTES // 2, 0.0, 2)
+    assert not it.put(B, 4, 4, MOST_EARLY_BYTES // 2, 0.0, 2)
+    assert it.overtaken
+
+
+def test_it_waits_so_long_for_one_frame_and_no_longer() -> None:
+    it = Tunnel[int](77, B, 1.0, patience_s=5.0)
+    assert it.put(B, 2, 2, 0, 10.0, 2)
+    assert it.put(B, 4, 4, 0, 14.0, 2)
+    assert it.put(C, 1, 1, 0, 14.0, 2)
+    assert taken(it) == [1, 2]
+    assert it.put(B, 6, 6, 0, 19.0, 2)
+    assert it.put(B, 8, 8, 0, 24.0, 2)
+    assert not it.overtaken
+    assert not it.put(B, 10, 10, 0, 24.1, 2)
+    assert it.overtaken
 
 
 def test_through_the_broker_or_as_many_as_agreed_it_goes_no_other_way() -> None:
@@ -97,28 +111,28 @@ def test_it_counts_anew_when_nothing_is_under_way() -> None:
     it = tunnel(B, C)
     for serial, hop in ((1, B), (2, C), (3, B)):
         assert it.next_hop() == (serial, [B, C][serial % 2])
-        assert it.put(hop, serial, serial, 0, 2)
+        assert it.put(hop, serial, serial, 0, 0.0, 2)
     assert taken(it) == [1, 2, 3]
     it.renew()
-    assert it.put(C, 2, 2, 0, 2)
-    assert it.put(B, 1, 1, 0, 2)
+    assert it.put(C, 2, 2, 0, 0.0, 2)
+    assert it.put(B, 1, 1, 0, 0.0, 2)
     assert taken(it) == [1, 2]
 
 
 def test_what_has_not_come_may_be_on_its_way_by_a_hop_that_only_the_other_end_knows() -> None:
     it = tunnel(B)
-    assert it.put(B, 2, 2, 0, 2)
-    assert it.put(B, 4, 4, 0, 2)
-    assert it.put(C, 1, 1, 0, 2)
+    assert it.put(B, 2, 2, 0, 0.0, 2)
+    assert it.put(B, 4, 4, 0, 0.0, 2)
+    assert it.put(C, 1, 1, 0, 0.0, 2)
     assert taken(it) == [1, 2]
-    assert not it.put(C, 5, 5, 0, 2)  # 3 is lost
+    assert not it.put(C, 5, 5, 0, 0.0, 2)  # 3 is lost
 
 
 def test_what_has_not_come_is_not_on_its_way_by_a_hop_that_the_other_end_does_not_know() -> None:
     it = tunnel(B, C)
-    assert it.put(B, 1, 1, 0)
+    assert it.put(B, 1, 1, 0, 0.0)
     assert taken(it) == [1]
-    assert not it.put(B, 3, 3, 0)
+    assert not it.put(B, 3, 3, 0, 0.0)
 
 
 # -- how it comes to go through several -----------------------------------------------------------------------
@@ -260,6 +274,21 @@ def test_who_was_overtaken_by_too_much_knocks_for_one_hop_until_there_is_a_conne
     b.level("d")
     lose(b, "d")
     assert {asked(via).hops for _, via in carriers(b)} == {3}
+
+
+def test_who_waits_for_a_hop_that_keeps_all_to_itself_knocks_for_one_hop() -> None:
+    """What comes by the other are signs of life, so nobody would find the link silent."""
+    b, tunnel = answered_by("c", "e")
+    for at in range(20):
+        b.until(0.5 * at)
+        for hop in "ce":
+            says(b, hop, "abcdefg")
+        knocks = carried(b, "c", "d", fr.Ping(waiting=False), tunnel=tunnel, serial=2 * at + 2, hops=2)
+        if path(b, "d") == "":
+            break
+    assert any(line.endswith("knock") for line in knocks)
+    assert 6.0 < 0.5 * at < 7.0
+    assert {asked(via).hops for _, via in carriers(b)} == {1}
 
 
 def asked(via: fr.Via) -> fr.Knock:
