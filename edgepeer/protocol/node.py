@@ -323,13 +323,14 @@ class Node:
             if hop is None and not via.tunnel and via.target == self.id:
                 self.attendance.on_letter(PeerId(via.source), unwrap(via, len(payload)), payload)
                 return
-            source, found = PeerId(via.source), self.parts.paths.on_via(hop, via, payload, self.parts.now)
+            source = PeerId(via.source)
+            found = self.parts.paths.on_via(hop, via, payload, seconds, self.parts.now)
         except WireError as error:
             if hop is not None:
                 self.parts.wiring.fail_link(hop, str(error))
             return
         while found is not None:
-            self._on_carried(source, *found, seconds)
+            self._on_carried(source, *found)
             found = self.parts.paths.following(source)
 
     def _on_carried(self, source: PeerId, frame: fr.Frame, payload: memoryview | bytes, seconds: float) -> None:

@@ -86,8 +86,8 @@ class Attempt:
         return self.said[0] if len(self.said) == 1 else None
 
 
-Carried: TypeAlias = tuple[Frame, memoryview | bytes]
-"""A frame that has come through a tunnel, and its payload."""
+Carried: TypeAlias = tuple[Frame, memoryview | bytes, float]
+"""A frame that has come through a tunnel, its payload, and for how long that has been coming."""
 
 
 class Up(Protocol):
@@ -245,7 +245,9 @@ class Paths:
             )
             yield fx.Send(hop, via, payload) if hop is not None else fx.Relay(send.peer, via, payload)
 
-    def on_via(self, hop: PeerId | None, via: Via, payload: memoryview | bytes, now: float) -> Carried | None:
+    def on_via(
+        self, hop: PeerId | None, via: Via, payload: memoryview | bytes, seconds: float, now: float
+    ) -> Carried | None:
         """A Via has come from `hop`, or from the broker. Returns what its source says over this peer's link with that,
         if it is what comes next there; then there may be more (`following`).
 
@@ -264,7 +266,7 @@ class Paths:
             return None
         if isinstance(frame, Knock):
             opened = self._on_knock(source, hop, via.tunnel, frame, now)
-            return (frame.sync, b"") if opened and frame.sync is not None else None
+            return (frame.sync, b"", seconds) if opened and frame.sync is not None else None
         tunnel = link.tunnel
         mine = tunnel is not None and tunnel.number == via.tunnel and tunnel.goes_through(hop)
         if isinstance(frame, NoWay):
@@ -276,7 +278,7 @@ class Paths:
             return None
         if via.serial >= tunnel.received:
             link.hear(now)
-        if not tunnel.put(hop, via.serial, (frame, payload), len(payload), now, via.hops):
+        if not tunnel.put(hop, via.serial, (frame, payload, seconds), len(payload), now, via.hops):
             if tunnel.overtaken:
                 link.was_overtaken()
             self._down(source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from detours import around, carried, lose, number, path, says
+from detours import around, carried, lose, number, path, says, via
 from hypothesis import given
 from hypothesis import strategies as st
 from transcript import Machine, view
@@ -264,6 +264,16 @@ def test_it_stays_when_the_answer_by_the_slower_hop_comes_after_what_was_sent_la
     carried(b, "e", "d", stands(-1), tunnel=tunnel, serial=1, hops=2)
     assert path(b, "d") == "via c, e"
     assert b.node.parts.links[PeerId("d")].sync == stands()
+
+
+def test_what_has_waited_took_as_long_to_come_as_it_did_and_not_as_what_it_waited_for() -> None:
+    """A Ping comes in no time: a vector that waited for it would be taken to have come as fast."""
+    b, tunnel = answered_by("c", "e")
+    paths, ping = b.node.parts.paths, fr.Ping(waiting=False)
+    first, second = (via("d", "b", ping, tunnel=tunnel, serial=serial, hops=2) for serial in (1, 2))
+    assert paths.on_via(C, second, b"", 3.0, b.now) is None
+    assert paths.on_via(PeerId("e"), first, b"", 0.0, b.now) == (ping, b"", 0.0)
+    assert paths.following(D) == (ping, b"", 3.0)
 
 
 def test_who_was_overtaken_by_too_much_knocks_for_one_hop_until_there_is_a_connection() -> None:
