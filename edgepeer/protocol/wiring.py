@@ -66,14 +66,20 @@ class Wiring:
 
     def on_path_down(self, peer: PeerId, *, seek: bool = True) -> None:
         """A link has lost what it ran over: look for another way if `seek`."""
-        was_direct = self._links.is_direct(peer)
-        self._path_ends(peer)
-        if was_direct:
+        self._paths_down([peer], seek=seek)
+
+    def _paths_down(self, peers: list[PeerId], *, seek: bool = True) -> None:
+        """None of them is asked to carry on anything for another."""
+        were_direct = [peer for peer in peers if self._links.is_direct(peer)]
+        for peer in peers:
+            self._path_ends(peer)
+        for peer in were_direct:
             self.paths.hop_lost(peer)
             self._vitals.reach_changed(peer, self._place.now)
-        link = self._links.get(peer)
-        if seek and link is not None and link.sought:
-            self.paths.seek(peer, self._place.now)
+        for peer in peers:
+            link = self._links.get(peer)
+            if seek and link is not None and link.sought:
+                self.paths.seek(peer, self._place.now)
 
     def _path_ends(self, peer: PeerId) -> None:
         self._links.on_down(peer, self._place.now)
@@ -90,8 +96,7 @@ class Wiring:
             closed |= self._hops.pop(peer, set()) | {hop for hop in (tunnel.hops if tunnel else ()) if hop is not None}
         for each in sorted(closed):
             self.emit(fx.CloseLink(each, reason, abrupt))
-            if each != peer and self._links.is_direct(each):
-                self.on_path_down(each)
+        self._paths_down([each for each in sorted(closed) if each != peer and self._links.is_direct(each)])
         if self._links.is_up(peer) or tunnel is None:
             self.on_path_down(peer)
 

@@ -249,6 +249,16 @@ def test_with_one_hop_all_of_it_is_lost(hop: str) -> None:
     assert path(d, "b") == ""
 
 
+def test_when_all_its_hops_are_closed_none_of_them_is_knocked_through_first() -> None:
+    d = knocked_at(*"cea")
+    d.node.parts.wiring.fail_link(B, "its contribution is taken back", abrupt=True)
+    effects = d.node.parts.wiring.drain()
+    assert {str(each.peer) for each in effects if isinstance(each, fx.CloseLink)} == set("cea")
+    asked_to_carry = {str(e.peer) for e in effects if isinstance(e, fx.Send) and isinstance(e.frame, fr.Via)}
+    assert asked_to_carry
+    assert not asked_to_carry & set("cea")
+
+
 def test_what_comes_by_the_faster_hop_waits_for_what_was_sent_before_it() -> None:
     d = knocked_at(*"ce")
     carried(d, "c", "b", stands(), tunnel=77, serial=2, hops=2)
