@@ -43,6 +43,7 @@ from edgepeer.protocol.segments import RateEstimate
 from edgepeer.protocol.streams import Prefix
 from edgepeer.protocol.succession import CURRENT, Succession
 from edgepeer.protocol.timing import Pace, RoundTrip
+from edgepeer.protocol.tunnel import Tunnel
 from edgepeer.protocol.views import ASKED_BEFORE_ANEW, Views
 from edgepeer.protocol.vitals import Vitals
 from edgepeer.protocol.wiring import Wiring
@@ -128,6 +129,7 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Link, "life_at"): _unless(lambda link: link.member is None or link.life <= link.member.incarnation, _ago(_LINK_S)),
     (Link, "redial_at"): _unless(lambda link: link.direct or link.dialing or link.member is None, _due),
     (Attempt, "began"): _ago(CROSSING_S),
+    (Tunnel, "opened"): _always(0.0),  # as the stamps of all Knocks are
     (Attempt, "again_at"): _due,
     (Node, "_tick_at"): _due,
     (RollCall, "next_at"): _due,
