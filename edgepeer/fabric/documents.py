@@ -127,7 +127,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: _Share | None = None
     """On held-out data, in the rounds that were evaluated."""
     paths: Annotated[tuple[_Path, ...], msgspec.Meta(max_length=_MAX_CONTRIBUTORS)] = ()
-    """What this peer's links ran over, each once: "direct", "via x", "via x, y", "relay"."""
+    """What this peer's links ran over, each once: "direct", "via x", "via x+y", "relay"."""
     waited_seconds: _Seconds = 0.0
     """From this peer's contribution until all of its children's had come."""
     broadcast_seconds: _Seconds = 0.0
@@ -195,7 +195,7 @@ class LinkEntry(msgspec.Struct, frozen=True, kw_only=True):
     """What the other end is to this peer."""
     up: bool
     path: _Path = ""
-    """"direct", "via x", "via x, y", "relay", or empty."""
+    """"direct", "via x", "via x+y", "relay", or empty."""
     rtt_s: _Seconds | None = None
     """Smoothed round-trip time; None while unknown."""
 

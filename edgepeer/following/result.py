@@ -75,7 +75,7 @@ class JobResult:
     faults: tuple[ReportedFault, ...] = ()
     """What was broken on purpose, in the order in which it was."""
     paths: Mapping[int, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    """What links ran over when a round ended ("direct", "via x", "via x, y", "relay"), and whose, as far as that is
+    """What links ran over when a round ended ("direct", "via x", "via x+y", "relay"), and whose, as far as that is
     known: of peers on this machine, else of the coordinator."""
     made: Mapping[str, tuple[SoftError, ...]] = field(default_factory=dict)
     """Soft errors by the peer that made them on purpose: of peers on this machine."""

@@ -137,7 +137,7 @@ class Outcome:
     digest: str
     """xxh3_128 of the sum's bytes, as they travelled; hexadecimal."""
     paths: tuple[str, ...]
-    """What this peer's links to its parent and children ran over at the end: "direct", "via x", "via x, y", "relay"."""
+    """What this peer's links to its parent and children ran over at the end: "direct", "via x", "via x+y", "relay"."""
     phases: Phases
     """Where the time went."""
     vector: FloatVector = field(repr=False)

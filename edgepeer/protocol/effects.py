@@ -124,7 +124,7 @@ class RoundCommitted:
     """Whether this peer had contributed, and so waits for it. Else its program has still to take the outcome, in the
     place of what it would have brought: the state that was given to it is that of before."""
     paths: tuple[str, ...] = ()
-    """What this peer's links to parent and children ran over when it ended: "direct", "via x", "via x, y", "relay"."""
+    """What this peer's links to parent and children ran over when it ended: "direct", "via x", "via x+y", "relay"."""
     phases: Phases = Phases()
     chunks: int = 0
     """Of a coded round: bit set of the chunks whose gradients are in the sum, each exactly once."""

@@ -51,7 +51,7 @@ class LinkState:
     role: Role
     up: bool
     path: str
-    """"direct", "via x", "via x, y", "relay", or empty."""
+    """"direct", "via x", "via x+y", "relay", or empty."""
     rtt_s: float | None
     """Smoothed round-trip time of the path; None while unknown."""
     rate_bytes_per_s: float = 0.0

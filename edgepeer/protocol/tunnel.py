@@ -95,7 +95,7 @@ class Tunnel(Generic[T]):
 
     @property
     def path(self) -> str:
-        return "relay" if self.relayed else "via " + ", ".join(map(str, self.hops))
+        return "relay" if self.relayed else "via " + "+".join(map(str, self.hops))
 
     def goes_through(self, hop: PeerId | None) -> bool:
         """Whether it does; None: the broker."""
