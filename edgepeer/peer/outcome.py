@@ -149,7 +149,8 @@ class Outcome:
     """Of a coded round: expected squared error of the sum, in units of one chunk's squared gradient norm."""
     precision: Precision = "float32"
     """What each partial sum, and then the result, was rounded to: bf16 is off by at most 2^-8 of a number, int8 by
-    1/253 of the largest in its block of 256, each time. float32: nothing was."""
+    1/253 of the largest in its block of 256, each time; or by 2^-134 and 2^-127, where that is more. float32: nothing
+    was."""
 
     @property
     def sum(self) -> Arrays:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from edgepeer.cli.status import status_fields, status_lines
 from edgepeer.fabric.documents import LinkEntry, LinkReport, PeerReport, Presence
 from edgepeer.fabric.events import Answered, JobSeen, LinksSeen, PresenceGone, PresenceSeen, ViewSeen
@@ -92,6 +94,36 @@ def test_links_are_shown_with_the_peers_that_are_there() -> None:
         "  ash at h:1, not in the view",
         "    links: parent birch direct 0.4 ms; child cedar via birch 12.3 ms; backup daisy down; backup elm relay",
     ]
+
+
+def test_the_trees_are_shown_and_why_they_are_as_they_are() -> None:
+    """As the view says, or else whoever is at its head; what others find counts for nothing."""
+    members = tuple(Member(id=name, incarnation=1) for name in ("ash", "birch", "cedar", "daisy", "elm"))
+    chosen = (
+        "3 lanes of fan-out 2, leaves only elm: 11.8 MB/s, 10 ms: 0.38 s a round against 0.56 s by 1 lane of fan-out 2"
+    )
+    found = "1 lane of fan-out 2: 800 MB/s, 0.1 ms: 30 ms a round, and nothing is found that is much faster"
+
+    def shown(view: View) -> tuple[Any, list[str]]:
+        picture = Picture()
+        picture.take(ViewSeen(view))
+        for member in members:
+            picture.take(PresenceSeen(Presence(id=member.id, incarnation=1, addresses=())))
+            picture.take(
+                LinksSeen(LinkReport(peer=member.id, links=(), shape=found if member.id == "ash" else "other"))
+            )
+        fields = status_fields(picture, fabric="lab", broker="mqtt://b")
+        lines = status_lines(fields)
+        return fields["view"], lines[next(at for at, line in enumerate(lines) if line.startswith("view: ")) :]
+
+    view, lines = shown(View(epoch=4, members=members, lanes=3, leaves=1, why=chosen))
+    assert (view["fanout"], view["lanes"], view["leaves"], view["why"]) == (2, 3, ("elm",), chosen)
+    assert lines[0].endswith("epoch 4, fan-out 2, 3 lanes, 5 members")
+    assert lines[1:] == [f"  shape: {chosen}"]
+    view, lines = shown(View(epoch=1, members=members))
+    assert (view["lanes"], view["leaves"], view["why"]) == (1, (), found)
+    assert lines[0].endswith("epoch 1, fan-out 2, 1 lane, 5 members")
+    assert lines[1:] == [f"  shape: {found}"]
 
 
 def test_who_is_announced_and_does_not_answer_is_named_and_not_counted() -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from edgepeer.errors import ConfigError
 from edgepeer.following.jobs import OwnFleet, make_job
+from edgepeer.following.progress import JobProgress
+from edgepeer.following.texts import headline
 from edgepeer.settings import JobSettings, TrainSettings
 from edgepeer.wire.precision import PRECISIONS, Precision
 
@@ -101,7 +103,11 @@ def test_a_job_says_what_was_asked_for() -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_job_says_what_its_gradients_are_rounded_to(precision: Precision) -> None:
-    assert make_job(TrainSettings(precision=precision), wait_for=1).precision == precision
+    job = make_job(TrainSettings(precision=precision), wait_for=1)
+    assert job.precision == precision
+    assert headline(JobProgress(job, broker="embedded")).endswith(f", rounded to {precision}") == (
+        precision != "float32"
+    )
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,9 @@ def test_two_peers_in_two_threads(broker_elsewhere: EmbeddedBroker) -> None:
             assert view.size == 2
             assert view == peer.view
             assert peer.id == f"p{rank}"
+            rounded = peer.allreduce(np.full(3, 1 + 2**-10, np.float32), precision="bf16")
+            assert rounded.precision == "bf16"
+            assert rounded.vector.tolist() == [2.0] * 3
             return [float(peer.allreduce(np.full(3, float(rank + n)), weight=1 + rank).mean[0]) for n in range(10)]
 
     with ThreadPoolExecutor(2) as threads:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,6 +86,24 @@ async def test_a_job_that_diverges_ends_with_a_line_that_says_where(broker: Embe
             )
     said = r"brings a vector that is not finite at element \d+, which int8 can't express"
     assert re.fullmatch(rf"all 2 peers failed: round \d+: p\d {said}", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"code": "cyclic:s=1"}, "sums of code cyclic:s=1 are put together of what was not rounded; take float32"),
+        ({"split": "none:m=1,n=1"}, "split none:m=1,n=1 checks sums to the last bits; take float32"),
+    ],
+)
+async def test_devices_refuse_what_nobody_has_checked(
+    fields: dict[str, Any], said: str, broker: EmbeddedBroker
+) -> None:
+    """Whoever announces a job is not believed to have looked."""
+    job = new_job(trainer="numpy", rounds=5, wait_for=2, precision="int8", **fields)
+    progress = JobProgress(job, broker="embedded")
+    async with agents(broker, 2):
+        with pytest.raises(JobError, match=f" failed: precision = int8: {said}$"):
+            await run_job(progress, lambda _: None, broker=broker.address, fabric="lab", timeout=DEADLINE_S)
 
 
 async def test_who_has_not_computed_when_a_round_is_given_up_hears_of_it(
