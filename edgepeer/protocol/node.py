@@ -29,6 +29,7 @@ from edgepeer.protocol.vitals import COARSEST_S
 from edgepeer.topology.view import Member, View
 from edgepeer.wire import frames as fr
 from edgepeer.wire.codec import has_document, unwrap
+from edgepeer.wire.precision import encoded_bytes
 
 __all__ = ["Node"]
 
@@ -199,7 +200,8 @@ class Node:
             parts.neighbours.say_it_is_without()
         boundary = place.committed != before
         if type(event) is ev.Contribute:
-            parts.shaping.contributed(event.vector.nbytes, now)
+            travels = encoded_bytes(event.precision, event.vector.size, event.vector.itemsize)
+            parts.shaping.contributed(travels, now)
         if place.committed > before:
             parts.vitals.round_ended(now)
             parts.measuring.round_ended()

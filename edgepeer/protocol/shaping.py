@@ -129,7 +129,7 @@ class Shaping:
             self._next_at = now + self._rest_s
 
     def contributed(self, vector_bytes: int, now: float) -> None:
-        """The owner's vector for the next round."""
+        """The owner's vector for the next round, of so many bytes as they travel."""
         self._began = now
         self._bytes.append(vector_bytes)
 

@@ -354,7 +354,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         another run it is the first, and after a run plain rounds go on where they were. `settled`: whether nothing of
         the views before this one can be lost any more. Of a run that is coded, and stays so whoever makes its views,
         each slot stays with its owner; only those of peers that are gone are handed on (`hand_on`).
-        `form`: of the members who stay, in an order that names each of them once; as it was, if not given.
+        `form`: of the members who stay, in an order that names each of them once; as it was, if not given. Why it is so
+        names those who are leaves: of others it is not said.
         """
         gone, ids = set(without), self.ids if form is None else form.order
         order = [self.member(peer) for peer in ids]
@@ -378,6 +379,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         peers = tuple(member.id for member in order)
         kept = self.slots if following and following == self.run else ()
         anew = generation is not None
+        same = peers[len(peers) - leaves :] == self.ids[self.size - self.leaves :]
         return View(
             generation=generation or self.generation,
             epoch=1 if anew else self.epoch + 1,
@@ -391,7 +393,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             slots=hand_on(kept, peers) if coded or kept else (),
             lanes=self.lanes if form is None else form.lanes,
             leaves=leaves,
-            why=self.why if form is None else form.why,
+            why=form.why if form is not None else self.why if same else "",
             goes_on=self.stamp if anew else self.goes_on,
         )
 

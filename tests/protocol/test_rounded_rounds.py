@@ -14,6 +14,7 @@ from edgepeer.protocol import events as ev
 from edgepeer.protocol.encoded import Encoded
 from edgepeer.protocol.lane import spans
 from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.shaping import Shaping
 from edgepeer.protocol.streams import bytes_of, digest_of
 from edgepeer.wire import frames as fr
 from edgepeer.wire.precision import BLOCK, Precision, block_of, encoded_bytes
@@ -286,3 +287,12 @@ def test_ranges_of_a_vector_are_encoded_to_what_the_whole_is(lanes: int, size: i
 def test_ranges_are_about_as_long() -> None:
     lengths = [over.stop - over.start for over in spans(407_050, 3, BLOCK)]
     assert max(lengths) - min(lengths) <= 2 * BLOCK
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16", "int8"])
+def test_trees_are_chosen_for_the_bytes_that_travel(precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(Shaping, "contributed", lambda shaping, travels, now: told.append(travels))
+    m = machine("b", up="a")
+    m.hear(ev.Contribute(some(2000), 1.0, precision))
+    assert told == [encoded_bytes(precision, 2000)]

@@ -164,3 +164,11 @@ def test_the_form_of_the_next_view(of: View, data: st.DataObject) -> None:
     )  # fmt: skip
     assert set(following.members) == set(of.members)
     assert following.epoch == of.epoch + 1
+
+
+def test_why_a_view_is_as_it_is_is_said_as_long_as_the_same_are_leaves() -> None:
+    members = tuple(Member(id=name, incarnation=1) for name in "abcdef")
+    of = View(epoch=1, members=members, leaves=1, why="leaves only f")
+    assert of.successor(first_round=2, without={PeerId("b")}).why == of.why
+    assert of.successor(first_round=2, without={PeerId("f")}).why == ""
+    assert of.successor(first_round=2, joined=[Member(id="q", incarnation=1)]).why == ""
