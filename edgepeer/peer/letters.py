@@ -94,6 +94,6 @@ class Letters:
 
 
 def _about(via: Via) -> bytes:
-    """What is told beside what is sealed."""
+    """What is told beside what is sealed. Through one hop it is what peers say that know of no more."""
     about = (via.source, via.target, via.tunnel, via.serial)
     return msgspec.msgpack.encode((*about, via.hops) if via.hops > 1 else about)
