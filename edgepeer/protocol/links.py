@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
@@ -71,7 +71,7 @@ class Link:
     def __init__(self, now: float) -> None:
         self.direct = False
         """Whether there is a connection."""
-        self.tunnel: Tunnel[Any] | None = None
+        self.tunnel: Tunnel | None = None
         """What the link runs over while there is no connection."""
         self.member: Member | None = None
         """Set while the link is wanted."""
@@ -328,7 +328,7 @@ class Links:
         self._note_life(link, incarnation, now)
         return link
 
-    def on_tunnel(self, peer: PeerId, tunnel: Tunnel[Any], incarnation: int, stamp: float, now: float) -> None:
+    def on_tunnel(self, peer: PeerId, tunnel: Tunnel, incarnation: int, stamp: float, now: float) -> None:
         """There is a way around. `stamp`: the peer's clock when it said so."""
         link = self._links[peer]
         link.tunnel = tunnel

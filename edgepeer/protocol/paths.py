@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import msgspec
 
@@ -48,13 +48,13 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol.headers import Shape
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link, Links
-from edgepeer.protocol.tunnel import MOST_HOPS, Tunnel
+from edgepeer.protocol.tunnel import MOST_HOPS, Carried, Tunnel
 from edgepeer.topology.view import View
 from edgepeer.wire.codec import unwrap, wrap
 from edgepeer.wire.frames import Frame, Knock, NoWay, Reduce, Result, State, Sync, Via
 from edgepeer.wire.precision import encoded_bytes
 
-__all__ = ["CROSSING_S", "Attempt", "Carried", "Paths"]
+__all__ = ["CROSSING_S", "Attempt", "Paths"]
 
 _KNOCK_MIN_S: Final = 0.1
 _KNOCK_MAX_S: Final = 2.0
@@ -84,10 +84,6 @@ class Attempt:
     def told(self) -> Sync | None:
         """What whoever takes it knows of that; None if that depends on which Knock has come."""
         return self.said[0] if len(self.said) == 1 else None
-
-
-Carried: TypeAlias = tuple[Frame, memoryview | bytes, float]
-"""A frame that has come through a tunnel, its payload, and for how long that has been coming."""
 
 
 class Up(Protocol):
@@ -193,9 +189,7 @@ class Paths:
         view = self._view
         if view is None or peer not in view or self._links[peer].overtaken:
             return 1
-        pair = {self._me, peer}
-        shared = sum({one, view.parent(one, lane)} == pair for lane in range(view.trees) for one in pair)
-        return max(min(MOST_HOPS, shared), 1)
+        return max(min(MOST_HOPS, view.plan.common(view.position(self._me), view.position(peer))), 1)
 
     def tick(self, now: float) -> None:
         """Knock where no connection has come up, and again where nobody has answered."""
@@ -228,7 +222,7 @@ class Paths:
 
     # -- what goes through tunnels ---------------------------------------------------------------------------
 
-    def wrapped(self, send: fx.Send, tunnel: Tunnel[Carried]) -> Iterator[fx.Send | fx.Relay]:
+    def wrapped(self, send: fx.Send, tunnel: Tunnel) -> Iterator[fx.Send | fx.Relay]:
         """What to do instead of sending over the connection that is not there."""
         limit = self._limits.relay_bytes if tunnel.relayed else self._limits.tunnel_bytes
         for frame, payload in _pieces(send.frame, send.payload, limit):
@@ -278,7 +272,7 @@ class Paths:
             return None
         if via.serial >= tunnel.received:
             link.hear(now)
-        if not tunnel.put(hop, via.serial, (frame, payload, seconds), len(payload), now, via.hops):
+        if not tunnel.put(hop, via.serial, (frame, payload, seconds), now, via.hops):
             if tunnel.overtaken:
                 link.was_overtaken()
             self._down(source)
@@ -354,9 +348,7 @@ class Paths:
         self._open(source, self._tunnel(number, hop, now, most, answer), knock, now, answer.sync)
         return True
 
-    def _tunnel(
-        self, number: int, hop: PeerId | None, opened: float, most: int, answer: Knock | None = None
-    ) -> Tunnel[Carried]:
+    def _tunnel(self, number: int, hop: PeerId | None, opened: float, most: int, answer: Knock | None = None) -> Tunnel:
         patience_s = _SILENCES * self._limits.silence_s
         return Tunnel(number, hop, opened, most=most, answer=answer, patience_s=patience_s)
 
@@ -365,9 +357,7 @@ class Paths:
         sync = self._sync(source) if knock.sync is not None else None
         return Knock(incarnation=self._incarnation, answer=True, stamp=now, sync=sync)
 
-    def _agree_again(
-        self, source: PeerId, hop: PeerId | None, tunnel: Tunnel[Carried], knock: Knock, now: float
-    ) -> None:
+    def _agree_again(self, source: PeerId, hop: PeerId | None, tunnel: Tunnel, knock: Knock, now: float) -> None:
         """The same Knock has come again, because the answer has not got there yet, or by another way."""
         if tunnel.relayed:
             if hop is None:
@@ -384,7 +374,7 @@ class Paths:
         via = Via(source=self._me, target=source, tunnel=number, serial=0, kind=kind, header=header)
         self._emit(fx.Send(hop, via) if hop is not None else fx.Relay(source, via))
 
-    def _open(self, peer: PeerId, tunnel: Tunnel[Carried], knock: Knock, now: float, said: Sync | None) -> None:
+    def _open(self, peer: PeerId, tunnel: Tunnel, knock: Knock, now: float, said: Sync | None) -> None:
         """`said`: where this peer has said with its own Knock that it stands."""
         self._attempts.pop(peer, None)
         self._links.on_tunnel(peer, tunnel, knock.incarnation, knock.stamp, now)

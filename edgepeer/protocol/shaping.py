@@ -214,11 +214,7 @@ class Shaping:
         def used(order: Sequence[PeerId], trees: Trees) -> int:
             at = {peer: position for position, peer in enumerate(order)}
             links = [(at[one], at[other]) for one, other in self._findings.broken if one in at and other in at]
-            return sum(
-                trees.parent(a, lane) == b or trees.parent(b, lane) == a
-                for a, b in links
-                for lane in range(trees.count)
-            )
+            return sum(trees.common(a, b) for a, b in links)
 
         there = used(form.order, Trees(len(form.order), form.fanout, form.lanes, form.leaves))
         return there < used(view.ids, view.plan)

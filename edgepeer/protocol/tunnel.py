@@ -19,12 +19,12 @@ One hop is the broker, or one neighbour, or there are several neighbours.
 
 from __future__ import annotations
 
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeAlias
 
 from edgepeer.ids import PeerId
-from edgepeer.wire.frames import Knock
+from edgepeer.wire.frames import Frame, Knock
 
-__all__ = ["MOST_EARLY_BYTES", "MOST_HOPS", "Tunnel"]
+__all__ = ["MOST_EARLY_BYTES", "MOST_HOPS", "Carried", "Tunnel"]
 
 MOST_HOPS: Final = 4
 """Through how many neighbours at once, of whatever goes over several trees."""
@@ -33,11 +33,12 @@ MOST_EARLY_BYTES: Final = 16 << 20
 _FRAME_BYTES: Final = 1 << 10
 """... where a frame without payload counts as so many."""
 
-T = TypeVar("T")
+Carried: TypeAlias = tuple[Frame, memoryview | bytes, float]
+"""A frame that has come through a tunnel, its payload, and for how long that has been coming."""
 
 
-class Tunnel(Generic[T]):
-    """A way to a peer without a connection. What it takes is of type T.
+class Tunnel:
+    """A way to a peer without a connection.
 
     Args:
         number: by who has knocked.
@@ -69,7 +70,7 @@ class Tunnel(Generic[T]):
         self._most = most
         self.answer = answer
         self.sent = self.received = 1  # the Knock and its answer
-        self._early: dict[int, tuple[T, int]] = {}
+        self._early: dict[int, Carried] = {}
         self._last: dict[PeerId | None, int] = {}
         """The last of what waits, or has waited, by each hop."""
         self._through = 1
@@ -112,15 +113,15 @@ class Tunnel(Generic[T]):
         self.sent += 1
         return serial, self.hops[serial % len(self.hops)]
 
-    def put(self, hop: PeerId | None, serial: int, what: T, payload_bytes: int, now: float, through: int = 1) -> bool:
+    def put(self, hop: PeerId | None, serial: int, what: Carried, now: float, through: int = 1) -> bool:
         """That has come through a hop, one of as many as the other end uses by then. False: nothing more will, or it is
         `overtaken`."""
         if serial < self.received or serial in self._early:
             return True
         self._last[hop] = serial
         self._through = max(self._through, through)
-        self._early[serial] = what, payload_bytes + _FRAME_BYTES
-        self._bytes += payload_bytes + _FRAME_BYTES
+        self._early[serial] = what
+        self._bytes += len(what[1]) + _FRAME_BYTES
         if self.received in self._early:
             return True
         if self._missing != self.received:
@@ -129,14 +130,14 @@ class Tunnel(Generic[T]):
         passed = sum(last > self.received for last in self._last.values())
         return not self.overtaken and passed < self._through
 
-    def take(self) -> T | None:
+    def take(self) -> Carried | None:
         """What is next, if it has come."""
         found = self._early.pop(self.received, None)
         if found is None:
             return None
         self.received += 1
-        self._bytes -= found[1]
+        self._bytes -= len(found[1]) + _FRAME_BYTES
         if not self._early:
             self._last.clear()
             self._missing, self._since = 0, 0.0
-        return found[0]
+        return found

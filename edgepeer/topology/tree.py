@@ -132,6 +132,11 @@ class Trees:
         """The children's positions in the order of their places; empty for a leaf."""
         return tuple(self.at(place, lane) for place in self._below(self.place(position, lane)))
 
+    def common(self, one: int, other: int) -> int:
+        """In how many of the trees two positions are parent and child."""
+        lanes = range(self.count)
+        return sum(self.parent(one, lane) == other or self.parent(other, lane) == one for lane in lanes)
+
     def subtree(self, position: int, lane: int = 0) -> tuple[int, ...]:
         """All positions at or below this one, in breadth-first order."""
         found = [self.place(position, lane)]

@@ -379,7 +379,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         peers = tuple(member.id for member in order)
         kept = self.slots if following and following == self.run else ()
         anew = generation is not None
-        same = peers[len(peers) - leaves :] == self.ids[self.size - self.leaves :]
+        same_leaves = peers[len(peers) - leaves :] == self.ids[self.size - self.leaves :]
         return View(
             generation=generation or self.generation,
             epoch=1 if anew else self.epoch + 1,
@@ -393,7 +393,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             slots=hand_on(kept, peers) if coded or kept else (),
             lanes=self.lanes if form is None else form.lanes,
             leaves=leaves,
-            why=form.why if form is not None else self.why if same else "",
+            why=form.why if form is not None else self.why if same_leaves else "",
             goes_on=self.stamp if anew else self.goes_on,
         )
 

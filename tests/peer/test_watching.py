@@ -94,7 +94,7 @@ def test_a_time_is_said_again_when_it_has_doubled(
 
 
 def test_a_report_is_bounded(watch: Watch, fabric: Fabric) -> None:
-    through = Tunnel[object](1, PeerId("w" * 63), 0.0, most=MOST_HOPS)
+    through = Tunnel(1, PeerId("w" * 63), 0.0, most=MOST_HOPS)
     for name in "xyz":
         through.go_also(PeerId(name * 63))
     assert len(through.hops) == MOST_HOPS

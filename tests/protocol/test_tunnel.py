@@ -11,7 +11,7 @@ from transcript import Machine, view
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
-from edgepeer.protocol.tunnel import MOST_EARLY_BYTES, Tunnel
+from edgepeer.protocol.tunnel import MOST_EARLY_BYTES, Carried, Tunnel
 from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
 
@@ -20,15 +20,20 @@ SEVERAL = view(1, "acdefbg", lanes=7)
 """b and d are parent and child in three of these trees."""
 
 
-def tunnel(*hops: PeerId | None) -> Tunnel[int]:
-    made = Tunnel[int](77, hops[0], 1.0, most=len(hops))
+def tunnel(*hops: PeerId | None) -> Tunnel:
+    made = Tunnel(77, hops[0], 1.0, most=len(hops))
     for hop in hops[1:]:
         made.go_also(hop)
     return made
 
 
-def taken(of: Tunnel[int]) -> list[int]:
-    return list(iter(of.take, None))
+def what(number: int, payload_bytes: int = 0) -> Carried:
+    """A frame that can be told from others."""
+    return fr.Decide(epoch=1, round=number), bytes(payload_bytes), 0.0
+
+
+def taken(of: Tunnel) -> list[int]:
+    return [frame.round for frame, _, _ in iter(of.take, None) if isinstance(frame, fr.Decide)]
 
 
 @given(
@@ -58,7 +63,7 @@ def test_in_whatever_order_hops_carry_on_it_is_taken_in_order_and_what_a_hop_dro
     while not broken and any(ways.values()):
         hop = data.draw(st.sampled_from([name for name in names if ways[name]]))
         serial = ways[hop].pop(0)
-        broken = not here.put(hop, serial, serial, 0, 0.0, hops)
+        broken = not here.put(hop, serial, what(serial), 0.0, hops)
         got += taken(here)
     assert got == sent[: len(got)]
     if not dropped:
@@ -71,31 +76,31 @@ def test_in_whatever_order_hops_carry_on_it_is_taken_in_order_and_what_a_hop_dro
 
 def test_what_comes_again_is_dropped() -> None:
     it = tunnel(B, C)
-    assert it.put(B, 2, 2, 0, 0.0, 2)
-    assert it.put(B, 2, 3, 0, 0.0, 2)
-    assert it.put(C, 1, 1, 0, 0.0)
+    assert it.put(B, 2, what(2), 0.0, 2)
+    assert it.put(B, 2, what(3), 0.0, 2)
+    assert it.put(C, 1, what(1), 0.0)
     assert taken(it) == [1, 2]
-    assert it.put(B, 1, 4, 0, 0.0)
+    assert it.put(B, 1, what(4), 0.0)
     assert taken(it) == []
 
 
 def test_of_what_overtakes_so_much_waits_and_no_more() -> None:
     it = tunnel(B, C)
-    assert it.put(B, 2, 2, MOST_EARLY_BYTES // 2, 0.0, 2)
-    assert not it.put(B, 4, 4, MOST_EARLY_BYTES // 2, 0.0, 2)
+    assert it.put(B, 2, what(2, MOST_EARLY_BYTES // 2), 0.0, 2)
+    assert not it.put(B, 4, what(4, MOST_EARLY_BYTES // 2), 0.0, 2)
     assert it.overtaken
 
 
 def test_it_waits_so_long_for_one_frame_and_no_longer() -> None:
-    it = Tunnel[int](77, B, 1.0, patience_s=5.0)
-    assert it.put(B, 2, 2, 0, 10.0, 2)
-    assert it.put(B, 4, 4, 0, 14.0, 2)
-    assert it.put(C, 1, 1, 0, 14.0, 2)
+    it = Tunnel(77, B, 1.0, patience_s=5.0)
+    assert it.put(B, 2, what(2), 10.0, 2)
+    assert it.put(B, 4, what(4), 14.0, 2)
+    assert it.put(C, 1, what(1), 14.0, 2)
     assert taken(it) == [1, 2]
-    assert it.put(B, 6, 6, 0, 19.0, 2)
-    assert it.put(B, 8, 8, 0, 24.0, 2)
+    assert it.put(B, 6, what(6), 19.0, 2)
+    assert it.put(B, 8, what(8), 24.0, 2)
     assert not it.overtaken
-    assert not it.put(B, 10, 10, 0, 24.1, 2)
+    assert not it.put(B, 10, what(10), 24.1, 2)
     assert it.overtaken
 
 
@@ -111,28 +116,28 @@ def test_it_counts_anew_when_nothing_is_under_way() -> None:
     it = tunnel(B, C)
     for serial, hop in ((1, B), (2, C), (3, B)):
         assert it.next_hop() == (serial, [B, C][serial % 2])
-        assert it.put(hop, serial, serial, 0, 0.0, 2)
+        assert it.put(hop, serial, what(serial), 0.0, 2)
     assert taken(it) == [1, 2, 3]
     it.renew()
-    assert it.put(C, 2, 2, 0, 0.0, 2)
-    assert it.put(B, 1, 1, 0, 0.0, 2)
+    assert it.put(C, 2, what(2), 0.0, 2)
+    assert it.put(B, 1, what(1), 0.0, 2)
     assert taken(it) == [1, 2]
 
 
 def test_what_has_not_come_may_be_on_its_way_by_a_hop_that_only_the_other_end_knows() -> None:
     it = tunnel(B)
-    assert it.put(B, 2, 2, 0, 0.0, 2)
-    assert it.put(B, 4, 4, 0, 0.0, 2)
-    assert it.put(C, 1, 1, 0, 0.0, 2)
+    assert it.put(B, 2, what(2), 0.0, 2)
+    assert it.put(B, 4, what(4), 0.0, 2)
+    assert it.put(C, 1, what(1), 0.0, 2)
     assert taken(it) == [1, 2]
-    assert not it.put(C, 5, 5, 0, 0.0, 2)  # 3 is lost
+    assert not it.put(C, 5, what(5), 0.0, 2)  # 3 is lost
 
 
 def test_what_has_not_come_is_not_on_its_way_by_a_hop_that_the_other_end_does_not_know() -> None:
     it = tunnel(B, C)
-    assert it.put(B, 1, 1, 0, 0.0)
+    assert it.put(B, 1, what(1), 0.0)
     assert taken(it) == [1]
-    assert not it.put(B, 3, 3, 0, 0.0)
+    assert not it.put(B, 3, what(3), 0.0)
 
 
 # -- how it comes to go through several -----------------------------------------------------------------------

@@ -172,3 +172,11 @@ def test_why_a_view_is_as_it_is_is_said_as_long_as_the_same_are_leaves() -> None
     assert of.successor(first_round=2, without={PeerId("b")}).why == of.why
     assert of.successor(first_round=2, without={PeerId("f")}).why == ""
     assert of.successor(first_round=2, joined=[Member(id="q", incarnation=1)]).why == ""
+
+
+@given(of=SHAPES, data=st.data())
+def test_what_two_have_in_common(of: View, data: st.DataObject) -> None:
+    one, other = (data.draw(st.integers(0, of.size - 1)) for _ in range(2))
+    plan = of.plan
+    found = sum(other in (plan.parent(one, lane), *plan.children(one, lane)) for lane in range(plan.count))
+    assert plan.common(one, other) == plan.common(other, one) == found
