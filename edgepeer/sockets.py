@@ -17,6 +17,7 @@ from edgepeer.printable import printable
 from edgepeer.processes import os_reason
 
 __all__ = [
+    "borrowed",
     "expect_life",
     "format_place",
     "host_and_port",
@@ -34,6 +35,21 @@ _REASONS: Final = {
     errno.EADDRNOTAVAIL: "not an address of this machine",
     errno.EACCES: "not allowed to listen there; choose a port of 1024 or more",
 }
+
+
+class _Borrowed(socket.socket):
+    """Leaves its end to whom it is of."""
+
+    def __del__(self) -> None:
+        self.detach()
+
+
+def borrowed(sock: Any) -> socket.socket:
+    """The socket behind what an event loop hands out, whose it remains: to be dropped when the loop has closed it.
+
+    uvloop's makes a socket of Python's for each option that is read or set, which takes ten times as long as to do it.
+    """
+    return _Borrowed(sock.family, sock.type, sock.proto, sock.fileno())
 
 
 def expect_life(sock: socket.socket) -> None:

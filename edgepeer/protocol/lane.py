@@ -410,6 +410,12 @@ class Lane:
                     return encoded.part(start, end)
         return bytes_of(source[start:end], precision)
 
+    def bytes_of_sum(self, precision: Precision) -> memoryview:
+        """What the whole sum of the range travels as."""
+        if (total := self.sum) is None:
+            raise ProtocolBug("no sum yet")
+        return self._payload(total, 0, total.size, precision)
+
     @property
     def digest(self) -> bytes:
         """At the root, which has added up all: of the sum, as it travels."""

@@ -41,7 +41,7 @@ from edgepeer.protocol.headers import Shape
 from edgepeer.protocol.inview import NOWHERE, Edges, InView
 from edgepeer.protocol.lane import Lane, spans
 from edgepeer.protocol.rates import Rates
-from edgepeer.protocol.streams import NOTHING, Held, digest_of
+from edgepeer.protocol.streams import NOTHING, Held, digest_of, digest_of_all
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Abort, Cause, Commit, pack_set
 from edgepeer.wire.precision import Precision
@@ -483,7 +483,8 @@ class Round:
             raise ProtocolBug("the sum of a range without its commit")
         if total is None or not all(part is not None and np.may_share_memory(part, total) for part in sums):
             total = np.concatenate([part for part in sums if part is not None])  # some has been refused, and came again
-        self.announce(msgspec.structs.replace(first, digest=digest_of(total, first.precision)), view)
+        digest = digest_of_all(part.bytes_of_sum(first.precision) for part in self.parts.values())
+        self.announce(msgspec.structs.replace(first, digest=digest), view)
         return total
 
     def _commit_to(self, lane: Lane, view: View, origin: frozenset[PeerId]) -> Commit:

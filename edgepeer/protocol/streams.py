@@ -7,6 +7,7 @@ there already carries the same bits, whoever sends it, and may be stored again o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +22,7 @@ from edgepeer.topology.view import View
 from edgepeer.wire.frames import Commit
 from edgepeer.wire.precision import Precision
 
-__all__ = ["NOTHING", "Held", "Prefix", "Upstream", "as_bytes", "bytes_of", "digest_of"]
+__all__ = ["NOTHING", "Held", "Prefix", "Upstream", "as_bytes", "bytes_of", "digest_of", "digest_of_all"]
 
 
 NOTHING: Final = np.empty(0, dtype="<f4")
@@ -188,3 +189,11 @@ def bytes_of(vector: FloatVector, precision: Precision) -> memoryview:
 def digest_of(vector: FloatVector, precision: Precision = "float32") -> bytes:
     """xxh3_128 of a contiguous vector's bytes, as they travel."""
     return xxhash.xxh3_128_digest(bytes_of(vector, precision))
+
+
+def digest_of_all(parts: Iterable[memoryview]) -> bytes:
+    """xxh3_128 of what ranges of a vector travel as, one after the other."""
+    digest = xxhash.xxh3_128()
+    for part in parts:
+        digest.update(part)
+    return digest.digest()

@@ -8,6 +8,7 @@ import socket
 from typing import Any, Final, cast
 
 from edgepeer.complaints import Complaints
+from edgepeer.sockets import borrowed
 from edgepeer.transport.acknowledged import Acknowledgements
 from edgepeer.transport.base import Accept, Receiver, Traffic
 from edgepeer.transport.losses import LossWatch
@@ -28,6 +29,8 @@ LITTLE_BYTES: Final = 4096
 MOST_LITTLE: Final = 65_536
 """... and never do twice as many of them wait to be read: twenty Pings a second pile up so while a state takes an hour
 and a half. Who asks again and again, and does not read the answers, would have this peer keep them all."""
+_GONE: Final = contextlib.suppress(OSError, AttributeError)
+"""The connection is, or this is not Linux."""
 LINGER_S: Final = 10.0
 """How long a closed connection may take to deliver what is queued."""
 
@@ -71,9 +74,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         self.remote = format_address(transport.get_extra_info("peername"))
         sock = transport.get_extra_info("socket")
-        self._sock = sock
-        if sock is not None and tune(sock):
-            self._network = sock
+        self._sock = None if sock is None else borrowed(sock)
+        if self._sock is not None and tune(self._sock):
+            self._network = self._sock
 
     def _speak(self) -> FrameReader:
         """From here on frames are exchanged."""
@@ -88,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         0.04 s where it is a single packet, and the other end takes it for a part of the way there and back: it waits
         for longer than it takes, before it knows that a path is broken."""
         if self._network is not None and not (self._reader is None or self._reader.in_payload):
-            with contextlib.suppress(OSError, AttributeError):  # it is gone, or this is not Linux
+            with _GONE:
                 self._network.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def _read_in_portions(self, missing: int) -> None:

@@ -20,6 +20,7 @@ from edgepeer.elapsed import elapsed
 
 __all__ = ["Portions"]
 
+_GONE: Final = contextlib.suppress(OSError)
 _AGO: Final = struct.Struct("=52x I")
 """Of Linux' struct tcp_info: tcpi_last_data_recv, in milliseconds."""
 
@@ -68,5 +69,5 @@ class Portions:
         awaited = max(min(missing, portion), 1)
         if awaited != self._awaited:
             self._awaited = awaited
-            with contextlib.suppress(OSError):  # it is gone
+            with _GONE:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, awaited)

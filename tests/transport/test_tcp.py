@@ -473,6 +473,7 @@ async def test_what_is_read_to_the_end_of_a_frame_is_acknowledged_at_once(monkey
     heard: list[Network] = []
     for far in (True, False):
         monkeypatch.setattr(connection, "tune", lambda _, far=far: far)
+        monkeypatch.setattr(connection, "borrowed", lambda sock: sock)
         network, ear = Network(), Ear()
         heard.append(network)
         channel = tcp.PlainConnection(lambda _, ear=ear: ear, Shared(Complaints(logging.getLogger("edgepeer"))))
