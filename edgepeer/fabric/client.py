@@ -48,6 +48,8 @@ _JITTER: Final = random.SystemRandom()  # nobody's seed is disturbed
 _BACKOFF_S: Final = (0.2, 5.0)
 _SLOWEST_BYTES_PER_S: Final = 10_000
 _ECHO_S: Final = 5.0
+_MEND_S: Final = 1.0
+"""Whoever spoils our presence does not make us speak more often."""
 
 
 class FabricClient:
@@ -106,6 +108,7 @@ class FabricClient:
             gate=self._gate,
             emit=self._emit,
             say_again=self._say_again,
+            spoiled=self._spoiled,
             met=self._met,
             asked=self._asked,
             listed=self._listed,
@@ -126,6 +129,8 @@ class FabricClient:
         )
         self._passed_on = False
         """Whether the broker has given back what we say of ourselves, in this connection."""
+        self._mending = False
+        """Whether our presence is to be said again in a moment."""
         self._running = False
         self._ended = asyncio.Event()
         self._bug: Exception | None = None
@@ -371,6 +376,19 @@ class FabricClient:
         if topic in self._outbox.kept:
             self._outbox.repeat(topic)
             self._wake()
+
+    def _spoiled(self, found: bytes) -> None:
+        """Something else than a presence is where the broker keeps ours, and newcomers don't find us."""
+        assert self._will_topic is not None
+        said = self._outbox.kept.get(self._will_topic)
+        if self._mending or said is None or said.payload == found:  # our own word, which doesn't count here, stays
+            return
+        self._mending = True
+        asyncio.get_running_loop().call_later(_MEND_S, self._mend, self._will_topic)
+
+    def _mend(self, topic: str) -> None:
+        self._mending = False
+        self._say_again(topic)
 
     def _asked(self, ask: Ask) -> None:
         self._answers.asked_by(ask.client, ask.nonce)

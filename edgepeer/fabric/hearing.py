@@ -41,6 +41,7 @@ class Hearing:
         gate: what counts.
         emit: told every event.
         say_again: told when somebody else has cleared our presence.
+        spoiled: told what is in its place, when that is none, or doesn't count.
         met: told what else is said of us.
         asked: told who wants to know what we keep.
         listed: told of lists of who is out.
@@ -56,6 +57,7 @@ class Hearing:
         gate: Gate,
         emit: Callable[[FabricEvent], None],
         say_again: Callable[[str], None],
+        spoiled: Callable[[bytes], None],
         met: Callable[[Presence], None],
         asked: Callable[[Ask], None],
         listed: Callable[[bytes], None],
@@ -93,6 +95,7 @@ class Hearing:
         self._gate = gate
         self._emit = emit
         self._say_again = say_again
+        self._spoiled = spoiled
         self._met = met
         self._asked = asked
         self._listed = listed
@@ -164,7 +167,8 @@ class Hearing:
         if topic == self._will_topic and not payload:
             self._say_again(topic)
         elif topic == self._will_topic and parsed is not None:
-            self._read(topic, lambda: self._hear_of_myself(topic, parsed, payload))
+            if not self._read(topic, lambda: self._hear_of_myself(topic, parsed, payload)):
+                self._spoiled(payload)
         elif parsed is None:
             # amqtt may hand us what is retained for others; their notes are in order.
             if topic.startswith(self._topics.root) and not topic.startswith(self._markers):
@@ -182,15 +186,18 @@ class Hearing:
         elif parsed.group in self._gate.hears:
             self._read(topic, lambda: self._listed(payload))
 
-    def _read(self, topic: str, step: Callable[[], object], *, kept: bool = False) -> None:
+    def _read(self, topic: str, step: Callable[[], object], *, kept: bool = False) -> bool:
+        """Whether what has come is in order."""
         try:
             step()
+            return True
         except WireError as error:
             self.reject(topic, str(error))
             if topic == self._topics.job:
                 self._emit(JobSpoiled())
             elif kept and isinstance(error, Outdated) and len(self.outdated) < _OUTDATED:
                 self.outdated.add(topic)
+            return False
 
     def _tell(self, name: str, topic: Topic, payload: bytes) -> Holder | None:
         body, holder = self._gate.opened(name, topic, payload)

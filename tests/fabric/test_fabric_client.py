@@ -221,6 +221,20 @@ async def test_a_presence_cleared_by_somebody_else_comes_back(broker: Broker, in
     assert peer.events == [Connected(), Synced()]
 
 
+async def test_a_presence_that_somebody_else_has_spoiled_comes_back(broker: Broker, invite: Invite) -> None:
+    """Else nobody who comes later finds the peer."""
+    peer = await invite(broker.address, "a", present=True, interests=Group.NOTHING)
+    assert await peer.client.flush(DEADLINE_S)
+    watcher = await invite(broker.address, "watcher")
+    assert watcher.count(PresenceSeen) == 1
+    async with raw_client(broker.address) as raw:
+        for garbage in (b"\xc1", b"\xc1\xc1", b"\xc1\xc1\xc1"):
+            await raw.publish(TOPICS.presence("a"), garbage, qos=1, retain=True)
+    await watcher.until(lambda seen: watcher.count(PresenceSeen) == 2)
+    late = await invite(broker.address, "late")
+    assert late.events == [Connected(), PresenceSeen(presence("a")), Synced()]
+
+
 async def test_an_earlier_connection_of_a_peer_may_end_late(broker: Broker, invite: Invite) -> None:
     """A device that has lost its power starts again before the broker misses it: then its will is sent."""
     ghost = connection(
