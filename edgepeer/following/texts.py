@@ -178,7 +178,8 @@ def _rounds(result: JobResult) -> Iterator[SummaryRow]:
         yield SummaryRow("", f"{result.thinned} records of earlier rounds were not kept (so many rounds)")
     if result.unreported:
         count = f"{result.unreported} round{'s' if result.unreported > 1 else ''}"
-        yield SummaryRow("", f"{count} {'were' if result.unreported > 1 else 'was'} not reported (broker outage)")
+        were = "were" if result.unreported > 1 else "was"
+        yield SummaryRow("", f"{count} {were} not reported (broker outage, or who reports was lost)")
     if result.job.code != "none":
         yield from _coded(result)
     elif inexact and not result.job.split:  # whose missing parts are made up for

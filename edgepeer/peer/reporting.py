@@ -147,7 +147,8 @@ class RoundReporter:
         """A round has ended without a result for this device."""
         self._metrics.aborted()
         fields = {"job": self._job.id, "round": number, "cause": type(error).__name__}
-        _log.info("round %d: %s", number, error, extra={"fields": fields})
+        why = str(error).removeprefix(f"round {number}: ")
+        _log.info("round %d: %s", number, why, extra={"fields": fields})
 
     def _tell(self, record: RoundRecord) -> None:
         _log.debug(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepeer.errors import FellBehind
+from edgepeer.errors import BegunAnew, FellBehind
 from edgepeer.fabric.documents import Telemetry
 from edgepeer.fabric.topics import Topics
 from edgepeer.ids import PeerId
@@ -89,3 +89,5 @@ async def test_a_round_that_was_lost_is_told_at_info(reporter: RoundReporter, ca
     (record,) = caplog.records
     assert record.getMessage() == "round 12: rounds up to 14 were decided without this peer"
     assert record.__dict__["fields"] == {"job": "j1", "round": 12, "cause": "FellBehind"}
+    reporter.failed(13, BegunAnew("round 13: generation 2 has begun"))
+    assert caplog.records[-1].getMessage() == "round 13: generation 2 has begun", "its number is said once"
