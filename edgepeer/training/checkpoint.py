@@ -193,14 +193,17 @@ def prune_checkpoints(directory: Path, keep: int) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
+def write_atomically(path: Path, *parts: bytes | memoryview, mode: int = 0o600) -> None:
     """Put a file in its place so that, whenever the power fails, either the old content is there or the new.
+
+    Args:
+        mode: who may read and write it, but for what the process's umask takes away.
 
     Raises:
         OSError: it can't be written; what was there is as it was.
     """
     fresh = path.with_name(path.name + _UNFINISHED)
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         try:
             for part in parts:

@@ -139,7 +139,7 @@ def _write_npz(path: Path, layers: Sequence[_Layer], form: Form) -> None:
         arrays |= {f"kernel_{number}": kernel, f"bias_{number}": bias}
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
-    write_atomically(path, buffer.getbuffer())
+    write_atomically(path, buffer.getbuffer(), mode=0o666)  # as any file that somebody asks for
 
 
 @dataclass(frozen=True, kw_only=True)

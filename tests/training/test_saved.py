@@ -100,6 +100,18 @@ def test_states_that_are_not_the_jobs(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_who_may_read_a_model_is_for_the_umask_to_say(umask: int, tmp_path: Path) -> None:
+    job, dataset = new_job(model="linear", trainer="numpy"), data("mse")
+    trainer = trained(job, dataset)
+    before = os.umask(umask)
+    try:
+        path = save(tmp_path / "model.npz", job, trainer)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
 def test_targets_that_could_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "taken.npz").mkdir()
     for name, model, reason in (
