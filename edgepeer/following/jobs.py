@@ -5,6 +5,7 @@ What can't be done on any device, or not by a fleet that is started for the job,
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,11 @@ def make_job(settings: JobSettings, *, wait_for: int, fleet: OwnFleet | None = N
             raise ConfigError(f"model_config = {settings.model_config}: can't read it: {reason}") from None
         if not config:  # that of a job without one
             raise ConfigError(f"model_config = {settings.model_config}: is empty; is a model described in it?")
+        try:
+            json.loads(config)
+        except (ValueError, RecursionError) as error:
+            reason = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
+            raise ConfigError(f"model_config = {settings.model_config}: is not JSON: {reason}") from None
     _check_model(settings)
     code = _code(settings, wait_for, fleet)
     optimizer, rate = SPLIT_DESCENT if settings.split else DESCENT

@@ -119,6 +119,7 @@ def test_misuse(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: p
         (["train", "--model-config", "no.json"], "model_config = no.json: can't read it: No such file or dir"),
         (["status", "--config", "/dev/zero"], "config = /dev/zero: can't read it: has more than 16 MiB"),
         (["train", "--model-config", "/dev/null"], "model_config = /dev/null: is empty; is a model described in it?"),
+        (["train", "--model-config", __file__], f"model_config = {__file__}: is not JSON: "),
         (["train", "--model-config", "/dev/zero"], "model_config = /dev/zero: can't read it: has more than 16 MiB"),
         (["emulate", "--scenario", "/dev/zero"], "scenario = /dev/zero: can't read it: has more than 16 MiB"),
         (["train", "--model", "rm -rf"], "model = rm -rf (from --model): must be mlp, "),
