@@ -66,10 +66,10 @@ class Wiring:
 
     def on_path_down(self, peer: PeerId, *, seek: bool = True) -> None:
         """A link has lost what it ran over: look for another way if `seek`."""
-        self._paths_down([peer], seek=seek)
+        self.on_paths_down([peer], seek=seek)
 
-    def _paths_down(self, peers: list[PeerId], *, seek: bool = True) -> None:
-        """None of them is asked to carry on anything for another."""
+    def on_paths_down(self, peers: list[PeerId], *, seek: bool = True) -> None:
+        """The same of several at once: none of them is asked to carry on anything for another."""
         were_direct = [peer for peer in peers if self._links.is_direct(peer)]
         for peer in peers:
             self._path_ends(peer)
@@ -96,7 +96,7 @@ class Wiring:
             closed |= self._hops.pop(peer, set()) | {hop for hop in (tunnel.hops if tunnel else ()) if hop is not None}
         for each in sorted(closed):
             self.emit(fx.CloseLink(each, reason, abrupt))
-        self._paths_down([each for each in sorted(closed) if each != peer and self._links.is_direct(each)])
+        self.on_paths_down([each for each in sorted(closed) if each != peer and self._links.is_direct(each)])
         if self._links.is_up(peer) or tunnel is None:
             self.on_path_down(peer)
 

@@ -56,6 +56,20 @@ def test_who_is_not_connected_itself_is_not_asked() -> None:
     assert lose(b, "d") == ["c <- b>d 2.0: knock"]
 
 
+def test_of_two_links_that_fall_silent_at_once_neither_is_to_carry_for_the_other() -> None:
+    b = around()
+    says(b, "c", "abefg")
+    said: list[str] = []
+    for at in range(1, 61):
+        for peer in "acfg":
+            says(b, peer, "abefg" if peer == "c" else "ab")
+        said = b.tick(at / 20)
+        if any(line.startswith("close") for line in said):
+            break
+    assert [line[:7] for line in said if line.startswith("close")] == ["close d", "close e"]
+    assert [line for line in said if line.endswith("knock")] == ["relay d <- b>d 1.0: knock", "c <- b>e 2.0: knock"]
+
+
 def test_no_more_than_four_are_asked_at_once() -> None:
     wide = view(1, "abcdefgh", fanout=6)  # b to g below a, h below b
     a = Machine("a", hidden=(fr.Ping,)).join(wide, up="bcdefg")
