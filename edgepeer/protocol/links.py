@@ -21,7 +21,7 @@ that is wanted is gone at once, link or no link.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -230,8 +230,15 @@ class Link:
         self.level, self.orphan, self.over = -1, False, False
 
     def forget_reach(self) -> None:
-        """... and so are the positions."""
+        """... and so are the positions ..."""
         self.reaches = 0
+
+    def translate_reach(self, positions: Sequence[int | None]) -> None:
+        """... unless it is known where the members at each of them stand now; None: nowhere."""
+        reaches, self.reaches = self.reaches, 0
+        for before, after in enumerate(positions):
+            if after is not None and reaches >> before & 1:
+                self.reaches |= 1 << after
 
     def begin(self, now: float) -> None:
         """A new path: nothing that was said on an older one counts."""

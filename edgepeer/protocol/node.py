@@ -289,8 +289,7 @@ class Node:
     def _check_links(self) -> None:
         """What is to be done of what has not come in time."""
         parts, views, now = self.parts, self.views, self.parts.now
-        for peer in parts.vitals.tick(now):
-            parts.wiring.on_path_down(peer)
+        parts.wiring.on_paths_down(parts.vitals.tick(now))
         parts.membership.on_refused((peer for peer, end in parts.links.all() if end.refused and not end.up), now)
         lost = list(parts.links.lost(now, others=self.view is None))
         if not views.do_without(lost):

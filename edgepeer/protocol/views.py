@@ -401,6 +401,7 @@ class Views:
         self.gone_before.clear()
         self._over_since = float("inf")
         self._paths.enter(view, self._membership.me.incarnation)
+        self._wiring.wrap()  # the end of the last round, to who is no neighbour any more
         self._vitals.enter(view, self._place.now)
         for peer in view.neighbours(self._me):
             if peer in self._membership.cleared:
@@ -457,6 +458,7 @@ class Views:
         self._rolls.call_by(self._place.now)
         if view is not None:
             self._begin_life()
+        self._wiring.wrap()
         self._links.want((), self._place.now)
         self._paths.enter(None, self._membership.me.incarnation)
         self._emit(fx.Removed(reason, wanted, anew))

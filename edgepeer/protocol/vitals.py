@@ -72,6 +72,8 @@ class Vitals:
         self._emit = emit
         self._pace = Pace(limits.heartbeat_min_s, limits.heartbeat_s)
         self._told = _NEWS
+        self._order: tuple[PeerId, ...] = ()
+        """The members of the view that links' reaches are positions in."""
         self._say_at = 0.0
 
     def enter(self, view: View, now: float) -> None:
@@ -87,8 +89,11 @@ class Vitals:
         roles.update(dict.fromkeys(view.children(me), "child"))
         if (parent := view.parent(me)) is not None:
             roles[parent] = "parent"
-        for _, link in self._links.connected():
+        now_at = [view.position(peer) if peer in view else None for peer in self._order]
+        self._order = view.ids
+        for _, link in self._links.all():
             link.forget_standing()
+            link.translate_reach(now_at)
         wanted: list[tuple[Member, Role]] = [(view.member(peer), role) for peer, role in roles.items()]
         self._links.want(wanted, now, tried)
         for peer, role in roles.items():

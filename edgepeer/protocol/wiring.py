@@ -20,7 +20,7 @@ from edgepeer.protocol.neighbours import Neighbours
 from edgepeer.protocol.paths import Paths
 from edgepeer.protocol.place import Place
 from edgepeer.protocol.vitals import Vitals
-from edgepeer.wire.frames import Reduce, Sync
+from edgepeer.wire.frames import Reduce, Sync, Via
 
 __all__ = ["Wiring"]
 
@@ -66,10 +66,10 @@ class Wiring:
 
     def on_path_down(self, peer: PeerId, *, seek: bool = True) -> None:
         """A link has lost what it ran over: look for another way if `seek`."""
-        self._paths_down([peer], seek=seek)
+        self.on_paths_down([peer], seek=seek)
 
-    def _paths_down(self, peers: list[PeerId], *, seek: bool = True) -> None:
-        """None of them is asked to carry on anything for another."""
+    def on_paths_down(self, peers: list[PeerId], *, seek: bool = True) -> None:
+        """The same of several at once: none of them is asked to carry on anything for another."""
         were_direct = [peer for peer in peers if self._links.is_direct(peer)]
         for peer in peers:
             self._path_ends(peer)
@@ -96,7 +96,7 @@ class Wiring:
             closed |= self._hops.pop(peer, set()) | {hop for hop in (tunnel.hops if tunnel else ()) if hop is not None}
         for each in sorted(closed):
             self.emit(fx.CloseLink(each, reason, abrupt))
-        self._paths_down([each for each in sorted(closed) if each != peer and self._links.is_direct(each)])
+        self.on_paths_down([each for each in sorted(closed) if each != peer and self._links.is_direct(each)])
         if self._links.is_up(peer) or tunnel is None:
             self.on_path_down(peer)
 
@@ -113,16 +113,22 @@ class Wiring:
 
     def drain(self) -> list[fx.Effect]:
         """All that is wanted by now. What goes over a link without a connection is wrapped for its tunnel."""
+        self.wrap()
+        out = list(self._effects)
+        self._effects.clear()
+        return out
+
+    def wrap(self) -> None:
+        """What is wanted by now goes the ways that there are by now: some tunnels are about to be forgotten."""
         out: list[fx.Effect] = []
         for effect in self._effects:
             if type(effect) is fx.Send and (link := self._links.get(effect.peer)) is not None:
                 link.wrote(self._place.now)
-                if link.tunnel is not None and not link.direct:
+                if link.tunnel is not None and not link.direct and type(effect.frame) is not Via:
                     for wrapped in self.paths.wrapped(effect, link.tunnel):
                         if type(wrapped) is fx.Send and type(effect.frame) is Reduce:
                             self._hops.setdefault(effect.peer, set()).add(wrapped.peer)
                         out.append(wrapped)
                     continue
             out.append(effect)
-        self._effects.clear()
-        return out
+        self._effects[:] = out

@@ -42,10 +42,32 @@ def test_who_speaks_of_another_view_is_not_asked() -> None:
     assert lose(b, "d") == ["c <- b>d 1.0: knock"]
 
 
+def test_whom_others_reach_they_reach_in_another_order_of_the_same_members_as_well() -> None:
+    """Pings name members by their positions: those are of the view that they were sent in."""
+    b = around()
+    says(b, "c", "abfg")
+    b.learn(view(2, "abcedfg"))  # d and e have changed places; nobody has said anything in it yet
+    assert lose(b, "d") == ["e <- b>d 1.0: knock"]
+
+
 def test_who_is_not_connected_itself_is_not_asked() -> None:
     b = around()
     lose(b, "e")
     assert lose(b, "d") == ["c <- b>d 2.0: knock"]
+
+
+def test_of_two_links_that_fall_silent_at_once_neither_is_to_carry_for_the_other() -> None:
+    b = around()
+    says(b, "c", "abefg")
+    said: list[str] = []
+    for at in range(1, 61):
+        for peer in "acfg":
+            says(b, peer, "abefg" if peer == "c" else "ab")
+        said = b.tick(at / 20)
+        if any(line.startswith("close") for line in said):
+            break
+    assert [line[:7] for line in said if line.startswith("close")] == ["close d", "close e"]
+    assert [line for line in said if line.endswith("knock")] == ["relay d <- b>d 1.0: knock", "c <- b>e 2.0: knock"]
 
 
 def test_no_more_than_four_are_asked_at_once() -> None:
@@ -431,6 +453,29 @@ def test_a_round_goes_through_as_over_a_connection() -> None:
     assert carried(d, "e", "b", fr.Decide(epoch=1, round=1), tunnel=tunnel, serial=3) == ["round 1 = 7 of abcdefg"]
     committed = next(effect for effect in d.effects if isinstance(effect, fx.RoundCommitted))
     assert committed.paths == ("via e",)
+
+
+def test_who_leaves_hears_the_end_of_its_last_round_through_a_tunnel_too() -> None:
+    """The head alone is a quorum of two: the round ends, and the view that follows is there, in the same moment."""
+    a = Machine("a", hidden=(fr.Ping,)).join(view(1, "ab"), up="b")
+    lose(a, "b")
+    tunnel = number(a)
+    knock(a, "", "b", tunnel, answer=True)
+    serial = iter(range(1, 9))
+
+    def b_says(frame: fr.Frame, data: bytes = b"") -> list[str]:
+        return carried(a, "", "b", frame, tunnel=tunnel, serial=next(serial), data=data)
+
+    world = view(1, "ab")
+    b_says(fr.Sync(epoch=1, run="", committed=0, generation=world.generation))
+    a.contribute(1.0)
+    b_says(fr.Leave(peer="b", incarnation=1, until=1))
+    reduce = fr.Reduce(epoch=1, round=1, offset=0, total=1, dtype="<f4", contributors=b"\x02", weight=1.0)
+    said = b_says(reduce, vector(2.0).tobytes())
+    assert "round 1 = 3 of ab" in said
+    assert a.node.view is not None
+    assert a.node.view.ids == (A,)
+    assert any(line.startswith("relay b <- a>b") and line.endswith("decide 1") for line in said)
 
 
 def test_a_view_goes_through_a_tunnel() -> None:

@@ -160,6 +160,20 @@ def test_by_way_of_a_brother_or_an_uncle_and_only_then_of_the_broker(cuts: tuple
     assert carried - {"b", "d"} <= {path.removeprefix("via ") for path in paths}
 
 
+def test_the_broker_is_left_again_for_a_neighbour_that_reaches_the_other_end_by_now() -> None:
+    company = Company(SEVEN)
+    company.until(1.0)
+    rounds(company, 3)
+    company.sever("bd", "cd", "ed")
+    rounds(company)
+    assert company.path("b", "d") == "relay"
+    company.mend()
+    company.sever("bd")
+    company.until(30.0)
+    assert (company.path("e", "b"), company.path("e", "d")) == ("direct", "direct")
+    assert company.path("b", "d").startswith("via")
+
+
 def vias(company: Company) -> list[tuple[str, fr.Via]]:
     """What has gone through tunnels, and who has sent it, or sent it on."""
     sends = [(name, effect) for _, name, effect in company.effects(fx.Send, since=1.0)]
