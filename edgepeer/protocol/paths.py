@@ -19,6 +19,9 @@ that comes up is brought up to date, is the same as over a connection; so nothin
     use stood                      |                                   | when that was
     is lost; no answer has come    | knocks again, by the same number  | answers again by the same way
     stands again                   | the tunnel is forgotten           | the tunnel is forgotten
+    is lost, and the broker is the | the smaller id knocks again, as   | as at first
+    way, though a backup reaches   | soon as some time has passed,     |
+    both by now                    | then ever more seldom             |
 
     the tunnel's hop               | the source
     -------------------------------+------------------------------------------------------------------
@@ -63,6 +66,11 @@ _EXCHANGES: Final = 3
 _SILENCES: Final = 2
 """How many times `silence_s` what has come by one hop may wait for what comes by another: the link is not found silent
 meanwhile, for what waits is heard."""
+_BETTER_MIN_S: Final = 5.0
+"""After so long over the broker a neighbour is tried that says that it is connected with the other end, which may cost
+the link `relay_after_s`; if that has led back to the broker, after twice as long ..."""
+_BETTER_MAX_S: Final = 320.0
+"""... up to this."""
 CROSSING_S: Final = 0.5
 """A Knock within this time of our own, or of a new path, may have crossed it."""
 
@@ -130,6 +138,8 @@ class Paths:
         self._attempts: dict[PeerId, Attempt] = {}
         self._crossed: dict[PeerId, Attempt] = {}
         """Those that were given up for a Knock of the other end, which may have taken them."""
+        self._better: dict[PeerId, float] = {}
+        """How long the broker is put up with as the way to a peer, before a neighbour is tried, s."""
         self._count = 0
         self._incarnation = 0
         self._view: View | None = None
@@ -138,6 +148,7 @@ class Paths:
         """This peer works in a view, in that life, or in none."""
         self._view, self._incarnation = view, incarnation
         self._crossed.clear()
+        self._better.clear()
 
     # -- looking for a way around ----------------------------------------------------------------------------
 
@@ -193,10 +204,12 @@ class Paths:
 
     def tick(self, now: float) -> None:
         """Knock where no connection has come up, and again where nobody has answered."""
-        for peer, absent in self._links.all():
-            if absent.up or not absent.sought or peer in self._attempts:
+        for peer, each in list(self._links.all()):
+            if each.up:
+                self._leave_broker(peer, each, now)
+            elif not each.sought or peer in self._attempts:
                 continue
-            if absent.failures or now - absent.down_since >= self._in_time():
+            elif each.failures or now - each.down_since >= self._in_time():
                 self.seek(peer, now)
         for peer, attempt in list(self._attempts.items()):
             link = self._links.get(peer)
@@ -204,6 +217,16 @@ class Paths:
                 del self._attempts[peer]
             elif now >= attempt.again_at:
                 self._knock(peer, attempt, now)
+
+    def _leave_broker(self, peer: PeerId, link: Link, now: float) -> None:
+        """Try a neighbour again that reaches the other end by now. One end does; neighbours tell both of it."""
+        if link.tunnel is None or not link.tunnel.relayed or link.direct:
+            self._better.pop(peer, None)
+            return
+        patience = self._better.setdefault(peer, _BETTER_MIN_S)
+        if self._me < peer and now - link.since >= patience and self._hops(peer):
+            self._better[peer] = min(2 * patience, _BETTER_MAX_S)
+            self._down(peer)
 
     def _in_time(self) -> float:
         """How long a connection may take to come up, as far as those that have can tell."""
