@@ -4,7 +4,7 @@ Left alone, a kernel wakes a process for every packet or two that arrives: on a 
 a dozen times for each segment. To wake up costs more than to read. A process can say how much has to be there before
 it is woken up (SO_RCVLOWAT); the end of the connection, and a window that is full, wake it all the same.
 
-A line may at any time become so slow that what came in a millisecond takes a second. Whoever sends shows all that while
+A line may at any time become so slow that what came in a moment takes a second. Whoever sends shows all that while
 that it is alive: the kernel, which keeps what is too little, knows when the last of it has come.
 """
 

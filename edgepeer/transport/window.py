@@ -38,9 +38,9 @@ _ALONE: Final = 0.5
 _LEAST_BYTES: Final = 16 << 10
 """A dozen packets: enough for acknowledgements not to be held back, and 13 ms of a line of 10 Mbit/s."""
 _MOST_BYTES: Final = 1 << 30
-_PORTION_S: Final = 0.001
+_PORTION_S: Final = 0.003
 """What comes within this time is worth being woken up for ..."""
-_PART: Final = 4
+_PART: Final = 2
 """... and so is this part of a window: who sends has room for the rest meanwhile ..."""
 _PART_OF_BUFFER: Final = 2
 """... and this one of what the kernel keeps. It makes that larger for more, and older ones (5.10) the window as narrow
