@@ -308,6 +308,8 @@ class Membership:
         if leavers and not view.may_go_on({p for p in view.ids if p not in gone}, settled=self.settled):
             # Nothing could be decided in the next view before all of it have what counts here. Who stays has it.
             joiners = []
+        if not self.settled and len(view.guards) >= MAX_GUARDS // 2:
+            joiners = []  # there must be room for views without the lost: with one of them in it none is ever settled
         joiners = joiners[: MAX_MEMBERS - view.size + len(gone)]
         staying = [peer for peer in view.ids if peer not in gone and peer not in leaving and peer != self.id]
         head = staying[0] if self.leaving and due and staying else None
@@ -447,6 +449,8 @@ class Membership:
             return None
         stay = {*survivors, self.id} - self._ended
         joiners = self._joiners(view, now)[: MAX_MEMBERS - len(stay)]
+        if len(stay) + len(joiners) < min(view.quorum, view.size):
+            return None  # so many are to be together to go on without the others, be it in another generation
         lives = sorted((m.id, m.incarnation) for m in (*(view.member(p) for p in stay), *joiners))
         mine = (self.me.id, self.me.incarnation)
         generation = Generation.after(max(self._rolls.newest or view.generation, view.generation), [mine, *lives])

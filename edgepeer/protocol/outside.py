@@ -5,8 +5,10 @@
     somebody who is there, and in a view        | waits to be let in by that view's coordinator
     others who are there, and outside           | the smallest id begins a generation with all of these; the next
                                                 | does if that does not happen, and so on
-    a view, of which nobody answers             | begins one after it: at once if so many of its lives have ended that
-                                                | it can't go on; if not, its members may be frozen, or cut off: after
+    a view, of which nobody answers             | begins one after it: at once if all of its lives have ended, or so
+                                                | their machines say; after `silence_s` if so many have that it can't
+                                                | go on, for those who are left may be slow to answer; if not, its
+                                                | members may be frozen, or cut off: after
                                                 | `anew_s`; after `anew_run_s` if it works on the run that is wanted
                                                 | here, or is to be once the owner is ready, and only if there are
                                                 | enough peers for that. And only while the broker brings this peer its
@@ -176,10 +178,13 @@ class Outside:
         if hint is None:
             return False
         rest = [PeerId(m.id) for m in hint.members if not self._over(m)]
-        if not enough(hint.ids, rest, hint.quorum) or self._refused.issuperset(rest):
+        if self._refused.issuperset(rest):
             return False
         wanted, patience = membership.cares_for, limits.anew_s
-        if wanted is not None and wanted[0] == hint.run:
+        if not enough(hint.ids, rest, hint.quorum):
+            # They can't go on in it. But who is left is to begin anew, with what it has, and may be slow to answer.
+            patience = limits.silence_s
+        elif wanted is not None and wanted[0] == hint.run:
             here = {PeerId(m.id) for m in members}
             patience = limits.anew_s if enough(hint.ids, here, hint.quorum) else limits.anew_run_s
             if len(members) < wanted[1]:

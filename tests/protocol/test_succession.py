@@ -7,7 +7,7 @@ from itertools import combinations
 
 import msgspec
 import pytest
-from transcript import Machine, describe_ballot, member, vector, view, when, without
+from transcript import Machine, describe_ballot, letter_to, member, vector, view, when, without
 
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
@@ -774,6 +774,28 @@ def test_there_is_room_for_so_many_views_that_are_not_settled_and_no_more() -> N
     assert a.node.parts.membership.settled
     a.frame("c", fr.Suspect(epoch=world.epoch, peer="g", reason="gone"))
     assert len(installed(a.until(a.now + 0.3) + a.agree("bcdefhi"))) == 1
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_half_of_that_room_is_kept_for_views_without_the_lost(settled: bool) -> None:
+    """A view with a dead member in it is never settled: where there is no room to do without it, all stand still."""
+    guards = tuple(Guard((Life("a", 1),), asked_for) for asked_for in range(MAX_GUARDS // 2))
+    world = msgspec.structs.replace(view(1, "abc"), guards=guards)
+    a = Machine("a").join(world, up="bc")
+    a.others = "bc"
+    if settled:
+        for name in "bc":
+            a.frame(name, fr.Ping(waiting=False, epoch=world.epoch, level=0))
+    for name in "de":
+        a.hear(ev.PresenceSeen(member(name)))
+        here = fr.Here(incarnation=1, generation=None, epoch=0, echo=a.now)
+        a.hear(letter_to("a", name, here))
+    said = a.until(1.0)
+    assert any(line.endswith("view 2 abcde") for line in said) == settled
+    if not settled:
+        a.others = "b"
+        said = a.frame("b", fr.Suspect(epoch=world.epoch, peer="c", reason="gone"))
+        assert any(line.endswith("view 2 ab") for line in said + a.until(a.now + 1.0))
 
 
 def test_views_of_the_same_members_do_not_fill_it() -> None:
