@@ -21,14 +21,13 @@ from edgepeer.errors import WireError
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.parts import Parts
-from edgepeer.protocol.rollcall import FRESH_S, Word, in_view, letter
+from edgepeer.protocol.rollcall import CALL_ROUND_S, FRESH_S, Word, in_view, letter
 from edgepeer.protocol.views import Views, earlier, packed, unpacked
 from edgepeer.topology.view import Member, View
 from edgepeer.wire import frames as fr
 
 __all__ = ["Attendance"]
 
-CALL_ROUND_S: Final = 0.1
 CALL_BATCH_S: Final = 0.01
 """Presences come in swarms: those of so long a time are called together."""
 CALLED_OF_HINT: Final = 8

@@ -28,8 +28,10 @@ from edgepeer.topology.view import MAX_MEMBERS, Member, View
 from edgepeer.wire.codec import wrap
 from edgepeer.wire.frames import Call, Frame, Here, Via
 
-__all__ = ["FRESH_S", "Entry", "RollCall", "Word", "in_view", "letter"]
+__all__ = ["CALL_ROUND_S", "FRESH_S", "Entry", "RollCall", "Word", "in_view", "letter"]
 
+CALL_ROUND_S: Final = 0.1
+"""How often to look who is to be called."""
 FRESH_S: Final = 3.0
 """How long somebody's word counts."""
 _AGAIN_S: Final = 1.0

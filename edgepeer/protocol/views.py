@@ -27,7 +27,7 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.parts import Parts
 from edgepeer.protocol.place import UNKNOWN
-from edgepeer.protocol.rollcall import Word
+from edgepeer.protocol.rollcall import CALL_ROUND_S, Word
 from edgepeer.protocol.succession import CURRENT, Standing
 from edgepeer.topology.view import View
 from edgepeer.wire import frames as fr
@@ -290,6 +290,7 @@ class Views:
             return False
         first = membership.anew(there, self._first_round(), now)
         if first is None:
+            self._rolls.call_by(now + CALL_ROUND_S)  # too few: who has come may not have been asked yet
             return False
         self._emit(fx.Note("warning", f"most of view {view.epoch} have started anew: generation {first.generation}"))
         self.on_view(first)

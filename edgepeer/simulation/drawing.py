@@ -127,6 +127,9 @@ def draw_schedule(
         schedule = replace(schedule, hidden=count // (3 - schedule.seed % 5))
     if schedule.seed % 3 == 0:
         schedule = replace(schedule, twice=0.2)
+    if schedule.seed % 7 == 0:
+        most = count // 2 + 1
+        schedule = replace(schedule, quorum=most + schedule.seed // 7 % (count + 1 - most))
     schedule = _divided(pick, schedule, within_s) if split else schedule
     if schedule.run == "none":
         return schedule

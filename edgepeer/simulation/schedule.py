@@ -116,6 +116,8 @@ class Schedule:
     seed: int = 0
     fanout: int = 2
     lanes: int = 1
+    quorum: int = 0
+    """How many it takes to go on without the others, if more than a majority."""
     rounds: int = 12
     size: int = 16
     """Elements of each vector."""
@@ -203,8 +205,8 @@ class Schedule:
     def check(self) -> None:
         """Raise ValueError or ConfigError for what can't be simulated."""
         bounds = {
-            "peers": (1, MAX_PEERS), "fanout": (1, 64), "lanes": (1, MAX_LANES), "rounds": (0, 1_000_000),
-            "size": (0, 10_000_000),
+            "peers": (1, MAX_PEERS), "fanout": (1, 64), "lanes": (1, MAX_LANES), "quorum": (0, MAX_PEERS),
+            "rounds": (0, 1_000_000), "size": (0, 10_000_000),
             "compute_s": (0, 3600), "latency_s": (0, 60), "jitter_s": (0, 60), "rate_bytes_per_s": (1, 1e12),
             "loss": (0, 0.9), "clocks_s": (0, 1e9), "hidden": (0, MAX_PEERS), "twice": (0, 1),
             "infinite": (0, 1), "seed": (0, 1 << 63), "after": (0, MAX_PEERS),

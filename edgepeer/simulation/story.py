@@ -123,6 +123,7 @@ class Story:
             seed=schedule.seed,
             fanout=schedule.fanout,
             lanes=schedule.lanes,
+            quorum=schedule.quorum,
             workload=Workload(
                 rounds=schedule.rounds,
                 size=schedule.size,
@@ -341,8 +342,10 @@ class Story:
         # Of these machines nobody hears that they are no more: they are off, or nobody gets through to them.
         silent = {*self.world.network.off, *(p for p in self.world.network.ways.model.hidden if p not in alive)}
         rest = [p for p in view.ids if p in lives or p in silent]
-        if not (view.may_go_on(lives, settled=settled) or not view.may_go_on(rest, settled=settled)):
-            return False
+        if not view.may_go_on(lives, settled=settled):
+            over = not view.may_go_on(rest, settled=settled)
+            if not over or len(alive) < min(view.quorum, view.size):
+                return False
         return view.run == self.world.task.run_id or len(alive) >= self._asked_for(view.coordinator)
 
     def _asked_for(self, coordinator: PeerId) -> int:

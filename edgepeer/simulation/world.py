@@ -54,6 +54,7 @@ class World:
         workload: Workload | None = None,
         fanout: int = 2,
         lanes: int = 1,
+        quorum: int = 0,
         choice: Choice | None = None,
         link: LinkModel | None = None,
         limits: Limits | None = None,
@@ -86,7 +87,9 @@ class World:
             ledger=self.ledger,
             disks={},
             living=self.living,
-            machine=lambda me, now: make(me, fanout=fanout, lanes=lanes, choice=choice, limits=limits, now=now),
+            machine=lambda me, now: make(
+                me, fanout=fanout, lanes=lanes, choice=choice, quorum=quorum, limits=limits, now=now
+            ),
             ahead_s=lambda peer, life: clocks_s * random.Random(f"{seed} {peer} {life}").random(),
             trace=self._trace,
             note=self._note,
