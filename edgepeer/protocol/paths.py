@@ -386,8 +386,9 @@ class Paths:
             if hop is None:
                 self._answer(source, None, tunnel.number, self._agreeing(source, knock, now))
             return
-        if hop is not None and self._view is not None and not _is_slow(self._view, hop):
-            tunnel.go_also(hop)
+        view = self._view
+        if hop is not None and view is not None and hop in view and not _is_slow(view, hop):
+            tunnel.go_also(hop)  # not by who is no member any more, though it still takes itself for one
         if tunnel.answer is not None and tunnel.goes_through(hop):
             self._answer(source, hop, tunnel.number, tunnel.answer)  # the same by all: they are of one tunnel
 
