@@ -44,12 +44,14 @@ class _Borrowed(socket.socket):
         self.detach()
 
 
-def borrowed(sock: Any) -> socket.socket:
-    """The socket behind what an event loop hands out, whose it remains: to be dropped when the loop has closed it.
+def borrowed(sock: Any) -> socket.socket | None:
+    """The socket behind what an event loop hands out, whose it remains: to be dropped when the loop has closed it. None
+    if it has already.
 
     uvloop's makes a socket of Python's for each option that is read or set, which takes ten times as long as to do it.
     """
-    return _Borrowed(sock.family, sock.type, sock.proto, sock.fileno())
+    number = sock.fileno()
+    return _Borrowed(sock.family, sock.type, sock.proto, number) if number >= 0 else None
 
 
 def expect_life(sock: socket.socket) -> None:

@@ -329,7 +329,8 @@ class Story:
     def _possible(self) -> bool:
         """Whether those who are alive are to go on: a quorum of the newest view that any of them is in, in the lives
         that it means; or those who are left of it, where so many others have ended, and their machines say so or they
-        have started anew, that there will be none any more; or, where no run has begun, as many as that asks for.
+        have started anew, that there will be none any more, if with who has come they are as many as it is to take; or,
+        where no run has begun, as many as that asks for.
         """
         alive = {peer.id: peer for peer in self.world.alive if not peer.leaving}
         views = [view for peer in alive.values() if (view := peer.node.view) is not None]

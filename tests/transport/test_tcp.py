@@ -25,7 +25,7 @@ from edgepeer.peer import api
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.catchup import Catchup
 from edgepeer.protocol.limits import Limits
-from edgepeer.sockets import is_loopback
+from edgepeer.sockets import borrowed, is_loopback
 from edgepeer.transport import connection, options, tcp
 from edgepeer.transport.base import Channel, Traffic
 from edgepeer.transport.connection import Shared
@@ -449,6 +449,18 @@ def test_nothing_listens_beyond_loopback_without_being_told() -> None:
 
 def test_a_listener_on_one_address_advertises_just_that() -> None:
     assert options.advertised("127.0.0.1:7000") == ("127.0.0.1:7000",)
+
+
+def test_a_borrowed_socket_stays_open_and_of_one_that_is_closed_there_is_none() -> None:
+    of = socket.socket()
+    lent = borrowed(of)
+    assert lent is not None
+    lent.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    assert of.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    del lent
+    assert of.getsockname()
+    of.close()
+    assert borrowed(of) is None
 
 
 class Network(FakeSocketTransport):
