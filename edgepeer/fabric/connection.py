@@ -155,15 +155,19 @@ def broker_of(client: aiomqtt.Client) -> Holder | None:
 def _watch_socket(client: aiomqtt.Client) -> None:
     """Tell paho when it can read and write, as aiomqtt does, but for these traps.
 
-    aiomqtt waits for an answer even from a broker that has hung up. It registers a socket's number a turn later
-    without looking: by then the socket may be closed, and the number another's. And uvloop ceases to watch a socket
-    once it has been reset, even where what came before is not all read: nobody would notice that the connection is
-    lost until the next ping fails. Of a packet that is longer than any document may be, the rest is forgotten as it
-    comes: what is handed on is too long all the same, and refused.
+    aiomqtt waits for an answer even from a broker that has hung up; where it waits no more, being cancelled, it fails
+    at that. It registers a socket's number a turn later without looking: by then the socket may be closed, and the
+    number another's. And uvloop ceases to watch a socket once it has been reset, even where what came before is not
+    all read: nobody would notice that the connection is lost until the next ping fails. Of a packet that is longer
+    than any document may be, the rest is forgotten as it comes: what is handed on is too long all the same, and
+    refused.
     """
     paho, loop = client._client, asyncio.get_running_loop()
 
     def attempt(step: Callable[..., object], *arguments: object) -> None:
+        if client._connected.cancelled():  # and so is who opens the connection, but its turn comes after this one
+            client._connected = loop.create_future()
+            client._connected.set_result(None)
         try:
             hung_up = step(*arguments) == MQTTErrorCode.MQTT_ERR_CONN_LOST
         except Exception:

@@ -78,6 +78,38 @@ def test_a_broker_that_hangs_up_on_whom_it_has_just_let_in_is_left(
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_broker_that_hangs_up_on_whom_nobody_waits_for_any_more_is_left(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who opens the connection is cancelled as the broker hangs up: that is read before its socket is closed."""
+
+    async def call(address: BrokerAddress) -> None:
+        given = {"identifier": "a", "will_topic": None, "on_message": lambda *_: None, "timeout": DEADLINE_S}
+        async with connection(address, **given):  # type: ignore[arg-type]
+            pass
+
+    async def be_cancelled() -> None:
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            listening.setblocking(False)
+            address = BrokerAddress(host="127.0.0.1", port=listening.getsockname()[1])
+            caller = asyncio.create_task(call(address))
+            async with asyncio.timeout(DEADLINE_S):
+                broker, _ = await loop.sock_accept(listening)
+                await loop.sock_recv(broker, 1000)
+                broker.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                broker.close()
+                caller.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await caller
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(be_cancelled())
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_it_is_noticed_at_once(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def lose_it() -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
