@@ -34,6 +34,11 @@ _COLUMNS = {
     "busy": "cores in use",
 }
 
+# A fleet goes on with the heartbeats of its last rounds until so long after them (`Pace` in edgepeer/protocol/timing.py):
+# the next turn would be measured beside those, and nobody has two fleets on a machine.
+RESTS_AFTER_ROUNDS = 21
+RESTS_AFTER_S = 2.0
+
 
 def main() -> int:
     arguments = _arguments()
@@ -107,6 +112,8 @@ def measure(
                 turns[system] += time.monotonic() - turn
                 busy[system] += fleets[system].cpu_seconds() - used
                 cores[system] += np.array(machine_cpu()) - of_all
+                if system.startswith("edgepeer") and len(systems) > 1:
+                    time.sleep(max(RESTS_AFTER_ROUNDS * statistics.median(seconds[system]), RESTS_AFTER_S))
         total = time.monotonic() - began
         idle = {s: fleets[s].cpu_seconds() - before[s] - busy[s] for s in systems}
     medians = {system: statistics.median(seconds[system]) for system in systems}
