@@ -9,9 +9,9 @@ has found the like LOOKS times, and better  | wants it, and proposes it when not
 by a fifth, of the round as it was measured |
 too                                         |
 works in a view of that form                | measures TRIED rounds, after COLD others
-finds these no faster than those before     | wants the old form back, and does not try that one again for a while;
-                                            | any other not before REST_S, twice as long each time
-finds these faster                          | waits for REST_S
+finds them, by their median, no faster than | wants the old form back, and does not try that one again for a while;
+those before                                | any other not before REST_S, twice as long each time
+finds them faster                           | waits for REST_S
 hears that a connection has broken, and     | looks at once, and wants what it finds then if that is better by MENDED_S,
 could not be made again                     | too: rounds measured before say nothing of these trees any more
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Sequence
+from statistics import median
 from typing import Final, TypeAlias
 
 from edgepeer.ids import PeerId
@@ -45,7 +46,7 @@ LEAST_S: Final = 5e-3
 """What is gained by less is not worth another view ..."""
 SHORT_S: Final = LEAST_S / GAIN
 """... so rounds of less are well as they are."""
-TRIED: Final = 5
+TRIED: Final = 7
 COLD: Final = 3
 """The first rounds over trees say little of them: connections have just begun, and nobody knows yet what they carry."""
 BETTER: Final = 0.95
@@ -83,7 +84,10 @@ class Shaping:
         self._began: float | None = None
         self._bytes: deque[int] = deque(maxlen=TRIED)
         self._rounds: deque[float] = deque(maxlen=TRIED)
-        """How long the last rounds took from this peer's contribution on: the shortest counts."""
+        """How long the last rounds took from this peer's contribution on. What a round would take otherwise is reckoned
+        without other work on these machines, and compared with the shortest; forms that both have been measured are
+        compared by what is usual, as it comes to be: where machines are busy, one may be as fast as the other at best,
+        and a tenth slower in the middle."""
         self._cold = COLD
         """How many of this view's rounds still don't count."""
         self._look_at = 0.0
@@ -100,7 +104,7 @@ class Shaping:
         self._mends = False
         """Whether what is wanted does without connections that have broken."""
         self._tried: tuple[Form, float] | None = None
-        """The form before this one, and how long its rounds took; None if this one has proven itself."""
+        """The form before this one, and how long its rounds usually took; None if this one has proven itself."""
         self._back: Form | None = None
         self._bad: dict[_Key, float] = {}
         """What has not proven itself, and until when not to try it again."""
@@ -109,7 +113,7 @@ class Shaping:
 
     def enter(self, view: View | None, now: float) -> None:
         """This peer works in another view, or in none."""
-        before, wish, least, mends = self._view, self._back or self._wish, self._least, self._mends
+        before, wish, usual, mends = self._view, self._back or self._wish, self._usual, self._mends
         self._view, self._began, self._wish, self._same, self._back = view, None, None, 0, None
         self._mends = False
         self._search = self._found = None
@@ -125,7 +129,7 @@ class Shaping:
             self._tried = None  # rounds of others take another time
         elif wish is not None and _key(wish) == _key(_form(view)) != _key(_form(before)):
             took_back = self._tried is not None and _key(self._tried[0]) == _key(wish)
-            self._tried = None if took_back or mends or least is None else (_form(before), least)
+            self._tried = None if took_back or mends or usual is None else (_form(before), usual)
             self._next_at = now + self._rest_s
 
     def contributed(self, vector_bytes: int, now: float) -> None:
@@ -156,8 +160,13 @@ class Shaping:
 
     @property
     def _least(self) -> float | None:
-        """How long a round takes, if enough were measured."""
+        """How long a round takes at best, if enough were measured ..."""
         return min(self._rounds) if len(self._rounds) == TRIED else None
+
+    @property
+    def _usual(self) -> float | None:
+        """... and in the middle."""
+        return median(self._rounds) if len(self._rounds) == TRIED else None
 
     # -- what follows ------------------------------------------------------------------------------------------
 
@@ -192,10 +201,10 @@ class Shaping:
         if view is None:
             return None
         if self._tried is not None:
-            if (least := self._due(now)) is None:
+            if self._due(now) is None or (usual := self._usual) is None:
                 return None
             self._look_at = now + LOOK_S
-            return self._judged(view, least, now)
+            return self._judged(view, usual, now)
         if self._found is None:
             return None
         (form, self._mends), self._found = self._found, None
@@ -225,18 +234,18 @@ class Shaping:
         changed = not took * 3 / 4 <= least <= took * 4 / 3
         return now >= self._look_at or (changed and now >= looked_at + LOOK_S and self._look_at > looked_at + LOOK_S)
 
-    def _judged(self, view: View, least: float, now: float) -> Form | None:
+    def _judged(self, view: View, usual: float, now: float) -> Form | None:
         """What was tried has been measured."""
         assert self._tried is not None
         before, took = self._tried
-        if least <= BETTER * took:
+        if usual <= BETTER * took:
             self._tried, self._rest_s = None, REST_S
             return None
         if self._back is None:
             self._rest_s = min(2 * self._rest_s, REST_LIMIT_S)
             self._bad[_key(_form(view))] = now + self._rest_s
             self._bad = {key: until for key, until in self._bad.items() if until > now}
-            why = f"{_words(_form(view))} took {_time(least)} a round, and this {_time(took)}"
+            why = f"{_words(_form(view))} took {_time(usual)} a round, and this {_time(took)}"
             self._back = Form(
                 order=before.order, fanout=before.fanout, lanes=before.lanes, leaves=before.leaves, why=why
             )
