@@ -264,7 +264,10 @@ class Allreduce:
     def _undue(self, rd: Round, peer: PeerId, frame: Reduce) -> str:
         """Why such a thing can't come: of a coded round not before it is closed. Empty if it can."""
         view, due = self._place.view, 1 if frame.lane else rd.lane.streams[peer].blocks
-        if frame.blocks == due and (rd.closed is not None or view is None or not view.slots):
+        coded = view is not None and bool(view.slots)
+        if coded and frame.precision != "float32":
+            return f"Reduce in {frame.precision}, but sums of a code are put together of what was not rounded"
+        if frame.blocks == due and (rd.closed is not None or not coded):
             return ""
         return f"Reduce for {frame.blocks} blocks, {due} are due if the round is closed"
 

@@ -20,6 +20,7 @@ from edgepeer.peer.calls import Calls
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.topology.view import Member, View
+from edgepeer.wire.precision import Precision
 
 GENERATION = Generation()
 MEMBERS = (Member(id=PeerId("a"), incarnation=1), Member(id=PeerId("b"), incarnation=1))
@@ -77,7 +78,7 @@ class Machine:
         self.contributed = False
         self.give_up()
 
-    def decide(self, *, mine: bool) -> None:
+    def decide(self, *, mine: bool, precision: Precision = "float32") -> None:
         """A round is over, with a sum: its own number."""
         self.committed += 1
         total = np.array([float(self.committed)], dtype=np.float32)
@@ -85,7 +86,7 @@ class Machine:
         self.calls.committed(
             fx.RoundCommitted(
                 run=self.run, round=self.committed, generation=GENERATION, epoch=1, sum=total, weight=1.0,
-                contributors=who, exact=True, digest=b"", mine=mine,
+                contributors=who, exact=True, digest=b"", mine=mine, precision=precision,
             )
         )  # fmt: skip
 
@@ -342,6 +343,16 @@ async def test_a_coded_call_that_is_answered_at_once_is_of_no_later_round(coded:
     await asyncio.sleep(0)  # what the view asks for is done in a turn of its own
     assert coded.events == []
     assert await coded.call_coded() == 2
+
+
+async def test_the_outcome_of_a_coded_call_says_what_its_sum_was_rounded_to(coded: Machine) -> None:
+    """A plain round, say, that was put forward before rounds were coded."""
+    coded.decide(mine=False, precision="int8")
+
+    async def gradient(chunk: int, chunks: int) -> tuple[np.ndarray, float]:
+        return np.zeros(0, dtype=np.float32), 1.0
+
+    assert (await coded.calls.allreduce_chunks(gradient, DEADLINE_S, None)).precision == "int8"
 
 
 async def test_nothing_is_computed_for_a_coded_round_that_was_dropped(coded: Machine) -> None:
