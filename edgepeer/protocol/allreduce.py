@@ -285,10 +285,9 @@ class Allreduce:
             if misfit and rd.want_abort("mismatch", f"{peer} brings {misfit} at {self._place.me}"):
                 self.go_on()
             return
-        stream, size = lane.streams[peer], lane.shape_of(Shape(frame.total, frame.dtype)).total
-        contributors = unpack_set(frame.contributors)
-        if frame.offset + payload_bytes // wide.itemsize > size:
-            self._around.fail_link(peer, f"Reduce at {frame.offset} of lane {frame.lane}, which has {size} elements")
+        stream, contributors = lane.streams[peer], unpack_set(frame.contributors)
+        if astray := _astray(lane, frame, payload_bytes):
+            self._around.fail_link(peer, f"Reduce {astray}")
         elif contributors != stream.expected or not contributors:
             due = f"Reduce for {contributors:#x}, due from its subtree is {stream.expected:#x}"
             self._around.fail_link(peer, due)
@@ -318,6 +317,9 @@ class Allreduce:
                 self._on_result_again(here, rd, frame)
             return
         if not stored:
+            if astray := _astray(lane, frame, payload_bytes):
+                self._refuse(peer, f"comes {astray}")
+                return
             self._on_repeated(frame)
             return
         if wrong := lane.result.stored(frame.offset, Shape.said(frame).elements(payload_bytes)):
@@ -616,6 +618,17 @@ class Allreduce:
 def _wide(frame: Reduce) -> Shape:
     """The sum that a segment is for."""
     return Shape(frame.total * frame.blocks, frame.dtype, frame.precision)
+
+
+def _astray(lane: Lane, frame: Reduce | Result, payload_bytes: int) -> str:
+    """Why a segment can't be one of that lane's range; empty if it can. Of the whole vector the codec has seen to it,
+    which does not know where ranges end."""
+    said = Shape.said(frame)
+    size, end = lane.shape_of(said).total, frame.offset + said.elements(payload_bytes)
+    if end <= size and (end == size or end % said.block == 0):
+        return ""
+    where = f"at {frame.offset} of lane {frame.lane}, which has {size} elements"
+    return where if end > size else f"{where}, and ends within a block, at {end}"
 
 
 def what_is_wrong(came: Prefix, commit: Commit, view: View | None) -> str:

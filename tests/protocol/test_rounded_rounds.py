@@ -16,6 +16,7 @@ from edgepeer.protocol.lane import spans
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.shaping import Shaping
 from edgepeer.protocol.streams import bytes_of, digest_of
+from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
 from edgepeer.wire.precision import BLOCK, Precision, block_of, encoded_bytes
 
@@ -296,3 +297,46 @@ def test_trees_are_chosen_for_the_bytes_that_travel(precision: Precision, monkey
     m = machine("b", up="a")
     m.hear(ev.Contribute(some(2000), 1.0, precision))
     assert told == [encoded_bytes(precision, 2000)]
+
+
+ASTRAY = [(1024, "which has 512 elements"), (100, "which has 512 elements, and ends within a block, at 100")]
+
+
+def of_three(precision: Precision) -> Machine:
+    """The root of the second of three ranges, of 512, 512 and 612 elements, has brought its vector."""
+    b = Machine("b").join(view(1, "abc", lanes=3), up="ac")
+    b.hear(ev.Contribute(some(1636), 1.0, precision))
+    return b
+
+
+@pytest.mark.parametrize(("size", "why"), ASTRAY)
+def test_a_segment_that_is_none_of_its_range_costs_the_link(size: int, why: str) -> None:
+    """The codec does not know where a range ends: at 100 elements, that of 1636 might."""
+    b = of_three("int8")
+    commit = fr.Commit(
+        decided_in=1, held_in=1, contributors=b"\7", weight=3.0, exact=True, digest=bytes(16), precision="int8"
+    )
+    up, down = (
+        fr.Reduce(
+            epoch=1, round=1, offset=0, total=1636, dtype="<f4", contributors=b"\4", weight=1.0, lane=2,
+            precision="int8",
+        ),
+        fr.Result(epoch=1, round=1, offset=0, total=1636, dtype="<f4", commit=commit, lane=1, precision="int8"),
+    )  # fmt: skip
+    data = bytes(bytes_of(rounded(some(size), "int8"), "int8"))
+    for child, frame in (("c", up), ("a", down)):
+        prelude = codec.encode(frame, len(data))
+        assert codec.decode_header(type(frame), prelude[codec.PRELUDE.size :], len(data)) == frame
+        said = b.frame(child, frame, data)[0]
+        assert said.startswith(f"close {child}: ")
+        assert said.endswith(f"at 0 of lane {frame.lane}, {why}")
+
+
+def test_a_segment_beyond_its_range_costs_the_link_in_bf16_too() -> None:
+    b = of_three("bf16")
+    (over,) = spans(1636, 3)[1:2]
+    frame = fr.Reduce(
+        epoch=1, round=1, offset=0, total=1636, dtype="<f4", contributors=b"\4", weight=1.0, lane=2, precision="bf16"
+    )
+    data = bytes(bytes_of(rounded(some(over.stop - over.start + 1), "bf16"), "bf16"))
+    assert b.frame("c", frame, data)[0].startswith("close c: Reduce at 0 of lane 2, which has ")
