@@ -242,7 +242,7 @@ class Allreduce:
                 prefix, of = lane.streams[peer], lane.shape_of(shape)
         elif (here := self._place.of(peer, frame)) is not None:
             rd, dropped = self._course.round, frame.commit is not None and frame.commit.dropped is not None
-            if rd.misfit(shape, self._limits.max_vector_bytes, any_shape=dropped or rd.anew):
+            if self._misfit(rd, frame):
                 return None
             if frame.up:
                 prefix = rd.lane.streams[peer].held_total if peer in rd.lane.streams else None
@@ -260,6 +260,13 @@ class Allreduce:
         if rd is None or not rd.is_child(peer, frame.lane) or self._undue(rd, peer, frame):
             return None
         return rd.part(frame.lane, wide) if not rd.misfit(wide, self._limits.max_vector_bytes) else None
+
+    def _misfit(self, rd: Round, frame: Result) -> str:
+        """Why a result can't be this round's; empty if it can. One that was decided in another view is of what others
+        have brought: it need not be like this peer's vector."""
+        commit = frame.commit
+        elsewhere = commit is not None and (commit.dropped is not None or commit.decided_in != frame.epoch)
+        return rd.misfit(Shape.said(frame), self._limits.max_vector_bytes, any_shape=elsewhere or rd.anew)
 
     def _undue(self, rd: Round, peer: PeerId, frame: Reduce) -> str:
         """Why such a thing can't come: of a coded round not before it is closed. Empty if it can."""
@@ -310,6 +317,9 @@ class Allreduce:
             return
         if frame.up:
             self._on_held(peer, frame, payload_bytes, stored, told)
+            return
+        if peer in here.at and rd.held is None and (misfit := self._misfit(rd, frame)):
+            self._refuse(peer, f"is {misfit}")
             return
         lane = rd.lane if not frame.lane else rd.parts.get(frame.lane)
         if lane is None or lane.result_from != peer:

@@ -18,6 +18,7 @@ from edgepeer.protocol.shaping import Shaping
 from edgepeer.protocol.streams import bytes_of, digest_of
 from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
+from edgepeer.wire.documents import pack
 from edgepeer.wire.precision import BLOCK, Precision, block_of, encoded_bytes
 
 ABC = view(1, "abc")
@@ -264,11 +265,36 @@ def test_a_result_is_what_its_commit_says(precision: Precision) -> None:
 
 
 @pytest.mark.parametrize("precision", LOSSY)
-def test_a_result_in_another_precision_goes_nowhere(precision: Precision) -> None:
+def test_a_result_in_another_precision_costs_the_link(precision: Precision) -> None:
     c, total = machine("c", up="a"), some(300)
     c.hear(ev.Contribute(total, 1.0, precision))
-    result(c, total.tobytes(), 300, "float32", digest=digest_of(total))
+    said = result(c, total.tobytes(), 300, "float32", digest=digest_of(total))
+    assert said[0] == f"close a: result of round 1 is 300 x float32 against 300 x float32 in {precision}"
     assert not [effect for effect in c.effects if isinstance(effect, fx.RoundCommitted)]
+
+
+@pytest.mark.parametrize("brought", [some(300), some(400), some(300).astype(np.float64)])
+@pytest.mark.parametrize("precision", LOSSY)
+def test_what_was_decided_without_this_peer_need_not_be_like_its_vector(
+    precision: Precision, brought: ev.FloatVector
+) -> None:
+    """It can't bring anything to that round any more; without the result it would wait for it, and all for it."""
+    c, total, without = machine("c", up="a"), rounded(some(300), precision), view(2, "ab")
+    c.hear(ev.Contribute(brought, 1.0))
+    c.learn(view(3, "abc", first_round=2))
+    c.level("a")
+    c.document("a", fr.ViewFrame(epoch=without.stamp), pack(without))
+    commit = fr.Commit(
+        decided_in=2, held_in=2, contributors=b"\3", weight=2.0, exact=False, final=True,
+        digest=digest_of(total, precision), precision=precision,
+    )  # fmt: skip
+    frame = fr.Result(
+        epoch=3, round=1, offset=0, total=total.size, dtype="<f4", commit=commit, precision=precision
+    )  # fmt: skip
+    c.frame("a", frame, bytes(bytes_of(total, precision)))
+    (committed,) = [effect for effect in c.effects if isinstance(effect, fx.RoundCommitted)]
+    assert (committed.sum.tobytes(), committed.precision) == (total.tobytes(), precision)
+    assert (committed.contributors, committed.exact) == (("a", "b"), False)
 
 
 # -- ranges --------------------------------------------------------------------------------------------------
@@ -297,6 +323,28 @@ def test_trees_are_chosen_for_the_bytes_that_travel(precision: Precision, monkey
     m = machine("b", up="a")
     m.hear(ev.Contribute(some(2000), 1.0, precision))
     assert told == [encoded_bytes(precision, 2000)]
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_nor_what_goes_up_in_the_place_of_a_sum(lanes: int) -> None:
+    a, total, without = Machine("a"), rounded(some(300), "int8"), view(2, "bc")
+    a.join(view(1, "abc", lanes=lanes), up="bc")
+    a.hear(ev.Contribute(some(400), 1.0))
+    a.learn(view(3, "abc", lanes=lanes))
+    commit = fr.Commit(
+        decided_in=2, held_in=2, contributors=b"\3", weight=2.0, exact=False, final=False,
+        digest=digest_of(total, "int8"), precision="int8",
+    )  # fmt: skip
+    frame = fr.Result(
+        epoch=3, round=1, offset=0, total=300, dtype="<f4", commit=commit, precision="int8", up=True
+    )  # fmt: skip
+    for child in "bc":
+        a.level(child)
+        a.document(child, fr.ViewFrame(epoch=without.stamp), pack(without))
+        a.frame(child, frame, bytes(bytes_of(total, "int8")))
+    a.have("b")
+    (committed,) = [effect for effect in a.effects if isinstance(effect, fx.RoundCommitted)]
+    assert (committed.sum.tobytes(), committed.contributors) == (total.tobytes(), ("b", "c"))
 
 
 ASTRAY = [(1024, "which has 512 elements"), (100, "which has 512 elements, and ends within a block, at 100")]
