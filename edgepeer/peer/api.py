@@ -375,7 +375,8 @@ class Peer:
             NotReady: this peer is in no view yet.
             RoundTimeout: not all contributions came in time. Unless the text begins with the round's number, nobody has
                 said yet whether that counts; if it does, the next call raises FellBehind.
-            ContributionMismatch: peers brought different sizes, dtypes or precisions.
+            ContributionMismatch: peers brought different sizes, dtypes or precisions; or the others have decided the
+                round without this peer, with another size than this one's.
             NotFinite: in bf16 or int8, a value, or a partial sum, is infinite or not a number.
             FellBehind: rounds were decided since this peer's last call, without it or its hearing how; it may have been
                 in no view meanwhile. The next call is of the round that comes next.

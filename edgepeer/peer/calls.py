@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from edgepeer.coding.scheme import CodingScheme
-from edgepeer.errors import BegunAnew, FellBehind, LeftFabric, NotReady, PeerError, RoundTimeout
+from edgepeer.errors import BegunAnew, ContributionMismatch, FellBehind, LeftFabric, NotReady, PeerError, RoundTimeout
 from edgepeer.ids import Generation, PeerId
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.coded_call import CodedCall, Gradient, Pace
@@ -348,6 +348,11 @@ class _Call:
 
 
 def _outcome(effect: fx.RoundCommitted, began: float, shapes: Shapes) -> Outcome:
+    if (found := effect.sum.size) != shapes.size:  # decided without this peer: with it, there would be no sum
+        who = ", ".join(effect.contributors)
+        raise ContributionMismatch(
+            f"round {effect.round}: {who} decided it with {found} elements; this peer brings {shapes.size}"
+        )
     return Outcome(
         round=effect.round,
         generation=str(effect.generation),

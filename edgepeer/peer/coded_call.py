@@ -159,4 +159,5 @@ class CodedCall:
             shapes=self._shapes,
             chunks=tuple(chunk for chunk in range(effect.chunks.bit_length()) if effect.chunks >> chunk & 1),
             error=effect.error,
+            precision=effect.precision,
         )

@@ -48,6 +48,11 @@ class Shapes:
     shapes: tuple[tuple[int, ...], ...]
     is_list: bool
 
+    @property
+    def size(self) -> int:
+        """How many elements the vector has."""
+        return sum(map(math.prod, self.shapes))
+
     def restore(self, vector: FloatVector) -> Arrays:
         """The vector in the caller's shapes, without a copy."""
         if not self.is_list:

@@ -242,7 +242,7 @@ class Allreduce:
                 prefix, of = lane.streams[peer], lane.shape_of(shape)
         elif (here := self._place.of(peer, frame)) is not None:
             rd, dropped = self._course.round, frame.commit is not None and frame.commit.dropped is not None
-            if rd.misfit(shape, self._limits.max_vector_bytes, any_shape=dropped or rd.anew):
+            if self._misfit(rd, frame):
                 return None
             if frame.up:
                 prefix = rd.lane.streams[peer].held_total if peer in rd.lane.streams else None
@@ -261,10 +261,20 @@ class Allreduce:
             return None
         return rd.part(frame.lane, wide) if not rd.misfit(wide, self._limits.max_vector_bytes) else None
 
+    def _misfit(self, rd: Round, frame: Result) -> str:
+        """Why a result can't be this round's; empty if it can. One that was decided in another view is of what others
+        have brought: it need not be like this peer's vector."""
+        commit = frame.commit
+        elsewhere = commit is not None and (commit.dropped is not None or commit.decided_in != frame.epoch)
+        return rd.misfit(Shape.said(frame), self._limits.max_vector_bytes, any_shape=elsewhere or rd.anew)
+
     def _undue(self, rd: Round, peer: PeerId, frame: Reduce) -> str:
         """Why such a thing can't come: of a coded round not before it is closed. Empty if it can."""
         view, due = self._place.view, 1 if frame.lane else rd.lane.streams[peer].blocks
-        if frame.blocks == due and (rd.closed is not None or view is None or not view.slots):
+        coded = view is not None and bool(view.slots)
+        if coded and frame.precision != "float32":
+            return f"Reduce in {frame.precision}, but sums of a code are put together of what was not rounded"
+        if frame.blocks == due and (rd.closed is not None or not coded):
             return ""
         return f"Reduce for {frame.blocks} blocks, {due} are due if the round is closed"
 
@@ -282,10 +292,9 @@ class Allreduce:
             if misfit and rd.want_abort("mismatch", f"{peer} brings {misfit} at {self._place.me}"):
                 self.go_on()
             return
-        stream, size = lane.streams[peer], lane.shape_of(Shape(frame.total, frame.dtype)).total
-        contributors = unpack_set(frame.contributors)
-        if frame.offset + payload_bytes // wide.itemsize > size:
-            self._around.fail_link(peer, f"Reduce at {frame.offset} of lane {frame.lane}, which has {size} elements")
+        stream, contributors = lane.streams[peer], unpack_set(frame.contributors)
+        if astray := _astray(lane, frame, payload_bytes):
+            self._around.fail_link(peer, f"Reduce {astray}")
         elif contributors != stream.expected or not contributors:
             due = f"Reduce for {contributors:#x}, due from its subtree is {stream.expected:#x}"
             self._around.fail_link(peer, due)
@@ -309,12 +318,18 @@ class Allreduce:
         if frame.up:
             self._on_held(peer, frame, payload_bytes, stored, told)
             return
+        if peer in here.at and rd.held is None and (misfit := self._misfit(rd, frame)):
+            self._refuse(peer, f"is {misfit}")
+            return
         lane = rd.lane if not frame.lane else rd.parts.get(frame.lane)
         if lane is None or lane.result_from != peer:
             if lane is rd.lane and len(here.trees) > 1 and peer in here.at:
                 self._on_result_again(here, rd, frame)
             return
         if not stored:
+            if astray := _astray(lane, frame, payload_bytes):
+                self._refuse(peer, f"comes {astray}")
+                return
             self._on_repeated(frame)
             return
         if wrong := lane.result.stored(frame.offset, Shape.said(frame).elements(payload_bytes)):
@@ -613,6 +628,17 @@ class Allreduce:
 def _wide(frame: Reduce) -> Shape:
     """The sum that a segment is for."""
     return Shape(frame.total * frame.blocks, frame.dtype, frame.precision)
+
+
+def _astray(lane: Lane, frame: Reduce | Result, payload_bytes: int) -> str:
+    """Why a segment can't be one of that lane's range; empty if it can. Of the whole vector the codec has seen to it,
+    which does not know where ranges end."""
+    said = Shape.said(frame)
+    size, end = lane.shape_of(said).total, frame.offset + said.elements(payload_bytes)
+    if end <= size and (end == size or end % said.block == 0):
+        return ""
+    where = f"at {frame.offset} of lane {frame.lane}, which has {size} elements"
+    return where if end > size else f"{where}, and ends within a block, at {end}"
 
 
 def what_is_wrong(came: Prefix, commit: Commit, view: View | None) -> str:

@@ -12,7 +12,7 @@ import pytest
 from peer_fleet import DEADLINE_S
 
 from edgepeer.coding.scheme import parse_scheme
-from edgepeer.errors import BegunAnew, FellBehind, NotReady, RoundTimeout
+from edgepeer.errors import BegunAnew, ContributionMismatch, FellBehind, NotReady, RoundTimeout
 from edgepeer.ids import Generation, PeerId
 from edgepeer.peer import calls
 from edgepeer.peer.bell import Bell
@@ -20,6 +20,7 @@ from edgepeer.peer.calls import Calls
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.topology.view import Member, View
+from edgepeer.wire.precision import Precision
 
 GENERATION = Generation()
 MEMBERS = (Member(id=PeerId("a"), incarnation=1), Member(id=PeerId("b"), incarnation=1))
@@ -77,7 +78,7 @@ class Machine:
         self.contributed = False
         self.give_up()
 
-    def decide(self, *, mine: bool) -> None:
+    def decide(self, *, mine: bool, precision: Precision = "float32") -> None:
         """A round is over, with a sum: its own number."""
         self.committed += 1
         total = np.array([float(self.committed)], dtype=np.float32)
@@ -85,7 +86,7 @@ class Machine:
         self.calls.committed(
             fx.RoundCommitted(
                 run=self.run, round=self.committed, generation=GENERATION, epoch=1, sum=total, weight=1.0,
-                contributors=who, exact=True, digest=b"", mine=mine,
+                contributors=who, exact=True, digest=b"", mine=mine, precision=precision,
             )
         )  # fmt: skip
 
@@ -136,6 +137,18 @@ async def test_rounds_that_were_dropped_between_are_answered_in_their_order() ->
             await machine.call()
         assert await machine.call() == number
     assert await machine.call() == 5
+
+
+@pytest.mark.parametrize("value", [np.zeros(3, np.float32), [np.zeros(0, np.float32)] * 2])
+@pytest.mark.parametrize("missed", [True, False])
+async def test_a_sum_of_another_length_that_others_have_decided_is_a_mismatch(missed: bool, value: Any) -> None:
+    """A list of fewer elements would be given the first of them, and no word said."""
+    machine = Machine()
+    if missed:
+        machine.decide(mine=False)
+    with pytest.raises(ContributionMismatch, match=rf"round 1: {'' if missed else 'a, '}b decided it with 1 elements"):
+        await machine.calls.allreduce(value, 1.0, DEADLINE_S, "float32")
+    assert await machine.call() == 2
 
 
 async def test_a_state_that_comes_has_what_was_missed() -> None:
@@ -342,6 +355,16 @@ async def test_a_coded_call_that_is_answered_at_once_is_of_no_later_round(coded:
     await asyncio.sleep(0)  # what the view asks for is done in a turn of its own
     assert coded.events == []
     assert await coded.call_coded() == 2
+
+
+async def test_the_outcome_of_a_coded_call_says_what_its_sum_was_rounded_to(coded: Machine) -> None:
+    """A plain round, say, that was put forward before rounds were coded."""
+    coded.decide(mine=False, precision="int8")
+
+    async def gradient(chunk: int, chunks: int) -> tuple[np.ndarray, float]:
+        return np.zeros(0, dtype=np.float32), 1.0
+
+    assert (await coded.calls.allreduce_chunks(gradient, DEADLINE_S, None)).precision == "int8"
 
 
 async def test_nothing_is_computed_for_a_coded_round_that_was_dropped(coded: Machine) -> None:

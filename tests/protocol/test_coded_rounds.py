@@ -17,10 +17,12 @@ from edgepeer.errors import ConfigError
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
+from edgepeer.protocol.encoded import Encoded
 from edgepeer.protocol.limits import Limits
 from edgepeer.topology.view import View
 from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
+from edgepeer.wire.precision import Precision
 
 FIVE = view(1, "abcde", slots="abcde")
 THREE = view(1, "bde", slots="bde")
@@ -304,6 +306,23 @@ def test_a_vector_of_other_blocks_than_due(blocks: int) -> None:
         epoch=1, round=1, offset=0, total=1, dtype="<f4", contributors=b"\x08", weight=1.0, blocks=blocks
     )  # fmt: skip
     assert any(line.startswith("close d: Reduce for") for line in b.frame("d", frame, vector(1)))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_a_sum_of_a_code_takes_nothing_that_was_rounded(precision: Precision) -> None:
+    """Whoever brings nothing of its own knows of no shape that it could compare with: it would be added up, and the
+    outcome would say that nothing was rounded."""
+    b, values = coded("b"), vector(1, 2, 3)
+    b.did({1: 1})
+    b.release("a", "1.110")
+    data = Encoded(precision, values.size)
+    assert data.encode(values, 0, values.size)
+    frame = fr.Reduce(
+        epoch=1, round=1, offset=0, total=3, dtype="<f4", contributors=b"\x08", weight=1.0, precision=precision
+    )  # fmt: skip
+    said = b.frame("d", frame, bytes(data.part(0, values.size)))
+    assert said[0].startswith(f"close d: Reduce in {precision}, but sums of a code")
+    assert not any("reduce 1" in line for line in said)
 
 
 class Owner:

@@ -16,7 +16,9 @@ from edgepeer.protocol.lane import spans
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.shaping import Shaping
 from edgepeer.protocol.streams import bytes_of, digest_of
+from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
+from edgepeer.wire.documents import pack
 from edgepeer.wire.precision import BLOCK, Precision, block_of, encoded_bytes
 
 ABC = view(1, "abc")
@@ -263,11 +265,36 @@ def test_a_result_is_what_its_commit_says(precision: Precision) -> None:
 
 
 @pytest.mark.parametrize("precision", LOSSY)
-def test_a_result_in_another_precision_goes_nowhere(precision: Precision) -> None:
+def test_a_result_in_another_precision_costs_the_link(precision: Precision) -> None:
     c, total = machine("c", up="a"), some(300)
     c.hear(ev.Contribute(total, 1.0, precision))
-    result(c, total.tobytes(), 300, "float32", digest=digest_of(total))
+    said = result(c, total.tobytes(), 300, "float32", digest=digest_of(total))
+    assert said[0] == f"close a: result of round 1 is 300 x float32 against 300 x float32 in {precision}"
     assert not [effect for effect in c.effects if isinstance(effect, fx.RoundCommitted)]
+
+
+@pytest.mark.parametrize("brought", [some(300), some(400), some(300).astype(np.float64)])
+@pytest.mark.parametrize("precision", LOSSY)
+def test_what_was_decided_without_this_peer_need_not_be_like_its_vector(
+    precision: Precision, brought: ev.FloatVector
+) -> None:
+    """It can't bring anything to that round any more; without the result it would wait for it, and all for it."""
+    c, total, without = machine("c", up="a"), rounded(some(300), precision), view(2, "ab")
+    c.hear(ev.Contribute(brought, 1.0))
+    c.learn(view(3, "abc", first_round=2))
+    c.level("a")
+    c.document("a", fr.ViewFrame(epoch=without.stamp), pack(without))
+    commit = fr.Commit(
+        decided_in=2, held_in=2, contributors=b"\3", weight=2.0, exact=False, final=True,
+        digest=digest_of(total, precision), precision=precision,
+    )  # fmt: skip
+    frame = fr.Result(
+        epoch=3, round=1, offset=0, total=total.size, dtype="<f4", commit=commit, precision=precision
+    )  # fmt: skip
+    c.frame("a", frame, bytes(bytes_of(total, precision)))
+    (committed,) = [effect for effect in c.effects if isinstance(effect, fx.RoundCommitted)]
+    assert (committed.sum.tobytes(), committed.precision) == (total.tobytes(), precision)
+    assert (committed.contributors, committed.exact) == (("a", "b"), False)
 
 
 # -- ranges --------------------------------------------------------------------------------------------------
@@ -296,3 +323,68 @@ def test_trees_are_chosen_for_the_bytes_that_travel(precision: Precision, monkey
     m = machine("b", up="a")
     m.hear(ev.Contribute(some(2000), 1.0, precision))
     assert told == [encoded_bytes(precision, 2000)]
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_nor_what_goes_up_in_the_place_of_a_sum(lanes: int) -> None:
+    a, total, without = Machine("a"), rounded(some(300), "int8"), view(2, "bc")
+    a.join(view(1, "abc", lanes=lanes), up="bc")
+    a.hear(ev.Contribute(some(400), 1.0))
+    a.learn(view(3, "abc", lanes=lanes))
+    commit = fr.Commit(
+        decided_in=2, held_in=2, contributors=b"\3", weight=2.0, exact=False, final=False,
+        digest=digest_of(total, "int8"), precision="int8",
+    )  # fmt: skip
+    frame = fr.Result(
+        epoch=3, round=1, offset=0, total=300, dtype="<f4", commit=commit, precision="int8", up=True
+    )  # fmt: skip
+    for child in "bc":
+        a.level(child)
+        a.document(child, fr.ViewFrame(epoch=without.stamp), pack(without))
+        a.frame(child, frame, bytes(bytes_of(total, "int8")))
+    a.have("b")
+    (committed,) = [effect for effect in a.effects if isinstance(effect, fx.RoundCommitted)]
+    assert (committed.sum.tobytes(), committed.contributors) == (total.tobytes(), ("b", "c"))
+
+
+ASTRAY = [(1024, "which has 512 elements"), (100, "which has 512 elements, and ends within a block, at 100")]
+
+
+def of_three(precision: Precision) -> Machine:
+    """The root of the second of three ranges, of 512, 512 and 612 elements, has brought its vector."""
+    b = Machine("b").join(view(1, "abc", lanes=3), up="ac")
+    b.hear(ev.Contribute(some(1636), 1.0, precision))
+    return b
+
+
+@pytest.mark.parametrize(("size", "why"), ASTRAY)
+def test_a_segment_that_is_none_of_its_range_costs_the_link(size: int, why: str) -> None:
+    """The codec does not know where a range ends: at 100 elements, that of 1636 might."""
+    b = of_three("int8")
+    commit = fr.Commit(
+        decided_in=1, held_in=1, contributors=b"\7", weight=3.0, exact=True, digest=bytes(16), precision="int8"
+    )
+    up, down = (
+        fr.Reduce(
+            epoch=1, round=1, offset=0, total=1636, dtype="<f4", contributors=b"\4", weight=1.0, lane=2,
+            precision="int8",
+        ),
+        fr.Result(epoch=1, round=1, offset=0, total=1636, dtype="<f4", commit=commit, lane=1, precision="int8"),
+    )  # fmt: skip
+    data = bytes(bytes_of(rounded(some(size), "int8"), "int8"))
+    for child, frame in (("c", up), ("a", down)):
+        prelude = codec.encode(frame, len(data))
+        assert codec.decode_header(type(frame), prelude[codec.PRELUDE.size :], len(data)) == frame
+        said = b.frame(child, frame, data)[0]
+        assert said.startswith(f"close {child}: ")
+        assert said.endswith(f"at 0 of lane {frame.lane}, {why}")
+
+
+def test_a_segment_beyond_its_range_costs_the_link_in_bf16_too() -> None:
+    b = of_three("bf16")
+    (over,) = spans(1636, 3)[1:2]
+    frame = fr.Reduce(
+        epoch=1, round=1, offset=0, total=1636, dtype="<f4", contributors=b"\4", weight=1.0, lane=2, precision="bf16"
+    )
+    data = bytes(bytes_of(rounded(some(over.stop - over.start + 1), "bf16"), "bf16"))
+    assert b.frame("c", frame, data)[0].startswith("close c: Reduce at 0 of lane 2, which has ")
