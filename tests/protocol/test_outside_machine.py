@@ -465,6 +465,26 @@ def test_one_who_answers_late_is_waited_for() -> None:
     assert views(a.until(7.0)) == []
 
 
+@pytest.mark.parametrize("quorum", [0, 3, 5])
+def test_a_majority_that_is_too_few_for_its_quorum_is_waited_for_no_less_than_one_that_is_not(quorum: int) -> None:
+    """That it takes more than a majority to go on must not let fewer begin without one."""
+    a = outside("a", "z", answer="z")
+    a.broker = True
+    a.hear(ev.ViewSeen(view(57, "vwxyz", quorum=quorum)), 0.0)
+    restarted(a, "z", 0.1)
+    assert 10.0 <= when(a.until(20.0), "view 1 az") < 11.0
+
+
+@pytest.mark.parametrize("quorum", [0, 3])
+def test_nor_is_its_run_begun_again_by_fewer_than_that_takes(quorum: int) -> None:
+    a = Machine("a", life=2)
+    a.broker = True
+    a.hear(ev.RunWanted("r", 2), 0.0)
+    a.hear(ev.ViewSeen(view(57, "axy", run="r", quorum=quorum)), 0.0)
+    a.hear(ev.ControlSynced(), 0.0)
+    assert views(a.until(60.0)) == []
+
+
 def test_and_if_few_lives_are_left_of_those() -> None:
     a = outside("a", "y", answer="")
     a.hear(ev.ViewSeen(retained("x", "y", "z")), 0.0)
