@@ -370,6 +370,27 @@ def test_a_generation_that_goes_on_has_as_many_as_it_was_to_take_to_go_on(quorum
     assert a.node.view.generation.counter == 1 + begins
 
 
+@pytest.mark.parametrize("quorum", [0, 3])
+@pytest.mark.parametrize("reached", [False, True])
+def test_nor_does_it_go_on_with_fewer_lives_of_the_view_than_a_majority_if_so_many_are_left(
+    quorum: int, reached: bool
+) -> None:
+    """Of three one has started again, and somebody new has come: with these c is three, but without b it does not have
+    all that may have been decided."""
+    c = Machine("c").join(view(1, "abc", quorum=quorum), up="b" if reached else "")
+    c.others = "abd" if reached else "ad"
+    said = []
+    for _ in range(60):
+        restarted(c, "a", c.now)
+        c.hear(ev.PresenceSeen(member("d")))
+        if reached:
+            c.frame("b", fr.Ping(waiting=False, epoch=1))
+        said += c.until(c.now + 0.25)
+    assert c.node.view is not None
+    assert bool(views(said)) == reached
+    assert c.node.view.generation.counter == 1 + (reached and quorum > 0)
+
+
 @pytest.mark.parametrize("quorum", [0, 3, 4])
 def test_of_two_sides_of_a_partition_none_begins_anew_while_the_other_lives(quorum: int) -> None:
     """Of four one has ended. That it takes more than a majority must not let fewer go on."""
