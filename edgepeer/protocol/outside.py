@@ -6,8 +6,8 @@
     others who are there, and outside           | the smallest id begins a generation with all of these; the next
                                                 | does if that does not happen, and so on
     a view, of which nobody answers             | begins one after it: at once if all of its lives have ended, or so
-                                                | their machines say; after `silence_s` if so many have that it can't
-                                                | go on, for those who are left may be slow to answer; if not, its
+                                                | their machines say; after `silence_s` if no majority of them is left
+                                                | to go on, for who is may be slow to answer; if there is one, its
                                                 | members may be frozen, or cut off: after
                                                 | `anew_s`; after `anew_run_s` if it works on the run that is wanted
                                                 | here, or is to be once the owner is ready, and only if there are
@@ -181,8 +181,9 @@ class Outside:
         if self._refused.issuperset(rest):
             return False
         wanted, patience = membership.cares_for, limits.anew_s
-        if not enough(hint.ids, rest, hint.quorum):
-            # They can't go on in it. But who is left is to begin anew, with what it has, and may be slow to answer.
+        if not enough(hint.ids, rest):
+            # They can't go on in it. But who is left is to begin anew, with what it has, and may be slow to answer. A
+            # majority that is too few for its `quorum` is not given any less time for that than one that is enough.
             patience = limits.silence_s
         elif wanted is not None and wanted[0] == hint.run:
             here = {PeerId(m.id) for m in members}

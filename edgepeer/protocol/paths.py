@@ -276,6 +276,8 @@ class Paths:
             return None
         source = PeerId(via.source)
         frame = unwrap(via, len(payload))
+        if source == self._me:
+            return None  # it has no way to itself, and needs none
         link = self._links.get(source)
         if (link is None or not link.sought) and isinstance(frame, Knock) and not frame.answer:
             link = self._needed_by(source, now)

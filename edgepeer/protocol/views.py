@@ -288,6 +288,13 @@ class Views:
         # On slow paths answers take longer than that, and what only those have who give them is not to be lost.
         if not there.issuperset(left) and now < self._over_since + self._limits.silence_s:
             return False
+
+        def most(peers: set[PeerId]) -> bool:
+            return view.may_go_on(peers, settled=membership.settled, majority=True)
+
+        # Where they are too few only for a `quorum`, what was decided may be known to none but a majority of them.
+        if most(left) and not most(there):
+            return False
         first = membership.anew(there, self._first_round(), now)
         if first is None:
             self._rolls.call_by(now + CALL_ROUND_S)  # too few: who has come may not have been asked yet

@@ -347,6 +347,9 @@ class Story:
             over = not view.may_go_on(rest, settled=settled)
             if not over or len(alive) < min(view.quorum, view.size):
                 return False
+            most, left = (view.may_go_on(of, settled=settled, majority=True) for of in (lives, rest))
+            if left and not most:
+                return False  # as it would be without a `quorum`
         return view.run == self.world.task.run_id or len(alive) >= self._asked_for(view.coordinator)
 
     def _asked_for(self, coordinator: PeerId) -> int:

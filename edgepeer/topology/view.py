@@ -254,16 +254,20 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         trees. Of one tree alone: parent and children."""
         return self._shortest[peer] if self.trees > 1 else (self.parent(peer), self.children(peer))
 
-    def may_go_on(self, peers: Container[PeerId], *, settled: bool) -> bool:
-        """Whether these members may decide what follows this view.
+    def may_go_on(self, peers: Container[PeerId], *, settled: bool, majority: bool = False) -> bool:
+        """Whether these members may decide what follows this view; or could, if no more than a `majority` was needed.
 
         They must be a quorum of it; and of each view in `guards`, unless this one is known to be settled: what was
         decided in those may have been told to nobody but their holders, of whom each quorum has one.
         """
-        if not enough(self.ids, peers, self.quorum):
+        if not enough(self.ids, peers, 0 if majority else self.quorum):
             return False
         return settled or all(
-            enough([PeerId(life.id) for life in guard.lives], self._same_lives(guard, peers), guard.quorum)
+            enough(
+                [PeerId(life.id) for life in guard.lives],
+                self._same_lives(guard, peers),
+                0 if majority else guard.quorum,
+            )
             for guard in self.guards
         )
 

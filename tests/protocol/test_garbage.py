@@ -24,6 +24,7 @@ from edgepeer.wire import frames as fr
 from edgepeer.wire.documents import pack
 from edgepeer.wire.precision import PRECISIONS
 
+SEVERAL = view(8, "abcde", lanes=3)
 FIVE = view(1, "abcde")
 IN_RUN = view(2, "abcde", run="r", first_round=3)
 NEXT = view(3, "bacd", first_round=2)
@@ -37,6 +38,7 @@ CODES = (
 )
 VIEWS = (
     FIVE, IN_RUN, NEXT, view(2, "cb"), view(2, "xyz"), view(5, "abcdefghijklmno"), view(4, "b", b=7), CODED, NEXT_CODED,
+    SEVERAL,
 )  # fmt: skip
 SUMS = {size: vector(*[3.0] * size) for size in range(4)}
 
@@ -45,6 +47,7 @@ SUMS = {size: vector(*[3.0] * size) for size in range(4)}
 NOW = -1
 """Stands for the stamp of the machine's view, or for its next round."""
 peers = st.sampled_from("aaaddecx")
+lanes = st.sampled_from([0, 0, 0, 0, 1, 1, 2, 2, 3, 16])
 stamps = st.sampled_from([NOW] * 10 + [0, *(world.stamp for world in VIEWS), FIVE.stamp + 1, 2**53])
 numbers = st.sampled_from([NOW] * 6 + [0, 1, 2, 3, 2**53])
 ballots = st.sampled_from([0, 0, 1, 4096, 4097, 4098, 4099, 8192, 8195, 2**53])
@@ -67,6 +70,8 @@ plain: dict[type[fr.Frame], st.SearchStrategy[fr.Frame]] = {
     fr.Hello: st.builds(fr.Hello, fabric=peers, peer=peers, incarnation=numbers),
     fr.Sync: st.builds(
         fr.Sync, epoch=stamps, run=runs, committed=st.sampled_from([-2, -1, 0, 1, 2, 9, 2**53]), generation=generations,
+        restored=st.none() | generations, kept=st.sampled_from([0, 0, 1, 2, 2**53]),
+        have=st.lists(sizes, max_size=4).map(tuple),
     ),
     fr.ViewFrame: st.builds(fr.ViewFrame, epoch=stamps),
     fr.Ping: st.builds(
@@ -77,15 +82,15 @@ plain: dict[type[fr.Frame], st.SearchStrategy[fr.Frame]] = {
     fr.Reduce: st.builds(
         fr.Reduce, epoch=stamps, round=numbers, offset=sizes, total=sizes, dtype=st.sampled_from(["<f4", "<f8"]),
         contributors=bits, weight=seconds, rate_bytes_per_s=seconds, blocks=st.sampled_from([1, 1, 2, 2, 3, 255]),
-        precision=precisions,
+        lane=lanes, precision=precisions,
     ),
     fr.Result: st.builds(
         fr.Result, epoch=stamps, round=numbers, offset=sizes, total=sizes, dtype=st.sampled_from(["<f4", "<f8"]),
-        commit=st.none() | commits, up=st.booleans(), rate_bytes_per_s=seconds, precision=precisions,
+        commit=st.none() | commits, up=st.booleans(), rate_bytes_per_s=seconds, lane=lanes, precision=precisions,
     ),
     fr.Abort: st.builds(
         fr.Abort, epoch=stamps, round=numbers, cause=st.sampled_from(get_args(fr.Cause)), reason=st.text(),
-        over=st.booleans(),
+        over=st.booleans(), clear=st.booleans(),
     ),
     fr.Measured: st.builds(
         fr.Measured,
@@ -145,8 +150,8 @@ def vias(draw: st.DrawFn) -> fr.Via:
         kind, header = draw(st.integers(1, 255)), draw(st.binary(max_size=9))
     serial = draw(st.sampled_from([0, 1, 2, 3]))
     return fr.Via(
-        source=draw(peers), target=draw(st.sampled_from("bbbad")), tunnel=draw(tunnels), serial=serial, kind=kind,
-        header=header,
+        source=draw(peers | st.just("b")), target=draw(st.sampled_from("bbbad")), tunnel=draw(tunnels), serial=serial,
+        kind=kind, header=header, hops=draw(st.integers(1, 4)),
     )  # fmt: skip
 
 
@@ -273,6 +278,24 @@ def rounding_root() -> Machine:
     return a
 
 
+def of_several_trees() -> Machine:
+    """Root of one tree, with all others for neighbours."""
+    b = Machine("b", limits=SMALL).join(SEVERAL, up="acde")
+    b.hear(ev.Contribute(SUMS[3].copy(), 1.0, "float32"))
+    return b
+
+
+def a_way_around_several_trees() -> Machine:
+    b = of_several_trees()
+    b.hear(ev.LinkDown(PeerId("d"), "reset"))
+    b.until(0.6)
+    kind, header = codec.wrap(fr.Knock(incarnation=1, answer=False, hops=3))
+    for hop in "ace":
+        via = fr.Via(source="d", target="b", tunnel=77, serial=0, kind=kind, header=header)
+        b.hear(ev.FrameReceived(PeerId(hop), via, b"", 0))
+    return b
+
+
 def leaving() -> Machine:
     b = at_work()
     b.hear(ev.LeaveWanted())
@@ -289,7 +312,7 @@ KINDS = sorted(frames.keys(), key=named)
 STATES: tuple[Callable[[], Machine], ...] = (
     outside, inner, at_work, holding, held_before, in_a_run, tunnelled, root, leaving, coded, coded_whole,
     coded_in_layers, closed, closed_without_own, closed_anew, coded_root, coded_holding, coded_root_held_before,
-    rounding, rounding_root,
+    rounding, rounding_root, of_several_trees, a_way_around_several_trees,
 )  # fmt: skip
 
 
@@ -411,7 +434,7 @@ def deliveries(draw: st.DrawFn, kind: type[fr.Frame]) -> tuple[str, fr.Frame, by
         changes: dict[str, Any] = {"offset": 0, "total": max(size, 1)} if draw(st.integers(0, 2)) else {}
         if isinstance(frame, fr.Result):
             complete = changes.get("offset", frame.offset) + size == changes.get("total", frame.total)
-            changes["commit"] = draw(commits) if complete else None
+            changes["commit"] = draw(commits) if complete or (frame.lane and draw(st.booleans())) else None
         frame = msgspec.structs.replace(frame, **changes)
     else:
         payload = draw(documents if kind in (fr.ViewFrame, fr.Propose, fr.Vote) else payloads)

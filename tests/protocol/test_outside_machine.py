@@ -370,6 +370,27 @@ def test_a_generation_that_goes_on_has_as_many_as_it_was_to_take_to_go_on(quorum
     assert a.node.view.generation.counter == 1 + begins
 
 
+@pytest.mark.parametrize("quorum", [0, 3])
+@pytest.mark.parametrize("reached", [False, True])
+def test_nor_does_it_go_on_with_fewer_lives_of_the_view_than_a_majority_if_so_many_are_left(
+    quorum: int, reached: bool
+) -> None:
+    """Of three one has started again, and somebody new has come: with these c is three, but without b it does not have
+    all that may have been decided."""
+    c = Machine("c").join(view(1, "abc", quorum=quorum), up="b" if reached else "")
+    c.others = "abd" if reached else "ad"
+    said = []
+    for _ in range(60):
+        restarted(c, "a", c.now)
+        c.hear(ev.PresenceSeen(member("d")))
+        if reached:
+            c.frame("b", fr.Ping(waiting=False, epoch=1))
+        said += c.until(c.now + 0.25)
+    assert c.node.view is not None
+    assert bool(views(said)) == reached
+    assert c.node.view.generation.counter == 1 + (reached and quorum > 0)
+
+
 @pytest.mark.parametrize("quorum", [0, 3, 4])
 def test_of_two_sides_of_a_partition_none_begins_anew_while_the_other_lives(quorum: int) -> None:
     """Of four one has ended. That it takes more than a majority must not let fewer go on."""
@@ -463,6 +484,26 @@ def test_one_who_answers_late_is_waited_for() -> None:
     a.until(2.5)
     a.hear(letter_to("a", "x", fr.Here(incarnation=1, generation=world.generation, epoch=world.stamp, echo=2.0)))
     assert views(a.until(7.0)) == []
+
+
+@pytest.mark.parametrize("quorum", [0, 3, 5])
+def test_a_majority_that_is_too_few_for_its_quorum_is_waited_for_no_less_than_one_that_is_not(quorum: int) -> None:
+    """That it takes more than a majority to go on must not let fewer begin without one."""
+    a = outside("a", "z", answer="z")
+    a.broker = True
+    a.hear(ev.ViewSeen(view(57, "vwxyz", quorum=quorum)), 0.0)
+    restarted(a, "z", 0.1)
+    assert 10.0 <= when(a.until(20.0), "view 1 az") < 11.0
+
+
+@pytest.mark.parametrize("quorum", [0, 3])
+def test_nor_is_its_run_begun_again_by_fewer_than_that_takes(quorum: int) -> None:
+    a = Machine("a", life=2)
+    a.broker = True
+    a.hear(ev.RunWanted("r", 2), 0.0)
+    a.hear(ev.ViewSeen(view(57, "axy", run="r", quorum=quorum)), 0.0)
+    a.hear(ev.ControlSynced(), 0.0)
+    assert views(a.until(60.0)) == []
 
 
 def test_and_if_few_lives_are_left_of_those() -> None:

@@ -419,6 +419,15 @@ def test_nobody_is_its_own_hop() -> None:
     assert path(b, "d") == "direct"
 
 
+@pytest.mark.parametrize("hop", ["a", ""])
+def test_nobody_opens_a_way_to_itself(hop: str) -> None:
+    """It would dial itself, too, as a member that has no other way."""
+    b = around()
+    assert knock(b, hop, "b") == []
+    assert "b" not in {state.peer for state in b.node.link_states()}
+    assert not any("dial b" in line for line in b.until(1.0))
+
+
 def test_a_knock_shows_that_somebody_lives() -> None:
     """Though no answer gets through: the other end is not gone."""
     a = Machine("a", hidden=(fr.Ping, fr.Knock)).join(view(1, "abc"))
