@@ -303,6 +303,9 @@ class Membership:
             return None
         wanted = self._joiners(view, now)
         joiners = [member for member in wanted if self._barred_until(PeerId(member.id)) <= now]
+        if not self.settled:
+            # As another life: this one counts as one that has seen what was decided before (`View.all_guards`).
+            joiners = [member for member in joiners if not view.has_left_out(member)]
         later = [until for member in wanted if (until := self._barred_until(PeerId(member.id))) > now]
         gone = lost | set(leavers)
         if leavers and not view.may_go_on({p for p in view.ids if p not in gone}, settled=self.settled):
