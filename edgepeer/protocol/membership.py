@@ -161,6 +161,10 @@ class Membership:
         others that is of the past."""
         self._refused = {peer: self._refused.get(peer, now) for peer in peers}
 
+    def excuse(self, seconds: float, now: float) -> None:
+        """This peer was stopped for so long, and has tried nobody."""
+        self._refused = {peer: min(since + seconds, now) for peer, since in self._refused.items()}
+
     def on_presence(self, peer: PeerId, now: float) -> None:
         """A peer is announced."""
         self.cleared.discard(peer)
