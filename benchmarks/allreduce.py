@@ -34,7 +34,7 @@ _COLUMNS = {
     "busy": "cores in use",
 }
 
-# A fleet goes on with the heartbeats of its last rounds until so long after them (`Pace` in edgepeer/protocol/timing.py):
+# A fleet goes on with the heartbeats of its rounds until so long after the last (Pace in edgepeer/protocol/timing.py):
 # the next turn would be measured beside those, and nobody has two fleets on a machine.
 RESTS_AFTER_ROUNDS = 21
 RESTS_AFTER_S = 2.0

@@ -471,7 +471,7 @@ class Peer:
             hearsay.tell(peer, document)
 
     def give_state(self, peer: PeerId, run: str, number: int, state: bytes) -> None:
-        """Answer `StateKeeper.state_wanted`: the state after round `number`."""
+        """Answer `StateKeeper.state_wanted`: the state after round `number`, which may be empty."""
         self._driver.dispatch(ev.StateReady(peer, run, number, state))
 
     def adopt(self, run: str, number: int, state: memoryview | None = None) -> None:
@@ -491,7 +491,7 @@ class Peer:
     def give_part(self, peer: PeerId, name: str, number: int, part: bytes) -> None:
         """Answer `StateKeeper.part_wanted`, on the connection that it was asked on."""
         view, step = memoryview(part), self._limits.state_segment_bytes
-        for start in range(0, len(view), step):
+        for start in range(0, max(len(view), 1), step):  # who asks for one that is empty is to hear of it
             frame = State(run=name, round=number, offset=start, total=len(view))
             self._driver.send(peer, frame, view[start : start + step])
 

@@ -88,7 +88,7 @@ class Hearsay:
 
     def sink(self, peer: PeerId, frame: State, payload_bytes: int) -> memoryview | None:
         """Where a piece of a document belongs."""
-        if frame.offset == 0 and frame.total <= self._limit_bytes:
+        if frame.offset == 0 and 0 < frame.total <= self._limit_bytes:  # of an empty one nobody tells
             self._coming[peer] = _Coming(frame.total)
         coming = self._coming.get(peer)
         if coming is None or (frame.offset, frame.total) != (coming.here, coming.total):

@@ -81,10 +81,10 @@ class Catchup:
                 return
 
     def provide(self, peer: PeerId, run: str, number: int, state: memoryview | bytes) -> None:
-        """Send a state to the neighbour that asked for it."""
+        """Send a state to the neighbour that asked for it. One that is empty is a piece: else it would never come."""
         view = memoryview(state).cast("B")
         step = self._limits.state_segment_bytes
-        for start in range(0, len(view), step):
+        for start in range(0, max(len(view), 1), step):
             part = view[start : start + step]
             self._emit(fx.Send(peer, State(run=run, round=number, offset=start, total=len(view)), part))
 

@@ -217,6 +217,10 @@ class Link:
         """The peer says where it stands."""
         self.sync = sync
 
+    def on_reach(self, positions: int) -> None:
+        """The peer says with whom it has a connection, by their positions in our view."""
+        self.reaches = positions
+
     def tell(self, sync: Sync) -> None:
         """The peer is told where this one stands."""
         self.told, self.told_of = sync.committed, sync.restored
@@ -229,12 +233,8 @@ class Link:
         """What the peer's Pings have said of where it stands is of another view ..."""
         self.level, self.orphan, self.over = -1, False, False
 
-    def forget_reach(self) -> None:
-        """... and so are the positions ..."""
-        self.reaches = 0
-
     def translate_reach(self, positions: Sequence[int | None]) -> None:
-        """... unless it is known where the members at each of them stand now; None: nowhere."""
+        """... and so are the positions. The members at each of them stand at these now; None: nowhere."""
         reaches, self.reaches = self.reaches, 0
         for before, after in enumerate(positions):
             if after is not None and reaches >> before & 1:
@@ -394,7 +394,6 @@ class Links:
         link.clock.forgive(now)
         link.echo, link.echo_at, link.every = ping.stamp, now, ping.every
         link.waiting, link.orphan, link.level, link.over = ping.waiting, ping.orphan, ping.level, ping.over
-        link.reaches = int.from_bytes(ping.reaches, "little")
 
     def excuse(self, seconds: float, now: float) -> None:
         """This peer itself was not listening for so long."""

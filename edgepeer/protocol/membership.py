@@ -161,6 +161,10 @@ class Membership:
         others that is of the past."""
         self._refused = {peer: self._refused.get(peer, now) for peer in peers}
 
+    def excuse(self, seconds: float, now: float) -> None:
+        """This peer was stopped for so long, and has tried nobody."""
+        self._refused = {peer: min(since + seconds, now) for peer, since in self._refused.items()}
+
     def on_presence(self, peer: PeerId, now: float) -> None:
         """A peer is announced."""
         self.cleared.discard(peer)
@@ -303,6 +307,9 @@ class Membership:
             return None
         wanted = self._joiners(view, now)
         joiners = [member for member in wanted if self._barred_until(PeerId(member.id)) <= now]
+        if not self.settled:
+            # As another life: this one counts as one that has seen what was decided before (`View.all_guards`).
+            joiners = [member for member in joiners if not view.has_left_out(member)]
         later = [until for member in wanted if (until := self._barred_until(PeerId(member.id))) > now]
         gone = lost | set(leavers)
         if leavers and not view.may_go_on({p for p in view.ids if p not in gone}, settled=self.settled):

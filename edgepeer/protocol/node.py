@@ -267,12 +267,19 @@ class Node:
 
     def _pass_time(self, now: float) -> float:
         """It is now so late. Returns by how much this peer is later than it wanted to be."""
-        parts, stopped = self.parts, now - self._place.now
+        parts, stopped, late = self.parts, now - self._place.now, now - self._tick_at
         self._place.pass_time(now)
         # Whoever runs has ticked meanwhile.
-        if stopped >= parts.limits.silence_s and parts.waking.over:
+        if stopped < parts.limits.silence_s:
+            return late
+        if parts.waking.over:
             parts.waking.begin(stopped, now)
             self.attendance.write_to_myself()
+        if late > EXCUSED_S:
+            # At once, as what has come may be handled before the next tick: nobody was silent meanwhile.
+            parts.links.excuse(late, now)
+            parts.membership.excuse(late, now)
+            self._tick_at = now
         return now - self._tick_at
 
     def _look_awake(self) -> None:

@@ -288,6 +288,8 @@ class Views:
         # On slow paths answers take longer than that, and what only those have who give them is not to be lost.
         if not there.issuperset(left) and now < self._over_since + self._limits.silence_s:
             return False
+        if self._place.waking:
+            return False  # the others may have begun one, or have gone on, and the word of that be on its way
 
         def most(peers: set[PeerId]) -> bool:
             return view.may_go_on(peers, settled=membership.settled, majority=True)

@@ -28,7 +28,7 @@ from edgepeer.protocol.place import UNKNOWN
 from edgepeer.protocol.succession import Succession
 from edgepeer.protocol.timing import Pace
 from edgepeer.topology.view import Member, View
-from edgepeer.wire.frames import Ping, pack_set
+from edgepeer.wire.frames import Ping, pack_set, unpack_set
 
 __all__ = ["COARSEST_S", "Vitals"]
 
@@ -331,9 +331,10 @@ class Vitals:
         self._links.on_ping(peer, ping, now)
         current = view is not None and ping.epoch == view.stamp
         if not current:
+            # Whom it reaches, it says by positions of that view: here they name nobody, and take back nothing.
             link.forget_standing()
-            link.forget_reach()
         elif view is not None:
+            link.on_reach(unpack_set(ping.reaches))
             self._succession.hear_of(ping.ballot)
             if ping.settled:  # whoever says so: the way from the root may be gone when it gets here
                 self._settle()

@@ -2,7 +2,9 @@
 
 A process that was stopped, like one on a laptop that slept, goes on with what it did, while the word of a generation
 that has begun without it still waits to be read. So it sends a letter to itself through the broker, which brings first
-what came before; and it helps to decide nothing (`Place.frozen`), and begins no generation, until
+what came before; and it helps to decide no round (`Place.frozen`), and begins no generation, be it from the view that
+it works in. Views it may propose: these take the word of a quorum, which it asks for anew. That nobody was heard in the
+meantime is nobody's silence (`Node._pass_time`). So it is until
 
     the letter is back, and no generation is known    | it is awake
     that comes after the one it works in, nor is a    |

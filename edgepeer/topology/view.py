@@ -41,7 +41,7 @@ MAX_EPOCH = (1 << 31) - 1
 LAST_LIFE = (1 << 53) - (1 << 32)
 """None that a copy of a device has led is followed if it is as late as this: no number would be left."""
 MAX_GUARDS = 64
-"""How many views may follow one that is not settled, before the next has to wait."""
+"""How many views that are each larger than those before may follow one that is not settled, before the next waits."""
 
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
 _Address = Annotated[str, msgspec.Meta(max_length=128)]
@@ -112,7 +112,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     quorum: Annotated[int, msgspec.Meta(ge=0, le=MAX_MEMBERS)] = 0
     """How many members must be together to go on, if that is more than `enough` asks for."""
     guards: Annotated[tuple[Guard, ...], msgspec.Meta(max_length=MAX_GUARDS)] = ()
-    """The views before, back to the last that was settled: until this one is, see `may_go_on`."""
+    """Of the views before, back to the last that was settled: until this one is, see `may_go_on`. What a quorum of
+    another always is one of need not stand here (`all_guards`)."""
     slots: Annotated[tuple[_Id, ...], msgspec.Meta(max_length=MAX_MEMBERS)] = ()
     """Where rounds are coded: who computes for which worker of the code; () where they are not."""
     lanes: Annotated[int, msgspec.Meta(ge=1, le=MAX_LANES)] = 1
@@ -282,9 +283,26 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def all_guards(self) -> tuple[Guard, ...]:
-        """The guards of what follows this view while it is not settled: those that ask for the same, once."""
-        found = {(guard.lives[0], frozenset(guard.lives), guard.quorum): guard for guard in (*self.guards, self.guard)}
-        return tuple(found.values())
+        """The guards of what follows this view while it is not settled.
+
+        This one is none if a guard is larger, or as large with the same head. Whoever of that guard speaks in a later
+        view is in this one as well, for who has been left out comes back in another life. So who are a quorum there are
+        one of this view, too: however many are lost one after the other, that takes no room.
+        """
+        mine = self.guard
+        size, head = len(mine.lives), mine.lives[0]
+        covered = any(
+            each.quorum >= mine.quorum
+            and (len(each.lives) > size or (len(each.lives) == size and each.lives[0] == head))
+            for each in self.guards
+        )
+        return self.guards if covered else (*self.guards, mine)
+
+    def has_left_out(self, member: Member) -> bool:
+        """Whether this life was in a view before, as far as guards tell, and is not in this one."""
+        life = Life(member.id, member.incarnation)
+        here = PeerId(member.id) in self and self.member(PeerId(member.id)).incarnation == member.incarnation
+        return not here and any(life in guard.lives for guard in self.guards)
 
     @property
     def holders(self) -> int:

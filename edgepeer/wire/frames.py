@@ -296,7 +296,8 @@ class State(_Header, frozen=True):
     run: _Text
     round: _Count
     offset: _Count
-    total: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+    total: Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+    """Of the whole state, which may be empty."""
 
 
 class Bye(_Header, frozen=True):

@@ -81,14 +81,16 @@ class Keeper:
 
     Args:
         adopted: gets the peer and the round of every state that has come.
+        state: what is given to whoever asks.
     """
 
-    def __init__(self, peer: Peer, adopted: list[tuple[PeerId, int]] | None = None) -> None:
+    def __init__(self, peer: Peer, adopted: list[tuple[PeerId, int]] | None = None, *, state: bytes = b"state") -> None:
         self._peer = peer
         self._adopted = adopted
+        self._state = state
 
     def state_wanted(self, peer: PeerId, run: str, number: int) -> None:
-        self._peer.give_state(peer, run, number, b"state")
+        self._peer.give_state(peer, run, number, self._state)
 
     def state_came(self, run: str, number: int, state: memoryview) -> None:
         if self._adopted is not None:

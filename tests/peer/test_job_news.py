@@ -333,7 +333,7 @@ def test_nothing_is_told_to_who_has_the_same() -> None:
 def test_what_is_too_long_or_out_of_order_is_thrown_away() -> None:
     line = Line()
     end, peer = line.ends["a"], PeerId("b")
-    for offset, total, size in ((0, 101, 40), (40, 80, 40), (0, 80, 90)):
+    for offset, total, size in ((0, 101, 40), (40, 80, 40), (0, 80, 90), (0, 0, 0)):
         assert end.sink(peer, State(run="/job", round=0, offset=offset, total=total), size) is None
     assert not line.heard
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 from peer_agents import agents, train
-from peer_fleet import DEADLINE_S, Pumps, fleet, peer_at, view_of
+from peer_fleet import DEADLINE_S, Keeper, Pumps, all_reduce, fleet, peer_at, until, view_of
 
+from edgepeer import Peer
 from edgepeer.errors import ModelError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.events import FabricEvent, PresenceGone, PresenceSeen, ReportSeen, TelemetrySeen
 from edgepeer.following.observe import observe
+from edgepeer.ids import PeerId
 from edgepeer.peer import job_run
 from edgepeer.training.build import make_trainer
 from edgepeer.training.datasets import Dataset
@@ -145,6 +149,28 @@ async def test_a_peer_that_stands_aside_is_unseen_until_it_comes_back(broker: Em
         await pumps.more(lambda outcome: len(outcome.contributors) == 3)
         assert late.view is not None
         assert late.view.size == 3
+
+
+async def test_who_comes_to_a_run_whose_state_is_empty_gets_in(broker: EmbeddedBroker) -> None:
+    """A program without a state of its own has one all the same: there is nothing in it."""
+    adopted: list[tuple[PeerId, int]] = []
+    async with fleet(broker, "a", "b") as peers:
+        for peer in peers:
+            peer.attach(Keeper(peer, state=b""))
+            peer.want_run("run", 2)
+        await asyncio.gather(*(until(peer, partial(_is_in_run, peer, 0)) for peer in peers))
+        await all_reduce(peers, [np.ones(1)] * 2)
+        async with peer_at(broker, "c") as late:
+            late.attach(Keeper(late, adopted, state=b""))
+            late.want_run("run", 2)
+            await until(late, partial(_is_in_run, late, 1))
+            assert adopted == [("c", 1)]
+            outcomes = await all_reduce([*peers, late], [np.ones(1)] * 3)
+            assert [(outcome.round, len(outcome.contributors)) for outcome in outcomes] == [(2, 3)] * 3
+
+
+def _is_in_run(peer: Peer, committed: int) -> bool:
+    return peer.view is not None and peer.view.run == "run" and peer.committed == committed
 
 
 async def test_a_peer_that_never_comes_back_leaves_at_once(

@@ -41,6 +41,18 @@ def test_a_joiner_asks_for_the_state_loads_it_and_goes_on() -> None:
     assert b.said == ["a <- reduce 8 [0:] 3 of 11010"]
 
 
+def test_a_state_may_be_empty() -> None:
+    """A program that needs none gives none: it has come all the same, or who joins would wait for ever."""
+    a = Machine("a").join(view(1, "ab", run="r"))
+    a.level("b", committed=-1)
+    a.frame("b", fr.StateRequest(run="r"))
+    assert a.hear(ev.StateReady(PeerId("b"), "r", 0, b"")) == ["b <- state 0 [0:] "]
+    b = Machine("b").join(RUN)
+    assert b.level("a", committed=7) == ["a <- state of r?"]
+    assert state(b, "a", b"", number=7) == ["state of r after 7: "]
+    assert b.hear(ev.Adopted("r", 7)) == ["a <- sync 3 r after 7"]
+
+
 def test_while_the_state_is_being_loaded_no_round_ends() -> None:
     b = Machine("b").join(RUN)
     b.level("a", committed=7)

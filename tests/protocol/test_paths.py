@@ -36,10 +36,21 @@ def test_who_does_not_say_that_it_reaches_it_is_not_asked() -> None:
     assert lose(b, "d") == ["c <- b>d 1.0: knock"]
 
 
-def test_who_speaks_of_another_view_is_not_asked() -> None:
+def test_what_is_said_of_another_view_names_nobody_here() -> None:
     b = around()
+    says(b, "e", "bc")
     says(b, "e", "bcd", epoch=7)
     assert lose(b, "d") == ["c <- b>d 1.0: knock"]
+
+
+@pytest.mark.parametrize("epoch", [1, 9])
+def test_nor_does_it_take_back_whom_its_sender_reaches(epoch: int) -> None:
+    """A Ping may have been sent before its sender had heard of the view, and the next may come a second later."""
+    b = around()
+    b.learn(view(2, "abcedfg"))  # d and e have changed places
+    says(b, "c", "", epoch=epoch)
+    says(b, "e", "", epoch=epoch)
+    assert lose(b, "d") == ["e <- b>d 1.0: knock", "c <- b>d 1.0: knock"]
 
 
 def test_whom_others_reach_they_reach_in_another_order_of_the_same_members_as_well() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -254,8 +255,10 @@ def test_a_view_keeps_those_before_it_for_guards_until_it_is_settled() -> None:
     first = of("abc")
     second = first.successor(first_round=1, without={PeerId("c")}, settled=True)
     assert second.guards == (first.guard,)  # of the first nothing was open, but results of it may be
-    third = second.successor(first_round=1, settled=False)
-    assert third.guards == (first.guard, second.guard)
+    news = [Member(id=name, incarnation=1) for name in "xy"]
+    third = second.successor(first_round=1, joined=news, settled=False)
+    assert third.guards == (first.guard,)  # who is a quorum of that is one of the second as well
+    assert third.successor(first_round=1, settled=False).guards == (first.guard, third.guard)
     assert third.successor(first_round=1, settled=True).guards == (third.guard,)
     anew = third.successor(first_round=1, settled=False, generation=Generation(2))
     assert (anew.guards, anew.epoch, anew.generation) == ((), 1, Generation(2))
@@ -285,6 +288,38 @@ def test_until_then_each_quorum_has_a_holder_of_every_view_before(steps: list[tu
             same = {life.id for life in guard.lives if (life.id, life.incarnation) in lives}
             assert enough(ids, same)
             assert same & set(ids[: (len(ids) + 1) // 2])
+
+
+@given(st.lists(st.tuples(st.sets(st.sampled_from("abcdexyz")), st.sets(st.sampled_from("wxyz")), st.booleans())))
+def test_what_is_no_guard_asks_for_nothing_that_guards_do_not_ask_for(
+    steps: list[tuple[set[str], set[str], bool]],
+) -> None:
+    """Also where members come, and others are lost, and one who is not at the head comes to be."""
+    view = of("abcde", life=0)
+    before: list[View] = []
+    for gone, come, head in steps:
+        staying = [peer for peer in view.ids if peer not in gone]
+        if staying:
+            before.append(view)
+            joined = [Member(id=name, incarnation=view.epoch) for name in sorted(come - set(staying))]
+            leaving, first = set(map(PeerId, gone)), staying[-1] if head else None
+            view = view.successor(first_round=1, without=leaving, joined=joined, coordinator=first, settled=False)
+    everything = msgspec.structs.replace(view, guards=tuple(each.guard for each in before))
+    for part in parts(view.ids):
+        assert view.may_go_on(part, settled=False) == everything.may_go_on(part, settled=False)
+
+
+def test_however_many_are_lost_one_after_the_other_the_first_view_is_guard_enough() -> None:
+    view = first = View(epoch=1, members=tuple(Member(id=f"p{at}", incarnation=1) for at in range(200)))
+    for at in range(1, 2 + MAX_GUARDS):
+        view = view.successor(first_round=1, without={PeerId(f"p{at}")}, settled=False)
+        assert view.guards == (first.guard,)
+
+
+def test_who_has_been_left_out_is_known_by_its_life() -> None:
+    view = chain(of("abc"), ("c", ""), ("", "x"))
+    left_out = [Member(id=name, incarnation=life) for name, life in (("a", 1), ("c", 1), ("c", 2), ("y", 1))]
+    assert [view.has_left_out(member) for member in left_out] == [False, True, False, False]
 
 
 def test_another_life_is_no_witness_of_what_the_first_has_seen() -> None:

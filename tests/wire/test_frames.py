@@ -121,7 +121,7 @@ FRAMES: dict[str, st.SearchStrategy[tuple[fr.Frame, int]]] = {
     "StateRequest": st.tuples(st.builds(fr.StateRequest, run=text), st.just(0)),
     "State": st.builds(
         lambda before, size, after, **rest: (
-            fr.State(offset=before, total=max(before + size + after, 1), **rest), size
+            fr.State(offset=before, total=before + size + after, **rest), size
         ),
         small, small, small, run=text, round=count,
     ),
@@ -320,7 +320,7 @@ def test_what_is_no_frame_is_shown() -> None:
         fr.Measured(epoch=1, peer="p", rate_bytes_per_s=0.0, links=(fr.OfLink(position=0, trip_s=float("nan")),)),
         fr.Measured(epoch=1, peer="p", rate_bytes_per_s=0.0, links=(fr.OfLink(position=0, reach=2),)),
         fr.Measured(epoch=1, peer="p", rate_bytes_per_s=0.0, links=(fr.OfLink(position=0),) * 129),
-        fr.State(run="", round=1, offset=0, total=0),
+        fr.State(run="", round=1, offset=0, total=-1),
         fr.Ping(waiting=False, stamp=float("nan")),
         fr.Ping(waiting=False, stamp=float("inf")),
         fr.Ping(waiting=False, echo=-1.0),
