@@ -309,13 +309,19 @@ async def test_noise_on_the_topics(
     peers, pumps = working
     before = [peer.fabric.rejected_documents for peer in peers]
     heard = sum(name in ("peer/q", "peer/a", "peer/b", "view") for name, _, _ in messages)
-    async with aiomqtt.Client("127.0.0.1", broker.address.port) as client:
-        for name, payload, retain in messages:
-            await client.publish(f"edgepeer/v1/lab/{name}", payload, qos=1, retain=retain)
-    async with asyncio.timeout(DEADLINE_S):
-        while [peer.fabric.rejected_documents - count for peer, count in zip(peers, before, strict=True)] < [heard] * 3:
-            await pumps.more(rounds=1)
-    await pumps.more(rounds=1)
+
+    def all_heard() -> bool:
+        return all(peer.fabric.rejected_documents - count >= heard for peer, count in zip(peers, before, strict=True))
+
+    async with aiomqtt.Client("127.0.0.1", broker.address.port) as client, asyncio.timeout(DEADLINE_S):
+        while True:
+            for name, payload, retain in messages:
+                await client.publish(f"edgepeer/v1/lab/{name}", payload, qos=1, retain=retain)
+            for _ in range(100):
+                await pumps.more(rounds=1)
+                if all_heard():
+                    return
+            # On a busy machine a peer may have lost its broker for a moment; what is not retained is not said again.
 
 
 async def test_a_joiner_gets_past_retained_garbage(broker: EmbeddedBroker) -> None:
