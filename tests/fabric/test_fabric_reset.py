@@ -13,11 +13,13 @@ import pytest
 import uvloop
 from aiomqtt import MqttError
 from fabric_guests import DEADLINE_S, Guest
+from fleets import Fleet
 
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.connection import connection, describe
 from edgepeer.fabric.events import Disconnected
+from edgepeer.fabric.tls import secured
 
 CONNACK = bytes([0x20, 2, 0, 0])
 PUBLISH = bytes([0x30, 17, 0, 13]) + b"edgepeer/else" + b"\xff\xff"
@@ -107,6 +109,20 @@ def test_a_broker_that_hangs_up_on_whom_nobody_waits_for_any_more_is_left(
         runner.run(be_cancelled())
     gc.collect()
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize("said", [b"", b"hello"])
+async def test_a_broker_that_hangs_up_before_tls_begins_is_a_failure_like_others(fleet: Fleet, said: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        sock = socket.create_connection(listening.getsockname())
+        sock.setblocking(False)
+        broker, _ = listening.accept()
+        broker.send(said)
+        broker.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        broker.close()
+        with pytest.raises(FabricError, match="hung up while TLS was set up"):
+            await secured(sock, "127.0.0.1", fleet.member("a"))
+    gc.collect()  # a socket that was left open would be told of
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
