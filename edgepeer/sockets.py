@@ -23,6 +23,7 @@ __all__ = [
     "host_and_port",
     "is_loopback",
     "listen_reason",
+    "listening",
     "look_up",
     "stop_listening",
     "unguarded",
@@ -119,6 +120,20 @@ def listen_reason(error: OSError | UnicodeError) -> str:
     if isinstance(error, socket.gaierror):
         return "host name not found"
     return _REASONS.get(error.errno or 0) or os_reason(error)
+
+
+async def listening(server: asyncio.Server) -> asyncio.Server:
+    """The same server, made with start_serving=False, once it listens.
+
+    asyncio's own loop waits for a turn when it does: of who is cancelled in that, a server that listens would be left,
+    which is nobody's.
+    """
+    try:
+        await server.start_serving()
+    except BaseException:
+        await stop_listening(server)
+        raise
+    return server
 
 
 class Listening(Protocol):

@@ -74,6 +74,13 @@ class TidyBroker(Broker):  # type: ignore[misc]  # amqtt isn't followed by mypy
             # busy for five seconds.
             await super()._publish_retained_messages_for_subscription((pattern, 0), session)
 
+    def give_up(self) -> None:
+        """End what still goes on, where `shutdown` was cancelled."""
+        if not self._broadcast_shutdown_waiter.done():
+            self._broadcast_shutdown_waiter.set_result(True)
+        if self._session_monitor_task is not None:
+            self._session_monitor_task.cancel()
+
     async def _delete_session(self, client_id: str) -> None:
         # A second connection with the same id replaces the first, whose will is then sent.
         _, handler = self._sessions.get(client_id, (None, None))

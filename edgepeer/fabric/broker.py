@@ -21,7 +21,7 @@ from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.rights import may_connect
 from edgepeer.fabric.tls_server import TlsServer
 from edgepeer.fabric.topics import Topics
-from edgepeer.sockets import expect_life, is_loopback, listen_reason, stop_listening, unguarded
+from edgepeer.sockets import expect_life, is_loopback, listen_reason, listening, stop_listening, unguarded
 from edgepeer.trust.names import Holder, Role
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class EmbeddedBroker:
         try:
             self._server = await self._listen()
         except BaseException:
-            await self._broker.shutdown()
+            await self._shut_down()
             raise
         self._port = self._server.sockets[0].getsockname()[1]
         if identity is not None:
@@ -137,29 +137,35 @@ class EmbeddedBroker:
 
     async def stop(self) -> None:
         """End it, within two seconds, whatever its clients do."""
-        if self._server is None:
+        server, self._server = self._server, None
+        if server is None:
             return
         self._forget()
-        await stop_listening(self._server)
+        await stop_listening(server)
         for writer, _ in self._clients.values():
             writer.transport.abort()  # a client that doesn't read must not hold up the end
-        try:
-            async with asyncio.timeout(_STOP_S):
-                await self._broker.shutdown()
-        except TimeoutError:
-            _LOG.warning("broker on %s:%d: did not end within %s s", self._host, self._port, _STOP_S)
+        await self._shut_down()
         if self._clients:
             _, late = await asyncio.wait(self._clients, timeout=_STOP_S)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        await self._server.wait_closed()
-        self._server = None
+        await server.wait_closed()
+
+    async def _shut_down(self) -> None:
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await self._broker.shutdown()
+        except TimeoutError:
+            _LOG.warning("broker on %s:%d: did not end within %s s", self._host, self._port, _STOP_S)
+        finally:
+            self._broker.give_up()
 
     async def _listen(self) -> asyncio.Server | TlsServer:
         try:
             if self._identity is None:
-                return await asyncio.start_server(self._serve, self._host, self._port)
+                server = await asyncio.start_server(self._serve, self._host, self._port, start_serving=False)
+                return await listening(server)
             return await TlsServer.listen(self._identity, self._serve, self._host, self._port, self._refused)
         except (OSError, UnicodeError) as error:
             raise ConfigError(f"broker on {self._host}:{self._port}: {listen_reason(error)}") from error

@@ -12,6 +12,8 @@ What is used of aiomqtt and paho that is not public, for want of a public way:
     paho.Client._create_socket_connection   paho always opens the socket itself, and blocks
     paho.Client._loop_rc_handle         a connection given up as lost; `disconnect` would try to take leave first
     paho.Client._in_packet              what has come of a packet: paho would take 256 MiB from whoever sends them
+    paho.Client._in_messages            what it keeps until the broker lets it go, and ...
+    paho.Client._out_packet             ... what the broker has yet to read: neither has a bound
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ KEEPALIVE_S: Final = 15
 LARGEST_BYTES: Final = 8 << 20
 """Of a packet that comes so much is looked at; no document may be so long."""
 _AT_ONCE_BYTES: Final = 64 << 10
+_MOST_UNREAD: Final = 65_536
+"""Packets that wait for the broker to read: we send few that it has not asked for by its own."""
 _GOODBYE_S: Final = 1.0
 _HUNG_UP: Final = "hung up"
 _QUIET = logging.getLogger("edgepeer.fabric.mqtt")
@@ -160,7 +164,8 @@ def _watch_socket(client: aiomqtt.Client) -> None:
     number another's. And uvloop ceases to watch a socket once it has been reset, even where what came before is not
     all read: nobody would notice that the connection is lost until the next ping fails. Of a packet that is longer
     than any document may be, the rest is forgotten as it comes: what is handed on is too long all the same, and
-    refused.
+    refused. What comes in QoS 2, which nobody has subscribed to, paho keeps until the broker lets it go; and it keeps
+    all receipts that the broker does not read. Who goes on so is left.
     """
     paho, loop = client._client, asyncio.get_running_loop()
 
@@ -176,9 +181,21 @@ def _watch_socket(client: aiomqtt.Client) -> None:
         if hung_up and not client._connected.done():
             client._connected.set_exception(aiomqtt.MqttError(_HUNG_UP))
 
-    def read() -> None:
-        attempt(paho.loop_read)
+    def take() -> MQTTErrorCode:
+        done = paho.loop_read()
         del paho._in_packet["packet"][LARGEST_BYTES:]
+        if paho._in_messages:
+            return leave("sends messages in QoS 2; is it an MQTT broker?")
+        return leave("does not read") if len(paho._out_packet) > _MOST_UNREAD else done
+
+    def leave(why: str) -> MQTTErrorCode:
+        if not client._disconnected.done():
+            client._disconnected.set_exception(aiomqtt.MqttError(why))
+        paho._in_messages.clear()
+        return paho._loop_rc_handle(MQTTErrorCode.MQTT_ERR_CONN_LOST)
+
+    def read() -> None:
+        attempt(take)
 
     def can_read(sock: socket.socket) -> None:
         read()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import os
 import pwd
@@ -98,10 +99,12 @@ class Mosquitto:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.stop()
-        if self._home is not None:
-            self._home.cleanup()
-            self._home = None
+        try:
+            await self.stop()
+        finally:
+            if self._home is not None:
+                self._home.cleanup()
+                self._home = None
 
     async def start(self) -> None:
         """Start it and return when it accepts connections."""
@@ -139,8 +142,11 @@ class Mosquitto:
         try:
             async with asyncio.timeout(_STOP_S):
                 await process.wait()
-        except TimeoutError:
-            process.kill()
+        except BaseException as error:  # where nobody waits any more, it ends at once
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            if not isinstance(error, TimeoutError):
+                raise
             await process.wait()
 
     async def _accepts(self) -> bool:

@@ -11,7 +11,9 @@ does not take: so sockets here take turns, and remember why they broke.
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
+import os
 import ssl
 import threading
 import time
@@ -46,19 +48,23 @@ _OF_TIME: Final = {9, 10}
 class TlsSocket(ssl.SSLSocket):
     """A connection in TLS that two threads may use."""
 
-    turns: threading.Lock
+    turns: threading.Lock | None = None
+    """None: it is being made."""
     broken = ""
     """Why it broke, if it did and TLS knows."""
     holder: Holder | None = None
     """Which broker of the fleet is there."""
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        if self.turns is None:  # ssl looks what is left of a connection that is gone: told this, it leaves nothing open
+            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
         return bytes(self._in_turn(super().recv, buflen, flags))
 
     def send(self, data: Any, flags: int = 0) -> int:
         return int(self._in_turn(super().send, data, flags))
 
     def _in_turn(self, step: Callable[[Any, int], Any], what: Any, flags: int) -> Any:
+        assert self.turns is not None
         with self.turns:
             try:
                 return step(what, flags)
@@ -102,7 +108,7 @@ async def secured(sock: socket, host: str, identity: Identity | None) -> TlsSock
                         f"a new authority, as `edgepeer fleet serve` ({identity.where.service}) would say"
                     )
             raise FabricError(_reason(error) + hint) from error
-        if isinstance(error, ConnectionError):
+        if isinstance(error, ConnectionError) or (isinstance(error, OSError) and error.errno == errno.ENOTCONN):
             raise FabricError(_HUNG_UP) from error
         raise
     return secure

@@ -60,6 +60,8 @@ class TlsServer:
         self._door = Door()
         self._guests: set[_Guest] = set()
         self._accepting = [asyncio.create_task(self._accept(each)) for each in sockets]
+        for task, sock in zip(self._accepting, sockets, strict=True):
+            task.add_done_callback(lambda _, sock=sock: sock.close())  # type: ignore[misc]
 
     @classmethod
     async def listen(cls, identity: Identity, serve: Serve, host: str, port: int, refused: Complaints) -> TlsServer:
@@ -93,8 +95,6 @@ class TlsServer:
 
     async def wait_closed(self) -> None:
         await asyncio.gather(*self._accepting, *(guest.task for guest in self._guests), return_exceptions=True)
-        for sock in self.sockets:
-            sock.close()
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()

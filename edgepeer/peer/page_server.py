@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from edgepeer.errors import ConfigError
-from edgepeer.sockets import listen_reason, stop_listening
+from edgepeer.sockets import listen_reason, listening, stop_listening
 
 __all__ = ["PageServer"]
 
@@ -45,7 +45,10 @@ class PageServer:
 
     async def __aenter__(self) -> Self:
         try:
-            self._server = await asyncio.start_server(self._serve, self._host, self.port, limit=_HEAD_LIMIT_BYTES)
+            server = await asyncio.start_server(
+                self._serve, self._host, self.port, limit=_HEAD_LIMIT_BYTES, start_serving=False
+            )
+            self._server = await listening(server)
         except (OSError, UnicodeError) as error:
             raise ConfigError(f"{self._setting} = {self._host}:{self.port}: {listen_reason(error)}") from error
         self.port = self._server.sockets[0].getsockname()[1]

@@ -13,6 +13,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from edgepeer.fabric.documents import MAX_ERROR_CHARS, MAX_RECORDS, PeerReport, RoundRecord, SoftError, Telemetry
+from edgepeer.fabric.inbox import LIMIT_BYTES
+from edgepeer.fabric.topics import Group
 from edgepeer.peer.api import Peer
 from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.outcome import Outcome
@@ -25,6 +27,8 @@ __all__ = ["RoundReporter"]
 _log = logging.getLogger(__name__)
 
 EVERY_S: Final = 0.25
+_MOST_BYTES: Final = LIMIT_BYTES[Group.TELEMETRY] - 1024
+"""Of a batch."""
 
 
 class RoundReporter:
@@ -37,6 +41,8 @@ class RoundReporter:
         self._metrics = metrics
         self._before = dataclasses.replace(peer.traffic)
         self._records: list[RoundRecord] = []
+        self._bytes = 0
+        """No fewer than these take."""
         self._timer: asyncio.TimerHandle | None = None
 
     def committed(
@@ -97,7 +103,11 @@ class RoundReporter:
         if _log.isEnabledFor(logging.DEBUG):
             self._tell(record)
         if coordinator:
+            size = _size(record)
+            if self._bytes + size > _MOST_BYTES:
+                self._send()
             self._records.append(record)
+            self._bytes += size
             if len(self._records) >= MAX_RECORDS:
                 self._send()
             elif self._timer is None:
@@ -141,6 +151,7 @@ class RoundReporter:
 
     def close(self) -> None:
         """The job is over. What was said of it is the broker's, and not said again, however many jobs there will be."""
+        self._send()
         self._peer.fabric.forget(self._peer.fabric.topics.report(self._job.id, self._peer.id))
 
     def failed(self, number: int, error: Exception) -> None:
@@ -183,12 +194,18 @@ class RoundReporter:
         if self._records:
             telemetry = Telemetry(job=self._job.id, peer=self._peer.id, records=tuple(self._records))
             self._records.clear()
+            self._bytes = 0
             self._peer.fabric.publish_event(self._peer.fabric.topics.telemetry(self._peer.id), telemetry)
 
     async def flush(self, timeout: float = 5.0) -> None:
         """Send what is there, and give the broker up to `timeout` seconds to take it."""
         self._send()
         await self._peer.fabric.flush(timeout)
+
+
+def _size(record: RoundRecord) -> int:
+    """How many bytes it takes in a document, or more: what names peers may be long, the rest is not."""
+    return 1024 + sum(len(text) + 3 for texts in (record.contributors, record.paths) for text in texts)
 
 
 def _briefly(items: Iterable[str], most: int = 8) -> str:

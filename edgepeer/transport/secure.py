@@ -112,6 +112,8 @@ class SecureConnection(Connection):
         self._answer(self._handshake)
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        if self._closing:  # then no more is read, and there has to be room for it all the same
+            self._at = self._filled = 0
         return self._arriving[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -121,7 +123,6 @@ class SecureConnection(Connection):
             self._wait_for_more(nbytes)
             return
         if self._closing:
-            self._at = self._filled = 0
             return
         try:
             if self._met is None:
@@ -281,7 +282,7 @@ class SecureConnection(Connection):
             self._arriving = memoryview(bytearray(_ARRIVING_BYTES))  # more comes than a link at rest has room for
             self._arriving[:rest] = data[at:filled]
             at, filled = 0, rest
-        elif not rest or self._closing:  # then no more is read, and there has to be room for it all the same
+        elif not rest:
             at = filled = 0
         elif at and len(data) - at < MOST_BYTES + OVERHEAD_BYTES:
             data[:rest] = data[at:filled]
@@ -349,7 +350,10 @@ class SecureConnection(Connection):
         transport, met = self._transport, self._met
         if transport is None or met is None:
             return
-        while self._waiting and self._held is None and not transport.get_write_buffer_size():
+        # Of one that is gone nothing is queued, and whatever it is given it takes: a state takes seconds to seal.
+        while (
+            self._waiting and self._held is None and not (transport.is_closing() or transport.get_write_buffer_size())
+        ):
             buffer = self._fleet.take_buffer()
             count = self._fill(met, buffer)
             self._traffic.bytes_sent += count

@@ -12,7 +12,7 @@ import logging
 from edgepeer.complaints import Complaints
 from edgepeer.errors import ConfigError, WireError
 from edgepeer.processes import os_reason
-from edgepeer.sockets import stop_listening
+from edgepeer.sockets import listening, stop_listening
 from edgepeer.transport.base import Accept, Channel, Traffic
 from edgepeer.transport.connection import Connection, Shared
 from edgepeer.transport.options import format_address, parse_address, share_loopback
@@ -88,7 +88,10 @@ class TcpTransport:
         self._host = host
         loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(lambda: self._accepted(accept), host, port, backlog=128)
+            server = await loop.create_server(
+                lambda: self._accepted(accept), host, port, backlog=128, start_serving=False
+            )
+            await listening(server)
         except OSError as error:
             raise ConfigError(f"listen {address}: {os_reason(error)}; use another address or port") from error
         return _TcpListener(server)

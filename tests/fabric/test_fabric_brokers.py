@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import signal
 import socket
 import subprocess
 import sys
@@ -207,6 +209,28 @@ async def test_why_mosquitto_did_not_start_is_told(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Mosquitto, "_configuration", lambda self, home: "no_such_option 1\n")
     with pytest.raises(ConfigError, match=r"mosquitto on port \d+: .*Unknown configuration variable"):
         await Mosquitto().__aenter__()
+
+
+async def test_mosquitto_ends_where_nobody_waits_for_that() -> None:
+    if find_mosquitto() is None:
+        pytest.skip("mosquitto is not installed")
+    broker = await Mosquitto().__aenter__()
+    process, home = broker._process, broker._home
+    assert process is not None
+    assert home is not None
+    process.send_signal(signal.SIGSTOP)  # it does not end when it is asked to
+    leaving = asyncio.create_task(broker.__aexit__(None, None, None))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            assert await process.wait() == -signal.SIGKILL
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    assert not Path(home.name).exists()  # noqa: ASYNC240
 
 
 def test_mosquitto_dies_with_its_parent() -> None:

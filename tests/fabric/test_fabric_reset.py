@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import itertools
 import logging
 import socket
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import uvloop
 from aiomqtt import MqttError
 from fabric_guests import DEADLINE_S, Guest
+from fleets import Fleet
 
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.connection import connection, describe
 from edgepeer.fabric.events import Disconnected
+from edgepeer.fabric.tls import secured
 
 CONNACK = bytes([0x20, 2, 0, 0])
 PUBLISH = bytes([0x30, 17, 0, 13]) + b"edgepeer/else" + b"\xff\xff"
@@ -107,6 +112,62 @@ def test_a_broker_that_hangs_up_on_whom_nobody_waits_for_any_more_is_left(
         runner.run(be_cancelled())
     gc.collect()
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize(("qos", "why"), [(1, "does not read"), (2, "sends messages in QoS 2; is it an MQTT broker?")])
+def test_a_broker_that_would_have_us_keep_more_and_more_is_left(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], qos: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Receipts that it does not read, or messages that it never lets go."""
+    monkeypatch.setattr("edgepeer.fabric.connection._MOST_UNREAD", 64)
+    publish = bytes([0x30 | qos << 1, 5, 0, 1]) + b"a"
+    left = asyncio.Event()
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_packet(reader)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(CONNACK)
+        with contextlib.suppress(ConnectionError):
+            for number in itertools.cycle(range(1, 1 << 16)):
+                writer.write(publish + number.to_bytes(2, "big"))
+                await writer.drain()
+        left.set()
+        writer.transport.abort()
+
+    async def stay(address: BrokerAddress) -> None:
+        given = {"identifier": "a", "will_topic": None, "on_message": lambda *_: None, "timeout": DEADLINE_S}
+        async with connection(address, **given) as client:  # type: ignore[arg-type]
+            sock: Any = client._client.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+            await anext(client.messages)
+
+    async def be_flooded() -> None:
+        listening = socket.create_server(("127.0.0.1", 0))
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        async with await asyncio.start_server(flood, sock=listening), asyncio.timeout(DEADLINE_S):
+            address = BrokerAddress(host="127.0.0.1", port=listening.getsockname()[1])
+            with pytest.raises((FabricError, MqttError)) as over:
+                await stay(address)
+            assert describe(over.value).endswith(why)
+            await left.wait()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(be_flooded())
+
+
+@pytest.mark.parametrize("said", [b"", b"hello"])
+async def test_a_broker_that_hangs_up_before_tls_begins_is_a_failure_like_others(fleet: Fleet, said: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        sock = socket.create_connection(listening.getsockname())
+        sock.setblocking(False)
+        broker, _ = listening.accept()
+        broker.send(said)
+        broker.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        broker.close()
+        with pytest.raises(FabricError, match="hung up while TLS was set up"):
+            await secured(sock, "127.0.0.1", fleet.member("a"))
+    gc.collect()  # a socket that was left open would be told of
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

@@ -11,7 +11,8 @@ import pytest
 
 from edgepeer.errors import BegunAnew, FellBehind
 from edgepeer.fabric.documents import Telemetry
-from edgepeer.fabric.topics import Topics
+from edgepeer.fabric.inbox import LIMIT_BYTES
+from edgepeer.fabric.topics import Group, Topics
 from edgepeer.ids import PeerId
 from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.outcome import Outcome, flatten
@@ -20,6 +21,7 @@ from edgepeer.peer.round_log import RoundLog
 from edgepeer.protocol.effects import Phases
 from edgepeer.training.job import new_job
 from edgepeer.transport.base import Traffic
+from edgepeer.wire.documents import pack, unpack
 
 
 def outcome(*names: str, exact: bool) -> Outcome:
@@ -47,7 +49,11 @@ def published() -> list[Telemetry]:
 
 @pytest.fixture
 def reporter(published: list[Telemetry]) -> RoundReporter:
-    fabric = SimpleNamespace(topics=Topics("lab"), publish_event=lambda topic, document: published.append(document))
+    fabric = SimpleNamespace(
+        topics=Topics("lab"),
+        publish_event=lambda topic, document: published.append(document),
+        forget=lambda topic: None,
+    )
     peer: Any = SimpleNamespace(id="a", fabric=fabric, traffic=Traffic())
     return RoundReporter(peer, new_job(id="j1"), RoundLog(None), Metrics(None))
 
@@ -81,6 +87,26 @@ async def test_a_round_is_told_at_debug(
     reporter._send()
     (telemetry,) = published  # only what the coordinator has seen
     assert [record.paths for record in telemetry.records] == [("direct", "via c")]
+
+
+async def test_rounds_of_many_are_told_in_as_many_batches_as_that_takes(
+    reporter: RoundReporter, published: list[Telemetry]
+) -> None:
+    names = tuple(f"p{number}".ljust(63, "-") for number in range(1000))
+    for _ in range(40):
+        reporter.committed(
+            outcome(*names, exact=True),
+            seconds=0.005,
+            compute_seconds=0.004,
+            loss=0.5,
+            evaluation=None,
+            coordinator=True,
+        )
+    reporter.close()
+    assert reporter._timer is None
+    assert sum(len(telemetry.records) for telemetry in published) == 40
+    for telemetry in published:
+        unpack(pack(telemetry), Telemetry, limit=LIMIT_BYTES[Group.TELEMETRY])
 
 
 async def test_a_round_that_was_lost_is_told_at_info(reporter: RoundReporter, caplog: pytest.LogCaptureFixture) -> None:

@@ -130,6 +130,34 @@ async def test_who_closes_has_room_for_whatever_still_comes(fleet: Fleet, monkey
     assert not sockets[1].closed
 
 
+async def test_who_is_closed_for_what_it_says_may_say_more_of_it(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it does not read why: what it has said fills all the room there is."""
+    ends, sockets, _ = two_ends(fleet)
+    monkeypatch.setattr(sockets[1], "get_write_buffer_size", lambda: 1)
+    feed(ends[1], bytes(len(ends[1].get_buffer(-1))))
+    assert ends[1]._traffic.frames_rejected == 1
+    feed(ends[1], b"and so on")
+    assert not sockets[1].closed
+
+
+@pytest.mark.parametrize("broken", ["by the kernel", "by us"])
+async def test_nothing_is_sealed_for_a_connection_that_is_gone(fleet: Fleet, broken: str) -> None:
+    """The kernel says so when it is given something, and loops tell of it a turn later."""
+    ends, sockets, _ = two_ends(fleet)
+    writes = []
+
+    def write(data: bytes | memoryview) -> None:
+        writes.append(len(data))
+        sockets[0].abort()
+
+    sockets[0].write = write  # type: ignore[method-assign]
+    ends[0].send(*vector(1 << 20))
+    if broken == "by us":
+        ends[0].abort("enough")
+    await until(lambda: not ends[0]._scheduled)
+    assert len(writes) == (broken == "by the kernel")
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.sampled_from([1, 100, 1024, 1025, 16_384, 16_385, 40_000, 100_000]), min_size=1, max_size=8),
