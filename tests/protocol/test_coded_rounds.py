@@ -822,6 +822,19 @@ def test_nor_does_who_passes_on_what_others_bring_to_it() -> None:
     assert b.reduce("e", vector(1), "e", number=8)[-1] == "a <- reduce 8 [0:] 2 of 11000"
 
 
+def test_nor_who_is_about_to_bring_something_itself() -> None:
+    """What comes from those below cost the links to them, again and again, until it had computed all anew."""
+    b = in_a_run()
+    progress(b, "d", "d", "...1.", number=8)
+    progress(b, "e", "e", "....1", number=8)
+    b.did({1: 1}, number=8)
+    assert b.release("a", "11111", number=8)[-1] == "encode 8 of 11111"
+    assert b.hear(ev.StateLost()) == []
+    encoded(b, 1, number=8)
+    b.reduce("d", vector(1), "d", number=8)
+    assert b.reduce("e", vector(1), "e", number=8)[-1] == "a <- reduce 8 [0:] 3 of 11010"
+
+
 def test_nothing_is_forgotten_that_no_neighbour_knows() -> None:
     world = view(1, "abcde", slots="abcde", run="r", first_round=8)
     b = coded("b", world, up="")
