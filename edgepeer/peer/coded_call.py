@@ -42,7 +42,7 @@ class CodedCall:
     fewer than `blocks`, of which each block holds another part, it is that on average.
 
     Args:
-        round_: the number of the round.
+        round_: the number of the round; 0: of the first one of a run that has not begun.
         scheme: how it is coded.
         dispatch: hands an event to the machine.
         like: the round before, whose gradients probably had the same shape.
@@ -74,10 +74,11 @@ class CodedCall:
         """Of the gradients, once one is computed: what is encoded is of one."""
         self._guess = like.shape_guess if like is not None else None
 
-    def enter(self, view: View, me: PeerId) -> None:
-        """The round goes on in this view."""
-        if view is self._view:
+    def enter(self, view: View, me: PeerId, round_: int) -> None:
+        """The round goes on in this view. `round_`: the one in progress there, which is this one, or comes later."""
+        if view is self._view and (self._round or not round_):
             return
+        self._round = self._round or round_
         self._view, self._encoded = view, False
         self._code = None
         if view.slots:
