@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from peer_fleet import DEADLINE_S, Keeper, fleet, peer_at, until, view_of
 
 from edgepeer import Outcome, Peer
+from edgepeer.coding.scheme import parse_scheme
 from edgepeer.errors import ContributionMismatch, FellBehind, PeerError, RoundTimeout
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.ids import PeerId
@@ -231,3 +232,18 @@ async def test_who_is_far_behind_in_a_run_is_given_its_state(broker: EmbeddedBro
 
 def _is_ready(peer: Peer) -> bool:
     return peer.view is not None and peer.view.run == "run" and peer.committed == 0
+
+
+async def test_all_may_take_another_code_between_two_rounds(broker: EmbeddedBroker) -> None:
+    """Each when its program comes to that: a child may have said what it has computed before its parent has."""
+    async with fleet(broker, "a", "b", "c", code=TWICE) as (a, b, c):
+        check(await together(a, b, c), 3)
+        for late in (a, b, c):
+            other = parse_scheme(ONCE if late is not b else TWICE)
+            soon = [peer for peer in (a, b, c) if peer is not late]
+            for peer in soon:
+                peer.use_scheme(other)
+            calls = asyncio.create_task(together(*soon))
+            await asyncio.sleep(0.1)
+            late.use_scheme(other)
+            check([*await together(late), *await calls], 3)

@@ -455,7 +455,8 @@ def test_another_code_below_ends_the_round() -> None:
     progress(a, "c", "c", "..2..", code=PAIRS)
     assert a.said == ["b <- drop 1: mismatch complete", "c <- drop 1: mismatch complete"]
     b = coded("b", code=WHOLE)
-    assert progress(b, "d", "d", "...1.", code=PAIRS) == ["a <- progress 1 of 1000: .....", "a <- abort 1: mismatch"]
+    b.did({1: 0})
+    assert progress(b, "d", "d", "...1.", code=PAIRS) == ["a <- progress 1 of 1010: .0...", "a <- abort 1: mismatch"]
 
 
 def test_a_plain_vector_in_a_coded_round() -> None:
@@ -673,6 +674,18 @@ def test_a_round_is_closed_once_whatever_code_its_root_wants_next() -> None:
     assert progress(a, "b", "bde", ".2.22") == []
     a.hear(ev.LinkDown(PeerId("c"), "reset"))
     assert "c <- release 1: 11111" in a.level("c")
+
+
+def test_a_child_may_be_quicker_to_take_another_code() -> None:
+    """All do between the same two rounds; its word for the next one came before, and ended that for all."""
+    b = coded("b", code=WHOLE)
+    assert progress(b, "d", "d", "...1.", code=PAIRS) == []
+    assert "d <- sync 1 after 0" in b.hear(ev.CodeWanted(PAIRS))
+    assert progress(b, "d", "d", "...1.", code=PAIRS) == ["a <- progress 1 of 1000: ...1."]
+    assert b.did({1: 1}) == ["a <- progress 1 of 1010: .1.1."]
+    b = coded("b", code=WHOLE)
+    progress(b, "d", "d", "...1.", code=PAIRS)
+    assert b.did({1: 1}) == ["a <- progress 1 of 10: .1...", "a <- abort 1: mismatch"]
 
 
 def test_the_next_round_has_the_code_that_is_wanted_then() -> None:
