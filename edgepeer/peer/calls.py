@@ -101,8 +101,7 @@ class Calls:
         if scheme is None:
             raise PeerError("this peer's rounds are not coded: give it a code, as in Peer(code='cyclic:s=1')")
         began = time.monotonic()
-        round_ = self._driver.node.allreduce.committed + 1
-        call = CodedCall(round_, scheme, gradient, self._driver.dispatch, pace, like=self._like)
+        call = CodedCall(self._due, scheme, gradient, self._driver.dispatch, pace, like=self._like)
         with await self._call(timeout) as waiting:
             self._like = call
             committed = self._next_missed()
@@ -116,7 +115,7 @@ class Calls:
     async def _computed(self, call: CodedCall, waiting: asyncio.Future[fx.RoundCommitted]) -> fx.RoundCommitted:
         """Compute until the round is over."""
         if self.view is not None:
-            call.enter(self.view, self._me)
+            call.enter(self.view, self._me, self._due)
         if waiting.done():
             return waiting.result()  # of a round that was dropped before: nothing is computed for it
         computing = asyncio.create_task(self._compute(call))
@@ -135,6 +134,11 @@ class Calls:
             count = self._bell.count
             if not await call.compute_next():
                 await self._bell.wait(count)
+
+    @property
+    def _due(self) -> int:
+        """The round in progress; 0 while the state of the run is still to come."""
+        return self._driver.node.allreduce.committed + 1
 
     @property
     def _me(self) -> PeerId:
@@ -275,7 +279,7 @@ class Calls:
 
     def _enter(self, view: View) -> None:
         if self.view is view and self._coded is not None:
-            self._coded.enter(view, self._me)
+            self._coded.enter(view, self._me, self._due)
 
     def committed(self, effect: fx.RoundCommitted) -> None:
         if effect.mine and not self._undecided:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class CodedCall:
     fewer than `blocks`, of which each block holds another part, it is that on average.
 
     Args:
-        round_: the number of the round.
+        round_: the number of the round; 0: of the first one of a run that has not begun.
         scheme: how it is coded.
         dispatch: hands an event to the machine.
         like: the round before, whose gradients probably had the same shape.
@@ -70,12 +70,15 @@ class CodedCall:
         self._chunks = ComputedChunks()
         self._shapes: Shapes | None = None
         self._size = 0
+        self._dtype: np.dtype[Any] | None = None
+        """Of the gradients, once one is computed: what is encoded is of one."""
         self._guess = like.shape_guess if like is not None else None
 
-    def enter(self, view: View, me: PeerId) -> None:
-        """The round goes on in this view."""
-        if view is self._view:
+    def enter(self, view: View, me: PeerId, round_: int) -> None:
+        """The round goes on in this view. `round_`: the one in progress there, which is this one, or comes later."""
+        if view is self._view and (self._round or not round_):
             return
+        self._round = self._round or round_
         self._view, self._encoded = view, False
         self._code = None
         if view.slots:
@@ -109,9 +112,9 @@ class CodedCall:
         if not 0 <= weight < float("inf"):
             raise ValueError(f"weight = {weight}: must be finite and not negative")
         flat, shapes = flatten(value)
-        if self._shapes is not None and (self._shapes != shapes or self._size != flat.size):
-            raise ContributionMismatch("the gradients of two chunks differ in shape")
-        self._shapes, self._size = shapes, flat.size
+        if self._shapes is not None and (self._shapes, self._dtype) != (shapes, flat.dtype):
+            raise ContributionMismatch("the gradients of two chunks differ in shape or type")
+        self._shapes, self._size, self._dtype = shapes, flat.size, flat.dtype
         vector = np.zeros(padded(flat.size, blocks) + blocks, flat.dtype)
         if weight:
             np.multiply(flat, weight, out=vector[: flat.size])
@@ -132,7 +135,11 @@ class CodedCall:
 
     async def learn(self, effect: fx.RoundCommitted) -> None:
         """Know what the gradients look like. Where the first round did without this peer, or this one has another size
-        than the last, that takes computing one."""
+        than the last, that takes computing one.
+
+        Raises:
+            ContributionMismatch: those in the sum are of another size: with this peer's, there would be no sum.
+        """
         blocks, guess = self._scheme.blocks, self._guess
         if self._shapes is None and guess is not None and padded(guess[1], blocks) + blocks == effect.sum.size:
             self._shapes, self._size = guess
@@ -140,6 +147,11 @@ class CodedCall:
             value, _ = await self._gradient(0, self._code.chunks if self._code is not None else 1)
             flat, self._shapes = flatten(value)
             self._size = flat.size
+        if padded(self._size, blocks) + blocks != effect.sum.size:
+            raise ContributionMismatch(
+                f"round {effect.round}: {', '.join(effect.contributors)} decided it with {effect.sum.size - blocks} "
+                f"elements; this peer brings {self._size}"
+            )
 
     def outcome(self, effect: fx.RoundCommitted, seconds: float) -> Outcome:
         """The round's result in the caller's shapes."""

@@ -100,8 +100,10 @@ class Closing:
         self._holding_said = False
         self._heard: dict[PeerId, _Report] = {}
         self._since: float | None = None
+        self._unlike = ""
+        """Why a child's code can't be this peer's, if the owner takes part with the one that it wants now ..."""
         self.wrong = ""
-        """Why a child's code can't be this peer's."""
+        """... and once it does."""
 
     def use(self, coding: Coding | None) -> bool:
         """The owner wants rounds to be coded, or not. Returns whether that is news. What has been said in this round is
@@ -139,7 +141,8 @@ class Closing:
         if self._name(self._coding) != self._name(self._wanted):
             self.enter()
         self._alone = 0 if took_part else self._alone + 1
-        self.closed, self._own, self._due, self._since, self.wrong = None, None, None, None, ""
+        self.closed, self._own, self._due, self._since = None, None, None, None
+        self._unlike = self.wrong = ""
         self._holding_said = False
         self._heard.clear()
 
@@ -175,6 +178,7 @@ class Closing:
         self._own = {slot: done.get(slot, 0) for slot in self._slots(self._place.me)}
         said = self._said_before
         self._said = *self._now, {slot: max(count, said.get(slot, 0)) for slot, count in self._own.items()}
+        self.wrong = self.wrong or self._unlike
         if self._due is not None and self._parent is not None:
             self.on_release(self._parent, self._due)
         self._news()
@@ -205,12 +209,15 @@ class Closing:
         same = frame.code == self._coding.name
         if began & ~sum(1 << p for p in below) or (same and not self._possible(frame.done)):
             return f"Progress for {began:#x}, {frame.done.hex()}: not its subtree, or more than there is to compute"
+        if not same:
+            self._unlike = f"{peer} computes for the code {frame.code!r}, {self._place.me} for {self._coding.name!r}"
+            if self._own is None and not frame.holding:
+                return ""  # the child may be quicker to take another code: if the owner does so, too, it says all again
+            self.wrong = self._unlike
         heard = self._heard.setdefault(peer, _Report(0, False, bytearray(len(view.slots)), 0.0))
         heard.began |= began
         heard.holding |= frame.holding
         heard.since = self._place.now
-        if not same:
-            self.wrong = f"{peer} computes for the code {frame.code!r}, {self._place.me} for {self._coding.name!r}"
         for position in below if same else ():
             for slot in self._slots(view.ids[position]):
                 heard.done[slot] = max(heard.done[slot], frame.done[slot])

@@ -132,11 +132,11 @@ class Course:
 
     @property
     def passing_on(self) -> bool:
-        """Whether a coded round has been closed that others complete over this peer, without its state: of the root,
-        or of who brings nothing. A root that had given its state up could not close it again: nobody below would say
-        anew what it had said before."""
-        closed, here = self.closing.closed, self.place.here
-        return closed is not None and here is not None and (here.parent is None or not here.has(closed.expected))
+        """Whether a coded round has been closed that others complete over this peer, without its state, or with what
+        its owner has yet to encode. A root that had given its state up could not close it again: nobody below would say
+        anew what it had said before. Nor could anybody take what comes from below before it is closed here again, which
+        may be not before all is computed again."""
+        return self.closing.closed is not None
 
     @property
     def held(self) -> tuple[Generation, int] | None:

@@ -296,8 +296,8 @@ class Neighbours:
     def _give_up_state(self) -> None:
         """Be without the state that the owner has lost, but not before a neighbour knows all that is known here: what
         one peer forgets, others may rely on. Nor while a vector of the owner's is on its way: the state that comes may
-        be of before the same round, and another vector would go on where this one has stopped. Nor while a round is
-        closed that ends without it."""
+        be of before the same round, and another vector would go on where this one has stopped. Nor while a coded
+        round is closed here."""
         place, here, course = self._place, self._place.here, self._course
         if not self._lost or here is None or place.committed == UNKNOWN:
             return

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from peer_fleet import DEADLINE_S, Keeper, fleet, peer_at, until, view_of
 
 from edgepeer import Outcome, Peer
-from edgepeer.errors import FellBehind, PeerError, RoundTimeout
+from edgepeer.coding.scheme import parse_scheme
+from edgepeer.errors import ContributionMismatch, FellBehind, PeerError, RoundTimeout
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.ids import PeerId
 
@@ -162,6 +163,41 @@ async def test_rounds_may_differ_in_size(broker: EmbeddedBroker) -> None:
             check(await together(a, b, c, size=size), 3, size)
 
 
+@pytest.mark.parametrize("size", [4, 12])
+async def test_a_sum_of_another_size_than_this_peers_gradients_is_not_cut_to_theirs(
+    size: int, broker: EmbeddedBroker
+) -> None:
+    """Of the others' alone: with this peer's there would be none."""
+    async with fleet(broker, "a", "b", "c", code=TWICE) as (a, b, c):
+        check(await together(a, b, c), 3)
+        gradients = Gradients(size)
+
+        async def once(chunk: int, chunks: int) -> tuple[NDArray[np.float64], float]:
+            if gradients.computed.is_set():
+                await asyncio.Event().wait()
+            return await gradients(chunk, chunks)
+
+        call = asyncio.create_task(c.allreduce_chunks(once))
+        await gradients.used()
+        check(await together(a, b), 3)
+        with pytest.raises(ContributionMismatch, match=f"decided it with 10 elements; this peer brings {size}"):
+            await call
+        check(await together(a, b, c), 3)
+
+
+@pytest.mark.parametrize("code", ["partial:l=2,replication=2", "partial:l=1,replication=2"])
+async def test_gradients_of_two_types(code: str, broker: EmbeddedBroker) -> None:
+    """They can't be encoded together: the round stood still, after an error that nobody handled; or one was rounded."""
+
+    async def gradient(chunk: int, chunks: int) -> tuple[NDArray[np.float64], float]:
+        return np.ones(10, np.float32 if chunk else np.float64), 1.0
+
+    async with fleet(broker, "a", "b", code=code) as (a, b), asyncio.timeout(DEADLINE_S):
+        calls = [peer.allreduce_chunks(gradient, timeout=0.5) for peer in (a, b)]
+        failed = await asyncio.gather(*calls, return_exceptions=True)
+        assert any(isinstance(error, ContributionMismatch) for error in failed)
+
+
 async def test_outcomes_that_were_not_asked_for_wait_and_too_many_are_lost(broker: EmbeddedBroker) -> None:
     async with fleet(broker, "a", "b", "c", code=TWICE) as (a, b, c):
         check(await together(a, b, c), 3)
@@ -196,3 +232,18 @@ async def test_who_is_far_behind_in_a_run_is_given_its_state(broker: EmbeddedBro
 
 def _is_ready(peer: Peer) -> bool:
     return peer.view is not None and peer.view.run == "run" and peer.committed == 0
+
+
+async def test_all_may_take_another_code_between_two_rounds(broker: EmbeddedBroker) -> None:
+    """Each when its program comes to that: a child may have said what it has computed before its parent has."""
+    async with fleet(broker, "a", "b", "c", code=TWICE) as (a, b, c):
+        check(await together(a, b, c), 3)
+        for late in (a, b, c):
+            other = parse_scheme(ONCE if late is not b else TWICE)
+            soon = [peer for peer in (a, b, c) if peer is not late]
+            for peer in soon:
+                peer.use_scheme(other)
+            calls = asyncio.create_task(together(*soon))
+            await asyncio.sleep(0.1)
+            late.use_scheme(other)
+            check([*await together(late), *await calls], 3)

@@ -357,6 +357,20 @@ async def test_a_coded_call_that_is_answered_at_once_is_of_no_later_round(coded:
     assert await coded.call_coded() == 2
 
 
+async def test_a_coded_call_before_the_run_has_begun_is_of_its_first_round(coded: Machine) -> None:
+    """As a plain one is. The machine takes part with it, and would have waited for the rest of it for good."""
+    coded.committed = -1
+    call = asyncio.create_task(coded.call_coded())
+    await asyncio.sleep(0)
+    view, coded.committed = coded.calls.view, 0
+    for _ in range(2):
+        coded.calls.installed(view)  # as whenever the application is to look again
+        await asyncio.sleep(0)
+    assert [event.round for event in coded.events if isinstance(event, ev.ChunksDone)] == [0, 0, 1]
+    coded.decide(mine=True)
+    assert await call == 1
+
+
 async def test_the_outcome_of_a_coded_call_says_what_its_sum_was_rounded_to(coded: Machine) -> None:
     """A plain round, say, that was put forward before rounds were coded."""
     coded.decide(mine=False, precision="int8")

@@ -455,7 +455,8 @@ def test_another_code_below_ends_the_round() -> None:
     progress(a, "c", "c", "..2..", code=PAIRS)
     assert a.said == ["b <- drop 1: mismatch complete", "c <- drop 1: mismatch complete"]
     b = coded("b", code=WHOLE)
-    assert progress(b, "d", "d", "...1.", code=PAIRS) == ["a <- progress 1 of 1000: .....", "a <- abort 1: mismatch"]
+    b.did({1: 0})
+    assert progress(b, "d", "d", "...1.", code=PAIRS) == ["a <- progress 1 of 1010: .0...", "a <- abort 1: mismatch"]
 
 
 def test_a_plain_vector_in_a_coded_round() -> None:
@@ -675,6 +676,18 @@ def test_a_round_is_closed_once_whatever_code_its_root_wants_next() -> None:
     assert "c <- release 1: 11111" in a.level("c")
 
 
+def test_a_child_may_be_quicker_to_take_another_code() -> None:
+    """All do between the same two rounds; its word for the next one came before, and ended that for all."""
+    b = coded("b", code=WHOLE)
+    assert progress(b, "d", "d", "...1.", code=PAIRS) == []
+    assert "d <- sync 1 after 0" in b.hear(ev.CodeWanted(PAIRS))
+    assert progress(b, "d", "d", "...1.", code=PAIRS) == ["a <- progress 1 of 1000: ...1."]
+    assert b.did({1: 1}) == ["a <- progress 1 of 1010: .1.1."]
+    b = coded("b", code=WHOLE)
+    progress(b, "d", "d", "...1.", code=PAIRS)
+    assert b.did({1: 1}) == ["a <- progress 1 of 10: .1...", "a <- abort 1: mismatch"]
+
+
 def test_the_next_round_has_the_code_that_is_wanted_then() -> None:
     b = coded("b")
     b.did({1: 1})
@@ -820,6 +833,19 @@ def test_nor_does_who_passes_on_what_others_bring_to_it() -> None:
     assert b.hear(ev.StateLost()) == []
     b.reduce("d", vector(1), "d", number=8)
     assert b.reduce("e", vector(1), "e", number=8)[-1] == "a <- reduce 8 [0:] 2 of 11000"
+
+
+def test_nor_who_is_about_to_bring_something_itself() -> None:
+    """What comes from those below cost the links to them, again and again, until it had computed all anew."""
+    b = in_a_run()
+    progress(b, "d", "d", "...1.", number=8)
+    progress(b, "e", "e", "....1", number=8)
+    b.did({1: 1}, number=8)
+    assert b.release("a", "11111", number=8)[-1] == "encode 8 of 11111"
+    assert b.hear(ev.StateLost()) == []
+    encoded(b, 1, number=8)
+    b.reduce("d", vector(1), "d", number=8)
+    assert b.reduce("e", vector(1), "e", number=8)[-1] == "a <- reduce 8 [0:] 3 of 11010"
 
 
 def test_nothing_is_forgotten_that_no_neighbour_knows() -> None:
