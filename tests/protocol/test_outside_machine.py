@@ -391,6 +391,33 @@ def test_nor_does_it_go_on_with_fewer_lives_of_the_view_than_a_majority_if_so_ma
     assert c.node.view.generation.counter == 1 + (reached and quorum > 0)
 
 
+def test_it_goes_on_with_a_life_that_answers_though_a_later_one_was_heard_of() -> None:
+    """Its device was copied. Without it, what c goes on with is what one of three has."""
+    c = Machine("c").join(view(1, "abc", quorum=3), up="b")
+    c.others = "a"
+    c.hear(ev.PresenceSeen(member("b", 2)), 0.5)
+    answers(c, "b", life=2)
+    said = list[str]()
+    while c.now < 20.0 and not views(said):
+        restarted(c, "a", c.now)
+        c.frame("b", fr.Ping(waiting=False, epoch=1))
+        said += c.until(c.now + 0.25)
+        if c.asked is not None and not views(said):
+            vote(c, "b", c.asked)
+    assert c.node.view is not None
+    assert {m.id: m.incarnation for m in c.node.view.members} == {"a": 2, "b": 1, "c": 1}
+    assert (c.node.view.generation.counter, c.node.view.generation.founders) == (2, 3)
+
+
+def test_so_does_one_that_was_copied_itself() -> None:
+    c = Machine("c")
+    c.hear(letter_to("c", "c", fr.Call(incarnation=9)))  # of the copy, to itself
+    c.join(view(1, "abc"), up="b")
+    c.others = "ab"
+    restarted(c, "ab", 0.1)
+    assert views(c.until(9.0))[0].endswith("view 1 cab")
+
+
 @pytest.mark.parametrize("quorum", [0, 3, 4])
 def test_of_two_sides_of_a_partition_none_begins_anew_while_the_other_lives(quorum: int) -> None:
     """Of four one has ended. That it takes more than a majority must not let fewer go on."""
