@@ -272,9 +272,8 @@ class Node:
         # Whoever runs has ticked meanwhile.
         if stopped < parts.limits.silence_s:
             return late
-        if parts.waking.over:
-            parts.waking.begin(stopped, now)
-            self.attendance.write_to_myself()
+        parts.waking.begin(stopped, now)
+        self.attendance.write_to_myself()
         if late > EXCUSED_S:
             # At once, as what has come may be handled before the next tick: nobody was silent meanwhile.
             parts.links.excuse(late, now)

@@ -784,3 +784,20 @@ def test_who_was_stopped_begins_no_generation_before_it_is_awake() -> None:
     assert not views(a.tick(6.0) + a.until(10.7))
     assert a.node.parts.place.waking
     assert views(a.until(12.0))
+
+
+@pytest.mark.parametrize("letter", ["none", "before", "since"])
+def test_who_was_stopped_again_before_it_was_awake_is_no_more_awake_than_after_the_first_time(letter: str) -> None:
+    """A laptop that wakes up for a moment only. What it wrote to itself then comes before what has happened since."""
+    a = Machine("a").join(view(1, "abc"), up="bc")
+    a.hear(ev.ControlSynced())
+    a.tick(20.0)
+    a.until(20.5)
+    a.tick(80.0)
+    if letter != "none":
+        sent_at = 20.0 if letter == "before" else 80.0
+        a.hear(letter_to("a", "a", fr.Call(incarnation=1, view=True, stamp=sent_at)))
+    a.until(80.5)
+    assert a.node.parts.place.waking == (letter != "since")
+    a.until(91.0)
+    assert not a.node.parts.place.waking
