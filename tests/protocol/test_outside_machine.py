@@ -745,6 +745,16 @@ def test_who_was_stopped_has_its_way_to_the_head_until_it_is_silent() -> None:
     assert d.node.parts.succession.promised == 0
 
 
+def test_so_has_who_was_stopped_for_less_than_that_and_had_not_heard_of_it_just_before() -> None:
+    d = Machine("d").join(view(1, "abcdefg"), up="bce")
+    d.until(1.0)
+    d.tick(1.0)
+    d.now = 3.5
+    d.frame("c", fr.Poll(epoch=1, candidate="c", number=1, ballot=MAX_MEMBERS + 2))
+    assert not d.node.parts.place.waking
+    assert d.node.parts.succession.promised == 0
+
+
 def test_a_head_that_was_stopped_does_without_nobody_whom_it_could_not_hear_meanwhile() -> None:
     """It has looked for d and e just before. Both answer, as soon as it asks who is there."""
     before = view(1, "abcdefgh")
