@@ -612,9 +612,10 @@ class Allreduce:
                     self._send_whole(here, child, held)
             return
         for part in (only,) if only is not None and only.number else rd.parts.values():
+            commit = part.commit if part.number else rd.commit
+            if not part.number and commit is not None and rd.decided_in is not here.view:
+                continue  # of another view: whole, once it is held. A part without the commit would be of this one
             if part.streams:
-                # A commit of another view is for `Past` to hand on, with that view.
-                commit = part.commit if part.number else rd.commit if rd.decided_in is here.view else None
                 for send in part.down(self._address(here), self._rates, commit, self._place.level):
                     self._emit(send)
 

@@ -141,7 +141,7 @@ class Attendance:
                 word = Word(now, frame.incarnation, frame.generation, frame.epoch, answers=self._is_of_now(frame.stamp))
                 self._rolls.on_word(source, word)
                 if frame.view:
-                    self._waking.on_letter()
+                    self._waking.on_letter(frame.stamp)
             case fr.Call():
                 aside = self._views.left or self._membership.leaving
                 generation, epoch = in_view(self._membership.view)

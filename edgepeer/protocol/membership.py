@@ -454,8 +454,8 @@ class Membership:
         view = self.view
         if view is None or self.leaving:
             return None
-        stay = {*survivors, self.id} - self._ended
-        joiners = self._joiners(view, now)[: MAX_MEMBERS - len(stay)]
+        stay = {*survivors, self.id}
+        joiners = [member for member in self._joiners(view, now) if member.id not in stay][: MAX_MEMBERS - len(stay)]
         if len(stay) + len(joiners) < min(view.quorum, view.size):
             return None  # so many are to be together to go on without the others, be it in another generation
         lives = sorted((m.id, m.incarnation) for m in (*(view.member(p) for p in stay), *joiners))

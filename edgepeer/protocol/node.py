@@ -229,11 +229,9 @@ class Node:
     def tick(self, now: float) -> list[fx.Effect]:
         """What to do because `next_deadline()` has come."""
         parts = self.parts
-        late = self._pass_time(now)
+        self._pass_time(now)
         self._look_awake()
-        if late >= 0:
-            if late > EXCUSED_S:
-                parts.links.excuse(late, now)  # this peer was not listening; what has come meanwhile is yet to be read
+        if now >= self._tick_at:
             self._check_links()
             self._tick_at = parts.vitals.next_due(now, now)
             self._looked_at, self._beat_s = now, parts.vitals.every_s(now)
@@ -265,14 +263,11 @@ class Node:
                 due = other
         return due
 
-    def _pass_time(self, now: float) -> float:
-        """It is now so late. Returns by how much this peer is later than it wanted to be."""
+    def _pass_time(self, now: float) -> None:
+        """It is now so late."""
         parts, stopped, late = self.parts, now - self._place.now, now - self._tick_at
         self._place.pass_time(now)
-        # Whoever runs has ticked meanwhile.
-        if stopped < parts.limits.silence_s:
-            return late
-        if parts.waking.over:
+        if stopped >= parts.limits.silence_s:  # whoever runs has ticked meanwhile
             parts.waking.begin(stopped, now)
             self.attendance.write_to_myself()
         if late > EXCUSED_S:
@@ -280,7 +275,6 @@ class Node:
             parts.links.excuse(late, now)
             parts.membership.excuse(late, now)
             self._tick_at = now
-        return now - self._tick_at
 
     def _look_awake(self) -> None:
         if self._place.waking and self.parts.waking.look(self._place.now):

@@ -276,13 +276,15 @@ class Views:
     def _begin_anew(self, view: View) -> bool:
         """Go on in a new generation where no quorum of the view can ever be there again, and all have been asked."""
         membership, succession, now = self._membership, self._succession, self._place.now
-        left = membership.left(view, now, self._answering())
+        answering = self._answering()
+        left = membership.left(view, now, answering)
         if view.may_go_on(left, settled=membership.settled):
             self._over_since = float("inf")
             return False
         if self._over_since > now:
             self._over_since, self.over_before = now, succession.number
-        there = succession.answered_since(self.over_before) & succession.there
+        # Not who has answered, and ended after that. But a life that answers has not, though a later one was heard of.
+        there = (succession.answered_since(self.over_before) & succession.there) - (membership.ended - answering)
         if succession.number < self.over_before + ASKED_BEFORE_ANEW:
             return False
         # On slow paths answers take longer than that, and what only those have who give them is not to be lost.

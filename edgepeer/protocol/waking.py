@@ -32,7 +32,7 @@ class Waking:
         self._rolls = rolls
         self._outside = outside
         self._limits = limits
-        self._until = 0.0
+        self._since = self._until = 0.0
         self._letter = False
 
     @property
@@ -41,13 +41,14 @@ class Waking:
         return not self._place.waking
 
     def begin(self, stopped_s: float, now: float) -> None:
-        """This peer was stopped for so long."""
+        """This peer was stopped for so long; it may be once more, before it was awake."""
         self._place.waking, self._letter = True, False
-        self._until = now + min(stopped_s, self._limits.anew_s)
+        self._since, self._until = now, max(self._until, now + min(stopped_s, self._limits.anew_s))
 
-    def on_letter(self) -> None:
-        """What this peer has sent to itself is back."""
-        self._letter = True
+    def on_letter(self, sent_at: float) -> None:
+        """What this peer has sent to itself is back. What it sent before it was stopped came before what has happened
+        since."""
+        self._letter |= sent_at >= self._since
 
     def look(self, now: float) -> bool:
         """Whether this peer has just come to be awake."""

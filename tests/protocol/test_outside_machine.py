@@ -391,6 +391,33 @@ def test_nor_does_it_go_on_with_fewer_lives_of_the_view_than_a_majority_if_so_ma
     assert c.node.view.generation.counter == 1 + (reached and quorum > 0)
 
 
+def test_it_goes_on_with_a_life_that_answers_though_a_later_one_was_heard_of() -> None:
+    """Its device was copied. Without it, what c goes on with is what one of three has."""
+    c = Machine("c").join(view(1, "abc", quorum=3), up="b")
+    c.others = "a"
+    c.hear(ev.PresenceSeen(member("b", 2)), 0.5)
+    answers(c, "b", life=2)
+    said = list[str]()
+    while c.now < 20.0 and not views(said):
+        restarted(c, "a", c.now)
+        c.frame("b", fr.Ping(waiting=False, epoch=1))
+        said += c.until(c.now + 0.25)
+        if c.asked is not None and not views(said):
+            vote(c, "b", c.asked)
+    assert c.node.view is not None
+    assert {m.id: m.incarnation for m in c.node.view.members} == {"a": 2, "b": 1, "c": 1}
+    assert (c.node.view.generation.counter, c.node.view.generation.founders) == (2, 3)
+
+
+def test_so_does_one_that_was_copied_itself() -> None:
+    c = Machine("c")
+    c.hear(letter_to("c", "c", fr.Call(incarnation=9)))  # of the copy, to itself
+    c.join(view(1, "abc"), up="b")
+    c.others = "ab"
+    restarted(c, "ab", 0.1)
+    assert views(c.until(9.0))[0].endswith("view 1 cab")
+
+
 @pytest.mark.parametrize("quorum", [0, 3, 4])
 def test_of_two_sides_of_a_partition_none_begins_anew_while_the_other_lives(quorum: int) -> None:
     """Of four one has ended. That it takes more than a majority must not let fewer go on."""
@@ -718,6 +745,16 @@ def test_who_was_stopped_has_its_way_to_the_head_until_it_is_silent() -> None:
     assert d.node.parts.succession.promised == 0
 
 
+def test_so_has_who_was_stopped_for_less_than_that_and_had_not_heard_of_it_just_before() -> None:
+    d = Machine("d").join(view(1, "abcdefg"), up="bce")
+    d.until(1.0)
+    d.tick(1.0)
+    d.now = 3.5
+    d.frame("c", fr.Poll(epoch=1, candidate="c", number=1, ballot=MAX_MEMBERS + 2))
+    assert not d.node.parts.place.waking
+    assert d.node.parts.succession.promised == 0
+
+
 def test_a_head_that_was_stopped_does_without_nobody_whom_it_could_not_hear_meanwhile() -> None:
     """It has looked for d and e just before. Both answer, as soon as it asks who is there."""
     before = view(1, "abcdefgh")
@@ -757,3 +794,20 @@ def test_who_was_stopped_begins_no_generation_before_it_is_awake() -> None:
     assert not views(a.tick(6.0) + a.until(10.7))
     assert a.node.parts.place.waking
     assert views(a.until(12.0))
+
+
+@pytest.mark.parametrize("letter", ["none", "before", "since"])
+def test_who_was_stopped_again_before_it_was_awake_is_no_more_awake_than_after_the_first_time(letter: str) -> None:
+    """A laptop that wakes up for a moment only. What it wrote to itself then comes before what has happened since."""
+    a = Machine("a").join(view(1, "abc"), up="bc")
+    a.hear(ev.ControlSynced())
+    a.tick(20.0)
+    a.until(20.5)
+    a.tick(80.0)
+    if letter != "none":
+        sent_at = 20.0 if letter == "before" else 80.0
+        a.hear(letter_to("a", "a", fr.Call(incarnation=1, view=True, stamp=sent_at)))
+    a.until(80.5)
+    assert a.node.parts.place.waking == (letter != "since")
+    a.until(91.0)
+    assert not a.node.parts.place.waking

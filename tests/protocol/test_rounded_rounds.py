@@ -297,6 +297,28 @@ def test_what_was_decided_without_this_peer_need_not_be_like_its_vector(
     assert (committed.contributors, committed.exact) == (("a", "b"), False)
 
 
+@pytest.mark.parametrize("final", [True, False])
+def test_it_is_passed_on_whole_since_the_first_of_several_segments_has_no_commit(final: bool) -> None:
+    """Who gets that takes it for one of the present view, which must be like its vector: it would cost the link."""
+    chains, without, total = [view(at, "abc", fanout=1) for at in (1, 3)], view(2, "ad"), some(100)
+    b, c = (Machine(name, limits=Limits(first_segment_bytes=64)).join(chains[0]) for name in "bc")
+    for each, level in ((b, "ac"), (c, "b")):
+        each.hear(ev.Contribute(some(40), 1.0))
+        each.learn(chains[1])
+        for name in level:
+            each.level(name)
+    b.document("a", fr.ViewFrame(epoch=without.stamp), pack(without))
+    commit = fr.Commit(
+        decided_in=2, held_in=3, contributors=b"\3", weight=2.0, exact=False, final=final, digest=digest_of(total)
+    )  # fmt: skip
+    b.frame("a", fr.Result(epoch=3, round=1, offset=0, total=total.size, dtype="<f4", commit=commit), total)
+    ((_, told, document), *_), passed_on = sends(b, fr.ViewFrame), sends(b, fr.Result)
+    assert [(to, len(data)) for to, _, data in passed_on] == [("c", total.nbytes)]
+    c.document("b", told, document)
+    assert not [line for _, frame, data in passed_on for line in c.frame("b", frame, data) if "close" in line]
+    assert c.node.parts.course.holding or c.node.parts.course.committed == 1
+
+
 # -- ranges --------------------------------------------------------------------------------------------------
 
 
