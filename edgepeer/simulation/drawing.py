@@ -42,6 +42,8 @@ BURST: Final = (*DRAWN, "timeout", "cancel", "reset", "freeze", "kill", "power")
 """What happens at once: what is short, and what ends rounds without a sum, more often."""
 BURST_S: Final = (0.1, 0.3, 0.6, 1.0, 2.0, 3.3, 4.0, 6.0)
 """How long: around the time that it takes to miss somebody."""
+WINDOW: Final = 256
+"""Of a state: most go in several pieces, then, and some in many."""
 CLOCKS_S: Final = 1e5
 """By how much clocks differ in every second fleet: a day, as where devices have run for so long before."""
 LONG_S: Final = (*SHORT_S, 40.0, 120.0)
@@ -133,6 +135,8 @@ def draw_schedule(
     schedule = _divided(pick, schedule, within_s) if split else schedule
     if schedule.run == "none":
         return schedule
+    if schedule.seed % 4 == 1:
+        schedule = replace(schedule, window=WINDOW)
     kept = pick.choice([0, 0, 1, 3]) if schedule.split == "none" else 0
     return replace(schedule, after=pick.choice([0, 0, 1, 3]), checkpoint=kept)
 

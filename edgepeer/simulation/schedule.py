@@ -139,6 +139,9 @@ class Schedule:
     """By how much the clocks of devices differ, at most: each life goes by another."""
     twice: float = 0.0
     """The part of what the broker brings to single peers that comes again, later."""
+    window: int = 0
+    """How many bytes of a state are on their way at once, in pieces of a quarter; 0: as many as elsewhere, which is all
+    of one that is so short."""
     run: str = "run"
     """With a run, joiners receive state; `none`: plain allreduce calls."""
     after: int = 0
@@ -210,7 +213,7 @@ class Schedule:
             "compute_s": (0, 3600), "latency_s": (0, 60), "jitter_s": (0, 60), "rate_bytes_per_s": (1, 1e12),
             "loss": (0, 0.9), "clocks_s": (0, 1e9), "hidden": (0, MAX_PEERS), "twice": (0, 1),
             "infinite": (0, 1), "seed": (0, 1 << 63), "after": (0, MAX_PEERS),
-            "checkpoint": (0, 1_000_000),
+            "checkpoint": (0, 1_000_000), "window": (0, 1 << 30),
         }  # fmt: skip
         for name, (least, most) in bounds.items():
             if not least <= getattr(self, name) <= most:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -113,6 +114,9 @@ class Story:
     ) -> None:
         self.schedule = schedule
         self._account = account
+        if schedule.window:
+            piece = max(1, schedule.window // 4)
+            limits = replace(limits, state_window_bytes=schedule.window, state_segment_bytes=piece)
         self.limits = limits
         self._split: SplitWork | None = None
         if schedule.split != "none":
@@ -141,7 +145,7 @@ class Story:
                 loss=schedule.loss,
                 hidden=frozenset(map(PeerId, names(schedule.peers)[: -schedule.hidden - 1 : -1])),
             ),
-            limits=limits,
+            limits=self.limits,
             code=schedule.code,
             wait=schedule.wait,
             split=self._split,
