@@ -9,8 +9,8 @@
     who loads it: Adopted            |
 
 Where nothing comes for a while, the next neighbour that is ahead is asked, too, and whoever begins to deliver counts:
-an owner that computes may take its time, and so may a slow link. A state that has come too late, because handed-over
-results were faster, is thrown away.
+an owner that computes may take its time, and so may a slow link. Who delivers is not asked again. A state that has
+come too late, because handed-over results were faster, is thrown away.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Catchup:
         self._limits = limits
         self._emit = emit
         self._run = ""
-        self._asked: dict[PeerId, float] = {}  # when; they may still deliver
+        self._asked: dict[PeerId, float] = {}  # when, or when the last piece came; they may still deliver
         self._progress_at = 0.0
         self._source: PeerId | None = None
         """Who delivers ..."""
@@ -62,6 +62,7 @@ class Catchup:
         self._asked.pop(peer, None)
         if peer == self._source:
             self._drop()
+            self._asked = dict.fromkeys(self._asked, float("-inf"))  # what they have sent beside it is thrown away
 
     @property
     def asked(self) -> tuple[PeerId, ...]:
@@ -102,9 +103,13 @@ class Catchup:
             return None
         return memoryview(self._buffer)[frame.offset : frame.offset + payload_bytes]
 
-    def on_state(self, peer: PeerId, frame: State, payload_bytes: int, now: float) -> memoryview | None:
-        """A piece has been stored. Returns the state once it is complete; `reset` or `Adopted` must follow."""
-        if peer != self._source or frame.run != self._run or self._buffer is None:
+    def on_state(
+        self, peer: PeerId, frame: State, payload_bytes: int, now: float, *, stored: bool
+    ) -> memoryview | None:
+        """A piece has come. Returns the state once it is complete; `reset` or `Adopted` must follow."""
+        if peer in self._asked and frame.run == self._run:
+            self._asked[peer] = now  # the rest is under way, be it of use or not: asked again, it would all come twice
+        if not stored or peer != self._source or frame.run != self._run or self._buffer is None:
             return None
         self._received = frame.offset + payload_bytes
         self._progress_at, self._stalled = now, False

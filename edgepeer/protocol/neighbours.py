@@ -277,7 +277,7 @@ class Neighbours:
 
     def on_state(self, peer: PeerId, frame: State, event: ev.FrameReceived, now: float) -> None:
         """A piece of the state has arrived."""
-        state = self._catchup.on_state(peer, frame, event.payload_bytes, now) if event.stored else None
+        state = self._catchup.on_state(peer, frame, event.payload_bytes, now, stored=event.stored)
         if state is None:
             return
         if frame.round <= self._place.committed or frame.round < self._place.over:

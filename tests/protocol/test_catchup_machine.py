@@ -125,12 +125,41 @@ def test_a_piece_that_is_long_on_its_way_counts() -> None:
     assert state(b, "a", b"te", number=7, offset=3, total=5) == ["state of r after 7: state"]
 
 
+@pytest.mark.parametrize("source", ["a", "d"])
+def test_who_still_delivers_is_not_asked_again(source: str) -> None:
+    """Over a slow line a piece takes longer than the patience of whoever asked: it would come once more behind the
+    first, and all that comes next behind that. So would what is thrown away, since another one delivers."""
+    b = Machine("b", limits=Limits(silence_s=600.0)).join(RUN)
+    for name in dict.fromkeys(("a", source)):
+        b.level(name, committed=7)
+    said: list[str] = []
+    for at in range(20):
+        said += b.until(6.0 * (at + 1))
+        state(b, "a", b"ab", number=7, offset=2 * at, total=99)
+        if source == "d":
+            assert state(b, "d", b"cd", number=7, offset=2 * at, total=99) == []
+    asked = [line.split(": ")[1] for line in said if "state of r?" in line]
+    assert asked == ([] if source == "a" else ["d <- state of r?"])
+
+
 def test_a_lost_neighbour_is_replaced_at_once() -> None:
     b = Machine("b").join(RUN)
     b.level("a", committed=7)
     b.level("d", committed=7)
     b.hear(ev.LinkDown(A, "reset"), 0.1)
     assert any(line.endswith("d <- state of r?") for line in b.until(0.6))
+
+
+def test_and_by_one_whose_state_was_thrown_away_beside_its_own() -> None:
+    b = Machine("b", limits=Limits(silence_s=60.0)).join(RUN)
+    b.level("a", committed=7)
+    b.level("d", committed=7)
+    assert when(b.until(7.0), "d <- state of r?") < 7
+    state(b, "a", b"sta", number=7, total=5)
+    assert state(b, "d", b"other", number=7) == []
+    b.hear(ev.LinkDown(A, "reset"), 7.0)
+    assert when(b.until(20.0), "d <- state of r?") < 13
+    assert state(b, "d", b"other", number=7) == ["state of r after 7: other"]
 
 
 def test_pieces_that_nobody_asked_for_or_that_do_not_follow_are_thrown_away() -> None:
