@@ -317,6 +317,7 @@ class Neighbours:
         if any(self.is_level(peer) and here.at.get(peer, UNKNOWN) >= place.committed for peer in self._around()):
             self._lost = False
             self._course.forget()
+            self._catchup.stop_giving()
             self.sync_all()
 
     def on_adopted(self, event: ev.Adopted) -> None:
