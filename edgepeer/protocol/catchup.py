@@ -4,13 +4,14 @@
     ---------------------------------+---------------------------------------------------
     waits for the state (or is       | StateRequest ->
     too far behind for a kept result)|                 ProvideState to its owner
-                                     | <- State, State, ...
+                                     | <- State, State, ..., as much as may be on its way
+    StateRequest -> (so much is here)| <- State, State, ...
     StateReceived to its owner,      |
     who loads it: Adopted            |
 
 Where nothing comes for a while, the next neighbour that is ahead is asked, too, and whoever begins to deliver counts:
-an owner that computes may take its time, and so may a slow link. A state that has come too late, because handed-over
-results were faster, is thrown away.
+an owner that computes may take its time, and so may a slow link. Who delivers is not asked again. A state that has
+come too late, because handed-over results were faster, is thrown away.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol.limits import Limits
 from edgepeer.wire.frames import State, StateRequest
 
-__all__ = ["PATIENCE_S", "PROVIDING_S", "Catchup"]
+__all__ = ["PATIENCE_S", "PROVIDING_S", "WINDOW_BYTES", "Catchup"]
 
 PATIENCE_S: Final = 5.0
 """How long a neighbour that is ahead may take to show it."""
 PROVIDING_S: Final = 30.0
 """How long the owner may take to pack a state before it is asked again: so nobody asks its peer any sooner."""
+
+WINDOW_BYTES: Final = 2 << 20
+"""So much of a state is on its way at most, the same at both ends: what goes behind it does not wait for all, and the
+broker takes only so much at a time (`fabric/relay.py`): a state that is larger would never get through it."""
 
 
 class Catchup:
@@ -38,7 +43,7 @@ class Catchup:
         self._limits = limits
         self._emit = emit
         self._run = ""
-        self._asked: dict[PeerId, float] = {}  # when; they may still deliver
+        self._asked: dict[PeerId, float] = {}  # when, or when the last piece came; they may still deliver
         self._progress_at = 0.0
         self._source: PeerId | None = None
         """Who delivers ..."""
@@ -46,8 +51,12 @@ class Catchup:
         """... or seems not to: whoever begins to is taken instead."""
         self._buffer: bytearray | None = None
         self._received = 0
+        self._confirmed = 0
+        """Up to where it has been said that it has come."""
         self._round = -1
         self._loading = False
+        self._given: dict[PeerId, tuple[str, int, memoryview, int]] = {}
+        """What goes on to whom when so much has come: of which run, after which round, and how much has been sent."""
 
     def reset(self) -> None:
         """No transfer any more: another run, or the state is in use."""
@@ -55,13 +64,19 @@ class Catchup:
         self._drop()
         self._loading = False
 
+    def stop_giving(self) -> None:
+        """The state here is given up, or of another run."""
+        self._given.clear()
+
     def _drop(self) -> None:
         self._source, self._buffer = None, None
 
     def on_lost(self, peer: PeerId) -> None:
         self._asked.pop(peer, None)
+        self._given.pop(peer, None)
         if peer == self._source:
             self._drop()
+            self._asked = dict.fromkeys(self._asked, float("-inf"))  # what they have sent beside it is thrown away
 
     @property
     def asked(self) -> tuple[PeerId, ...]:
@@ -81,12 +96,36 @@ class Catchup:
                 return
 
     def provide(self, peer: PeerId, run: str, number: int, state: memoryview | bytes) -> None:
-        """Send a state to the neighbour that asked for it. One that is empty is a piece: else it would never come."""
-        view = memoryview(state).cast("B")
-        step = self._limits.state_segment_bytes
-        for start in range(0, max(len(view), 1), step):
-            part = view[start : start + step]
-            self._emit(fx.Send(peer, State(run=run, round=number, offset=start, total=len(view)), part))
+        """Send a state to the neighbour that asked for it."""
+        self._send(peer, run, number, memoryview(state).cast("B"), 0, WINDOW_BYTES)
+
+    def go_on(self, peer: PeerId, frame: StateRequest) -> None:
+        """So much of a state has come at a neighbour."""
+        given = self._given.get(peer)
+        if given is not None and given[:2] == (frame.run, frame.round):
+            run, number, state, sent = given
+            self._send(peer, run, number, state, sent, frame.received + WINDOW_BYTES)
+
+    def stands(self, peer: PeerId, committed: int) -> None:
+        """A neighbour says how far it has come: what is of before it needs no more. Nor does the rest come of what it
+        has given up itself, before it was all sent."""
+        given = self._given.get(peer)
+        if given is not None and given[1] <= committed:
+            del self._given[peer]
+        if committed < 0 and peer == self._source and not self._loading:
+            self.on_lost(peer)
+
+    def _send(self, peer: PeerId, run: str, number: int, state: memoryview, start: int, until: int) -> None:
+        """Send it on until there. One that is empty is a piece: else it would never come."""
+        total, step = len(state), self._limits.state_segment_bytes
+        while start < until and (start < total or start == 0):
+            part = state[start : start + step]
+            self._emit(fx.Send(peer, State(run=run, round=number, offset=start, total=total), part))
+            start += max(len(part), 1)
+        if start < total:
+            self._given[peer] = run, number, state, start
+        else:
+            self._given.pop(peer, None)
 
     def sink(self, peer: PeerId, frame: State, payload_bytes: int) -> memoryview | None:
         """Where a piece of the state belongs; None if nobody asked for it."""
@@ -96,19 +135,26 @@ class Catchup:
             return None
         if frame.offset == 0 and (self._source in (None, peer) or self._stalled):
             self._source, self._stalled, self._round = peer, False, frame.round
-            self._buffer, self._received = bytearray(frame.total), 0
+            self._buffer, self._received, self._confirmed = bytearray(frame.total), 0, 0
         due = self._source, self._received, self._round
         if self._buffer is None or (peer, frame.offset, frame.round) != due or frame.total != len(self._buffer):
             return None
         return memoryview(self._buffer)[frame.offset : frame.offset + payload_bytes]
 
-    def on_state(self, peer: PeerId, frame: State, payload_bytes: int, now: float) -> memoryview | None:
-        """A piece has been stored. Returns the state once it is complete; `reset` or `Adopted` must follow."""
-        if peer != self._source or frame.run != self._run or self._buffer is None:
+    def on_state(
+        self, peer: PeerId, frame: State, payload_bytes: int, now: float, *, stored: bool
+    ) -> memoryview | None:
+        """A piece has come. Returns the state once it is complete; `reset` or `Adopted` must follow."""
+        if peer in self._asked and frame.run == self._run:
+            self._asked[peer] = now  # the rest is under way, be it of use or not: asked again, it would all come twice
+        if not stored or peer != self._source or frame.run != self._run or self._buffer is None:
             return None
         self._received = frame.offset + payload_bytes
         self._progress_at, self._stalled = now, False
         if self._received < frame.total:
+            if self._received - self._confirmed >= WINDOW_BYTES // 2:
+                self._confirmed = self._received
+                self._emit(fx.Send(peer, StateRequest(run=frame.run, round=frame.round, received=self._received)))
             return None
         self._loading = True
         state, self._buffer = memoryview(self._buffer).toreadonly(), None

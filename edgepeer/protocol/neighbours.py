@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.allreduce import Allreduce
@@ -27,7 +27,7 @@ from edgepeer.protocol.catchup import PATIENCE_S, PROVIDING_S, Catchup
 from edgepeer.protocol.course import Course
 from edgepeer.protocol.links import Links
 from edgepeer.protocol.place import UNKNOWN
-from edgepeer.wire.frames import State, Sync
+from edgepeer.wire.frames import State, StateRequest, Sync
 
 __all__ = ["Neighbours"]
 
@@ -56,6 +56,8 @@ class Neighbours:
         """For whom the owner was asked for it since the run began."""
         self._askers: dict[PeerId, str] = {}
         """Who has asked for the state of which run while there was none here."""
+        self._of: Generation | None = None
+        """Of which checkpoint the state is that has begun to come."""
 
     def want(self, run: str | None) -> None:
         """The owner takes part in that run, or in none. What it was putting to use for another one it does no more; nor
@@ -70,6 +72,7 @@ class Neighbours:
         """Another run, or none."""
         self._lost = False
         self._catchup.reset()
+        self._catchup.stop_giving()
         self._providing.clear()
         self._takers.clear()
         self._askers.clear()
@@ -108,6 +111,7 @@ class Neighbours:
     def on_sync(self, peer: PeerId, frame: Sync, now: float) -> None:
         """A neighbour that is level has said where it stands."""
         before = self._place.committed
+        self._catchup.stands(peer, frame.committed)
         given_up = self._compare_restored(peer, frame.committed)
         self._allreduce.on_sync(peer, UNKNOWN if given_up else frame.committed, frame.have)
         if before != self._place.committed:
@@ -157,6 +161,7 @@ class Neighbours:
         """Take up what a neighbour has said before it mattered here."""
         link = self._links.get(peer)
         if link is not None and link.sync is not None and self.is_level(peer):
+            self._catchup.stands(peer, link.sync.committed)
             given_up = self._compare_restored(peer, link.sync.committed)
             self._allreduce.on_sync(peer, UNKNOWN if given_up else link.sync.committed, link.sync.have)
 
@@ -171,7 +176,8 @@ class Neighbours:
 
     def say_it_is_without(self) -> None:
         """What stood here is given up, or is being replaced: what neighbours send now is lost, and would not be sent
-        again to whoever comes to stand there once more."""
+        again to whoever comes to stand there once more. Nor does what was to be handed on."""
+        self._catchup.stop_giving()
         for peer in self._around():
             if (self._links[peer].told or 0) >= 0:
                 self.send_sync(peer)
@@ -244,9 +250,13 @@ class Neighbours:
             "providing": {peer: now - since for peer, since in sorted(self._providing.items())},
         }
 
-    def on_state_request(self, peer: PeerId, run: str, now: float) -> None:
-        """A neighbour wants the state. It does not ask again soon, so who is about to have one answers then."""
-        self._askers[peer] = run
+    def on_state_request(self, peer: PeerId, frame: StateRequest, now: float) -> None:
+        """A neighbour wants the state, or the rest of it. It does not ask again soon, so who is about to have one
+        answers then."""
+        if frame.received:
+            self._catchup.go_on(peer, frame)
+            return
+        self._askers[peer] = frame.run
         self._answer_askers(now)
 
     def _answer_askers(self, now: float) -> None:
@@ -277,16 +287,17 @@ class Neighbours:
 
     def on_state(self, peer: PeerId, frame: State, event: ev.FrameReceived, now: float) -> None:
         """A piece of the state has arrived."""
-        state = self._catchup.on_state(peer, frame, event.payload_bytes, now) if event.stored else None
+        if event.stored and not frame.offset:
+            sync = self._links[peer].sync  # what it has said before it sent this
+            self._of = sync.checkpoint(frame.round) if sync is not None else None
+        state = self._catchup.on_state(peer, frame, event.payload_bytes, now, stored=event.stored)
         if state is None:
             return
         if frame.round <= self._place.committed or frame.round < self._place.over:
             self._catchup.reset()
             return
         self._course.forget(loading=frame.round)
-        sync = self._links[peer].sync  # what it has said before it sent this
-        of = sync.checkpoint(frame.round) if sync is not None else None
-        self._emit(fx.StateReceived(frame.run, frame.round, state, of, self._life))
+        self._emit(fx.StateReceived(frame.run, frame.round, state, self._of, self._life))
 
     def on_state_lost(self) -> None:
         """The owner has fallen behind the rounds that are over here."""
@@ -306,6 +317,7 @@ class Neighbours:
         if any(self.is_level(peer) and here.at.get(peer, UNKNOWN) >= place.committed for peer in self._around()):
             self._lost = False
             self._course.forget()
+            self._catchup.stop_giving()
             self.sync_all()
 
     def on_adopted(self, event: ev.Adopted) -> None:

@@ -123,7 +123,7 @@ class Node:
             # signs of life, and where neighbours stand
             fr.Ping: lambda p, f, e: parts.vitals.on_ping(p, f, parts.now),
             fr.Sync: lambda p, f, e: self._on_sync(p, f),
-            fr.StateRequest: lambda p, f, e: neighbours.on_state_request(p, f.run, parts.now),
+            fr.StateRequest: lambda p, f, e: neighbours.on_state_request(p, f, parts.now),
             fr.State: lambda p, f, e: neighbours.on_state(p, f, e, parts.now),
             # views
             fr.ViewFrame: lambda p, f, e: views.on_view_frame(p, e),

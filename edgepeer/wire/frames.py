@@ -288,6 +288,10 @@ class StateRequest(_Header, frozen=True):
 
     run: _Text
     """With PART in it: what the addressee alone has, by that name. Who asks for it need be in no view."""
+    round: _Count = 0
+    """Of the state that is on its way ..."""
+    received: _Count = 0
+    """... this much has come, and the rest is to follow; 0: nothing has been sent yet."""
 
 
 class State(_Header, frozen=True):

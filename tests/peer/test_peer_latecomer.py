@@ -169,6 +169,20 @@ async def test_who_comes_to_a_run_whose_state_is_empty_gets_in(broker: EmbeddedB
             assert [(outcome.round, len(outcome.contributors)) for outcome in outcomes] == [(2, 3)] * 3
 
 
+async def test_a_large_state_gets_through_the_broker(broker: EmbeddedBroker) -> None:
+    """Where nobody can connect to anybody: the broker takes only so much at a time."""
+    adopted: list[tuple[PeerId, int]] = []
+    nowhere = {"advertise": ("192.0.2.1:9",)}
+    async with peer_at(broker, "a", **nowhere) as a, peer_at(broker, "b", **nowhere) as late:
+        for peer in (a, late):
+            peer.attach(Keeper(peer, adopted, state=bytes(12 << 20)))
+        a.want_run("run", 1)
+        await until(a, partial(_is_in_run, a, 0))
+        late.want_run("run", 1)
+        await until(late, partial(_is_in_run, late, 0))
+        assert adopted == [("b", 0)]
+
+
 def _is_in_run(peer: Peer, committed: int) -> bool:
     return peer.view is not None and peer.view.run == "run" and peer.committed == committed
 

@@ -10,6 +10,7 @@ from transcript import Machine, letter_to, member, vector, view, when
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
+from edgepeer.protocol.catchup import WINDOW_BYTES
 from edgepeer.protocol.limits import Limits
 from edgepeer.topology.view import View
 from edgepeer.wire import frames as fr
@@ -125,12 +126,93 @@ def test_a_piece_that_is_long_on_its_way_counts() -> None:
     assert state(b, "a", b"te", number=7, offset=3, total=5) == ["state of r after 7: state"]
 
 
+@pytest.mark.parametrize("source", ["a", "d"])
+def test_who_still_delivers_is_not_asked_again(source: str) -> None:
+    """Over a slow line a piece takes longer than the patience of whoever asked: it would come once more behind the
+    first, and all that comes next behind that. So would what is thrown away, since another one delivers."""
+    b = Machine("b", limits=Limits(silence_s=600.0)).join(RUN)
+    for name in dict.fromkeys(("a", source)):
+        b.level(name, committed=7)
+    said: list[str] = []
+    for at in range(20):
+        said += b.until(6.0 * (at + 1))
+        state(b, "a", b"ab", number=7, offset=2 * at, total=99)
+        if source == "d":
+            assert state(b, "d", b"cd", number=7, offset=2 * at, total=99) == []
+    asked = [line.split(": ")[1] for line in said if "state of r?" in line]
+    assert asked == ([] if source == "a" else ["d <- state of r?"])
+
+
 def test_a_lost_neighbour_is_replaced_at_once() -> None:
     b = Machine("b").join(RUN)
     b.level("a", committed=7)
     b.level("d", committed=7)
     b.hear(ev.LinkDown(A, "reset"), 0.1)
     assert any(line.endswith("d <- state of r?") for line in b.until(0.6))
+
+
+def test_and_by_one_whose_state_was_thrown_away_beside_its_own() -> None:
+    b = Machine("b", limits=Limits(silence_s=60.0)).join(RUN)
+    b.level("a", committed=7)
+    b.level("d", committed=7)
+    assert when(b.until(7.0), "d <- state of r?") < 7
+    state(b, "a", b"sta", number=7, total=5)
+    assert state(b, "d", b"other", number=7) == []
+    b.hear(ev.LinkDown(A, "reset"), 7.0)
+    assert when(b.until(20.0), "d <- state of r?") < 13
+    assert state(b, "d", b"other", number=7) == ["state of r after 7: other"]
+
+
+def sent_to_d(b: Machine) -> int:
+    """How much of a state is sent with that."""
+    pieces = [e for e in b.effects if isinstance(e, fx.Send) and isinstance(e.frame, fr.State) and e.peer == D]
+    return sum(len(piece.payload or b"") for piece in pieces)
+
+
+def giving(size: int) -> Machine:
+    """One that is asked by d for a state of that size, after round 7."""
+    b = at_seven("b", RUN)
+    b.level("d", committed=-1)
+    b.frame("d", fr.StateRequest(run="r"))
+    b.hear(ev.StateReady(D, "r", 7, bytes(size)))
+    return b
+
+
+def test_of_a_large_state_no_more_is_on_its_way_than_has_room_there() -> None:
+    """The broker takes only so much at a time: what is larger would never get through it, and all would wait."""
+    b = giving(2 * WINDOW_BYTES + 1)
+    assert sent_to_d(b) == WINDOW_BYTES
+    for at in (1, 2):
+        b.frame("d", fr.StateRequest(run="r", round=7, received=at * WINDOW_BYTES // 2))
+        assert sent_to_d(b) == WINDOW_BYTES // 2
+    b.frame("d", fr.StateRequest(run="r", round=6, received=2 * WINDOW_BYTES))  # of another
+    assert sent_to_d(b) == 0
+    b.frame("d", fr.StateRequest(run="r", round=7, received=2 * WINDOW_BYTES))
+    assert sent_to_d(b) == 1
+
+
+def test_who_takes_one_says_how_much_has_come() -> None:
+    b = Machine("b").join(RUN)
+    b.level("a", committed=7)
+    half, total = WINDOW_BYTES // 2, 3 * WINDOW_BYTES // 2
+    assert state(b, "a", bytes(half - 1), number=7, total=total) == []
+    assert state(b, "a", bytes(1), number=7, offset=half - 1, total=total) == [f"a <- state 7 [{half}:]?"]
+    assert state(b, "a", bytes(half), number=7, offset=half, total=total) == [f"a <- state 7 [{2 * half}:]?"]
+    assert len(state(b, "a", bytes(half), number=7, offset=2 * half, total=total)) == 1  # that is all
+
+
+@pytest.mark.parametrize("why", ["lost", "has it", "anew"])
+def test_the_rest_is_kept_for_nobody_who_needs_it_no_more(why: str) -> None:
+    b = giving(2 * WINDOW_BYTES)
+    if why == "lost":
+        b.hear(ev.LinkDown(D, "reset"))
+        b.hear(ev.LinkUp(D, 1))
+    elif why == "has it":
+        b.sync("d", 7)
+    else:
+        b.learn(view(4, "abcde", run="other", after=RUN))
+    b.frame("d", fr.StateRequest(run="r", round=7, received=WINDOW_BYTES))
+    assert sent_to_d(b) == 0
 
 
 def test_pieces_that_nobody_asked_for_or_that_do_not_follow_are_thrown_away() -> None:

@@ -14,6 +14,7 @@ from edgepeer.coding.scheme import parse_scheme
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
+from edgepeer.protocol.catchup import WINDOW_BYTES
 from edgepeer.topology.view import View
 from edgepeer.wire import frames as fr
 
@@ -140,6 +141,32 @@ def test_what_is_given_up_while_it_is_packed_is_handed_to_nobody() -> None:
     assert b.hear(ev.StateReady(PeerId("d"), "r", 7, b"early")) == []
     state(b, "a", b"late", number=7)
     assert asked[0] in put_to_use(b)
+
+
+def test_nor_is_the_rest_of_what_is_given_up_while_it_is_sent() -> None:
+    b = Machine("b")
+    b.hear(ev.RunWanted("r", 1, 7, EARLY))
+    b.join(view(3, "abcde", run="r"))
+    restored(b, "d", -1, None)
+    b.frame("d", fr.StateRequest(run="r"))
+    assert b.hear(ev.StateReady(PeerId("d"), "r", 7, bytes(2 * WINDOW_BYTES)))
+    restored(b, "a", 7, LATE)
+    assert b.frame("d", fr.StateRequest(run="r", round=7, received=WINDOW_BYTES)) == []
+
+
+def test_nor_is_a_part_of_that_taken_for_what_has_come_in_its_place() -> None:
+    d = Machine("d").join(view(3, "abcde", run="r"))
+    assert "b <- state of r?" in restored(d, "b", 7, EARLY)
+    state(d, "b", b"ear", number=7, total=5)
+    world = d.node.view
+    assert world is not None
+    where = partial(fr.Sync, epoch=world.stamp, run="r", generation=world.generation)
+    d.frame("b", where(committed=-2))
+    assert d.frame("b", where(committed=7, restored=LATE)) == ["b <- state of r?"]
+    assert state(d, "b", b"ly", number=7, offset=3, total=5) == []
+    assert state(d, "b", b"late", number=7) == ["state of r after 7: late"]
+    put_to_use(d)
+    assert sources(d) == {("b", LATE)}
 
 
 def test_a_state_that_came_in_an_earlier_life_means_nothing() -> None:

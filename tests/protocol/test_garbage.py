@@ -109,7 +109,7 @@ plain: dict[type[fr.Frame], st.SearchStrategy[fr.Frame]] = {
     ),
     fr.Suspect: st.builds(fr.Suspect, epoch=stamps, peer=peers, reason=st.text()),
     fr.Leave: st.builds(fr.Leave, peer=peers, incarnation=numbers, until=st.integers(-1, 2)),
-    fr.StateRequest: st.builds(fr.StateRequest, run=runs),
+    fr.StateRequest: st.builds(fr.StateRequest, run=runs, round=numbers, received=sizes),
     fr.State: st.builds(fr.State, run=runs, round=numbers, offset=sizes, total=sizes),
     fr.Bye: st.builds(fr.Bye, reason=st.text()),
     fr.Have: st.builds(fr.Have, epoch=stamps, round=numbers, holding=bits),

@@ -478,8 +478,8 @@ def describe_frame(frame: fr.Frame, payload: memoryview | bytes | None) -> str:
             return f"suspect {peer}"
         case fr.Leave(peer, _, until):
             return f"leave {peer} until {until}"
-        case fr.StateRequest(run):
-            return f"state of {run}?"
+        case fr.StateRequest(run, number, received):
+            return f"state of {run}?" if not received else f"state {number} [{received}:]?"
         case fr.State():
             return f"state {frame.round} [{frame.offset}:] {bytes(payload or b'').decode()}"
         case fr.Have(_, number, holding):
