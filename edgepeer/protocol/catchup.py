@@ -24,16 +24,12 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol.limits import Limits
 from edgepeer.wire.frames import State, StateRequest
 
-__all__ = ["PATIENCE_S", "PROVIDING_S", "WINDOW_BYTES", "Catchup"]
+__all__ = ["PATIENCE_S", "PROVIDING_S", "Catchup"]
 
 PATIENCE_S: Final = 5.0
 """How long a neighbour that is ahead may take to show it."""
 PROVIDING_S: Final = 30.0
 """How long the owner may take to pack a state before it is asked again: so nobody asks its peer any sooner."""
-
-WINDOW_BYTES: Final = 2 << 20
-"""So much of a state is on its way at most, the same at both ends: what goes behind it does not wait for all, and the
-broker takes only so much at a time (`fabric/relay.py`): a state that is larger would never get through it."""
 
 
 class Catchup:
@@ -51,8 +47,6 @@ class Catchup:
         """... or seems not to: whoever begins to is taken instead."""
         self._buffer: bytearray | None = None
         self._received = 0
-        self._confirmed = 0
-        """Up to where it has been said that it has come."""
         self._round = -1
         self._loading = False
         self._given: dict[PeerId, tuple[str, int, memoryview, int]] = {}
@@ -97,14 +91,14 @@ class Catchup:
 
     def provide(self, peer: PeerId, run: str, number: int, state: memoryview | bytes) -> None:
         """Send a state to the neighbour that asked for it."""
-        self._send(peer, run, number, memoryview(state).cast("B"), 0, WINDOW_BYTES)
+        self._send(peer, run, number, memoryview(state).cast("B"), 0, self._limits.state_window_bytes)
 
     def go_on(self, peer: PeerId, frame: StateRequest) -> None:
         """So much of a state has come at a neighbour."""
         given = self._given.get(peer)
         if given is not None and given[:2] == (frame.run, frame.round):
             run, number, state, sent = given
-            self._send(peer, run, number, state, sent, frame.received + WINDOW_BYTES)
+            self._send(peer, run, number, state, sent, frame.received + self._limits.state_window_bytes)
 
     def stands(self, peer: PeerId, committed: int) -> None:
         """A neighbour says how far it has come: what is of before it needs no more. Nor does the rest come of what it
@@ -135,7 +129,7 @@ class Catchup:
             return None
         if frame.offset == 0 and (self._source in (None, peer) or self._stalled):
             self._source, self._stalled, self._round = peer, False, frame.round
-            self._buffer, self._received, self._confirmed = bytearray(frame.total), 0, 0
+            self._buffer, self._received = bytearray(frame.total), 0
         due = self._source, self._received, self._round
         if self._buffer is None or (peer, frame.offset, frame.round) != due or frame.total != len(self._buffer):
             return None
@@ -152,9 +146,7 @@ class Catchup:
         self._received = frame.offset + payload_bytes
         self._progress_at, self._stalled = now, False
         if self._received < frame.total:
-            if self._received - self._confirmed >= WINDOW_BYTES // 2:
-                self._confirmed = self._received
-                self._emit(fx.Send(peer, StateRequest(run=frame.run, round=frame.round, received=self._received)))
+            self._emit(fx.Send(peer, StateRequest(run=frame.run, round=frame.round, received=self._received)))
             return None
         self._loading = True
         state, self._buffer = memoryview(self._buffer).toreadonly(), None

@@ -64,7 +64,7 @@ class Limits:
     state_segment_bytes: int = 256 << 10
     state_window_bytes: int = 2 << 20
     """So much of a state is on its way to one neighbour at most: what goes behind it does not wait for all, and the
-    broker takes only so much at a time (`fabric/relay.py`). The same at all peers, or who has less waits for the rest."""
+    broker takes only so much at a time (`fabric/relay.py`): a state that is larger would never get through it."""
     tunnel_bytes: int = 1 << 20
     """What goes through a neighbour goes in pieces of at most this size; a multiple of 8."""
     relay_bytes: int = 256 << 10

@@ -10,12 +10,12 @@ from transcript import Machine, letter_to, member, vector, view, when
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
-from edgepeer.protocol.catchup import WINDOW_BYTES
 from edgepeer.protocol.limits import Limits
 from edgepeer.topology.view import View
 from edgepeer.wire import frames as fr
 from edgepeer.wire.documents import pack
 
+WINDOW = Limits().state_window_bytes
 A, D = PeerId("a"), PeerId("d")
 
 
@@ -180,30 +180,28 @@ def giving(size: int) -> Machine:
 
 def test_of_a_large_state_no_more_is_on_its_way_than_has_room_there() -> None:
     """The broker takes only so much at a time: what is larger would never get through it, and all would wait."""
-    b = giving(2 * WINDOW_BYTES + 1)
-    assert sent_to_d(b) == WINDOW_BYTES
+    b = giving(2 * WINDOW + 1)
+    assert sent_to_d(b) == WINDOW
     for at in (1, 2):
-        b.frame("d", fr.StateRequest(run="r", round=7, received=at * WINDOW_BYTES // 2))
-        assert sent_to_d(b) == WINDOW_BYTES // 2
-    b.frame("d", fr.StateRequest(run="r", round=6, received=2 * WINDOW_BYTES))  # of another
+        b.frame("d", fr.StateRequest(run="r", round=7, received=at * WINDOW // 2))
+        assert sent_to_d(b) == WINDOW // 2
+    b.frame("d", fr.StateRequest(run="r", round=6, received=2 * WINDOW))  # of another
     assert sent_to_d(b) == 0
-    b.frame("d", fr.StateRequest(run="r", round=7, received=2 * WINDOW_BYTES))
+    b.frame("d", fr.StateRequest(run="r", round=7, received=2 * WINDOW))
     assert sent_to_d(b) == 1
 
 
 def test_who_takes_one_says_how_much_has_come() -> None:
     b = Machine("b").join(RUN)
     b.level("a", committed=7)
-    half, total = WINDOW_BYTES // 2, 3 * WINDOW_BYTES // 2
-    assert state(b, "a", bytes(half - 1), number=7, total=total) == []
-    assert state(b, "a", bytes(1), number=7, offset=half - 1, total=total) == [f"a <- state 7 [{half}:]?"]
-    assert state(b, "a", bytes(half), number=7, offset=half, total=total) == [f"a <- state 7 [{2 * half}:]?"]
-    assert len(state(b, "a", bytes(half), number=7, offset=2 * half, total=total)) == 1  # that is all
+    assert state(b, "a", bytes(4), number=7, total=11) == ["a <- state 7 [4:]?"]
+    assert state(b, "a", bytes(6), number=7, offset=4, total=11) == ["a <- state 7 [10:]?"]
+    assert len(state(b, "a", bytes(1), number=7, offset=10, total=11)) == 1  # that is all
 
 
 @pytest.mark.parametrize("why", ["lost", "has it", "anew"])
 def test_the_rest_is_kept_for_nobody_who_needs_it_no_more(why: str) -> None:
-    b = giving(2 * WINDOW_BYTES)
+    b = giving(2 * WINDOW)
     if why == "lost":
         b.hear(ev.LinkDown(D, "reset"))
         b.hear(ev.LinkUp(D, 1))
@@ -211,7 +209,7 @@ def test_the_rest_is_kept_for_nobody_who_needs_it_no_more(why: str) -> None:
         b.sync("d", 7)
     else:
         b.learn(view(4, "abcde", run="other", after=RUN))
-    b.frame("d", fr.StateRequest(run="r", round=7, received=WINDOW_BYTES))
+    b.frame("d", fr.StateRequest(run="r", round=7, received=WINDOW))
     assert sent_to_d(b) == 0
 
 

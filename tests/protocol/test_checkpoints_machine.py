@@ -14,7 +14,7 @@ from edgepeer.coding.scheme import parse_scheme
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
-from edgepeer.protocol.catchup import WINDOW_BYTES
+from edgepeer.protocol.limits import Limits
 from edgepeer.topology.view import View
 from edgepeer.wire import frames as fr
 
@@ -149,9 +149,9 @@ def test_nor_is_the_rest_of_what_is_given_up_while_it_is_sent() -> None:
     b.join(view(3, "abcde", run="r"))
     restored(b, "d", -1, None)
     b.frame("d", fr.StateRequest(run="r"))
-    assert b.hear(ev.StateReady(PeerId("d"), "r", 7, bytes(2 * WINDOW_BYTES)))
+    assert b.hear(ev.StateReady(PeerId("d"), "r", 7, bytes(2 * Limits().state_window_bytes)))
     restored(b, "a", 7, LATE)
-    assert b.frame("d", fr.StateRequest(run="r", round=7, received=WINDOW_BYTES)) == []
+    assert b.frame("d", fr.StateRequest(run="r", round=7, received=Limits().state_window_bytes)) == []
 
 
 def test_nor_is_a_part_of_that_taken_for_what_has_come_in_its_place() -> None:
