@@ -52,6 +52,12 @@ def run(settings: ExportSettings) -> int:
         state, digest = whole_model(job, parts)
     save_model(settings.out, job, state, digest=digest, models=settings.models)
     print(f"wrote {settings.out}: {job.model} of job {job.id} after round {checkpoint.round} of {job.rounds}")
+    if checkpoint.diverged:  # written all the same: it may be all that there is
+        print(
+            f"edgepeer: job {job.id}: diverged: the loss was not finite in round {checkpoint.diverged}: look at what "
+            "the model says before it is used, or export a checkpoint from before that",
+            file=sys.stderr,
+        )
     return 0
 
 

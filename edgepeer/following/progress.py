@@ -46,6 +46,9 @@ class JobProgress:
         self.view: View | None = None
         self.present: dict[str, Presence] = {}
         self.reports: dict[str, PeerReport] = {}
+        self._lives: dict[str, int] = {}
+        self._again: set[str] = set()
+        """Who took part and was started again: what it counts, it counts from then on."""
         self.records: dict[int, RoundRecord] = {}
         """By round; of two records of one round the one of the later view counts, and its coordinator's."""
         self._ranks: dict[int, tuple[tuple[int, str], int, bool]] = {}
@@ -89,6 +92,10 @@ class JobProgress:
         """A peer is in, or gone (None)."""
         self._unheard.discard(peer)
         if presence is not None:
+            another = self._lives.get(peer, presence.incarnation) != presence.incarnation
+            if another and self.state(peer) != "done" and peer in self.reports:
+                self._again.add(peer)
+            self._lives[peer] = presence.incarnation
             news = peer not in self.present
             self.present[peer] = presence
             return news
@@ -289,6 +296,7 @@ class JobProgress:
                 for number, used in sorted(self._paths.items())
             },
             thinned=self.thinned,
+            again=frozenset(self._again),
             made={peer: tuple(errors) for peer, errors in self.made.items() if errors},
             missing=self.pending,
             quality=Quality.of(final) or (Quality.of(self.measured) if self.measured else None),

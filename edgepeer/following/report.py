@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import logging
-import os
 import tempfile
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +16,7 @@ from edgepeer.following.fault_table import fault_table
 from edgepeer.following.marks import labels_in
 from edgepeer.following.result import JobResult
 from edgepeer.following.tally import COUNTS
+from edgepeer.training.checkpoint import write_atomically
 
 __all__ = ["prepare_report", "report_fields", "write_report"]
 
@@ -160,10 +160,5 @@ def _rounds_csv(result: JobResult) -> str:
 
 def _replace(path: Path, content: bytes) -> Path:
     # Whoever reads the report meanwhile finds the old one or the new one, never half of one.
-    fresh = path.with_name(path.name + ".new")
-    with fresh.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    write_atomically(path, content, mode=0o666)  # as any file that somebody asks for
     return path

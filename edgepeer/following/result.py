@@ -82,6 +82,9 @@ class JobResult:
     thinned: int = 0
     """How many rounds had a record that was not kept: of a very long job there are too many."""
 
+    again: frozenset[str] = frozenset()
+    """Peers that took part and were started again: what they have counted before is not known."""
+
     def detours(self, number: int) -> tuple[str, ...]:
         """What links ran over in a round, where that was not a connection of their own."""
         return tuple(path for path in self.paths.get(number, ()) if path != "direct")
@@ -140,10 +143,13 @@ class JobResult:
     def computed(self) -> float | None:
         """How many samples went through the model for each one that counts: 1 without a code.
 
-        By the peers that finished; None if it is not known for how many.
+        By the peers that finished; None if it is not known for how many, or if others have computed some of them, who
+        did not count to the end.
         """
         counted = sum(record.samples for record in self.records)
         if self.unreported or self.thinned or not counted:
+            return None
+        if self.again or not {*self.done}.issuperset(peer for record in self.records for peer in record.contributors):
             return None
         return sum(self.reports[peer].samples for peer in self.done) / counted
 

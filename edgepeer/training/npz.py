@@ -9,6 +9,7 @@ from __future__ import annotations
 import lzma
 import math
 import stat
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Collection
@@ -45,6 +46,8 @@ def read_npz(path: Path, names: Collection[str], *, limit: int = NPZ_LIMIT_BYTES
             return {name: _read(archive, entry) for name, entry in entries.items()}
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError) as error:
         raise DataError(f"{path}: not a usable .npz file: {error}") from error
+    except (TypeError, OverflowError, tokenize.TokenError) as error:  # NumPy, of headers that it has not written
+        raise DataError(f"{path}: not a usable .npz file: a header in it is broken: {error}") from error
     except (NotImplementedError, RuntimeError) as error:  # an unknown compression, or encrypted
         raise DataError(f"{path}: not a usable .npz file: {error}") from error
     except MemoryError as error:

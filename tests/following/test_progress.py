@@ -208,3 +208,23 @@ def test_memory_is_bounded_and_what_is_kept_thins_out_with_age(told: Told, monke
     assert f"{progress.thinned} records of earlier rounds were not kept" in text
     assert "not reported" not in text
     assert len({id(record.contributors) for record in result.records}) == 1
+
+
+def test_how_much_was_computed_is_not_known_where_somebody_did_not_count_to_the_end(
+    running: JobProgress, told: Told, finish: Callable[..., JobProgress]
+) -> None:
+    """It said less than 1, as if sums were of samples that nobody had computed."""
+
+    def restart(progress: JobProgress, incarnation: int) -> None:
+        progress.see_presence("cedar", None)
+        progress.see_presence("cedar", msgspec.structs.replace(told.presence("cedar"), incarnation=incarnation))
+
+    ended = finish(running)
+    restart(ended, 2)  # when it had told all
+    assert ended.result().computed == pytest.approx(1.0)
+    ended.see_report(told.report("cedar", "failed"))
+    assert ended.result().computed is None
+    ended.see_report(told.report("cedar", "running"))
+    restart(ended, 3)
+    ended.see_report(told.report("cedar", samples=100))
+    assert ended.result().computed is None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import errno
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -192,3 +194,15 @@ def test_an_unusable_directory_is_refused_before_the_run(tmp_path: Path) -> None
 def test_a_directory_that_went_away(tmp_path: Path, running: JobProgress, finish: Finish) -> None:
     with pytest.raises(EdgepeerError, match="can't be written: No such file or directory"):
         write_report(tmp_path / "gone", finish(running).result())
+
+
+def test_a_full_disk_leaves_nothing_half_done(
+    tmp_path: Path, running: JobProgress, finish: Finish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(EdgepeerError, match="can't be written: No space left on device"):
+        write_report(tmp_path, finish(running).result())
+    assert not list(tmp_path.iterdir())

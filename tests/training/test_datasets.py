@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import io
+import struct
 import subprocess
 import sys
 import zipfile
@@ -222,6 +223,10 @@ def npz_with_entry(path: Path, content: bytes) -> Path:
     return path
 
 
+def with_header(text: bytes) -> bytes:
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(text) + 1) + text + b"\n"
+
+
 def npy(shape: tuple[int, ...], content: bytes) -> bytes:
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
@@ -242,6 +247,23 @@ def test_broken_npz_files(tmp_path: Path) -> None:
             read_npz(path, ("x",))
     with pytest.raises(DataError, match="can't be read: No such file"):
         load_dataset("npz:absent.npz", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{[1]: 2}",
+        b"{1: 2, 'a': 3}",
+        b"(",
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (True,)}",
+        b"{'descr': 'V0', 'fortran_order': False, 'shape': (%d,)}" % 2**70,
+    ],
+)
+def test_headers_that_numpy_would_not_write(tmp_path: Path, header: bytes) -> None:
+    path = npz_with_entry(tmp_path / "odd.npz", with_header(header) + b"abcd" * (b"True" in header))
+    with pytest.raises(DataError, match=r"odd\.npz: not a usable \.npz") as raised:
+        read_npz(path, ("x",))
+    one_line(raised)
 
 
 def test_an_npz_file_without_an_end() -> None:
