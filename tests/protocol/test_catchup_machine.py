@@ -32,7 +32,7 @@ def asked_by_c(b: Machine, before: View) -> tuple[int, bool]:
 def test_a_joiner_asks_for_the_state_loads_it_and_goes_on() -> None:
     b = Machine("b").join(RUN)
     assert b.level("a", committed=7) == ["a <- state of r?"]
-    assert state(b, "a", b"sta", number=7, total=5) == []
+    assert state(b, "a", b"sta", number=7, total=5) == ["a <- state 7 [3:]?"]
     assert state(b, "a", b"te", number=7, offset=3, total=5) == ["state of r after 7: state"]
     assert b.hear(ev.Adopted("r", 7)) == ["a <- sync 3 r after 7"]
     b.hear(ev.Contribute(vector(1), 1.0))
@@ -97,7 +97,7 @@ def test_a_neighbour_that_takes_its_time_is_not_asked_in_vain() -> None:
     b.level("a", committed=7)
     b.level("d", committed=7)
     assert when(b.until(7.0), "d <- state of r?") < 7
-    assert state(b, "a", b"sta", number=7, total=5) == []
+    assert state(b, "a", b"sta", number=7, total=5) == ["a <- state 7 [3:]?"]
     assert state(b, "d", b"other", number=7) == []  # one at a time
     assert state(b, "a", b"te", number=7, offset=3, total=5) == ["state of r after 7: state"]
 
@@ -108,7 +108,7 @@ def test_of_two_who_deliver_the_one_that_goes_on_counts() -> None:
     b.level("d", committed=7)
     state(b, "a", b"sta", number=7, total=5)
     assert when(b.until(7.0), "d <- state of r?") < 7
-    assert state(b, "d", b"oth", number=7, total=5) == []
+    assert state(b, "d", b"oth", number=7, total=5) == ["d <- state 7 [3:]?"]
     assert state(b, "a", b"te", number=7, offset=3, total=5) == []
     assert state(b, "d", b"er", number=7, offset=3, total=5) == ["state of r after 7: other"]
 
@@ -122,7 +122,7 @@ def test_a_piece_that_is_long_on_its_way_counts() -> None:
     assert sink is not None
     assert not any("state of r?" in line for line in b.until(8.0))
     sink[:] = b"sta"
-    assert b.hear(ev.FrameReceived(A, piece, None, 3, True, 8.0)) == []
+    assert b.hear(ev.FrameReceived(A, piece, None, 3, True, 8.0)) == ["a <- state 7 [3:]?"]
     assert state(b, "a", b"te", number=7, offset=3, total=5) == ["state of r after 7: state"]
 
 
