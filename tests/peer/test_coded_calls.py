@@ -244,6 +244,6 @@ async def test_all_may_take_another_code_between_two_rounds(broker: EmbeddedBrok
             for peer in soon:
                 peer.use_scheme(other)
             calls = asyncio.create_task(together(*soon))
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # lets what they have computed come first; no test waits by it
             late.use_scheme(other)
             check([*await together(late), *await calls], 3)

@@ -58,19 +58,16 @@ def reporter(published: list[Telemetry]) -> RoundReporter:
     return RoundReporter(peer, new_job(id="j1"), RoundLog(None), Metrics(None))
 
 
+def commit(reporter: RoundReporter, outcome: Outcome, *, coordinator: bool) -> None:
+    reporter.committed(outcome, seconds=0.05, compute_seconds=0.004, loss=0.5, evaluation=None, coordinator=coordinator)
+
+
 async def test_a_round_is_told_at_debug(
     reporter: RoundReporter, published: list[Telemetry], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="edgepeer")
     for exact, names in ((True, ("a", "b")), (False, tuple(f"p{number}" for number in range(12)))):
-        reporter.committed(
-            outcome(*names, exact=exact),
-            seconds=0.05,
-            compute_seconds=0.004,
-            loss=0.5,
-            evaluation=None,
-            coordinator=exact,
-        )
+        commit(reporter, outcome(*names, exact=exact), coordinator=exact)
     first, second = caplog.records
     assert first.levelno == logging.DEBUG
     assert first.getMessage() == (
@@ -94,14 +91,7 @@ async def test_rounds_of_many_are_told_in_as_many_batches_as_that_takes(
 ) -> None:
     names = tuple(f"p{number}".ljust(63, "-") for number in range(1000))
     for _ in range(40):
-        reporter.committed(
-            outcome(*names, exact=True),
-            seconds=0.005,
-            compute_seconds=0.004,
-            loss=0.5,
-            evaluation=None,
-            coordinator=True,
-        )
+        commit(reporter, outcome(*names, exact=True), coordinator=True)
     reporter.close()
     assert reporter._timer is None
     assert sum(len(telemetry.records) for telemetry in published) == 40
