@@ -12,12 +12,12 @@ from typing import Final
 import numpy as np
 
 from edgepeer.coding.scheme import CodingScheme
-from edgepeer.errors import BegunAnew, ContributionMismatch, FellBehind, LeftFabric, NotReady, PeerError, RoundTimeout
+from edgepeer.errors import BegunAnew, FellBehind, LeftFabric, NotReady, PeerError, RoundTimeout
 from edgepeer.ids import Generation, PeerId
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.coded_call import CodedCall, Gradient, Pace
 from edgepeer.peer.driver import Driver
-from edgepeer.peer.outcome import ABORTED, FloatArray, Outcome, Shapes, check_precision, flatten
+from edgepeer.peer.outcome import ABORTED, FloatArray, Outcome, Shapes, check_precision, flatten, of_another_size
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.topology.view import View
@@ -352,11 +352,8 @@ class _Call:
 
 
 def _outcome(effect: fx.RoundCommitted, began: float, shapes: Shapes) -> Outcome:
-    if (found := effect.sum.size) != shapes.size:  # decided without this peer: with it, there would be no sum
-        who = ", ".join(effect.contributors)
-        raise ContributionMismatch(
-            f"round {effect.round}: {who} decided it with {found} elements; this peer brings {shapes.size}"
-        )
+    if effect.sum.size != shapes.size:
+        raise of_another_size(effect, effect.sum.size, shapes.size)
     return Outcome(
         round=effect.round,
         generation=str(effect.generation),

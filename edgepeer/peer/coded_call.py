@@ -20,7 +20,7 @@ from edgepeer.coding.encode import padded
 from edgepeer.coding.scheme import CodingScheme
 from edgepeer.errors import ConfigError, ContributionMismatch
 from edgepeer.ids import PeerId
-from edgepeer.peer.outcome import Arrays, Outcome, Shapes, flatten
+from edgepeer.peer.outcome import Arrays, Outcome, Shapes, flatten, of_another_size
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.events import FloatVector
@@ -148,10 +148,7 @@ class CodedCall:
             flat, self._shapes = flatten(value)
             self._size = flat.size
         if padded(self._size, blocks) + blocks != effect.sum.size:
-            raise ContributionMismatch(
-                f"round {effect.round}: {', '.join(effect.contributors)} decided it with {effect.sum.size - blocks} "
-                f"elements; this peer brings {self._size}"
-            )
+            raise of_another_size(effect, effect.sum.size - blocks, self._size)
 
     def outcome(self, effect: fx.RoundCommitted, seconds: float) -> Outcome:
         """The round's result in the caller's shapes."""

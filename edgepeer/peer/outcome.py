@@ -20,12 +20,12 @@ from edgepeer.errors import (
     RoundTimeout,
 )
 from edgepeer.ids import PeerId
-from edgepeer.protocol.effects import Phases
+from edgepeer.protocol.effects import Phases, RoundCommitted
 from edgepeer.protocol.events import FloatVector
 from edgepeer.wire.codec import MAX_PAYLOAD_BYTES
 from edgepeer.wire.precision import PRECISIONS, Precision
 
-__all__ = ["ABORTED", "Arrays", "FloatArray", "Outcome", "Shapes", "check_precision", "flatten"]
+__all__ = ["ABORTED", "Arrays", "FloatArray", "Outcome", "Shapes", "check_precision", "flatten", "of_another_size"]
 
 _AS_IS: Final = (np.dtype("<f4"), np.dtype("<f8"))
 ABORTED: Final[dict[str, type[PeerError]]] = {
@@ -167,3 +167,9 @@ class Outcome:
         """Weighted mean over the contributors, in the shape that was given; zeros if all weights were 0."""
         scale = self.vector.dtype.type(self.weight) if self.weight else self.vector.dtype.type(1)
         return self.shapes.restore(self.vector / scale)
+
+
+def of_another_size(effect: RoundCommitted, found: int, mine: int) -> ContributionMismatch:
+    """A sum of `found` elements that was decided without this peer: with its `mine`, there would be none."""
+    decided = f"{', '.join(effect.contributors)} decided it with {found} elements"
+    return ContributionMismatch(f"round {effect.round}: {decided}; this peer brings {mine}")
