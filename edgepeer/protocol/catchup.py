@@ -49,8 +49,9 @@ class Catchup:
         self._received = 0
         self._round = -1
         self._loading = False
-        self._given: dict[PeerId, tuple[str, int, memoryview, int]] = {}
-        """What goes on to whom when so much has come: of which run, after which round, and how much has been sent."""
+        self._given: dict[PeerId, tuple[str, int, int, memoryview]] = {}
+        """Who takes one, until it stands there: of which run, after which round, how much of it has been sent, and what
+        goes on as that comes."""
 
     def reset(self) -> None:
         """No transfer any more: another run, or the state is in use."""
@@ -91,14 +92,14 @@ class Catchup:
 
     def provide(self, peer: PeerId, run: str, number: int, state: memoryview | bytes) -> None:
         """Send a state to the neighbour that asked for it."""
-        self._send(peer, run, number, memoryview(state).cast("B"), 0, self._limits.state_window_bytes)
+        self._given[peer] = run, number, 0, memoryview(state).cast("B")
+        self._send(peer, 0)
 
     def go_on(self, peer: PeerId, frame: StateRequest) -> None:
         """So much of a state has come at a neighbour."""
         given = self._given.get(peer)
-        if given is not None and given[:2] == (frame.run, frame.round):
-            run, number, state, sent = given
-            self._send(peer, run, number, state, sent, frame.received + self._limits.state_window_bytes)
+        if given is not None and given[:2] == (frame.run, frame.round) and given[3]:
+            self._send(peer, frame.received)
 
     def stands(self, peer: PeerId, committed: int) -> None:
         """A neighbour says how far it has come: what is of before it needs no more. Nor does the rest come of what it
@@ -109,17 +110,20 @@ class Catchup:
         if committed < 0 and peer == self._source and not self._loading:
             self.on_lost(peer)
 
-    def _send(self, peer: PeerId, run: str, number: int, state: memoryview, start: int, until: int) -> None:
-        """Send it on until there. One that is empty is a piece: else it would never come."""
-        total, step = len(state), self._limits.state_segment_bytes
-        while start < until and (start < total or start == 0):
-            part = state[start : start + step]
-            self._emit(fx.Send(peer, State(run=run, round=number, offset=start, total=total), part))
-            start += max(len(part), 1)
-        if start < total:
-            self._given[peer] = run, number, state, start
-        else:
-            self._given.pop(peer, None)
+    def _send(self, peer: PeerId, received: int) -> None:
+        """Send on as much as may be on its way, of which all who take one now have a share. A state that is empty is a
+        piece: else it would never come."""
+        run, number, sent, rest = self._given[peer]
+        total = sent + len(rest)
+        until = received + max(self._limits.state_window_bytes // len(self._given), 1)
+        while sent < until:
+            part = rest[: min(self._limits.state_segment_bytes, until - sent)]
+            self._emit(fx.Send(peer, State(run=run, round=number, offset=sent, total=total), part))
+            sent, rest = sent + len(part), rest[len(part) :]
+            if not rest:
+                rest = memoryview(b"")  # holds no longer what all of it lies in
+                break
+        self._given[peer] = run, number, sent, rest
 
     def sink(self, peer: PeerId, frame: State, payload_bytes: int) -> memoryview | None:
         """Where a piece of the state belongs; None if nobody asked for it."""

@@ -63,8 +63,9 @@ class Limits:
     """Size of segments on a link whose rate is not yet known; a multiple of 8."""
     state_segment_bytes: int = 256 << 10
     state_window_bytes: int = 2 << 20
-    """So much of a state is on its way to one neighbour at most: what goes behind it does not wait for all, and the
-    broker takes only so much at a time (`fabric/relay.py`): a state that is larger would never get through it."""
+    """So much of a state is on its way at most, and of several neighbours who take one at once each begins with its
+    share: what goes behind it does not wait for all, and the broker takes only so much at a time (`fabric/relay.py`): a
+    state that is larger would never get through it."""
     tunnel_bytes: int = 1 << 20
     """What goes through a neighbour goes in pieces of at most this size; a multiple of 8."""
     relay_bytes: int = 256 << 10

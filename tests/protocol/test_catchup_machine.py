@@ -163,10 +163,14 @@ def test_and_by_one_whose_state_was_thrown_away_beside_its_own() -> None:
     assert state(b, "d", b"other", number=7) == ["state of r after 7: other"]
 
 
-def sent_to_d(b: Machine) -> int:
-    """How much of a state is sent with that."""
-    pieces = [e for e in b.effects if isinstance(e, fx.Send) and isinstance(e.frame, fr.State) and e.peer == D]
+def sent_to(b: Machine, peer: str) -> int:
+    """How much of a state is sent to it with that."""
+    pieces = [e for e in b.effects if isinstance(e, fx.Send) and isinstance(e.frame, fr.State) and e.peer == peer]
     return sum(len(piece.payload or b"") for piece in pieces)
+
+
+def sent_to_d(b: Machine) -> int:
+    return sent_to(b, "d")
 
 
 def giving(size: int) -> Machine:
@@ -189,6 +193,39 @@ def test_of_a_large_state_no_more_is_on_its_way_than_has_room_there() -> None:
     assert sent_to_d(b) == 0
     b.frame("d", fr.StateRequest(run="r", round=7, received=2 * WINDOW))
     assert sent_to_d(b) == 1
+
+
+def test_several_who_take_one_at_once_share_what_is_on_its_way() -> None:
+    """Five of them would be given more than the broker takes at a time; theirs would all break, again and again."""
+    b = giving(3 * WINDOW)
+    assert sent_to_d(b) == WINDOW
+    b.level("e", committed=-1)
+    b.frame("e", fr.StateRequest(run="r"))
+    b.hear(ev.StateReady(PeerId("e"), "r", 7, bytes(3 * WINDOW)))
+    assert sent_to(b, "e") == WINDOW // 2
+    b.frame("d", fr.StateRequest(run="r", round=7, received=WINDOW // 2))
+    assert sent_to_d(b) == 0
+    b.frame("d", fr.StateRequest(run="r", round=7, received=WINDOW))
+    assert sent_to_d(b) == WINDOW // 2
+    b.hear(ev.LinkDown(PeerId("e"), "reset"))
+    b.frame("d", fr.StateRequest(run="r", round=7, received=3 * WINDOW // 2))
+    assert sent_to_d(b) == WINDOW
+
+
+@pytest.mark.parametrize("size", [2 * WINDOW, WINDOW])
+def test_of_very_many_each_has_some_and_all_come_to_no_more_than_the_broker_takes(size: int) -> None:
+    """In whatever order they come, before anything has arrived anywhere."""
+    others = "bcdefghijklmnopqrstuvwxyz"
+    a = Machine("a").join(view(1, "a" + others, fanout=25, run="r"))
+    for name in others:
+        a.level(name, committed=-1)
+    sent = 0
+    for name in others:
+        a.frame(name, fr.StateRequest(run="r"))
+        a.hear(ev.StateReady(PeerId(name), "r", 0, bytes(size)))
+        assert sent_to(a, name) > 0
+        sent += sent_to(a, name)
+    assert sent <= 8 << 20  # `fabric/relay.py`
 
 
 def test_who_takes_one_says_how_much_has_come() -> None:
