@@ -285,7 +285,9 @@ class Views:
             self._over_since, self.over_before = now, succession.number
         # Not who has answered, and ended after that. But a life that answers has not, though a later one was heard of.
         there = (succession.answered_since(self.over_before) & succession.there) - (membership.ended - answering)
-        if succession.number < self.over_before + ASKED_BEFORE_ANEW:
+        # Of two that begin at once one would be put out again: who has others before it asks once more for each.
+        before = sum(peer in there for peer in view.ids[: view.position(self._me)])
+        if succession.number < self.over_before + ASKED_BEFORE_ANEW + before:
             return False
         # On slow paths answers take longer than that, and what only those have who give them is not to be lost.
         if not there.issuperset(left) and now < self._over_since + self._limits.silence_s:
