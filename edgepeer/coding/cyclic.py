@@ -16,7 +16,8 @@ largest sum: then workers bring much of what all gradients have in common, and n
 
 There are very many sets of stragglers, though, and of any such code some are bad if s is large: gradients of float32
 keep five digits with s up to 3 of 100 workers, or 5 of 12; four with s = 5 of 20; two or three with s = 7 of 200, where
-float64 keeps ten. `condition` tells. Fractional repetition does not have this problem.
+float64 keeps ten. Of s = 8 of 40 a few sets leave one digit: those sums are not called exact (linear.py). Fractional
+repetition does not have this problem.
 """
 
 from __future__ import annotations

@@ -22,6 +22,10 @@ __all__ = ["Decoding", "LinearCode", "check_stragglers"]
 
 _TOLERANCE: Final = 1e-9
 """A sum is exact if no chunk's coverage is further from 1. What is solved is exact to about 1e-16 * condition."""
+_UNIT_ROUNDOFF: Final = float(np.finfo(np.float32).eps) / 2
+_LOST: Final = 0.01
+"""Nor is it if rounding may take so much of a chunk's gradient, in float32: of large weights only the difference is
+wanted, and has fewer digits than they have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +37,7 @@ class Decoding:
     coverage: NDArray[np.float64]
     """A r, shape (chunks,)."""
     residual: float
-    """Squared norm of A r - 1; 0 if exact."""
+    """Squared norm of A r - 1, and of what rounding may take where that is too much; 0 if exact."""
 
     @property
     def exact(self) -> bool:
@@ -74,8 +78,10 @@ class LinearCode(GradientCode):
             return last[1]
         vector = self._solve(there)
         coverage = self.coefficients @ vector
-        wrong = coverage - 1
-        if np.max(np.abs(wrong)) <= _TOLERANCE:
+        wrong, lost = coverage - 1, _UNIT_ROUNDOFF * (np.abs(self.coefficients) @ np.abs(vector))
+        if np.max(lost) > _LOST:
+            found = Decoding(vector, coverage, float(wrong @ wrong + lost @ lost))
+        elif np.max(np.abs(wrong)) <= _TOLERANCE:
             found = Decoding(vector, np.ones(self.chunks), 0.0)
         else:
             found = Decoding(vector, coverage, float(wrong @ wrong))

@@ -13,7 +13,7 @@ the number of workers, cyclic assignments have as many colours as replicas.
 
 On cyclic assignments a float32 gradient keeps five digits or more with up to 8 blocks and 200 workers. Random graphs
 need more colours, so that points are closer: with 200 workers and degree 8 to 12, five digits with up to 4 blocks, and
-with 8 blocks four, if many chunks have just the copies that they need. `GradientCode.condition` tells.
+with 8 blocks four, if many chunks have just the copies that they need.
 """
 
 from __future__ import annotations

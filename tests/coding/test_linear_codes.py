@@ -87,6 +87,21 @@ def test_many_stragglers_of_many_workers_still_have_all_digits_of_float64(worker
         assert relative_error(code, without(workers, stragglers), np.float64) < 1e-10
 
 
+def test_a_sum_that_has_lost_its_digits_is_not_called_exact() -> None:
+    """One worker more is waited for instead."""
+    code = CyclicCode("x", 40, 8)
+    stragglers = (1, 2, 6, 15, 16, 17, 19, 28)
+    there = without(40, stragglers)
+    error = relative_error(code, there, np.float32)
+    assert error > 0.01
+    recovery = code.recovery(done_by(code, there))
+    assert not recovery.exact
+    assert recovery.error > error**2
+    there = without(40, stragglers[1:])
+    assert code.decoding(there).exact
+    assert relative_error(code, there, np.float32) < 0.005
+
+
 def test_the_drawn_code_of_the_paper_loses_more() -> None:
     """Why H is not drawn from the normal distribution."""
     workers, s, worst = 12, 4, []
