@@ -13,7 +13,8 @@ valid word of a wrong x, and nobody sees it. Here every node does that for itsel
 node gets wrong stays in its own line.
 
 Conditioning: that of the codes, at most 13 for (7, 5) whatever is lost, see `mds`. A line that isn't lost comes out
-with the bits it had.
+with the bits it had. Of many lines, neighbours that are wrong leave checks that see little: `fit` refuses what can't be
+told from rounding then, such as m = 20 and t = 2 in float32 for more than 300 updates.
 
 A line's wrong node isn't known, so all of them are regenerated: from their column after a forward product, where other
 rows are right, from their row after a backward one.
@@ -29,9 +30,10 @@ from numpy.typing import NDArray
 
 from edgepeer.coding.matrix.decode import Guarantee, MatrixCode, decode
 from edgepeer.coding.matrix.mds import mds_code
+from edgepeer.coding.matrix.sight import least_sight
 from edgepeer.coding.matrix.tolerance import relative_noise
 from edgepeer.errors import ConfigError, Undecodable
-from edgepeer.training.split.network import Direction
+from edgepeer.training.split.network import Direction, Network
 from edgepeer.training.split.strategy import Reading, Shape, Split
 
 __all__ = ["CodeNet"]
@@ -57,6 +59,18 @@ class CodeNet(Split):
         self.places = tuple((i, j) for i in range(m + 2 * t) for j in range(n + 2 * t) if i < m or j < n)
         """(i, j) of each node."""
         self._at = {place: node for node, place in enumerate(self.places)}
+
+    def fit(self, network: Network, updates: int = 0) -> None:
+        """Also raises ConfigError: at its sizes, and after so many updates, errors can't be told from rounding."""
+        super().fit(network, updates)
+        wrong = self.t if self.guarantee == "adversarial" else 2 * self.t - 1
+        sights = {code.nodes: least_sight(code, wrong) for code in (self._row_code, self._column_code)}
+        for layer in range(network.layers):
+            summed = network.shape(layer)
+            directions: tuple[Direction, Direction] = "backward", "forward"
+            for direction, terms in zip(directions, summed, strict=True):
+                sees = sights[self._code(direction).nodes].sees(self.noise(terms, updates))
+                self.check_sight(sees, layer, direction, updates, "fewer blocks, a smaller t or float64")
 
     def row_weights(self, node: int) -> Array:
         return np.asarray(self._row_code.generator[self.places[node][0]])

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepeer.coding.matrix.decode import SEEN, Guarantee, decode
+from edgepeer.coding.matrix.decode import Guarantee, decode
 from edgepeer.coding.matrix.nodes import Kind
 from edgepeer.coding.matrix.plan import plan
 from edgepeer.coding.matrix.polydot import PolyDot
@@ -76,12 +76,8 @@ class PolyDotSplit(Split):
         for layer in range(network.layers):
             h, w = self.block_shape(network.shape(layer))
             for each, name, summed in ((self.plan.forward, "forward", w), (self.plan.backward, "backward", h)):
-                if (sees := each.sees(self.code.noise(summed, updates))) > SEEN:
-                    raise ConfigError(
-                        f"split polydot: in layer {layer}'s {name} products errors below {sees:.1%} of the largest "
-                        f"number may look like rounding after {updates} updates of {self.dtype}, and {SEEN:.0%} must "
-                        "not; take fewer updates, more nodes or fewer blocks"
-                    )
+                sees = each.sees(self.code.noise(summed, updates))
+                self.check_sight(sees, layer, name, updates, "more nodes or fewer blocks")
 
     @property
     def block_dtype(self) -> np.dtype[Any]:

@@ -30,6 +30,7 @@ from typing import Any, ClassVar, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edgepeer.coding.matrix.decode import SEEN
 from edgepeer.coding.matrix.tolerance import relative_noise
 from edgepeer.errors import ConfigError, Undecodable
 from edgepeer.training.split.network import Direction, Network
@@ -143,6 +144,19 @@ class Split(ABC):
                     f"split {self.name}: layer {layer} is {rows} x {columns}{biased} and can't be cut into "
                     f"m={self.m} x n={self.n} blocks; take m up to {rows}, n up to {columns}"
                 )
+
+    def check_sight(self, sees: float, layer: int, product: str, updates: int, cure: str) -> None:
+        """Raises ConfigError: errors in a layer's product are seen only from a size on that is too large.
+
+        Args:
+            sees: that size, as a part of the largest number.
+        """
+        if sees > SEEN:
+            raise ConfigError(
+                f"split {self.name}: in layer {layer}'s {product} products errors below {sees:.1%} of the largest "
+                f"number may look like rounding after {updates} updates of {self.dtype}, and {SEEN:.0%} must "
+                f"not; take fewer updates, {cure}"
+            )
 
     def block_shape(self, shape: Shape) -> Shape:
         """Of a block of W: (h, w)."""

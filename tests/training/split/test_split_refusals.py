@@ -21,6 +21,7 @@ from edgepeer.training.split.uncoded import Uncoded
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 NET = Network(sizes=(6, 5, 3), dtype=DOUBLE)
 WIDE = Network(sizes=(784, 1000, 10), dtype=SINGLE)
+TALL = Network(sizes=(784, 1000, 40), dtype=SINGLE)
 
 
 def NONE(iteration: int) -> tuple[Any, Any]:
@@ -80,6 +81,10 @@ WISHES: list[tuple[Callable[[], Any], str]] = [
     (lambda: parse_split("polydot:m=0,n=5", DOUBLE), "1 or more blocks"),
     (lambda: parse_split("polydot:m=5,n=8,nodes=38", SINGLE), "too few digits to check the backward product"),
     (lambda: parse_split("polydot:m=2,n=2", SINGLE).fit(WIDE, 50_000), "rounding after 50000 updates of float32"),
+    (
+        lambda: parse_split("codenet:m=20,n=2,t=2", SINGLE).fit(TALL, 3000),
+        "fewer blocks, a smaller t or float64",
+    ),
     (lambda: parse_split("abft:m=2,n=2", SINGLE, "generic"), "is nothing to split abft; it is for codenet and polydot"),
     (lambda: parse_split("none", DOUBLE, "perhaps"), "adversarial or generic"),  # type: ignore[arg-type]
     (lambda: SoftErrors(1.5), "between 0 and 1"),
@@ -134,6 +139,8 @@ def test_what_names_leave_out() -> None:
     assert (parse_split("polydot", SINGLE).nodes, parse_split("polydot:n=3", DOUBLE).nodes) == (8, 11)
     assert parse_split("polydot:n=3", SINGLE).nodes == 12, "11 are enough equations, and not enough digits"
     parse_split("polydot", SINGLE).fit(WIDE, 2000)
+    parse_split("codenet:m=20,n=2,t=1", SINGLE).fit(TALL, 3000)
+    parse_split("codenet", SINGLE).fit(WIDE, 100_000)
     parse_split("polydot:nodes=12", SINGLE).fit(WIDE, 50_000)
     replicate, none = parse_split("replicate:m=2", DOUBLE), parse_split("none", DOUBLE)
     assert isinstance(replicate, Replicate)
