@@ -35,7 +35,7 @@ from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.tls import TlsSocket, secured
 from edgepeer.processes import os_reason
-from edgepeer.sockets import look_up
+from edgepeer.sockets import connect_to
 from edgepeer.trust.directory import JOIN_AGAIN
 from edgepeer.trust.names import Holder
 
@@ -263,30 +263,10 @@ def _failed(code: int | ReasonCode) -> bool:
 
 
 async def _dial(address: BrokerAddress, timeout: float, identity: Identity | None) -> socket.socket:
-    loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout):
-            ends = loop.time() + timeout
-            found = await look_up(address.host, address.port)
-            reason: OSError | None = None
-            for number, (family, kind, protocol, _, place) in enumerate(found):
-                sock = _Socket(family, kind, protocol)
-                try:
-                    sock.setblocking(False)
-                    # Without it a round trip can take 44 ms: Nagle waits for a delayed acknowledgement.
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    # Of a host with several addresses one may lead nowhere (IPv6, say): time stays for the others.
-                    async with asyncio.timeout((ends - loop.time()) / (len(found) - number)):
-                        await loop.sock_connect(sock, place)
-                except OSError as error:
-                    sock.close()
-                    reason = error
-                except BaseException:
-                    sock.close()
-                    raise
-                else:
-                    return await secured(sock, address.host, identity) if address.tls else sock
-            raise reason or OSError("host has no address")
+            sock = await connect_to(address.host, address.port, timeout, make=_Socket)
+            return await secured(sock, address.host, identity) if address.tls else sock
     except TimeoutError:
         text = f"timed out after {timeout:g} s; is it running, and reachable from here?"
     except socket.gaierror as error:
