@@ -18,6 +18,7 @@ from edgepeer.processes import os_reason
 
 __all__ = [
     "borrowed",
+    "connect_to",
     "expect_life",
     "format_place",
     "host_and_port",
@@ -36,6 +37,9 @@ _REASONS: Final = {
     errno.EADDRNOTAVAIL: "not an address of this machine",
     errno.EACCES: "not allowed to listen there; choose a port of 1024 or more",
 }
+_MOST_LOOKED_UP: Final = 64
+_looked_up: Final[dict[tuple[str, int], Future[list[tuple[Any, ...]]]]] = {}
+"""The names that are looked up, by whatever loop."""
 
 
 class _Borrowed(socket.socket):
@@ -84,18 +88,90 @@ def format_place(host: str, port: int) -> str:
 
 async def look_up(host: str, port: int) -> list[tuple[Any, ...]]:
     """As `socket.getaddrinfo` for TCP, in a thread of its own, which nobody has to wait for: it can't be interrupted,
-    and name servers that don't answer take it many seconds. Loops, and executors, end only when their threads have."""
-    found: Future[list[tuple[Any, ...]]] = Future()
-    found.set_running_or_notify_cancel()
+    and name servers that don't answer take it many seconds. Loops, and executors, end only when their threads have.
 
+    Of one name there is one such thread at a time, however often it is looked up meanwhile.
+    """
+    if _is_address(host):
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)  # of these nobody is asked
+    ours: Future[list[tuple[Any, ...]]] = Future()
+    ours.set_running_or_notify_cancel()
+    found = _looked_up.setdefault((host, port), ours)
+    if found is ours:
+        _begin_to_look(host, port, ours)
+    return await asyncio.wrap_future(found)
+
+
+def _begin_to_look(host: str, port: int, found: Future[list[tuple[Any, ...]]]) -> None:
     def look() -> None:
         try:
-            found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except BaseException as error:
+            del _looked_up[host, port]
             found.set_exception(error)
+        else:
+            del _looked_up[host, port]
+            found.set_result(addresses)
 
-    threading.Thread(target=look, name=f"look up {host}", daemon=True).start()
-    return await asyncio.wrap_future(found)
+    try:
+        if len(_looked_up) > _MOST_LOOKED_UP:
+            raise OSError(f"{_MOST_LOOKED_UP} other names are looked up already; do name servers answer?")
+        threading.Thread(target=look, name=f"look up {host}", daemon=True).start()
+    except (OSError, RuntimeError) as error:  # no thread can be had
+        del _looked_up[host, port]
+        found.set_exception(OSError(str(error)))
+
+
+async def connect_to(
+    host: str, port: int, within_s: float, *, source: str | None = None, make: type[socket.socket] = socket.socket
+) -> socket.socket:
+    """A connection with a host, by the first of its addresses where somebody answers.
+
+    Of several one may lead nowhere (IPv6, say). So each has a share of the time that is left: some stays for the next.
+
+    Args:
+        source: the address of this machine that it is made from; None: any.
+        make: what kind of socket it is to be.
+
+    Raises:
+        OSError (TimeoutError is one): nobody answers; ConnectionRefusedError: nobody listens there, at no address.
+        UnicodeError: the host is no name.
+    """
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + within_s
+    failures: dict[str, OSError] = {}
+    async with asyncio.timeout_at(ends):
+        found = await look_up(host, port)
+        for number, (family, kind, protocol, _, place) in enumerate(found):
+            sock = make(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                # Without it a round trip can take 44 ms: Nagle waits for a delayed acknowledgement.
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if source is not None:
+                    sock.bind((source, 0))
+                async with asyncio.timeout((ends - loop.time()) / (len(found) - number)):
+                    await loop.sock_connect(sock, place)
+            except OSError as error:
+                sock.close()
+                failures[place[0]] = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+    if len({type(failure) for failure in failures.values()}) == 1:
+        raise failures.popitem()[1]
+    reasons = [f"{address}: {os_reason(failure)}" for address, failure in failures.items()]
+    raise OSError("; ".join(reasons) or "host has no address")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def is_loopback(host: str) -> bool:

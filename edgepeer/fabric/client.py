@@ -29,7 +29,7 @@ from edgepeer.fabric.events import Evicted, FabricEvent, JobSeen, PresenceGone, 
 from edgepeer.fabric.gate import Gate, OpenGate
 from edgepeer.fabric.hearing import Hearing
 from edgepeer.fabric.in_fleet import InFleet, check_identity
-from edgepeer.fabric.outbox import Outbox
+from edgepeer.fabric.outbox import Letter, Outbox
 from edgepeer.fabric.reconnecting import Reconnecting
 from edgepeer.fabric.relay import RelayQueue
 from edgepeer.fabric.topics import Group, Topics
@@ -307,13 +307,14 @@ class FabricClient:
         return self._relay.add(self.topics.relay(peer), payload)
 
     async def flush(self, timeout: float) -> bool:
-        """Whether the broker had acknowledged everything published so far within `timeout` seconds."""
+        """Whether the broker had acknowledged everything published so far within `timeout` seconds; not if it takes
+        none of what is kept on a topic."""
         try:
             async with asyncio.timeout(timeout):
                 await self._idle.wait()
         except TimeoutError:
             return False
-        return True
+        return not self._outbox.given_up
 
     async def spread(self, timeout: float) -> bool:
         """Bring the newest list of who is out to the broker; whether it has it, within `timeout` seconds."""
@@ -483,11 +484,25 @@ class FabricClient:
                 await self._work.wait()
                 continue
             patience = self._timeout + len(letter.payload) / _SLOWEST_BYTES_PER_S
-            await publish(client, letter.topic, letter.payload, retain=letter.retain, timeout=patience)
+            try:
+                await publish(client, letter.topic, letter.payload, retain=letter.retain, timeout=patience)
+            except (aiomqtt.MqttError, asyncio.CancelledError):  # that the connection is over others may see first
+                self._broke_off(letter)
+                raise
             self._outbox.acknowledged(letter)
             self._answers.acknowledged(letter)
             if letter.topic == self._will_topic and letter.payload and not self._passed_on:
                 asyncio.get_running_loop().call_later(_ECHO_S, self._miss_ourselves, self._connections.count)
+
+    def _broke_off(self, letter: Letter) -> None:
+        if self._connections.ending.is_set() or not self._outbox.broke_off(letter):
+            return
+        self._answers.acknowledged(letter)
+        _LOG.error(
+            "broker %s: whenever it is to take %d bytes on %s the connection ends: they are not said there; does it "
+            "limit how long packets may be?",
+            *(self.broker, len(letter.payload), letter.topic),
+        )
 
     def _miss_ourselves(self, connection: int) -> None:
         """Brokers acknowledge what they refuse to pass on, too."""

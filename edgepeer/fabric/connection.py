@@ -9,6 +9,7 @@ What is used of aiomqtt and paho that is not public, for want of a public way:
     aiomqtt.Client._client              the paho client: hooks for sockets are set on it, and aiomqtt shows it nowhere
     aiomqtt.Client._connected           what it waits for when it connects: it does not see that the broker hangs up
     aiomqtt.Client._disconnected        how it ended: asyncio complains where nobody asks, and aiomqtt may not
+    aiomqtt.Client._misc_task, _misc_loop   its pings, which it begins with the socket that it would watch by its number
     paho.Client._create_socket_connection   paho always opens the socket itself, and blocks
     paho.Client._loop_rc_handle         a connection given up as lost; `disconnect` would try to take leave first
     paho.Client._in_packet              what has come of a packet: paho would take 256 MiB from whoever sends them
@@ -35,7 +36,7 @@ from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.tls import TlsSocket, secured
 from edgepeer.processes import os_reason
-from edgepeer.sockets import look_up
+from edgepeer.sockets import connect_to
 from edgepeer.trust.directory import JOIN_AGAIN
 from edgepeer.trust.names import Holder
 
@@ -207,12 +208,13 @@ def _watch_socket(client: aiomqtt.Client) -> None:
         if sock.fileno() >= 0:
             attempt(register, sock.fileno(), *callback)
 
-    opened = paho.on_socket_open
-    assert opened is not None  # aiomqtt has set it
+    def begin(sock: socket.socket) -> None:
+        if sock.fileno() >= 0:
+            watch(loop.add_reader, sock, can_read, sock)
+            client._misc_task = loop.create_task(client._misc_loop())
 
-    def on_open(_client: Any, userdata: Any, sock: Any) -> None:
-        opened(_client, userdata, sock)
-        loop.call_soon_threadsafe(watch, loop.add_reader, sock, can_read, sock)  # paho connects in another thread
+    def on_open(_client: Any, _userdata: Any, sock: Any) -> None:
+        loop.call_soon_threadsafe(begin, sock)  # paho connects in another thread
 
     def on_write(_client: Any, _userdata: Any, sock: Any) -> None:
         loop.call_soon_threadsafe(watch, loop.add_writer, sock, attempt, paho.loop_write)
@@ -263,30 +265,10 @@ def _failed(code: int | ReasonCode) -> bool:
 
 
 async def _dial(address: BrokerAddress, timeout: float, identity: Identity | None) -> socket.socket:
-    loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout):
-            ends = loop.time() + timeout
-            found = await look_up(address.host, address.port)
-            reason: OSError | None = None
-            for number, (family, kind, protocol, _, place) in enumerate(found):
-                sock = _Socket(family, kind, protocol)
-                try:
-                    sock.setblocking(False)
-                    # Without it a round trip can take 44 ms: Nagle waits for a delayed acknowledgement.
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    # Of a host with several addresses one may lead nowhere (IPv6, say): time stays for the others.
-                    async with asyncio.timeout((ends - loop.time()) / (len(found) - number)):
-                        await loop.sock_connect(sock, place)
-                except OSError as error:
-                    sock.close()
-                    reason = error
-                except BaseException:
-                    sock.close()
-                    raise
-                else:
-                    return await secured(sock, address.host, identity) if address.tls else sock
-            raise reason or OSError("host has no address")
+            sock = await connect_to(address.host, address.port, timeout, make=_Socket)
+            return await secured(sock, address.host, identity) if address.tls else sock
     except TimeoutError:
         text = f"timed out after {timeout:g} s; is it running, and reachable from here?"
     except socket.gaierror as error:

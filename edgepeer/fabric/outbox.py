@@ -3,6 +3,10 @@
 Of a retained topic only the last value counts, and it is said again in every new connection. Events are said in
 order, each at least once: one whose receipt was lost with the connection is said again. When there are too many, the
 oldest is dropped and counted.
+
+Brokers may hang up on who says something that is longer than they take. So what is long, and has been on its way when
+one connection after the other ended, is given up, or there would never be one that lasts. Of a retained topic it is
+said once more when a later connection has ended without it.
 """
 
 from __future__ import annotations
@@ -11,9 +15,13 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["MAX_EVENTS", "Letter", "Outbox"]
+__all__ = ["BREAKS", "LONG_BYTES", "MAX_EVENTS", "Letter", "Outbox"]
 
 MAX_EVENTS: Final = 1000
+LONG_BYTES: Final = 64 << 10
+"""What is shorter all brokers take: connections that end with it on its way do so for another reason."""
+BREAKS: Final = 3
+"""So many that end in a row with the same on its way do because of it."""
 
 
 class Letter(NamedTuple):
@@ -32,6 +40,12 @@ class Outbox:
         self._kept: dict[str, Letter] = {}
         self._unsaid: dict[str, Letter] = {}
         self._events: deque[Letter] = deque()
+        self._breaks: dict[str, tuple[bytes, int]] = {}
+        """By topic: what is long and was on its way when connections ended, and how many in a row ..."""
+        self._broken = False
+        """... of which the last is one."""
+        self.given_up: set[str] = set()
+        """The topics of which the broker takes no such value, as far as is known."""
         self.dropped_events = 0
 
     def keep(self, topic: str, payload: bytes) -> None:
@@ -41,6 +55,7 @@ class Outbox:
             self._kept[topic] = letter
         else:
             self._kept.pop(topic, None)
+        self.given_up.discard(topic)
         self._unsaid.pop(topic, None)  # to the end of the order
         self._unsaid[topic] = letter
 
@@ -59,8 +74,12 @@ class Outbox:
 
     def repeat_all(self) -> None:
         """A new connection: the broker may have forgotten everything."""
+        if not self._broken:
+            self.given_up.clear()
+        self._broken = False
         for topic in self._kept:
-            self.repeat(topic)
+            if topic not in self.given_up:
+                self.repeat(topic)
 
     def add_event(self, topic: str, payload: bytes) -> None:
         if len(self._events) >= self._max_events:
@@ -76,6 +95,29 @@ class Outbox:
 
     def acknowledged(self, letter: Letter) -> None:
         """The broker has it. A value replaced, or an event dropped, in the meantime is not affected."""
+        self._breaks.pop(letter.topic, None)
+        self._done(letter)
+
+    def broke_off(self, letter: Letter) -> bool:
+        """A connection has ended with that on its way. Whether it is given up."""
+        if len(letter.payload) < LONG_BYTES:
+            return False
+        before, times = self._breaks.get(letter.topic, (b"", 0))
+        times = times + 1 if before == letter.payload else 1
+        self._broken = True
+        if times < BREAKS:
+            self._breaks[letter.topic] = letter.payload, times
+            return False
+        if letter.retain:
+            self._breaks[letter.topic] = letter.payload, BREAKS - 1  # it has one more try, some time
+            self.given_up.add(letter.topic)
+        else:
+            del self._breaks[letter.topic]
+            self.dropped_events += 1
+        self._done(letter)
+        return True
+
+    def _done(self, letter: Letter) -> None:
         if letter.retain:
             if self._unsaid.get(letter.topic) is letter:
                 del self._unsaid[letter.topic]

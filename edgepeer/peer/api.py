@@ -191,6 +191,8 @@ class Peer:
         try:
             await self._start()
         except BaseException:
+            self._closed = self._calls.closed = True
+            self.bell.ring()
             await self._stack.__aexit__(None, None, None)
             raise
         return self
@@ -326,7 +328,10 @@ class Peer:
         Raises:
             NotReady: not within `timeout` seconds.
             LeftFabric: this peer has left.
+            PeerError: it has not been entered.
         """
+        if not self._entered:
+            raise PeerError("this peer is in no fabric: enter it first, as in `async with Peer(...) as peer`")
         try:
             async with asyncio.timeout(timeout):
                 async for view in self.views():

@@ -10,7 +10,7 @@ from typing import Any, Final
 import ifaddr
 
 from edgepeer.errors import ConfigError
-from edgepeer.sockets import is_loopback
+from edgepeer.sockets import format_place, is_loopback
 
 __all__ = ["advertised", "format_address", "parse_address", "share_loopback", "tune"]
 
@@ -62,14 +62,23 @@ def share_loopback(own: str, other: str) -> bool:
 def advertised(bound: str) -> tuple[str, ...]:
     """Under which addresses others may reach a listener that is bound to `bound`, most promising first."""
     host, port = parse_address(bound)
-    if not ipaddress.ip_address(host).is_unspecified:
+    here = ipaddress.ip_address(host)
+    if not here.is_unspecified:
         return (bound,)
-    found = []
-    for adapter in ifaddr.get_adapters():
-        for ip in adapter.ips:
-            if isinstance(ip.ip, str) and not is_loopback(ip.ip):
-                found.append(f"{ip.ip}:{port}")
-    return (*found[:15], f"127.0.0.1:{port}")
+    # All of IPv4, or all of IPv6: loops let nobody in by the other one.
+    own = (ipaddress.ip_address(_text(ip)) for adapter in ifaddr.get_adapters() for ip in adapter.ips)
+    # By a link-local address of IPv6 it is reached only from machines that know which of their own links is meant.
+    found = [ip for ip in own if ip.version == here.version and not (ip.is_loopback or _of_a_link(ip))]
+    loopback = "127.0.0.1" if here.version == 4 else "::1"
+    return tuple(format_place(str(ip), port) for ip in (*found[:15], loopback))
+
+
+def _text(ip: ifaddr.IP) -> str:
+    return ip.ip if isinstance(ip.ip, str) else ip.ip[0]
+
+
+def _of_a_link(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    return ip.version == 6 and ip.is_link_local
 
 
 def tune(sock: socket.socket) -> bool:

@@ -12,7 +12,7 @@ import logging
 from edgepeer.complaints import Complaints
 from edgepeer.errors import ConfigError, WireError
 from edgepeer.processes import os_reason
-from edgepeer.sockets import listening, stop_listening
+from edgepeer.sockets import connect_to, listening, stop_listening
 from edgepeer.transport.base import Accept, Channel, Traffic
 from edgepeer.transport.connection import Connection, Shared
 from edgepeer.transport.options import format_address, parse_address, share_loopback
@@ -102,11 +102,12 @@ class TcpTransport:
         except ConfigError as error:  # not ours: somebody says that it is there
             raise OSError(str(error)) from None
         loop = asyncio.get_running_loop()
-        own = (self._host, 0) if share_loopback(self._host, host) else None
+        own = self._host if share_loopback(self._host, host) else None
         channel = self._dialled(accept)
         try:
             async with asyncio.timeout(timeout):
-                await loop.create_connection(lambda: channel, host, port, local_addr=own)
+                sock = await connect_to(host, port, timeout, source=own)
+                await loop.create_connection(lambda: channel, sock=sock)
                 await self._met(channel)
         except BaseException:
             channel.abort("no longer dialled")

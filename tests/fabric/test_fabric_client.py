@@ -13,6 +13,7 @@ from fabric_guests import DEADLINE_S, Broker, Invite, OpenGate, presence
 
 from edgepeer.errors import FabricError, ProtocolBug, WireError
 from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.connection import connection
 from edgepeer.fabric.documents import PeerReport, RoundRecord, Telemetry
@@ -28,6 +29,7 @@ from edgepeer.fabric.events import (
     TelemetrySeen,
     ViewSeen,
 )
+from edgepeer.fabric.outbox import BREAKS, LONG_BYTES
 from edgepeer.fabric.topics import Group, Topics
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import Member, View
@@ -348,3 +350,27 @@ async def test_who_is_cancelled_in_the_moment_in_which_the_connection_breaks_end
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
+
+
+async def test_a_broker_that_hangs_up_on_what_is_long_is_told_all_else(
+    invite: Invite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As mosquitto does with max_packet_size. Said first in each connection, it would end them all."""
+    monkeypatch.setattr("edgepeer.fabric.amqtt_parts.MAX_READ_BYTES", LONG_BYTES - 1)
+    monkeypatch.setattr("edgepeer.fabric.reconnecting._BACKOFF_S", (0.01, 0.02))
+    long = msgspec.structs.replace(RECORD, contributors=("a-peer",) * 4000)
+    async with EmbeddedBroker() as broker:
+        watcher = await invite(broker.address, "watcher")
+        guest = await invite(broker.address, "a", present=True)
+        guest.client.publish_event(TOPICS.telemetry("a"), Telemetry(job="j1", peer="a", records=(long,) * 4))
+        guest.client.publish_event(TOPICS.telemetry("a"), telemetry(2))
+        await watcher.until_seen(TelemetrySeen(telemetry(2)))
+        assert guest.client.reconnects == BREAKS
+        guest.client.publish_retained(TOPICS.job, Job(id="x" * LONG_BYTES))
+        await guest.until(lambda _: TOPICS.job in guest.client._outbox.given_up)
+        assert not await guest.client.flush(DEADLINE_S)  # that it does not have
+        guest.client.publish_retained(TOPICS.job, Job(id="x"))
+        assert await guest.client.flush(DEADLINE_S)
+        assert guest.client.reconnects == 2 * BREAKS
+    assert f"on {TOPICS.telemetry('a')} the connection ends" in caplog.text
+    assert f"on {TOPICS.job} the connection ends" in caplog.text

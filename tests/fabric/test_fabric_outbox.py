@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepeer.fabric.outbox import Letter, Outbox
+from edgepeer.fabric.outbox import BREAKS, LONG_BYTES, Letter, Outbox
 
 ACTIONS = st.lists(
     st.tuples(st.just("keep"), st.sampled_from("xyz"), st.sampled_from([b"", b"1", b"2"]))
@@ -100,3 +100,58 @@ def test_what_is_forgotten_is_said_at_most_once_more() -> None:
     outbox.acknowledged(letter)
     outbox.repeat_all()
     assert not outbox
+
+
+LONG = b"x" * LONG_BYTES
+
+
+def break_off(outbox: Outbox) -> bool:
+    """The next connection, which ends with what is said first."""
+    outbox.repeat_all()
+    letter = outbox.next()
+    assert letter is not None
+    return outbox.broke_off(letter)
+
+
+def say_all(outbox: Outbox) -> list[str]:
+    """The next connection, which lasts."""
+    outbox.repeat_all()
+    said = []
+    while (letter := outbox.next()) is not None:
+        said.append(letter.topic)
+        outbox.acknowledged(letter)
+    return said
+
+
+def test_what_ends_one_connection_after_the_other_is_given_up_and_tried_once_more_some_time() -> None:
+    outbox = Outbox()
+    outbox.keep("view", LONG)
+    outbox.keep("job", LONG)
+    outbox.keep("presence", b"me")
+    for _ in ("view", "job"):
+        assert [break_off(outbox) for _ in range(BREAKS)] == [False] * (BREAKS - 1) + [True]
+    assert say_all(outbox) == ["presence"]
+    assert outbox.given_up == {"view", "job"}
+    assert break_off(outbox)  # that one has ended without them: there may be another broker now
+    assert break_off(outbox)
+    assert say_all(outbox) == ["presence"]
+    outbox.keep("job", LONG + b"another")
+    assert outbox.given_up == {"view"}
+    assert say_all(outbox) == ["job", "view", "presence"]
+    assert not break_off(outbox)  # once it was taken, all that has been is forgotten
+
+
+def test_an_event_that_ends_one_connection_after_the_other_is_dropped() -> None:
+    outbox = Outbox()
+    outbox.add_event("telemetry", LONG)
+    outbox.add_event("telemetry", b"short")
+    assert [break_off(outbox) for _ in range(BREAKS)] == [False] * (BREAKS - 1) + [True]
+    assert outbox.dropped_events == 1
+    assert say_all(outbox) == ["telemetry"]
+    assert not outbox
+
+
+def test_what_is_short_is_never_given_up() -> None:
+    outbox = Outbox()
+    outbox.keep("presence", LONG[:-1])
+    assert not any(break_off(outbox) for _ in range(100))

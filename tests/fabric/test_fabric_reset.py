@@ -7,6 +7,7 @@ import contextlib
 import gc
 import itertools
 import logging
+import os
 import socket
 import struct
 from collections.abc import Callable
@@ -14,13 +15,13 @@ from typing import Any
 
 import pytest
 import uvloop
-from aiomqtt import MqttError
+from aiomqtt import Client, MqttError
 from fabric_guests import DEADLINE_S, Guest
 from fleets import Fleet
 
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
-from edgepeer.fabric.connection import connection, describe
+from edgepeer.fabric.connection import _watch_socket, connection, describe
 from edgepeer.fabric.events import Disconnected
 from edgepeer.fabric.tls import secured
 
@@ -112,6 +113,45 @@ def test_a_broker_that_hangs_up_on_whom_nobody_waits_for_any_more_is_left(
         runner.run(be_cancelled())
     gc.collect()
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_socket_that_is_closed_before_it_is_watched_takes_nobodys_number(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], taken: bool
+) -> None:
+    """paho opens a connection in another thread: who is cancelled meanwhile closes it before the loop hears of it."""
+
+    async def close_at_once() -> list[object]:
+        loop, complaints = asyncio.get_running_loop(), list[object]()
+        loop.set_exception_handler(lambda _, about: complaints.append(about))
+        paho = (client := Client("127.0.0.1"))._client
+        _watch_socket(client)
+        mine, theirs = socket.socketpair()
+        with socket.socket() as sock, mine, theirs:
+            number = sock.fileno()
+            assert paho.on_socket_open is not None
+            paho.on_socket_open(paho, None, sock)  # type: ignore[arg-type]
+            sock.close()
+            if taken:  # the next socket gets it
+                os.dup2(mine.fileno(), number)
+                heard = asyncio.Event()
+                loop.add_reader(number, heard.set)
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                theirs.send(b"hello")
+                async with asyncio.timeout(DEADLINE_S):
+                    await heard.wait()
+                loop.remove_reader(number)
+                os.close(number)
+            else:
+                for _ in range(3):
+                    await asyncio.sleep(0)
+        client._disconnected.cancel()
+        return complaints
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert runner.run(close_at_once()) == []
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

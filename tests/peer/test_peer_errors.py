@@ -187,6 +187,32 @@ async def test_not_enough_peers(broker: EmbeddedBroker) -> None:
         assert (await a.ready(2)).size == 2
 
 
+async def test_who_is_not_entered_is_not_waited_for() -> None:
+    """It would never be ready."""
+    with pytest.raises(PeerError, match="enter it first"):
+        await Peer().ready()
+    with pytest.raises(NotReady):
+        await Peer().allreduce(np.ones(3))
+
+
+async def test_who_could_not_be_entered_has_left() -> None:
+    """Somebody else may wait for it meanwhile."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"mqtt://127.0.0.1:{closed.getsockname()[1]}"
+    peer = Peer(address)
+    entering = asyncio.create_task(peer.__aenter__())
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(peer.ready(timeout=2 * DEADLINE_S))
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(FabricError):
+            await entering
+        assert peer.closed
+        with pytest.raises(LeftFabric):
+            await waiting
+        with pytest.raises(LeftFabric):
+            await peer.ready()
+
+
 async def test_allreduce_before_there_is_a_view(broker: EmbeddedBroker) -> None:
     async with peer_at(broker) as peer:
         with pytest.raises(NotReady, match="await ready"):
