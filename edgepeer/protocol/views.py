@@ -110,7 +110,7 @@ class Views:
         if succession.proposed or succession.highest:
             self._lead(view)
             return
-        lets_go = self._membership.lets_go
+        lets_go = bool(self._membership.leavers(self._place.now))
         if not lets_go:
             self.asked_before = succession.number
         if lost or lets_go or doubts:
