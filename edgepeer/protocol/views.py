@@ -546,6 +546,7 @@ class Views:
     def on_join_wanted(self) -> None:
         """The owner, which had left, wants to be in again."""
         self._membership.come_back()
+        self._rolls.call_by(self._place.now)  # who leaves calls nobody
         if self.left:
             self.left = False
             self._begin_life()

@@ -305,6 +305,17 @@ def test_a_coordinator_hands_over_its_place_before_it_leaves(a: Machine) -> None
     assert a.view_frame("b", a.node.view.successor(first_round=1, without={PeerId("a")}))[-1] == "left"
 
 
+def test_a_coordinator_that_stays_after_all_calls_those_who_have_come_meanwhile(a: Machine) -> None:
+    """Who leaves calls nobody. So whoever could be reached through the broker alone was not let in."""
+    a.others = "bc"
+    a.hear(ev.PresenceSeen(member("d")), 1.0)
+    a.hear(ev.LeaveWanted(), 1.0)
+    assert views(a.until(1.15)) == []
+    a.hear(ev.JoinWanted(), 1.15)
+    a.others = "bcd"
+    assert [line.split(": ")[1] for line in views(a.until(3.0))] == ["view 2 abcd", "publish view 2 abcd"]
+
+
 def test_a_coordinator_among_leavers_sends_them_home_and_goes_last(a: Machine) -> None:
     a.hear(ev.LeaveWanted(), 1.0)
     for name in "bc":
