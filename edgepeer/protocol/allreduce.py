@@ -414,8 +414,6 @@ class Allreduce:
             self._course.throw_away(peer, frame)
         elif peer in here.behind:
             self._course.round.on_have(peer, unpack_set(frame.holding))
-            if not self._place.frozen and self._course.round.held is None:
-                self._say_have(here)
             self._try_commit(here)
 
     def on_decide(self, peer: PeerId, frame: Decide) -> None:
@@ -482,6 +480,8 @@ class Allreduce:
                 self._hold(here, rd.put_forward(brought, here.view))
             elif here.parent is None and rd.lane.complete and not rd.anew:
                 self._hold(here, rd.sum_up(here.view, self._course.origin))
+            else:
+                self._say_have(here)  # that of those behind this peer, if it is none of those who must
         if rd.held is not None and (rd.decided if frozen else self._is_decided(here)):
             self._commit(here)
             self._look_at_early()

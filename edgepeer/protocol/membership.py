@@ -31,7 +31,8 @@ from edgepeer.topology.view import LAST_LIFE, MAX_EPOCH, MAX_GUARDS, MAX_MEMBERS
 __all__ = ["LOST_S", "Membership"]
 
 LOST_S: Final = 1.5
-"""How long the word of a loss counts. It is said again every half a second for as long as it is true."""
+"""How long the word of a loss counts, or of who wants to leave. It is said again every half a second, or sooner, for as
+long as it is true."""
 _SHOWN_S: Final = 1.0
 """Where all are there, a view is mostly settled sooner."""
 _FORGIVEN: Final = 10
@@ -72,7 +73,7 @@ class Membership:
         self._refused: dict[PeerId, float] = {}  # members where nobody listens, and since when
         self._lost: dict[PeerId, float] = {}  # until when, unless that is said again
         self._answering: dict[PeerId, float] = {}  # of these, who answers while the others are too few, and since when
-        self._leavers: dict[PeerId, tuple[int, int]] = {}  # members: incarnation, last round contributed to
+        self._leavers: dict[PeerId, tuple[int, int, float]] = {}  # incarnation, last round that needs it, until when
         self._changed_at: float | None = None
         self._entered_at = 0.0
         self._copied = 0  # the latest life that somebody else has led under this peer's name
@@ -100,7 +101,7 @@ class Membership:
         self._refused = {peer: since for peer, since in self._refused.items() if peer in stay}
         self._ended = {PeerId(m.id) for m in view.members if self._rolls.life(PeerId(m.id)) > m.incarnation}
         self.cleared &= set(view.ids)
-        self._leavers = {p: (life, until) for p, (life, until) in self._leavers.items() if _has(view, p, life)}
+        self._leavers = {peer: said for peer, said in self._leavers.items() if _has(view, peer, said[0])}
         # Who came before this peer became coordinator waits still.
         self._changed_at = now if self.coordinator else None
 
@@ -204,10 +205,10 @@ class Membership:
         return self.run is not None and self.run[0] == run
 
     def on_leaver(self, peer: PeerId, incarnation: int, until: int, now: float) -> None:
-        """Coordinator: a member wants to leave."""
+        """Coordinator: a member wants to leave, for as long as it says so again: its owner may change its mind."""
         # What it asked for itself as a member, before it became coordinator, is settled; so is an earlier life's word.
         if peer != self.id and self.view is not None and _has(self.view, peer, incarnation):
-            self._leavers[peer] = incarnation, until
+            self._leavers[peer] = incarnation, until, now + LOST_S
             self.note_change(now)
 
     @property
@@ -215,10 +216,9 @@ class Membership:
         """Members that were heard of in a later life."""
         return self._ended - {self.id}
 
-    @property
-    def lets_go(self) -> bool:
-        """Coordinator: whether somebody wants to leave."""
-        return bool(self._leavers)
+    def leavers(self, now: float) -> dict[PeerId, int]:
+        """Coordinator: who wants to leave, and after which round."""
+        return {peer: until for peer, (_, until, said_until) in self._leavers.items() if said_until > now}
 
     def lose(self, peer: PeerId, now: float) -> bool:
         """Coordinator: a member is gone, for as long as somebody goes on to say so. Whether that is news."""
@@ -297,7 +297,7 @@ class Membership:
         # Till the view is settled each of its lives may be needed to decide what follows; but not for longer than it
         # takes to know who is lost: a round that waits for a leaver may be what keeps it from being settled.
         settled = self.settled or now >= self._entered_at + self._limits.silence_s + self._limits.takeover_s
-        leaving = {p: until for p, (_, until) in self._leavers.items()}
+        leaving = self.leavers(now)
         lost = self._spared(view, self.lost(now), there, answering, now)
         leavers = leaving if settled and self._spares(view, {*leaving, *lost}, present) else {}
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
@@ -394,7 +394,7 @@ class Membership:
         view = self.view
         if view is None or not self.settled or self.leaving or self.waits or self.lost(now):
             return None
-        if view.slots or self.coded or self._leavers or self._joiners(view, now):
+        if view.slots or self.coded or self.leavers(now) or self._joiners(view, now):
             return None
         if sorted(form.order) != sorted(view.ids) or not self.may_succeed(view, view.ids):
             return None

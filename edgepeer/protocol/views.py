@@ -110,7 +110,7 @@ class Views:
         if succession.proposed or succession.highest:
             self._lead(view)
             return
-        lets_go = self._membership.lets_go
+        lets_go = bool(self._membership.leavers(self._place.now))
         if not lets_go:
             self.asked_before = succession.number
         if lost or lets_go or doubts:
@@ -548,6 +548,7 @@ class Views:
     def on_join_wanted(self) -> None:
         """The owner, which had left, wants to be in again."""
         self._membership.come_back()
+        self._rolls.call_by(self._place.now)  # who leaves calls nobody
         if self.left:
             self.left = False
             self._begin_life()

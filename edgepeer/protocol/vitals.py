@@ -223,9 +223,15 @@ class Vitals:
             self._emit(fx.Send(peer, self._ping(link, self._every(now)[link.pace], now, self._reaches())))
 
     def announce(self, now: float) -> None:
-        """Something that the others must know at once has changed."""
+        """Something has changed that the others must know at once; or that the head must, which hears of it first."""
+        head, state = self._membership.coordinator, self._state()
+        if head and state[1] >= 0:
+            self._settle()
+            state = self._state()
+        if head and state[4] and state != self._told:
+            self._membership.note_change(now)
+        self._told = state
         every, reaches = self._every(now), self._reaches()
-        self._told = self._state()
         for peer, link in self._links.connected():
             if link.member is not None:
                 self._emit(fx.Send(peer, self._ping(link, every[link.pace], now, reaches)))
@@ -294,15 +300,8 @@ class Vitals:
         return self.orphan, level, settled, self._succession.highest, self.over
 
     def _notice(self, now: float) -> None:
-        """Tell the others at once of what has changed; that all stand level at the root concerns everybody."""
-        state = self._state()
-        if state[1] >= 0 and self._membership.coordinator:
-            self._settle()
-            state = self._state()
-        if state != self._told:
-            if state[4] and self._membership.coordinator:
-                self._membership.note_change(now)
-            self._told = state
+        """Tell the others at once of what has changed."""
+        if self._state() != self._told:
             self.announce(now)
 
     def _settle(self) -> None:

@@ -711,10 +711,10 @@ def test_nor_does_the_head_go_on_without_it(said: tuple[int, bool], alone: bool)
     c.hear(ev.LinkDown(A, "reset"))
     c.learn(view(2, "cb", run="r", first_round=8, after=one))
     c.level("b", committed=-2)
-    c.frame("b", fr.Leave(peer="b", incarnation=1, until=-1))
     ends: list[str] = []
     while c.now < 5.0:
         assert c.node.view is not None
+        c.frame("b", fr.Leave(peer="b", incarnation=1, until=-1))
         c.frame("b", fr.Ping(waiting=False, epoch=c.node.view.stamp))
         c.until(c.now + 0.5)
         ends += [line for line in c.votes("b", committed=said[0], holding=said[1]) if line.startswith("round")]

@@ -305,6 +305,17 @@ def test_a_coordinator_hands_over_its_place_before_it_leaves(a: Machine) -> None
     assert a.view_frame("b", a.node.view.successor(first_round=1, without={PeerId("a")}))[-1] == "left"
 
 
+def test_a_coordinator_that_stays_after_all_calls_those_who_have_come_meanwhile(a: Machine) -> None:
+    """Who leaves calls nobody. So whoever could be reached through the broker alone was not let in."""
+    a.others = "bc"
+    a.hear(ev.PresenceSeen(member("d")), 1.0)
+    a.hear(ev.LeaveWanted(), 1.0)
+    assert views(a.until(1.15)) == []
+    a.hear(ev.JoinWanted(), 1.15)
+    a.others = "bcd"
+    assert [line.split(": ")[1] for line in views(a.until(3.0))] == ["view 2 abcd", "publish view 2 abcd"]
+
+
 def test_a_coordinator_among_leavers_sends_them_home_and_goes_last(a: Machine) -> None:
     a.hear(ev.LeaveWanted(), 1.0)
     for name in "bc":
@@ -344,15 +355,16 @@ def test_a_leaver_is_kept_while_its_vote_may_be_needed(a: Machine) -> None:
     assert views(a.frame("b", leave)) == []
     assert views(a.until(1.0)) == []
     a.others = "bc"
+    a.frame("b", leave)  # as it does with every look at its links
     assert views(a.until(2.0))[0].endswith("view 2 ac")
 
 
 def test_who_has_left_in_an_earlier_life_is_not_asked_about_for_ever(a: Machine) -> None:
     a.others = "b"
     a.frame("b", fr.Leave(peer="b", incarnation=0, until=0))
-    assert not a.node.parts.membership.lets_go
+    assert not a.node.parts.membership.leavers(a.now)
     a.frame("b", fr.Leave(peer="b", incarnation=1, until=0))
-    assert a.node.parts.membership.lets_go
+    assert a.node.parts.membership.leavers(a.now)
 
 
 def test_a_leaver_whose_parent_is_lost_stays_if_it_takes_its_vote_to_replace_it() -> None:

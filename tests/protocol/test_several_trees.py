@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 from states import put_to_use, state
-from transcript import Machine, vector, view
+from transcript import VIEWS, Machine, vector, view
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.streams import digest_of
+from edgepeer.topology.view import Form
 from edgepeer.wire import frames as fr
 
 ALL = 0b111
@@ -378,3 +379,15 @@ def test_the_next_round_may_have_been_decided_too_before_whoever_has_come_late_t
     assert it.node.allreduce.committed == 3
     it.contribute(1, 2, 3)
     assert not any("drop" in line for line in it.hear(ev.TimedOut("enough")))
+
+
+def test_who_carries_the_word_of_others_says_it_again_over_another_connection_whatever_is_here_by_then() -> None:
+    """e need not hold the result before it counts, but d must, whose shortest way to a is over e. Else the round would
+    wait until e, which may be slow, has all of it."""
+    seven = view(1, "abcdefg")
+    form = Form(order=seven.ids, fanout=1, lanes=2, leaves=2)
+    VIEWS[2] = seven.successor(first_round=1, form=form)
+    e = Machine("e").join(VIEWS[2], up="ad")
+    assert e.have("d") == ["a <- have 1"]
+    e.hear(ev.LinkDown(PeerId("a"), "reset"))
+    assert "a <- have 1" in e.level("a")

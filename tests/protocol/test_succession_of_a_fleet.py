@@ -165,3 +165,22 @@ def test_nor_what_only_they_hold() -> None:
     company.until(company.now + 10.0)
     assert commits(company, began) == {name: [(4, 31.0)] for name in "abcde"}
     together(company, "bcde")
+
+
+@pytest.mark.parametrize("who", ["bc", "cde"])
+def test_who_wanted_to_leave_and_wants_to_stay_is_asked_to_go_once_at_most(who: str) -> None:
+    """It accepts no view without it any more. A coordinator that knew for good who had wanted to leave proposed the
+    same in every view, in vain where these are a majority: the fleet had another view every three seconds."""
+    company = training(view(1, "abc" if who == "bc" else "abcde"))
+    for name in who:
+        company.hear(name, ev.LeaveWanted())
+    for name in who:
+        company.hear(name, ev.JoinWanted())
+    company.until(company.now + 10.0)
+    began = company.now
+    for _ in range(20):
+        contribute(company)
+        company.until(company.now + 0.5)
+    views = {machine.node.view for machine in company.machines.values()}
+    assert [view.epoch for view in views if view is not None] == [2]
+    assert [len(rounds) for rounds in commits(company, began).values()] == [20] * len(company.machines)

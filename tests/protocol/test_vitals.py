@@ -397,3 +397,28 @@ def test_but_not_where_something_has_just_been_sent_nor_by_who_has_nobody_below(
     d.until(1.5)
     d.contribute(1)
     assert not told(d)
+
+
+@pytest.mark.parametrize("others", ["", "d"])
+def test_that_a_run_is_over_is_news_to_the_head_whatever_else_it_has_to_tell_just_then(others: str) -> None:
+    """c has started again, and waits for a state that nobody has any more. Where another link came up before the head
+    looked again, that was told with the rest, and the view without a run did not come."""
+    a = Machine("a").join(view(2, "abcdefg", run="r", after=SEVEN), up="bc")
+    a.others = "bcdefg"
+    a.hear(ev.RunWanted(None))
+
+    def go_on(seconds: float) -> list[str]:
+        said = []
+        until = a.now + seconds
+        while a.now < until:
+            for peer in "bc":
+                says(a, peer, epoch=2, over=peer == "b")
+            said += a.until(a.now + 0.4)
+        return said
+
+    assert not any("view 3" in line for line in go_on(2.0))
+    a.hear(ev.LinkDown(PeerId("c"), "reset"))
+    a.level("c", -1)
+    for peer in others:
+        a.hear(ev.LinkUp(PeerId(peer), 1))
+    assert any("view 3" in line for line in go_on(2.0))
