@@ -87,6 +87,7 @@ class KerasTrainer:
         self._evaluate = traced(self._evaluate_graph, input_signature=batch, jit_compile=False)
         for graph in (self._gradient, self._apply, self._evaluate):
             graph.get_concrete_function()  # now, while nobody waits for it
+        self._check_gradient()
 
     @property
     def size(self) -> int:
@@ -217,6 +218,22 @@ class KerasTrainer:
         for variable in self._variables:
             if str(variable.dtype) != "float32":
                 raise ModelError(f"model {self._name}: {variable.path} is {variable.dtype}; parameters must be float32")
+
+    def _check_gradient(self) -> None:
+        """Refuse layers that change parameters by themselves in training, such as SpectralNormalization: a peer that
+        computes a gradient once more, or none, would have others than the rest."""
+        parameters = [variable.numpy() for variable in self._variables]
+        fixed = [(variable, variable.numpy()) for variable in self._model.non_trainable_variables]
+        samples = uniform(2 * math.prod(self._input_shape), 1.0, "probe").reshape(2, *self._input_shape)
+        wanted = np.zeros(2 if self._loss == "crossentropy" else (2, self.outputs))
+        self._gradient(*self._batch(samples, wanted), self._seeds(0))
+        for variable, value in zip(self._variables, parameters, strict=True):
+            if not np.array_equal(variable.numpy(), value, equal_nan=True):
+                raise ModelError(
+                    f"model {self._name}: {variable.path} changes when a gradient is computed; only steps may change it"
+                )
+        for variable, value in fixed:  # moving statistics
+            variable.assign(value)
 
     def _batch(self, x: NDArray[np.generic], y: NDArray[np.generic]) -> tuple[NDArray[np.float32], NDArray[Any]]:
         if len(x) != len(y) or x.shape[1:] != self._input_shape:

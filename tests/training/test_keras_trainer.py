@@ -216,6 +216,7 @@ def test_regularizers_count_and_normalisation_travels(keras: Any) -> None:
         [layers.Flatten(), layers.BatchNormalization(), layers.Dense(3, kernel_regularizer=shrink)]
     )
     trainer = KerasTrainer(model, keras.optimizers.SGD(0.1), input_shape=INPUTS)
+    assert not model.layers[1].moving_mean.numpy().any()  # that gradients can be computed has been tried
     before = trainer.state()
     loss, _ = gradient(trainer, *batch(10))
     assert loss > 0.5 * np.square(model.layers[-1].kernel.numpy()).sum()
@@ -234,6 +235,9 @@ def test_what_can_not_be_trained_is_named(keras: Any) -> None:
         "one row of numbers per sample, not list": two_ended,
         r"one row of numbers per sample, not \(2, 2, 4\)": keras.Sequential([layers.Dense(4)]),
         "no trainable parameters": keras.Sequential([layers.Flatten()]),
+        "dense.*/kernel changes when a gradient is computed": keras.Sequential(
+            [layers.Flatten(), layers.SpectralNormalization(layers.Dense(3))]
+        ),
         "parameters must be float32": keras.Sequential([layers.Flatten(), layers.Dense(3, dtype="float64")]),
     }
     for reason, model in wrong.items():
