@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from edgepeer.cli.verb import Verb
-from edgepeer.errors import ConfigError, WireError
+from edgepeer.errors import ConfigError, JobError, WireError
 from edgepeer.settings import ExportSettings
 
 if TYPE_CHECKING:
     from edgepeer.training.checkpoint import Checkpoint
     from edgepeer.training.job import Job
-    from edgepeer.training.split.part import Part
 
 __all__ = ["command"]
 
@@ -27,7 +27,6 @@ def run(settings: ExportSettings) -> int:
         raise ConfigError("name a checkpoint and a file, as in: edgepeer export 00000200.checkpoint model.keras")
     from edgepeer.training.checkpoint import list_checkpoints
     from edgepeer.training.saved import check_target, save_model
-    from edgepeer.training.split.whole import whole_model
 
     given: Path = settings.checkpoint
     try:
@@ -42,14 +41,13 @@ def run(settings: ExportSettings) -> int:
             )
         if len(newest) > 1 and not checkpoint.job.split:
             raise ConfigError(f"checkpoint = {given}: has those of {len(newest)} devices; name one directory of them")
-        if checkpoint.job.split:
-            checkpoint, parts = _parts(checkpoint.job, directories)
+        kept = _kept(checkpoint.job, directories) if checkpoint.job.split else {}
     except OSError as error:
         raise ConfigError(f"checkpoint = {given}: can't be read: {error.strerror or error}") from None
     job, state, digest = checkpoint.job, checkpoint.state, checkpoint.digest
     check_target("out", settings.out, model=job.model, described=bool(job.model_config))
     if job.split:
-        state, digest = whole_model(job, parts)
+        checkpoint, state, digest = _newest_whole(job, kept)
     save_model(settings.out, job, state, digest=digest, models=settings.models)
     print(f"wrote {settings.out}: {job.model} of job {job.id} after round {checkpoint.round} of {job.rounds}")
     if checkpoint.diverged:  # written all the same: it may be all that there is
@@ -86,18 +84,32 @@ def _good(paths: list[Path]) -> Iterator[Checkpoint]:
             print(f"edgepeer: {error}: left out", file=sys.stderr)
 
 
-def _parts(job: Job, directories: list[Path]) -> tuple[Checkpoint, list[Part]]:
-    """Of a split job: what the devices have of the newest iteration that most of them have, and one of these."""
+def _kept(job: Job, directories: list[Path]) -> dict[int, list[Checkpoint]]:
+    """Of a split job: what the devices have, by the iteration that it is of."""
     from edgepeer.training.checkpoint import list_checkpoints
-    from edgepeer.training.split.part import unpack_part
 
     found: dict[int, list[Checkpoint]] = {}
     for directory in directories:
         for checkpoint in _good(list_checkpoints(directory)):
             if checkpoint.job.id == job.id:
                 found.setdefault(checkpoint.round, []).append(checkpoint)
-    together = max(found.items(), key=lambda each: (len(each[1]), each[0]))[1]
-    return together[0], [unpack_part(checkpoint.state) for checkpoint in together]
+    return found
+
+
+def _newest_whole(job: Job, kept: dict[int, list[Checkpoint]]) -> tuple[Checkpoint, bytes, str]:
+    """The model after the newest iteration of which the devices have enough, its digest, and a checkpoint of that.
+
+    Raises:
+        JobError: they have enough of none; of which they have the most, and what is missing.
+    """
+    from edgepeer.training.split.part import unpack_part
+    from edgepeer.training.split.whole import whole_model
+
+    for number in sorted(kept, reverse=True):
+        with contextlib.suppress(JobError):
+            return kept[number][0], *whole_model(job, [unpack_part(each.state) for each in kept[number]])
+    most = max(kept.values(), key=len)
+    return most[0], *whole_model(job, [unpack_part(each.state) for each in most])
 
 
 _VERB = Verb(

@@ -49,7 +49,7 @@ class Announced:
             self._last = msgspec.msgpack.decode(path.read_bytes(), type=_Kept)
         except FileNotFoundError:
             pass
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, ValueError) as error:  # no msgpack of such, or no text
             why = os_reason(error) if isinstance(error, OSError) else "it is damaged"
             _LOG.warning("%s can't be read (%s): an old job that is announced again would count", path, why)
 

@@ -228,6 +228,6 @@ class Checkpoints:
             return msgspec.json.decode(path.read_bytes(), type=dict[str, Ending])
         except FileNotFoundError:
             return {}
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, ValueError) as error:  # no JSON, or no text
             _log.warning("%s can't be read (%s): jobs that were over may be taken up again", path, error)
             return {}

@@ -136,12 +136,14 @@ class RunState:
 
         def taken() -> _T:
             try:
-                return call()
+                result = call()
             except BaseException:
                 if self.applied != number:
                     # In this thread: nobody is to be given that.
                     self.applied, self._fresh, self._packed = _NONE, None, None
                 raise
+            self._packed = None  # of the round before, which nobody is given any more, and as large as what is here
+            return result
 
         return await self.before(number, taken)
 

@@ -3,7 +3,7 @@
 The gradient comes out of one traced TensorFlow function that takes batches of every size, the step goes
 into another; both are traced once, when the trainer is made. To the loss comes whatever the model's own
 regularizers add. Whether a model that classifies ends in probabilities or in logits is seen from its last
-activation, or else from what it puts out.
+activation, where that says it, or else from what it puts out.
 
 What `seed` means here: before each gradient the state of every `keras.random.SeedGenerator` in the model
 is set from it, so Dropout and its kin draw the same masks for the same seed. Layers that draw from
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.errors import ModelError
-from edgepeer.training.form import Form, LossName
+from edgepeer.training.form import CLASSIFYING, Form, LossName
 from edgepeer.training.keras_setup import load_keras
 from edgepeer.training.losses import expected
 from edgepeer.training.models import first_line
@@ -87,6 +87,7 @@ class KerasTrainer:
         self._evaluate = traced(self._evaluate_graph, input_signature=batch, jit_compile=False)
         for graph in (self._gradient, self._apply, self._evaluate):
             graph.get_concrete_function()  # now, while nobody waits for it
+        self._check_gradient()
 
     @property
     def size(self) -> int:
@@ -182,23 +183,34 @@ class KerasTrainer:
         if not self._tf.is_tensor(outputs) or outputs.shape.rank != 2 or outputs.shape[0] != 2:
             found = getattr(outputs, "shape", type(outputs).__name__)
             raise ModelError(f"model {self._name}: must put out one row of numbers per sample, not {found}")
-        values = np.asarray(outputs, np.float64)
-        if self._loss != "crossentropy":
-            return int(values.shape[1]), self._loss != "binary_crossentropy" or not self._ends_in_sigmoid()
-        # Rows of numbers from 0 on that sum to 1 come out of a softmax, not out of a random linear layer.
-        probabilities = bool(np.all(values >= 0) and np.allclose(values.sum(axis=1), 1, atol=1e-3))
-        return int(values.shape[1]), not probabilities
+        return int(outputs.shape[1]), not self._puts_out_probabilities()
 
-    def _ends_in_sigmoid(self) -> bool:
-        """Whether the model puts out probabilities of their own."""
-        layers = getattr(self._model, "layers", ())
-        activation = getattr(layers[-1], "activation", None) if layers else None
-        if activation is not None:
-            return bool(activation is self._keras.activations.sigmoid)
+    def _puts_out_probabilities(self) -> bool:
+        """Whether a model that classifies puts out probabilities, not their logits."""
+        if self._loss not in CLASSIFYING:
+            return False
+        activations, last, softmax = self._keras.activations, self._last_layer(), self._loss == "crossentropy"
+        activation = getattr(last, "activation", None)
+        if activation is (activations.softmax if softmax else activations.sigmoid):
+            return True
+        if type(last) is self._keras.layers.Dense and activation is activations.linear:
+            return False  # unlike a linear Activation: that may be there to cast probabilities
+        samples = uniform(16 * math.prod(self._input_shape), 1.0 if softmax else 1e4, "probe")
+        values = np.asarray(self._model(samples.reshape(16, *self._input_shape), training=False), np.float64)
+        if softmax:
+            # Rows of numbers from 0 on that sum to 1, as far as bfloat16 can tell, come out of a softmax, not out of a
+            # random linear layer.
+            return bool(np.all(values >= 0) and np.allclose(values.sum(axis=1), 1, atol=1e-2))
         # What comes out of a sigmoid stays between 0 and 1, however large what goes in.
-        samples = uniform(16 * math.prod(self._input_shape), 1e4, "probe").reshape(16, *self._input_shape)
-        values = np.asarray(self._model(samples, training=False), np.float64)
         return bool(np.all((values >= 0) & (values <= 1)) and np.any(values > 0))
+
+    def _last_layer(self) -> Any:
+        """What the model ends in; None where it has no graph: the last that a class has made need not be it."""
+        found = None
+        model = self._model
+        while outputs := getattr(model, "outputs", None):
+            found = model = outputs[0]._keras_history.operation
+        return found
 
     def _check_variables(self) -> None:
         if not self._variables:
@@ -206,6 +218,22 @@ class KerasTrainer:
         for variable in self._variables:
             if str(variable.dtype) != "float32":
                 raise ModelError(f"model {self._name}: {variable.path} is {variable.dtype}; parameters must be float32")
+
+    def _check_gradient(self) -> None:
+        """Refuse layers that change parameters by themselves in training, such as SpectralNormalization: a peer that
+        computes a gradient once more, or none, would have others than the rest."""
+        parameters = [variable.numpy() for variable in self._variables]
+        fixed = [(variable, variable.numpy()) for variable in self._model.non_trainable_variables]
+        samples = uniform(2 * math.prod(self._input_shape), 1.0, "probe").reshape(2, *self._input_shape)
+        wanted = np.zeros(2 if self._loss == "crossentropy" else (2, self.outputs))
+        self._gradient(*self._batch(samples, wanted), self._seeds(0))
+        for variable, value in zip(self._variables, parameters, strict=True):
+            if not np.array_equal(variable.numpy(), value, equal_nan=True):
+                raise ModelError(
+                    f"model {self._name}: {variable.path} changes when a gradient is computed; only steps may change it"
+                )
+        for variable, value in fixed:  # moving statistics
+            variable.assign(value)
 
     def _batch(self, x: NDArray[np.generic], y: NDArray[np.generic]) -> tuple[NDArray[np.float32], NDArray[Any]]:
         if len(x) != len(y) or x.shape[1:] != self._input_shape:

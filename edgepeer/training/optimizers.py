@@ -43,7 +43,7 @@ _KNOWN: Final[dict[str, dict[str, Range | None]]] = {
         "beta": Range(0, 1e6),
         **_ALL,
     },
-    "lion": {**_MOMENTS, **_ALL},
+    "lion": {**_MOMENTS, "beta_1": Range(0, 1, above=True, below=True), **_ALL},
 }
 """What each takes; the defaults are Keras'."""
 

@@ -149,7 +149,7 @@ def _open(blob: bytes | bytearray | memoryview) -> tuple[_StateHeader, memoryvie
         raise WireError(f"state with a header of {header_length} bytes, more than allowed or there")
     try:
         header = msgspec.msgpack.decode(body[_PREFIX.size : start], type=_StateHeader)
-    except msgspec.DecodeError as error:
+    except ValueError as error:  # no msgpack of such, or no text
         raise WireError(f"state with a broken header: {error}") from error
     return header, body, start
 

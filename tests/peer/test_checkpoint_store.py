@@ -196,11 +196,12 @@ def test_jobs_that_are_over_stay_so(tmp_path: Path, store: Checkpoints) -> None:
     assert third.ending("k69") == "withdrawn"
 
 
+@pytest.mark.parametrize("damaged", [b'{"j1": "do', b'{"j\xff": "done"}', b"\0" * 20])
 def test_a_damaged_list_of_endings_is_told(
-    tmp_path: Path, store: Checkpoints, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, store: Checkpoints, caplog: pytest.LogCaptureFixture, damaged: bytes
 ) -> None:
     save(store, 2)
-    (tmp_path / "checkpoints" / "over.json").write_text('{"j1": "do')
+    (tmp_path / "checkpoints" / "over.json").write_bytes(damaged)
     assert store.unfinished() == JOB
     assert "may be taken up again" in caplog.text
 

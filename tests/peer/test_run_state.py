@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -166,6 +167,36 @@ async def test_a_state_is_packed_anew_when_another_of_the_same_round_has_taken_i
             await asyncio.sleep(0)
         serving.cancel()
     assert peer.states == [b"earlier", b"later"]
+
+
+async def test_a_state_that_was_handed_out_is_let_go_with_the_next_round(worker: ThreadPoolExecutor) -> None:
+    """With adam it is as long as three vectors; who packs another has two of them else."""
+
+    class Packed(bytearray):
+        """Bytes that can be referred to weakly."""
+
+    packed: list[weakref.ref[Packed]] = []
+
+    def pack() -> Packed:
+        state = Packed(b"state")
+        packed.append(weakref.ref(state))
+        return state
+
+    peer = Neighbourhood()
+    run = RunState(peer, "job", worker, pack=pack, load=lambda state: None)  # type: ignore[arg-type]
+    run.open()
+    run.applied = 1
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(run.serve())
+        for number, neighbour in enumerate("bc", 1):
+            peer.keeper.state_wanted(neighbour, "job", 1)
+            while len(peer.given) < number:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        peer.states.clear()
+        await run.take(2, lambda: setattr(run, "applied", 2))
+        serving.cancel()
+    assert len(packed) == 1
+    assert packed[0]() is None
 
 
 async def test_what_was_handed_out_where_the_run_began_is_not_where_it_begins_anew(worker: ThreadPoolExecutor) -> None:

@@ -166,6 +166,49 @@ def test_the_end_of_a_model_is_recognised(keras: Any) -> None:
         assert trainer.outputs == 3
 
 
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_probabilities_in_half_precision_are_taken_for_such(keras: Any, classes: int) -> None:
+    layers = keras.layers
+    for seed in range(4):
+        keras.utils.set_random_seed(seed)
+        half = layers.Dense(classes, "softmax", dtype="mixed_bfloat16")
+        at_last: list[list[Any]] = [[], [layers.Activation("linear", dtype="float32")]]  # as Keras' guide casts them
+        for cast in at_last:
+            model = keras.Sequential([layers.Flatten(), half, *cast])
+            assert not KerasTrainer(model, keras.optimizers.SGD(0.1), input_shape=INPUTS)._from_logits
+
+
+def test_probabilities_of_their_own_are_recognised(keras: Any) -> None:
+    layers, sigmoid = keras.layers, keras.activations.sigmoid
+
+    class Own(keras.Model):
+        """Whose last layer is not the one that is made last."""
+
+        def __init__(self, hidden: str | None, last: str | None) -> None:
+            super().__init__()
+            self.last, self.flat, self.hidden = layers.Dense(2, last), layers.Flatten(), layers.Dense(4, hidden)
+
+        def call(self, x: Any) -> Any:
+            return self.last(self.hidden(self.flat(x)))
+
+    def stack(*ending: Any) -> Any:
+        return keras.Sequential([layers.Flatten(), *ending])
+
+    makers: dict[Callable[[], Any], bool] = {
+        lambda: stack(layers.Dense(2)): True,
+        lambda: stack(layers.Dense(2, kernel_initializer="zeros", bias_initializer="ones")): True,
+        lambda: stack(layers.Dense(2, "sigmoid")): False,
+        lambda: stack(layers.Dense(2, lambda x: sigmoid(x))): False,
+        lambda: stack(layers.Dense(2, "sigmoid"), layers.Activation("linear")): False,
+        lambda: stack(stack(layers.Dense(2, "sigmoid"))): False,
+        lambda: Own("relu", "sigmoid"): False,
+        lambda: Own("sigmoid", None): True,
+    }
+    for make, logits in makers.items():
+        trainer = KerasTrainer(make(), keras.optimizers.SGD(0.1), input_shape=INPUTS, loss="binary_crossentropy")
+        assert trainer._from_logits == logits
+
+
 def test_regularizers_count_and_normalisation_travels(keras: Any) -> None:
     layers = keras.layers
     shrink = keras.regularizers.L2(0.5)
@@ -173,6 +216,7 @@ def test_regularizers_count_and_normalisation_travels(keras: Any) -> None:
         [layers.Flatten(), layers.BatchNormalization(), layers.Dense(3, kernel_regularizer=shrink)]
     )
     trainer = KerasTrainer(model, keras.optimizers.SGD(0.1), input_shape=INPUTS)
+    assert not model.layers[1].moving_mean.numpy().any()  # that gradients can be computed has been tried
     before = trainer.state()
     loss, _ = gradient(trainer, *batch(10))
     assert loss > 0.5 * np.square(model.layers[-1].kernel.numpy()).sum()
@@ -191,6 +235,9 @@ def test_what_can_not_be_trained_is_named(keras: Any) -> None:
         "one row of numbers per sample, not list": two_ended,
         r"one row of numbers per sample, not \(2, 2, 4\)": keras.Sequential([layers.Dense(4)]),
         "no trainable parameters": keras.Sequential([layers.Flatten()]),
+        "dense.*/kernel changes when a gradient is computed": keras.Sequential(
+            [layers.Flatten(), layers.SpectralNormalization(layers.Dense(3))]
+        ),
         "parameters must be float32": keras.Sequential([layers.Flatten(), layers.Dense(3, dtype="float64")]),
     }
     for reason, model in wrong.items():

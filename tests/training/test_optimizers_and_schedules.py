@@ -72,6 +72,7 @@ def test_bad_optimizers_are_named() -> None:
         "sgd:nesterov=1": "nesterov must be true or false, not '1'",
         "sgd:momentum=0.1,momentum=0.2": "'momentum' is given twice",
         "adam:epsilon=0": "epsilon must be a number above 0 to 1, not '0'",
+        "lion:beta_1=0": "beta_1 must be a number above 0 to below 1, not '0'",
     }.items():
         with pytest.raises(ConfigError) as raised:
             parse_optimizer(text, trainer="keras")

@@ -52,6 +52,7 @@ def test_arrays_come_back(kind: Any) -> None:
         (forged({}, length=10**9), "header of 1000000000 bytes"),
         (forged(b"\xc1"), "broken header"),
         (forged([]), "broken header"),
+        (forged(b"\x82\xa4kind\xa1\xff\xa6arrays\x80"), "broken header"),
         (forged({"kind": "test", "arrays": {"a": [[-1], "int8"]}}), "broken header"),
         (forged({"kind": "other", "arrays": {}}), "of a 'other' trainer"),
         (forged({"kind": "test", "arrays": {"a": [[2], "float32"]}}, bytes(8)), "without 'b'"),
