@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 def run(main: Coroutine[Any, Any, _T]) -> _T:
-    """Run `main` to its end. SIGINT and SIGTERM cancel it; a second SIGINT ends the process at once.
+    """Run `main` to its end. SIGINT and SIGTERM cancel it, once; a second SIGINT ends the process at once.
 
     Raises:
         KeyboardInterrupt: it was SIGINT, and `main` has cleaned up.
@@ -63,7 +63,8 @@ def _on_signals(received: list[signal.Signals], react: Callable[[], object]) -> 
         if number == signal.SIGINT and number in received:
             os._exit(INTERRUPTED)
         received.append(number)
-        react()
+        if len(received) == 1:  # another one is not to cut short what cleans up
+            react()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
