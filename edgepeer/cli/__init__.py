@@ -6,6 +6,7 @@ what is a process for a verb, as most are, neither imports those nor makes their
 
 from __future__ import annotations
 
+import signal
 from importlib import import_module
 from typing import Final
 
@@ -62,6 +63,8 @@ class _Application(click.Group):
             if (message := hidden(error.message)) != error.message:
                 raise click.UsageError(message, error.ctx) from None
             raise
+        except KeyboardInterrupt:  # a verb was still being imported: click would say that it is aborted, and end with 1
+            raise SystemExit(128 + signal.SIGINT) from None
 
 
 def application() -> click.Group:

@@ -25,7 +25,7 @@ def run(settings: EmulateSettings) -> int:
     if settings.report is not None:
         prepare_report(settings.report)
     with open_display() as display:
-        result = run_async(emulate(settings, display.update, saver))
+        result = run_async(emulate(settings, display.update, saver), leave=display.leave)
     return conclude(result, display, report=settings.report, saver=saver)
 
 

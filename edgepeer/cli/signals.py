@@ -15,8 +15,11 @@ __all__ = ["run", "run_until_stopped"]
 _T = TypeVar("_T")
 
 
-def run(main: Coroutine[Any, Any, _T]) -> _T:
-    """Run `main` to its end. SIGINT and SIGTERM cancel it; a second SIGINT ends the process at once.
+def run(main: Coroutine[Any, Any, _T], *, leave: Callable[[], object] = lambda: None) -> _T:
+    """Run `main` to its end. SIGINT and SIGTERM cancel it, once; a second SIGINT ends the process at once.
+
+    Args:
+        leave: called even then, to give back the terminal.
 
     Raises:
         KeyboardInterrupt: it was SIGINT, and `main` has cleaned up.
@@ -29,7 +32,7 @@ def run(main: Coroutine[Any, Any, _T]) -> _T:
     async def cancellable() -> _T:
         task = asyncio.current_task()
         assert task is not None
-        _on_signals(received, task.cancel)
+        _on_signals(received, task.cancel, leave)
         return await main
 
     try:
@@ -58,12 +61,16 @@ def run_until_stopped(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
     return INTERRUPTED if signal.SIGINT in received else 0
 
 
-def _on_signals(received: list[signal.Signals], react: Callable[[], object]) -> None:
+def _on_signals(
+    received: list[signal.Signals], react: Callable[[], object], leave: Callable[[], object] = lambda: None
+) -> None:
     def handle(number: signal.Signals) -> None:
         if number == signal.SIGINT and number in received:
+            leave()
             os._exit(INTERRUPTED)
         received.append(number)
-        react()
+        if len(received) == 1:  # another one is not to cut short what cleans up
+            react()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

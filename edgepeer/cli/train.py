@@ -66,7 +66,7 @@ def run(settings: TrainSettings) -> int:
     progress = JobProgress(make_job(settings, wait_for=wait_for), broker=str(broker))
     try:
         with open_display() as display:
-            result = run_async(follow(display.update))
+            result = run_async(follow(display.update), leave=display.leave)
     except KeyboardInterrupt:
         if progress.published:
             print(

@@ -1,4 +1,4 @@
-"""Standard output that takes no more: a full disk, or a reader that has gone."""
+"""Standard output that takes no more: a full disk, a reader that has gone, or none since the beginning."""
 
 from __future__ import annotations
 
@@ -44,10 +44,8 @@ def all_written() -> Iterator[None]:
     Raises:
         SystemExit: so it was.
     """
+    _open_what_is_closed()
     before = sys.stdout
-    if before is None:  # closed by whoever has started us
-        yield
-        return
     output = _Output(before)
     sys.stdout = cast(TextIO, output)
     try:
@@ -67,3 +65,16 @@ def all_written() -> Iterator[None]:
         raise SystemExit(1) from None
     finally:
         sys.stdout = before
+
+
+def _open_what_is_closed() -> None:
+    """What whoever has started us has closed leads nowhere. Else the next file that is opened would get its number, and
+    what is printed; and libuv ends a process that closes a file of such a number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free: this one
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # as long as this process

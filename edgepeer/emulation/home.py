@@ -1,5 +1,5 @@
-"""The directory that a fleet's peers keep their things in: gone with the emulator, or, had that no time to clean up,
-when the next one starts; unless the user wants to keep it."""
+"""The directory that a fleet's peers, or its broker, keep their things in: gone with the emulator, or, had that no time
+to clean up, when the next one starts; unless the user wants to keep it."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from edgepeer.emulation.faults.injector import FaultInjector
 from edgepeer.emulation.faults.plan import plan_of, possible
 from edgepeer.emulation.faults.scene import BrokerControl, Scene
 from edgepeer.emulation.fleet import EmulatedFleet, peer_names
+from edgepeer.emulation.home import fleet_home
 from edgepeer.emulation.jobs import emulated_job
 from edgepeer.emulation.members import found
 from edgepeer.emulation.network import open_network, parse_links, parse_peers
@@ -108,8 +109,9 @@ async def open_broker(choice: str, identity: Identity | None = None) -> AsyncIte
         async with EmbeddedBroker(identity=identity) as embedded:
             yield OpenBroker(address=embedded.address, name="embedded", control=embedded)
     elif choice == "mosquitto":
-        async with Mosquitto(identity=identity) as mosquitto:
-            yield OpenBroker(address=mosquitto.address, name="mosquitto", control=mosquitto)
+        with fleet_home() as home:
+            async with Mosquitto(identity=identity, home=home) as mosquitto:
+                yield OpenBroker(address=mosquitto.address, name="mosquitto", control=mosquitto)
     else:
         address = BrokerAddress.parse(choice)
         yield OpenBroker(address=address, name=str(address), control=None)

@@ -53,6 +53,7 @@ class Mosquitto:
         username, password: what clients must say; without them everybody on this machine is let in.
         identity: of a broker of a fleet, which lets in members of it, as deploy/mosquitto.conf has it.
         operators: ids of those of the fleet.
+        home: a directory for its configuration, of which others take care; without, it has one that goes with it.
 
     Raises:
         ConfigError: mosquitto isn't installed, or does not start; or the identity is not a broker's.
@@ -65,6 +66,7 @@ class Mosquitto:
         password: str | None = None,
         identity: Identity | None = None,
         operators: Sequence[str] = (),
+        home: Path | None = None,
     ) -> None:
         if (username is None) != (password is None):
             raise ConfigError("broker login: give both a user name and a password, or neither")
@@ -74,7 +76,8 @@ class Mosquitto:
         self._identity = identity
         self._operators = operators
         self._username, self._password = username, password
-        self._home: tempfile.TemporaryDirectory[str] | None = None
+        self._home = home
+        self._own_home: tempfile.TemporaryDirectory[str] | None = None
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -88,7 +91,9 @@ class Mosquitto:
         )
 
     async def __aenter__(self) -> Mosquitto:
-        self._home = tempfile.TemporaryDirectory(prefix="edgepeer-mosquitto-")
+        if self._home is None:
+            self._own_home = tempfile.TemporaryDirectory(prefix="edgepeer-mosquitto-")
+            self._home = Path(self._own_home.name)
         try:
             await self.start()
         except BaseException:
@@ -102,18 +107,18 @@ class Mosquitto:
         try:
             await self.stop()
         finally:
-            if self._home is not None:
-                self._home.cleanup()
-                self._home = None
+            if self._own_home is not None:
+                self._own_home.cleanup()
+                self._home = self._own_home = None
 
     async def start(self) -> None:
         """Start it and return when it accepts connections."""
-        assert self._home is not None, "use it as a context manager"
+        home = self._home
+        assert home is not None, "use it as a context manager"
         program = find_mosquitto()
         if program is None:
             raise ConfigError("mosquitto is not installed: apt install mosquitto, or use the embedded broker")
         self._port = _free_port(self._port)
-        home = Path(self._home.name)
         (home / "mosquitto.conf").write_text(self._configuration(home))
         with (home / "log").open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -153,7 +158,7 @@ class Mosquitto:
         process = self._process
         if process is None or process.returncode is not None:
             assert self._home is not None
-            lines = (Path(self._home.name) / "log").read_text(errors="replace").split("\n")
+            lines = (self._home / "log").read_text(errors="replace").split("\n")
             said = next((line for line in lines if "rror" in line), "it ended at once")
             raise ConfigError(f"mosquitto on port {self._port}: {said.strip()}")
         try:

@@ -30,6 +30,9 @@ class Display(AbstractContextManager["Display"], Protocol):
     def update(self, progress: JobProgress) -> None:
         """Something may have changed. Cheap: called for every event."""
 
+    def leave(self) -> None:
+        """Give back the terminal at once; nothing is shown after that."""
+
     def summarise(self, result: JobResult) -> None:
         """Show how the job has ended; the last call, after the context."""
 
@@ -78,6 +81,9 @@ class PlainDisplay(Display):
             self._line, self._at, self._tenths = line, now, tenths
             self._print(line)
 
+    def leave(self) -> None:
+        return None
+
     def summarise(self, result: JobResult) -> None:
         rows = list(summary(result))
         width = max(len(what) for what, _, _ in rows)
@@ -120,6 +126,9 @@ class LiveDisplay(Display):
         if now - self._drawn >= _REDRAW_EVERY_S or progress.finished:
             self._drawn = now
             self._live.update(job_panel(progress, elapsed=now - self._began, width=self._console.width), refresh=True)
+
+    def leave(self) -> None:
+        self._console.show_cursor()
 
     def summarise(self, result: JobResult) -> None:
         from edgepeer.following.panels import summary_panel

@@ -152,6 +152,16 @@ def test_a_full_disk(arguments: list[str], buffered: bool) -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.parametrize(("verb", "closed"), [("status", "<&-"), ("status", "2>&- >&-"), ("train", ">&-")])
+def test_streams_that_are_closed(verb: str, closed: str) -> None:
+    program = [sys.executable, "-m", "edgepeer", verb, "--broker", "mqtt://127.0.0.1:1", "--timeout", "1"]
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *program]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert re.fullmatch("" if "2>&-" in closed else r"edgepeer: broker .*: connection refused.*\n", done.stderr)
+
+
 def test_a_reader_that_is_gone() -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -215,5 +215,20 @@ async def test_a_root_that_is_killed_and_started_again_is_the_same_peer(told: To
         assert [fault.fields["target"] for fault in (await following).faults] == ["p00", "p01", "p01"]
 
 
+@pytest.mark.parametrize("second", [("pause", "root@4..5"), ("kill", "root@4"), ("slow", "rootx2@4..5")])
+async def test_whoever_is_slow_by_its_number_is_left_alone_by_its_place(second: tuple[str, str], told: Told) -> None:
+    """Who is stopped and continued again and again does not stay stopped; a dead one is not slow to the end."""
+    async with crew(busy=True) as running:
+        play = Play(told, scene_of(running), ("slow", "0x3@2..8"), second, clock=lambda: 0.0)
+        following = asyncio.create_task(play.injector.accompany(play.job()))
+        await play.round(1)
+        play.progress.see_telemetry(told.telemetry(told.record(3)))
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await following
+    (reason,) = reasons(caught.value)
+    kind, text = second
+    assert reason == f"fault {kind} {text} was not confirmed: that is p00, for which slow 0x3@2..8 is not over"
+
+
 def test_the_crew_is_what_faults_expect() -> None:
     assert Crew().names == scene_of().fleet.names

@@ -116,6 +116,19 @@ async def test_a_slow_peer_that_dies() -> None:
         throttle.stop()  # once is enough
 
 
+async def test_a_slow_peer_that_ends_is_not_confirmed() -> None:
+    async with crew(busy=True) as running:
+        slow = SlowFault(Slow(peer=Who("number", 0), factor=4, span=Span("round", 1)), "p00", scene_of(running))
+        await slow.inject()
+        throttle = slow._throttle
+        assert throttle is not None
+        await until(lambda: throttle.stops > 2)
+        running.kill("p00")
+        await running.process("p00").wait()
+        with pytest.raises(Unconfirmed, match="p00 had ended before, with exit code -9"):
+            await slow.lift()
+
+
 async def test_a_slow_peer_that_is_not_stopped_is_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with crew(busy=True) as running:
         slow = SlowFault(Slow(peer=Who("number", 0), factor=4, span=Span("round", 1)), "p00", scene_of(running))

@@ -11,6 +11,7 @@ import pytest
 
 from edgepeer.emulation.home import fleet_home
 from edgepeer.errors import ConfigError
+from edgepeer.fabric.mosquitto import find_mosquitto
 
 CRASH = """
 import os, signal
@@ -19,6 +20,14 @@ with fleet_home() as home:
     (home / "p00").mkdir()
     print(home, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
+"""
+CRASH_WITH_MOSQUITTO = """
+import asyncio, os, signal
+from edgepeer.emulation.launcher import open_broker
+async def main():
+    async with open_broker("mosquitto"):
+        os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
 """
 
 
@@ -44,6 +53,15 @@ def test_what_a_crash_leaves_goes_with_the_next_one_and_what_is_in_use_stays(tmp
     with fleet_home() as first, fleet_home() as second:
         assert sorted(tmp_path.iterdir()) == sorted([first, second, other])
     assert list(tmp_path.iterdir()) == [other]
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")
+def test_what_a_broker_leaves_goes_as_well(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", CRASH_WITH_MOSQUITTO], timeout=60, check=False)
+    (left,) = tmp_path.iterdir()
+    assert (left / "mosquitto.conf").is_file()
+    with fleet_home() as home:
+        assert list(tmp_path.iterdir()) == [home]
 
 
 def test_what_is_to_be_kept_stays(tmp_path: Path) -> None:

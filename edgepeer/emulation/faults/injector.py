@@ -160,6 +160,7 @@ class FaultInjector:
         fault = self._faults[at]
         with _confirming(fault):
             running = self._make(fault)
+            self._check_free(fault, running.target)
             record = FaultRecord(fault=fault, target=running.target, begun=self._now())
             self._records[at] = record
             if fault.lasts:
@@ -216,6 +217,19 @@ class FaultInjector:
                 return OutageFault(scene)
             case Flip():
                 return FlipFault(fault, self._progress.made)
+
+    def _check_free(self, fault: PlannedFault, target: str) -> None:
+        """The plan knows that two faults in one peer's life overlap only where both call it by the same name.
+
+        Raises:
+            Unconfirmed: another one is not over.
+        """
+        if fault.subject is None:
+            return
+        for at, running in self._running.items():
+            other = self._faults[at]
+            if other.subject is not None and running.target == target:
+                raise Unconfirmed(f"that is {target}, for which {other.kind} {write(other)} is not over")
 
     def _latest_kill(self, who: Who) -> int:
         return max(at for at in self._killed if self._faults[at].subject == who)

@@ -116,10 +116,11 @@ class SlowFault(_PeerFault):
         self.confirmed = {"pid": pid, "by": "SIGSTOP and SIGCONT", "share_asked": 1 / self._factor}
 
     async def lift(self) -> None:
-        """Raises Unconfirmed: it ran for longer than it should."""
+        """Raises Unconfirmed: it ran for longer than it should, or not to the end."""
         throttle = self._throttle
         assert throttle is not None
         await asyncio.to_thread(throttle.stop)
+        self._pid()
         self.confirmed |= {
             "share": throttle.share,
             "cpu_share": throttle.cpu_share,

@@ -1,0 +1,79 @@
+"""What signals do to a verb, whenever they come."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import signal
+
+import pytest
+from rich.console import Console
+
+import edgepeer.cli
+from edgepeer.cli.signals import run
+from edgepeer.following.display import LiveDisplay
+
+SHOW_CURSOR = "\x1b[?25h"
+
+
+@pytest.mark.parametrize(("second", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_cleaning_up_is_not_cut_short(second: signal.Signals, code: int) -> None:
+    done: list[str] = []
+
+    async def main() -> None:
+        handled = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, handled.set)
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+        finally:
+            os.kill(os.getpid(), second)
+            os.kill(os.getpid(), signal.SIGUSR1)  # handled after that
+            await handled.wait()
+            done.append("cleaned up")
+
+    with pytest.raises(BaseException) as ended:  # noqa: PT011
+        run(main())
+    assert done == ["cleaned up"]
+    assert ended.type is (KeyboardInterrupt if second == signal.SIGINT else SystemExit)
+    assert getattr(ended.value, "code", 130) == code
+
+
+def test_a_second_ctrl_c_gives_back_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(os, "_exit", lambda code: told.append(f"ended with {code}"))
+
+    async def main() -> None:
+        handled = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, handled.set)
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            await handled.wait()
+
+    terminal = io.StringIO()
+    display = LiveDisplay(Console(file=terminal, force_terminal=True))
+
+    def leave() -> None:
+        display.leave()
+        told.append("cursor" if terminal.getvalue().endswith(SHOW_CURSOR) else "no cursor")
+
+    with display, pytest.raises(KeyboardInterrupt):
+        run(main(), leave=leave)
+    assert told == ["cursor", "ended with 130"]
+
+
+def test_ctrl_c_while_a_verb_is_imported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(edgepeer.cli, "import_module", interrupted)
+    monkeypatch.setattr("sys.argv", ["edgepeer", "status"])
+    with pytest.raises(SystemExit) as ended:
+        edgepeer.cli.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr() == ("", "")
