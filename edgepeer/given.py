@@ -22,4 +22,4 @@ def read_given(path: Path, most_bytes: int = MOST_BYTES) -> str:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"has more than {most_bytes >> 20} MiB", str(path))
-    return content.decode()
+    return content.decode().removeprefix("\ufeff")  # as some editors begin a file

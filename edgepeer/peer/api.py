@@ -61,6 +61,7 @@ __all__ = ["ROUND_TIMEOUT_S", "Peer"]
 _log = logging.getLogger(__name__)
 
 _LEAVE_S: Final = 5.0
+_ENTER: Final = "enter it first, as in `async with Peer(...) as peer`"
 _FT_TREE: Final = FtTree()
 
 
@@ -305,6 +306,13 @@ class Peer:
     ) -> None:
         await self._stack.__aexit__(kind, error, trace)
 
+    if not TYPE_CHECKING:  # which would take any name for one that is there
+
+        def __getattr__(self, name: str) -> Any:
+            """What there is not before it is entered, such as `id` and `links`."""
+            why = "" if name.startswith("__") or self._entered else f": {_ENTER}"
+            raise AttributeError(f"this Peer has no {name!r}{why}", name=name, obj=self)
+
     # -- the fleet ---------------------------------------------------------------------------------------
 
     @property
@@ -331,7 +339,7 @@ class Peer:
             PeerError: it has not been entered.
         """
         if not self._entered:
-            raise PeerError("this peer is in no fabric: enter it first, as in `async with Peer(...) as peer`")
+            raise PeerError(f"this peer is in no fabric: {_ENTER}")
         try:
             async with asyncio.timeout(timeout):
                 async for view in self.views():

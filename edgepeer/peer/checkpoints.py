@@ -92,27 +92,31 @@ class Checkpoints:
         )
         try:
             write_checkpoint(self.directory, checkpoint)
-            self.written += 1
-            prune_checkpoints(self.directory, self._keep)
         except OSError as error:
             self.failed += 1
-            self._complain(f"checkpoint of round {number}", error)
-        else:
-            if self._trouble:
-                _log.info("checkpoints are written to %s again", self.directory)
-            self._trouble = ""
+            self._complain(f"checkpoint of round {number} is not written to", error)
+            return
+        self.written += 1
+        try:
+            prune_checkpoints(self.directory, self._keep)
+        except OSError as error:
+            self._complain(
+                "earlier checkpoints are not removed from", error, "training goes on, until there is no room"
+            )
+            return
+        if self._trouble:
+            _log.info("checkpoints are written to %s again", self.directory)
+        self._trouble = ""
 
-    def _complain(self, what: str, error: OSError) -> None:
+    def _complain(
+        self, what: str, error: OSError, so: str = "training goes on, but a restart goes back further"
+    ) -> None:
         trouble = error.strerror or str(error)
         if trouble != self._trouble:  # told once, not every so many rounds
             self._trouble = trouble
-            _log.warning(
-                "%s is not written to %s: %s; training goes on, but a restart goes back further: free some space "
-                "there, see that it can be written, or choose another --state-dir",
-                what,
-                self.directory,
-                trouble,
-            )
+            cure = "free some space there, see that it can be written, or choose another --state-dir"
+            text = "%s %s: %s; training goes on, but %s: %s"
+            _log.warning(text, what, self.directory, trouble, so, cure)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -218,7 +222,7 @@ class Checkpoints:
             self.directory.mkdir(parents=True, exist_ok=True)
             write_atomically(self.directory / "over.json", msgspec.json.encode(self._over))
         except OSError as error:
-            self._complain(f"that job {job} is {how}", error)
+            self._complain(f"that job {job} is {how} is not written to", error)
 
     def _read_over(self) -> dict[str, Ending]:
         if self.directory is None:

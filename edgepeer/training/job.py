@@ -47,6 +47,8 @@ __all__ = [
 ]
 
 MODEL_CONFIG_LIMIT_BYTES: Final = 2 << 20
+_LATEST: Final = 1e10
+"""In the year 2286: no clock says more, and of what would be later than all others nobody could be rid."""
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_.]*"
 
@@ -143,7 +145,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     precision: Precision = "float32"
     """What gradients are rounded to where they travel: see precision_choice."""
 
-    created: Annotated[float, Meta(ge=0)] = 0.0
+    created: Annotated[float, Meta(ge=0, le=_LATEST)] = 0.0
     """Unix time, by the clock of who announces it: of two jobs that brokers keep the later counts; 0: unknown."""
 
     def __post_init__(self) -> None:

@@ -166,6 +166,12 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert refusal(PeerSettings, config=missing).startswith(f"config = {missing}: is not TOML: ")
 
 
+def test_a_file_may_begin_with_a_mark_of_its_encoding(tmp_path: Path) -> None:
+    """As some editors write it."""
+    (config := tmp_path / "edgepeer.toml").write_text("[peer]\nfanout = 3\n", encoding="utf-8-sig")
+    assert load_settings(PeerSettings, environ={}, config=config).fanout == 3
+
+
 def test_a_directory_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service may have the HOME of who has started it; what can't be looked into holds no settings of ours."""
     real = os.stat

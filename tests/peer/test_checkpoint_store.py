@@ -170,6 +170,22 @@ def test_a_full_disk_costs_one_warning(
     assert store.ending("j0") == "withdrawn"
 
 
+def test_earlier_ones_that_can_not_be_removed(
+    store: Checkpoints, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint is written all the same."""
+
+    def refuse(*arguments: Any) -> Any:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr("edgepeer.peer.checkpoints.prune_checkpoints", refuse)
+    save(store, 2)
+    save(store, 4)
+    assert (store.written, store.failed) == (2, 0)
+    (warning,) = caplog.records
+    assert warning.getMessage().startswith(f"earlier checkpoints are not removed from {store.directory}: Operation not")
+
+
 def test_a_directory_that_is_none_costs_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "checkpoints").write_text("a file stands there")
     store = Checkpoints(tmp_path, every=1, keep=1)

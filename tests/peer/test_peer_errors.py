@@ -195,6 +195,14 @@ async def test_who_is_not_entered_is_not_waited_for() -> None:
         await Peer().allreduce(np.ones(3))
 
 
+@pytest.mark.parametrize("name", ["id", "links", "committed", "traffic"])
+def test_what_there_is_only_of_who_is_entered(name: str) -> None:
+    peer = Peer()
+    assert not hasattr(peer, name)
+    with pytest.raises(AttributeError, match=f"this Peer has no '{name}': enter it first"):
+        getattr(peer, name)
+
+
 async def test_who_could_not_be_entered_has_left() -> None:
     """Somebody else may wait for it meanwhile."""
     with socket.create_server(("127.0.0.1", 0)) as closed:

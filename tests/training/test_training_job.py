@@ -40,6 +40,8 @@ BAD_FIELDS: list[tuple[str, Any]] = [
     ("seed", -1),
     ("seed", 2**32),
     ("eval_every", 0),
+    ("created", float("inf")),
+    ("created", 1e11),
 ]
 
 
