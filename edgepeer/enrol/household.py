@@ -18,7 +18,7 @@ from edgepeer.errors import EdgepeerError, TrustError
 from edgepeer.fabric.rights import patterns
 from edgepeer.processes import os_reason
 from edgepeer.trust.directory import is_joined
-from edgepeer.trust.files import make_private_directory, write_whole
+from edgepeer.trust.files import alone_in, write_whole
 from edgepeer.trust.identity import Identity
 from edgepeer.trust.names import Role
 
@@ -55,13 +55,13 @@ class Household:
             ConfigError: the operator's name can't be; TrustError: it is taken, or nothing can be written.
         """
         for directory, role, name in ((self.broker, Role.BROKER, "broker"), (self.operator, Role.OPERATOR, operator)):
-            if is_joined(directory):
-                continue
             try:
-                make_private_directory(directory)
-                key = device_key(directory)
-                granted = self._registrar.admit(role, name, key.public_key())
-                keep_granted(directory, granted, key.public_key(), fingerprint(granted.authorities[-1]))
+                with alone_in(directory):
+                    if is_joined(directory):
+                        continue
+                    key = device_key(directory)
+                    granted = self._registrar.admit(role, name, key.public_key())
+                    keep_granted(directory, granted, key.public_key(), fingerprint(granted.authorities[-1]))
             except OSError as error:
                 raise TrustError(f"{directory}: can't write there: {os_reason(error)}") from None
         self.update()

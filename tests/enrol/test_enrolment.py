@@ -104,6 +104,17 @@ async def test_one_token_twice_at_once(office: Office) -> None:
     assert len(office.registrar.members()) == 1
 
 
+async def test_the_same_line_twice_at_once_on_one_device(office: Office) -> None:
+    """Else one writes its certificate beside the other's key, says that it has joined, and can't any more."""
+    string = office.registrar.token()
+    ends = await asyncio.gather(*(office.join("p1", string) for _ in range(2)), return_exceptions=True)
+    said = [str(end) for end in ends if not isinstance(end, Joined)]
+    directory = office.home / "p1" / "fleet"
+    assert said == [f"{directory}: another edgepeer makes a member of it just now: wait until it ends"]
+    assert Identity.load(directory).holder.id == "p1"
+    assert not (await office.join("p1", string)).anew
+
+
 async def test_fifty_devices_at_once(office: Office) -> None:
     string = office.registrar.token(uses=50)
     gate = asyncio.Semaphore(12)
