@@ -303,6 +303,19 @@ async def test_who_has_no_certificate_gets_no_other(office: Office) -> None:
     assert answer == messages.Refused("a certificate is renewed only for who has one")
 
 
+async def test_what_is_refused_fills_no_disk_with_lines(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    """Anybody may ask for a renewal, and whoever has had a join string for a place."""
+    string = office.registrar.token()
+    office.registrar.withdraw(string.token.hex())
+    place = messages.Enrol(string.token, string.secret, make_request(make_key()), "p1", False)
+    for question in (messages.Renew(), place):
+        for _ in range(200):
+            assert isinstance(office.service._answer(question, None, "127.0.0.1"), messages.Refused)
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == "127.0.0.1 is refused: a certificate is renewed only for who has one (1 so far)"
+    assert len(said) < 10
+
+
 async def test_whoever_says_nothing_or_nonsense_keeps_nobody_out(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
