@@ -78,7 +78,7 @@ class Household:
                 continue
             try:
                 identity = Identity.load(directory)
-                identity.evictions.accept(self._registrar.evictions)
+                self.agree(identity, identity.evictions.signed)
                 if due(identity):
                     granted = self._registrar.renew(identity.certificate)
                     identity.renewed(granted.certificate)
@@ -95,6 +95,19 @@ class Household:
         except OSError as error:
             raise TrustError(f"{self.broker}: can't write there: {os_reason(error)}") from None
         return found
+
+    def agree(self, member: Identity, told: bytes) -> None:
+        """Let the registrar, whose file may be an older copy, know who is out by the list that a member or the broker
+        has; and the member, who is out by the registrar's.
+
+        Raises:
+            TrustError: that can't be written.
+        """
+        if self._registrar.hear(told):
+            _log.warning(
+                "this fleet.db is older than the list of who is out that the fleet has: it counts here as well"
+            )
+        member.evictions.accept(self._registrar.evictions)
 
     def _rules(self) -> bytes:
         """mosquitto's acl_file."""
