@@ -171,6 +171,14 @@ class Identity:
             raise late
         return found
 
+    def is_of_fleet(self, certificate: bytes) -> bool:
+        """Whether an authority that counts has issued it, to whomever: one who is out by now, too."""
+        try:
+            check(certificate, self.evictions.authorities)
+        except TrustError:
+            return False
+        return True
+
     def _refuse(self, holder: Holder) -> None:
         if holder.fabric != self.where.fabric:
             raise TrustError(
