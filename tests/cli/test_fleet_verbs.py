@@ -193,6 +193,8 @@ def test_bad_input_is_refused_in_one_line(
         (["join", "join", "h", STRING], "Got unexpected extra argument (epj1-...)"),
         (["join", "edgepeer", "join", "h", STRING.upper()], "Got unexpected extra arguments (h epj1-...)"),
         (["join", "h", f"--string{STRING}"], "No such option"),
+        (["join", "h", STRING[:20], STRING[20:]], "Got unexpected extra argument (epj1-...)"),
+        (["join", "h", STRING[:35], STRING[35:]], "Got unexpected extra argument (epj1-...)"),
         ([STRING], "No such command 'epj1-...'"),
         (["fleet", STRING], "No such command 'epj1-...'"),
     ],
@@ -201,7 +203,7 @@ def test_where_a_string_stands_that_none_should_it_is_not_shown(arguments: list[
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert said in err
-    assert STRING[20:] not in err.lower()
+    assert STRING[35:] not in err.lower()
 
 
 def test_a_fleet_is_founded_and_founded_again(founded: Run, tmp_path: Path) -> None:
