@@ -18,7 +18,7 @@ from edgepeer.errors import EdgepeerError, TrustError
 from edgepeer.fabric.rights import patterns
 from edgepeer.processes import os_reason
 from edgepeer.trust.directory import is_joined
-from edgepeer.trust.files import make_private_directory, write_whole
+from edgepeer.trust.files import alone_in, write_whole
 from edgepeer.trust.identity import Identity
 from edgepeer.trust.names import Role
 
@@ -55,13 +55,13 @@ class Household:
             ConfigError: the operator's name can't be; TrustError: it is taken, or nothing can be written.
         """
         for directory, role, name in ((self.broker, Role.BROKER, "broker"), (self.operator, Role.OPERATOR, operator)):
-            if is_joined(directory):
-                continue
             try:
-                make_private_directory(directory)
-                key = device_key(directory)
-                granted = self._registrar.admit(role, name, key.public_key())
-                keep_granted(directory, granted, key.public_key(), fingerprint(granted.authorities[-1]))
+                with alone_in(directory):
+                    if is_joined(directory):
+                        continue
+                    key = device_key(directory)
+                    granted = self._registrar.admit(role, name, key.public_key())
+                    keep_granted(directory, granted, key.public_key(), fingerprint(granted.authorities[-1]))
             except OSError as error:
                 raise TrustError(f"{directory}: can't write there: {os_reason(error)}") from None
         self.update()
@@ -78,7 +78,7 @@ class Household:
                 continue
             try:
                 identity = Identity.load(directory)
-                identity.evictions.accept(self._registrar.evictions)
+                self.agree(identity, identity.evictions.signed)
                 if due(identity):
                     granted = self._registrar.renew(identity.certificate)
                     identity.renewed(granted.certificate)
@@ -95,6 +95,19 @@ class Household:
         except OSError as error:
             raise TrustError(f"{self.broker}: can't write there: {os_reason(error)}") from None
         return found
+
+    def agree(self, member: Identity, told: bytes) -> None:
+        """Let the registrar, whose file may be an older copy, know who is out by the list that a member or the broker
+        has; and the member, who is out by the registrar's.
+
+        Raises:
+            TrustError: that can't be written.
+        """
+        if self._registrar.hear(told):
+            _log.warning(
+                "this fleet.db is older than the list of who is out that the fleet has: it counts here as well"
+            )
+        member.evictions.accept(self._registrar.evictions)
 
     def _rules(self) -> bytes:
         """mosquitto's acl_file."""

@@ -35,7 +35,7 @@ from edgepeer.trust.certificates import (
 )
 from edgepeer.trust.directory import CERTIFICATE, FILES, KEY, Whereabouts, is_joined, keep
 from edgepeer.trust.evictions import Listed
-from edgepeer.trust.files import clear_leftovers, make_private_directory, read_private, write_whole
+from edgepeer.trust.files import alone_in, clear_leftovers, read_private, write_whole
 from edgepeer.trust.identity import Identity
 from edgepeer.trust.names import is_name
 
@@ -75,10 +75,9 @@ async def join(
         raise ConfigError(f"id {name!r}: must be 1 to 63 letters, digits, '.', '_' and '-', a letter or digit first")
     if kept is not None and name not in (None, kept):
         raise ConfigError(f"id {name}: {directory.parent} belongs to peer {kept}: leave --id out")
-    with _written(directory):
+    with _written(directory), alone_in(directory):
         if is_joined(directory) and not again and (there := _still(directory, string)) is not None:
             return Joined(there, directory, anew=False)
-        make_private_directory(directory)
         clear_leftovers(directory)
         # Who joins anew takes another key, for the old one may be known to whoever it was evicted for; and stays who it
         # was until it is let in.

@@ -43,7 +43,7 @@ from edgepeer.trust.certificates import (
 )
 from edgepeer.trust.clock import believable, certain_time, date, minute
 from edgepeer.trust.directory import AUTHORITY, JOIN_ANEW, Whereabouts
-from edgepeer.trust.evictions import LONGEST, eviction, sign_list
+from edgepeer.trust.evictions import LONGEST, Listed, eviction, sign_list
 from edgepeer.trust.files import make_private_directory
 from edgepeer.trust.names import LONGEST_ID, Holder, Role, is_name
 
@@ -388,6 +388,30 @@ class Registrar:
             _sign(sql, self.fabric)
         return [holder for holder, _ in found], spent
 
+    def hear(self, signed: bytes) -> bool:
+        """Whether a list that the fleet has says more than this registrar knows, whose file may be an older copy that
+        was put back. Then it counts here, too, and a later list is signed.
+
+        Raises:
+            TrustError: it can't be written.
+        """
+        if not signed or signed == self.evictions:
+            return False
+        with self._database.change() as sql:
+            number, out = int(_fact(sql, "number") or b"0"), _out(sql)
+            try:
+                told = Listed.read(signed, self.fabric, [Authority.read(row[1]) for row in _authorities(sql)])
+            except TrustError:  # whoever can write at the broker can say anything
+                return False
+            if told.number < number and told.out.keys() <= out.keys():
+                return False
+            for serial in told.out.keys() - out.keys():
+                sql.execute("UPDATE certificates SET out = 1 WHERE serial = ?", (serial,))
+                sql.execute("INSERT OR REPLACE INTO evictions VALUES (?, ?)", (serial, told.out[serial]))
+            _note(sql, "number", b"%d" % max(number, told.number))
+            _sign(sql, self.fabric)
+        return True
+
     def revocations(self) -> bytes:
         """Who is out, for brokers of others: a PEM file."""
         with self._database.change() as sql:  # an earlier version's file has no table yet of when
@@ -513,9 +537,10 @@ def _next_serial(sql: sqlite3.Connection) -> int:
 
 
 def _out(sql: sqlite3.Connection) -> dict[int, int]:
-    """Who is out, and since when; 0: it was not told yet."""
+    """Who is out, and since when; 0: it was not told yet. Of whom only others have told, no certificate is known."""
     rows = sql.execute(
-        "SELECT serial, coalesce(at, 0) FROM certificates LEFT JOIN evictions USING (serial) WHERE out = 1"
+        "SELECT serial, at FROM evictions UNION SELECT serial, 0 FROM certificates "
+        "WHERE out = 1 AND serial NOT IN (SELECT serial FROM evictions)"
     )
     return dict(rows.fetchall())
 

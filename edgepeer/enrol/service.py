@@ -64,6 +64,7 @@ class EnrolmentService:
         self._guesses = Guesses()
         self._wrong = Complaints(_log)
         self._strange = Complaints(_log)
+        self._refused = Complaints(_log)
         self._full = Complaints(_log)
         self._context: tuple[float, tuple[bytes, ...], ssl.SSLContext] | None = None
 
@@ -224,7 +225,7 @@ class EnrolmentService:
                     _log.info("%s %s has a new certificate, %s", where.role, where.id, source)
                     return granted
         except EdgepeerError as error:
-            _log.warning("%s is refused: %s", source, error)
+            self._refused.add("%s is refused: %s", source, error)
             return messages.Refused(str(error)[:500])
 
     def _enrol(self, question: messages.Enrol, source: str) -> messages.Answer:

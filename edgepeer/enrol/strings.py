@@ -21,8 +21,8 @@ _AUTHORITY: Final = 16
 _TOKEN: Final = 4
 _SECRET: Final = 16
 _CHARACTERS: Final = -(-8 * (_AUTHORITY + _TOKEN + _SECRET) // 5)
-_ANY: Final = re.compile(r"(?i)epj1-[^\s()'\",]{16,}|[a-z2-7]{50,}")
-"""One, or what is left of one."""
+_ANY: Final = re.compile(r"(?i)epj1-[^\s()'\",]{16,}|[a-z2-7]{24,}")
+"""One, or what is left of one: where a line was broken, its last 26 characters are the secret."""
 
 
 def hidden(text: str) -> str:

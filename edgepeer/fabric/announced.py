@@ -53,6 +53,10 @@ class Announced:
             why = os_reason(error) if isinstance(error, OSError) else "it is damaged"
             _LOG.warning("%s can't be read (%s): an old job that is announced again would count", path, why)
 
+    def forget(self) -> None:
+        """It was announced in another fleet, which this device has left."""
+        self._last = _Kept(1, 0.0, b"")
+
     @property
     def signed(self) -> bytes:
         """The last announcement; empty: there was none."""

@@ -316,6 +316,12 @@ class FabricClient:
             return False
         return not self._outbox.given_up
 
+    @property
+    def listed_there(self) -> bytes:
+        """The list of who is out that the broker has, whatever it is worth; empty: none has been heard of."""
+        assert self._fleet is not None
+        return self._fleet.spreading.there
+
     async def spread(self, timeout: float) -> bool:
         """Bring the newest list of who is out to the broker; whether it has it, within `timeout` seconds."""
         assert self._fleet is not None

@@ -112,12 +112,20 @@ class FleetGate:
         self.identity: Final = identity
         self.announced: Final = Announced(identity.directory / "announced")
         """The last job of the fleet that was heard of."""
+        if not self._is_of_fleet(self.announced.signed):
+            self.announced.forget()
         self.view: View | None = None
         """The one that this peer is in, as its links tell."""
         self._client_id = client_id
         self._newest: dict[str, tuple[int, int, Holder]] = {}  # serial, incarnation, certificate of each presence
         self._gone: dict[str, None] = {}  # those of them whose presence was taken back, longest ago first
         self._verified: dict[str, bytes] = {}  # what has last come on a topic, and was in order
+
+    def _is_of_fleet(self, signed: bytes) -> bool:
+        try:
+            return self.identity.is_of_fleet(Envelope.unpack(signed).certificate)
+        except WireError:
+            return False
 
     # -- going out -----------------------------------------------------------------------------------------------
 

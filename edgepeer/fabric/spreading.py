@@ -61,6 +61,11 @@ class Spreading:
         self._work.set()
 
     @property
+    def there(self) -> bytes:
+        """The list that the broker has, whatever it is worth; empty: none has been heard of."""
+        return self._there or b""
+
+    @property
     def _missing(self) -> bool:
         evictions = self._identity.evictions
         # The list that a fleet begins with, which all have, has nobody in it.

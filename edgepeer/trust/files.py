@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from edgepeer.errors import ConfigError
 
-__all__ = ["clear_leftovers", "make_private_directory", "read_private", "write_whole"]
+__all__ = ["alone_in", "clear_leftovers", "make_private_directory", "read_private", "write_whole"]
 
 
 def make_private_directory(path: Path) -> None:
@@ -23,6 +25,28 @@ def make_private_directory(path: Path) -> None:
     if mode & 0o022:
         raise ConfigError(f"{path}: others may write there (mode {mode:o}): chmod 700 {path}")
     _sync(path.parent)
+
+
+@contextlib.contextmanager
+def alone_in(directory: Path) -> Iterator[None]:
+    """Such a directory, where nobody else makes a member meanwhile: of two that are run at once one may write its
+    certificate beside the other's key.
+
+    Raises:
+        ConfigError: somebody else is at it, or others may write there; OSError: it can't be made.
+    """
+    make_private_directory(directory)
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)  # the kernel lets go of it when this process ends
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{directory}: another edgepeer makes a member of it just now: wait until it ends"
+            ) from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:

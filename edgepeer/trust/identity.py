@@ -47,6 +47,7 @@ _REMEMBERED: Final = 8192
 _ECDSA: Final = ec.ECDSA(hashes.SHA256())
 _NO_CHECK_TIME: Final = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME, which Python has no name for: `check` looks at the time, by a believable clock."""
+_ANOTHER: Final = "another identity was put there: start again to use it"
 
 _T = TypeVar("_T")
 
@@ -170,6 +171,14 @@ class Identity:
             raise late
         return found
 
+    def is_of_fleet(self, certificate: bytes) -> bool:
+        """Whether an authority that counts has issued it, to whomever: one who is out by now, too."""
+        try:
+            check(certificate, self.evictions.authorities)
+        except TrustError:
+            return False
+        return True
+
     def _refuse(self, holder: Holder) -> None:
         if holder.fabric != self.where.fabric:
             raise TrustError(
@@ -211,9 +220,12 @@ class Identity:
         """Take another certificate for the same key and name, and keep it.
 
         Raises:
-            TrustError: it is not that; OSError: it can't be kept, and is not taken.
+            TrustError: it is not that; ConfigError: the directory is another identity's by now; OSError: it can't be
+            kept, and is not taken.
         """
         checked = self._own_checked(certificate)
+        if self._is_another_there():
+            raise ConfigError(f"fleet = {self.directory}: {_ANOTHER}")
         write_whole(self.directory / CERTIFICATE, pem([certificate]))
         self._take(certificate, checked)
         self._stamp = _stamp(self.directory)
@@ -236,7 +248,7 @@ class Identity:
             return changed
         fresh = Identity.load(self.directory)
         if key_bytes(fresh._key.public_key()) != key_bytes(self._key.public_key()) or fresh.where != self.where:
-            raise ConfigError(f"fleet = {self.directory}: another identity was put there: start again to use it")
+            raise ConfigError(f"fleet = {self.directory}: {_ANOTHER}")
         self._stamp = stamp
         if fresh.certificate != self.certificate:
             self._take(fresh.certificate, self._own_checked(fresh.certificate))
@@ -264,17 +276,27 @@ class Identity:
         # Authorities first: each of the lists before and after is signed by one that is in the file then.
         files = ((AUTHORITIES, pem(each.der for each in listed.authorities)), (EVICTIONS, listed.signed))
         try:
+            if self._is_another_there():
+                raise ConfigError(_ANOTHER)
             for name, data in files if not self._newer_kept(listed) else ():
                 if (self.directory / name).read_bytes() != data:  # else another process has written it
                     write_whole(self.directory / name, data)
                     self._stamp = _stamp(self.directory)
-        except OSError as error:
+        except (OSError, ConfigError) as error:
             _log.error(
                 "eviction list %d can't be kept in %s (%s): it counts until this process ends",
-                *(listed.number, self.directory, os_reason(error)),
+                *(listed.number, self.directory, os_reason(error) if isinstance(error, OSError) else error),
             )
         self._forget()
         self._tell()
+
+    def _is_another_there(self) -> bool:
+        """Whether `edgepeer join`, which makes a new key, has made the directory another's meanwhile: who writes to it
+        for whom this process is would put that one out of its fleet."""
+        with contextlib.suppress(OSError, ValueError, ConfigError):  # a spoilt key is nobody else's
+            there = load_key(read_private(self.directory / KEY))
+            return key_bytes(there.public_key()) != key_bytes(self._key.public_key())
+        return False
 
     def _newer_kept(self, listed: Listed) -> bool:
         """Whether another process, which has heard of more, has written a later list."""

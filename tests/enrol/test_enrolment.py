@@ -104,6 +104,17 @@ async def test_one_token_twice_at_once(office: Office) -> None:
     assert len(office.registrar.members()) == 1
 
 
+async def test_the_same_line_twice_at_once_on_one_device(office: Office) -> None:
+    """Else one writes its certificate beside the other's key, says that it has joined, and can't any more."""
+    string = office.registrar.token()
+    ends = await asyncio.gather(*(office.join("p1", string) for _ in range(2)), return_exceptions=True)
+    said = [str(end) for end in ends if not isinstance(end, Joined)]
+    directory = office.home / "p1" / "fleet"
+    assert said == [f"{directory}: another edgepeer makes a member of it just now: wait until it ends"]
+    assert Identity.load(directory).holder.id == "p1"
+    assert not (await office.join("p1", string)).anew
+
+
 async def test_fifty_devices_at_once(office: Office) -> None:
     string = office.registrar.token(uses=50)
     gate = asyncio.Semaphore(12)
@@ -290,6 +301,19 @@ async def test_who_has_no_certificate_gets_no_other(office: Office) -> None:
     blind.check_hostname, blind.verify_mode = False, ssl.CERT_NONE
     answer, _ = await client._ask("127.0.0.1", office.service.port, blind, bytes(16), messages.Renew())
     assert answer == messages.Refused("a certificate is renewed only for who has one")
+
+
+async def test_what_is_refused_fills_no_disk_with_lines(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    """Anybody may ask for a renewal, and whoever has had a join string for a place."""
+    string = office.registrar.token()
+    office.registrar.withdraw(string.token.hex())
+    place = messages.Enrol(string.token, string.secret, make_request(make_key()), "p1", False)
+    for question in (messages.Renew(), place):
+        for _ in range(200):
+            assert isinstance(office.service._answer(question, None, "127.0.0.1"), messages.Refused)
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == "127.0.0.1 is refused: a certificate is renewed only for who has one (1 so far)"
+    assert len(said) < 10
 
 
 async def test_whoever_says_nothing_or_nonsense_keeps_nobody_out(

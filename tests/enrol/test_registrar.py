@@ -17,7 +17,7 @@ from edgepeer.enrol.strings import JoinString, fingerprint
 from edgepeer.errors import ConfigError, EdgepeerError, TrustError
 from edgepeer.trust import clock
 from edgepeer.trust.certificates import Authority, check, make_key, request
-from edgepeer.trust.evictions import Listed
+from edgepeer.trust.evictions import Evictions, Listed
 from edgepeer.trust.names import Role
 
 YEAR = 365 * 86400.0
@@ -266,6 +266,41 @@ def test_who_was_evicted_before_it_was_kept_when_stays_out(registrar: Registrar,
         later.evict("pi")
         listed = Listed.read(later.evictions, "greenhouse", [Authority.read(later.authorities[0])])
         assert sorted(map(bool, listed.out.values())) == [False, True]
+
+
+def test_a_copy_of_before_that_is_put_back_hears_who_is_out(registrar: Registrar, tmp_path: Path) -> None:
+    """Else its next lists have numbers that the fleet has had, and who is evicted by them stays in."""
+    home, before = tmp_path / "home" / "fleet.db", tmp_path / "copy"
+    p1, p2 = (enrol(registrar, registrar.token(), name).certificate for name in ("p1", "p2"))
+    registrar.evict("p1")
+    before.write_bytes(home.read_bytes())
+    enrol(registrar, registrar.token(), "p3")
+    for gone in ("p2", "p3"):
+        registrar.evict(gone)
+    trusted = [Authority.read(registrar.authorities[0])]
+    device = Evictions("greenhouse", Listed.read(registrar.evictions, "greenhouse", trusted), lambda _: None)
+    registrar.close()
+    home.write_bytes(before.read_bytes())
+    with contextlib.closing(Registrar.open(tmp_path / "home")) as again:
+        for name in ("p4", "p5"):
+            enrol(again, again.token(), name)
+            again.evict(name)
+        assert not device.accept(again.evictions)  # it has heard of as many
+        assert again.hear(device.signed)
+        assert device.accept(again.evictions)
+        assert len(device.serials) == 5
+        assert set(Listed.read(again.evictions, "greenhouse", trusted).out) == set(device.serials)
+        for evicted in (p1, p2):
+            with pytest.raises(TrustError, match="was evicted on"):
+                again.renew(evicted)
+        assert [each.holder.id for each in again.members() if not each.evicted] == []
+        # It knows all that now, and older ones say nothing new.
+        signed = again.evictions
+        assert not again.hear(signed)
+        enrol(again, again.token(), "p6")
+        again.evict("p6")
+        assert not again.hear(signed)
+        assert not any(map(again.hear, (b"nonsense", b"")))
 
 
 def test_others_certificates_are_not_renewed(registrar: Registrar, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ The brokers here let members write whatever they like.
 
 from __future__ import annotations
 
+import shutil
 import ssl
 import time
 from collections.abc import Callable
@@ -429,6 +430,21 @@ async def test_a_renewed_certificate_signs_all_that_is_kept_anew(
     envelope = guest.client._outbox.kept[TOPICS.presence("p1")].payload
     assert w.check(Envelope.unpack(envelope).certificate).holder == p1.holder
     assert watcher.count(PresenceGone) == guest.client.reconnects == watcher.client.rejected_documents == 0
+
+
+def test_jobs_of_a_fleet_that_a_device_has_left_keep_none_of_the_next_from_it(fleet: Fleet) -> None:
+    """Where the clock of an operator there was a year ahead."""
+    p1, alice, other = fleet.member("p1"), fleet.operator("alice"), fleet.other()
+    ahead = announcement(alice, time.time() + 365 * 86400, JOB)
+    FleetGate(p1, "p1").opened(TOPICS.job, JOB_TOPIC, ahead)
+    now = announcement(fleet.operator("bob"), time.time(), JOB)
+    with pytest.raises(WireError, match="before the last job that this device has heard of"):
+        FleetGate(fleet.member("p1"), "p1").opened(TOPICS.job, JOB_TOPIC, now)
+    p1.evictions.accept(fleet.evict("alice"))  # who was thrown out was of this fleet all the same
+    assert FleetGate(fleet.member("p1"), "p1").announced.signed == ahead
+    shutil.copytree(other.directory("p1"), p1.directory, dirs_exist_ok=True)
+    gate = FleetGate(fleet.member("p1"), "p1")
+    assert gate.opened(TOPICS.job, JOB_TOPIC, announcement(other.operator(), time.time(), JOB))[0] == pack(JOB)
 
 
 async def test_a_job_of_the_authority_before_is_taken_over(strict_broker: Broker, invite: Invite, fleet: Fleet) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import ssl
 import time
 from collections.abc import Callable
@@ -244,6 +245,30 @@ def test_another_identity_in_the_directory_is_not_taken(fleet: Fleet) -> None:
     with pytest.raises(ConfigError, match="another identity was put there: start again to use it"):
         p1.refresh()
     assert p1.holder.id == "p1"
+
+
+@pytest.mark.parametrize("where", ["another fleet", "another name", "another key"])
+def test_a_process_of_before_leaves_alone_whom_the_directory_belongs_to_now(
+    fleet: Fleet, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who was in the directory before `edgepeer join --again` still runs, hears of evictions, and is renewed."""
+    p1 = fleet.member("p1")
+    fleet.directory("p2")
+    if where == "another key":
+        shutil.rmtree(p1.directory)
+        fleet.founder.member("p1")
+    else:
+        now = fleet.other().directory("p1") if where == "another fleet" else fleet.directory("p3")
+        shutil.copytree(now, p1.directory, dirs_exist_ok=True)
+    owner = Identity.load(p1.directory)
+    kept = {path.name: path.read_bytes() for path in p1.directory.iterdir()}
+    assert p1.evictions.accept(fleet.evict("p2"))
+    assert "can't be kept in" in caplog.text
+    certificate = fleet.founder.issue(Holder("greenhouse", Role.PEER, "p1", p1.holder.serial + 9), p1.key.public_key())
+    with pytest.raises(ConfigError, match="another identity was put there: start again to use it"):
+        p1.renewed(certificate)
+    assert {path.name: path.read_bytes() for path in p1.directory.iterdir()} == kept
+    assert Identity.load(p1.directory).certificate == owner.certificate
 
 
 def test_a_certificate_for_something_else_is_no_renewal(fleet: Fleet) -> None:

@@ -20,14 +20,15 @@ __all__ = ["bring", "say_told", "take_over_job", "tell"]
 
 def tell(household: Household, timeout: float) -> str | None:
     """Bring the newest list to the broker; why not, if it isn't."""
-    return run_async(bring(household.update(), timeout))
+    return run_async(bring(household, household.update(), timeout))
 
 
-async def bring(members: list[Identity], timeout: float) -> str | None:
+async def bring(household: Household, members: list[Identity], timeout: float) -> str | None:
     """Bring the newest list to the broker, as one of these, and take away what is left there of the evicted; why not,
     if it isn't done."""
 
-    async def say(client: FabricClient) -> bool:
+    async def say(client: FabricClient, operator: Identity) -> bool:
+        household.agree(operator, client.listed_there)
         client.clear_outdated()
         return await client.spread(timeout)
 
@@ -37,7 +38,7 @@ async def bring(members: list[Identity], timeout: float) -> str | None:
 def take_over_job(household: Household, timeout: float) -> str | None:
     """Let the job that the fleet has, if any, be said under the new authority; why not, if it isn't done."""
 
-    async def say(client: FabricClient) -> bool:
+    async def say(client: FabricClient, _: Identity) -> bool:
         client.take_over_job()
         return await client.flush(timeout)
 
@@ -45,7 +46,7 @@ def take_over_job(household: Household, timeout: float) -> str | None:
 
 
 async def _as_operator(
-    members: list[Identity], say: Callable[[FabricClient], Awaitable[bool]], timeout: float
+    members: list[Identity], say: Callable[[FabricClient, Identity], Awaitable[bool]], timeout: float
 ) -> str | None:
     """Say something at the broker as the operator among these, when all was heard that it has; why not, if it isn't
     said."""
@@ -62,7 +63,7 @@ async def _as_operator(
         async with observe(
             broker, where.fabric, lambda _: None, interests=Group.KEPT, timeout=timeout, identity=operated
         ) as client:
-            return None if await say(client) else f"the broker did not confirm within {timeout:g} s"
+            return None if await say(client, operated) else f"the broker did not confirm within {timeout:g} s"
     except EdgepeerError as error:
         return str(error)
 
