@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # For two cores: real processes mostly wait for each other, so three tests at once keep both busy.
 WORKERS ?= 3
+# Errors only: of every installation in place pip passes on a warning of setuptools, a screenful that is no news.
+INSTALL := $(BIN)/python -m pip install --quiet --quiet --editable
 
 .PHONY: help demo test test-slow test-secure fuzz lint types bench clean mosquitto check-deploy check-compiled
 
@@ -22,7 +24,7 @@ $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("edgepeer needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(INSTALL) '.[dev]'
 	touch $@
 
 demo: $(VENV)/.ready
@@ -41,7 +43,7 @@ test-secure: $(VENV)/.ready mosquitto
 
 # By coverage. What gets further is kept in build/fuzz, and so is what fails: tests/fuzz/fuzz.py NAME FILE repeats it.
 fuzz: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --editable '.[dev,fuzz]'
+	$(INSTALL) '.[dev,fuzz]'
 	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz.py
 
 lint: $(VENV)/.ready
@@ -53,7 +55,7 @@ types: $(VENV)/.ready
 
 # Everything in deploy/, also what takes minutes: devices with a systemd of their own, images, aarch64 under qemu.
 check-deploy: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --editable '.[dev,deploy]'
+	$(INSTALL) '.[dev,deploy]'
 	CHECK_DEPLOY=1 $(BIN)/python -m pytest tests/deploy $(PYTEST_ARGS)
 
 # The machine and the simulator, compiled from the same sources, do the same.
@@ -65,7 +67,7 @@ mosquitto:
 	@PATH="$$PATH:/usr/sbin" command -v mosquitto >/dev/null || sh deploy/install-mosquitto.sh || true
 
 bench: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	$(INSTALL) '.[bench]'
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

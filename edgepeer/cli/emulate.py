@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from edgepeer.cli.signals import run as run_async
 from edgepeer.cli.verb import Verb
 from edgepeer.settings import EmulateSettings
@@ -22,6 +24,8 @@ def run(settings: EmulateSettings) -> int:
 
     settings = with_scenario(settings)
     saver = ModelSaver(settings)
+    # Peers are started by `python -m`, which finds modules in this directory; to be saved, a model is made once more.
+    sys.path.insert(0, "")
     if settings.report is not None:
         prepare_report(settings.report)
     with open_display() as display:

@@ -296,7 +296,8 @@ def _refusal(
         if isinstance(sock, TlsSocket) and silent == _HUNG_UP:
             why = f"hung up on our certificate; is this device of its fleet, and still?{ours}"
             return FabricError(f"broker {address}: {why}")
-        return FabricError(f"broker {address}: {silent} without an MQTT answer; is it an MQTT broker?")
+        asked = "is it an MQTT broker?" if address.tls else "is it an MQTT broker without TLS? (that of a fleet has it)"
+        return FabricError(f"broker {address}: {silent} without an MQTT answer; {asked}")
     name = code.getName()
     text = "wrong user name or password" if name in _LOGIN_REFUSED else f"connection refused: {name}"
     if name in _LOGIN_REFUSED and address.tls and address.username is None:

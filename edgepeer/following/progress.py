@@ -100,7 +100,8 @@ class JobProgress:
             self.present[peer] = presence
             return news
         if self.present.pop(peer, None) is not None and peer in self.reports and not self._final(peer):
-            self.note(f"{peer} is gone, after round {self.round}")
+            when = f"after round {self.round}" if self.round else "before the first round"
+            self.note(f"{peer} is gone, {when}")
         return False
 
     def lost_broker(self, reason: str) -> None:

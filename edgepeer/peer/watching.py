@@ -100,11 +100,12 @@ class Watch:
         was = old[1] if old is not None else "none"
         path = path if new is not None else "none"
         _log.info(
-            "link with %s %s: %s, was %s",
+            "link with %s %s: %s, was %s%s",
             role,
             peer,
             path,
             was,
+            f" as {old[0]}" if old is not None and old[0] != role else "",  # all that is new may be the role
             extra={"fields": {"neighbour": peer, "role": role, "path": path, "was": was}},
         )
 

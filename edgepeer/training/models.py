@@ -140,7 +140,7 @@ def _find_function(name: str, allowed: Collection[str]) -> Callable[..., Any]:
     if package not in allowed:
         raise ModelError(
             f"model {name}: this device lets jobs name functions of {', '.join(sorted(allowed)) or 'no package'}; "
-            f"to allow {package}, start its peer with --models {package}"
+            f"to allow {package}, start its peer, or the export, with --models {package}"
         )
     try:
         module = importlib.import_module(module_name)

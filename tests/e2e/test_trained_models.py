@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from real_programs import Field, edgepeer
+from real_programs import Field, edgepeer, python
 
 from edgepeer.training.saved import load_npz
 
@@ -23,6 +23,10 @@ def leaves():
 def hangs():
     print("it hangs", file=sys.stderr, flush=True)
     threading.Event().wait()
+
+def small(input_shape, outputs):
+    import keras
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Dense(outputs)])
 """
 
 
@@ -117,6 +121,17 @@ async def test_an_export_that_can_not_be(tmp_path: Path) -> None:
             assert await run.end() == status, run.everything()
         assert len(run.err) == 1
         assert run.err[0].startswith(said)
+
+
+@pytest.mark.slow
+async def test_an_emulation_saves_a_model_whose_function_stands_in_its_directory(tmp_path: Path) -> None:
+    """The command that pip installs has not that directory on its path, as Python has not with -P."""
+    write_line(tmp_path / "line.npz")
+    (tmp_path / "mymodels.py").write_text(MODELS)
+    job = ("--dataset", "npz:line.npz", "--model", "mymodels:small", "--rounds", 2, "--save", "model.keras")
+    async with python("-P", "-m", "edgepeer", "emulate", "--peers", 1, "--network", "none", *job, home=tmp_path) as run:
+        assert await run.end() == 0, run.everything()
+    assert "wrote model.keras" in run.out
 
 
 @pytest.mark.slow

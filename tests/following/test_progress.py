@@ -87,6 +87,14 @@ def test_a_killed_peer_is_not_waited_for(running: JobProgress, told: Told, finis
     assert list(running.result().bytes_sent) == ["ash", "birch"]
 
 
+def test_who_is_gone_before_any_round(told: Told) -> None:
+    progress = JobProgress(told.job, broker="embedded")
+    progress.see_presence("cedar", told.presence("cedar"))
+    progress.see_report(told.report("cedar", state="starting", round=0, digest=""))
+    progress.see_presence("cedar", None)
+    assert list(progress.notes) == ["cedar is gone, before the first round"]
+
+
 def test_who_is_not_heard_of_since_the_broker_ended_is_waited_for(
     running: JobProgress, told: Told, finish: Finish
 ) -> None:

@@ -81,6 +81,15 @@ def test_a_link_is_told_of_when_it_changes(watch: Watch, fabric: Fabric, caplog:
     ]
 
 
+def test_a_neighbour_that_becomes_another_is_told_of_as_such(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
+    """The path may be what it was: then all that is new is the role."""
+    watch.see_links((link("b", role="backup"),))
+    assert told(caplog) == ["link with backup b: direct, was none"]
+    watch.see_links((link("b"),))
+    assert caplog.records[0].__dict__["fields"]["was"] == "direct"
+    assert told(caplog) == ["link with child b: direct, was direct as backup"]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "worth_saying"),
     [(0.004, 0.007, False), (0.004, 0.009, True), (0.009, 0.004, True), (0.0001, 0.0009, False), (None, 0.1, True)],

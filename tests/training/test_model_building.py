@@ -158,7 +158,7 @@ def test_functions_that_do_not_work_out(keras: Any, package: str) -> None:
         "my_models.inner:small": "no package 'my_models.inner'",
         "broken_models:small": "no package 'absent_package_of_models'",
         "raising_models:small": "importing raising_models raised ZeroDivisionError",
-        "os:abort": "to allow os, start its peer with --models os",
+        "os:abort": "to allow os, start its peer, or the export, with --models os",
         "keras.src.utils.file_utils:os.abort": "must name a function of the module itself",
         "keras.src.utils.file_utils:sys.exit": "must name a function of the module itself",
         "keras.models:clone_model": "this device lets jobs name functions of absent_models, broken_models, ",
