@@ -49,7 +49,7 @@ class Catchup:
         self._received = 0
         self._round = -1
         self._loading = False
-        self._given: dict[PeerId, tuple[str, int, int, memoryview]] = {}
+        self._given: dict[PeerId, tuple[str, int, int, memoryview | bytes]] = {}
         """Who takes one, until it stands there: of which run, after which round, how much of it has been sent, and what
         goes on as that comes."""
 
@@ -121,7 +121,7 @@ class Catchup:
             self._emit(fx.Send(peer, State(run=run, round=number, offset=sent, total=total), part))
             sent, rest = sent + len(part), rest[len(part) :]
             if not rest:
-                rest = memoryview(b"")  # holds no longer what all of it lies in
+                rest = b""  # holds no longer what all of it lies in
                 break
         self._given[peer] = run, number, sent, rest
 
