@@ -152,6 +152,15 @@ def test_who_brings_nothing_is_not_waited_for() -> None:
     assert a.have("b", who="be") == ["b <- decide 1", "c <- decide 1", "round 1 = 11 of abde"]
 
 
+def test_who_has_not_begun_when_a_round_closes_without_it_has_not_waited_for_its_end() -> None:
+    c = coded("c", code=WHOLE)
+    c.now = 1000.0
+    c.release("a", "22022")
+    assert c.result("a", vector(11), "abde") == ["round 1 = 11 of abde (not mine)"]
+    (committed,) = (effect for effect in c.effects if isinstance(effect, fx.RoundCommitted))
+    assert committed.phases == fx.Phases(waited_s=0.0, broadcast_s=0.0, decided_s=0.0)
+
+
 def test_a_root_that_has_not_begun_does_not_hold_up_the_others() -> None:
     a = coded("a", code=WHOLE)
     progress(a, "c", "c", "..2..", code=WHOLE)
