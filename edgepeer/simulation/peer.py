@@ -630,6 +630,8 @@ class SimulatedPeer:
             self._owed += not effect.mine
         elif effect.mine and self._owed:
             self._owed -= 1
+        if effect.mine and effect.cause == "run":
+            self._app.call_again()  # though it may be of the same number, and in the same view
         if effect.mine:
             self.later(0.0, self._next_round)  # not at once: where no round can have a sum, that would never return
 
