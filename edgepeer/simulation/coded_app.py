@@ -27,6 +27,17 @@ class CodedApp:
         self._blocks = 1
         self._turn = 0  # counts what is computed: what was for an earlier round comes to nothing
         self._busy = False
+        self.given_up = 0
+        """The round whose call was cancelled: what is computed for it counts, and no more comes; 0: none."""
+
+    def give_up(self) -> None:
+        """The call of the round is cancelled."""
+        self._turn += 1
+        self.given_up, self._busy = self._number, False
+
+    def call_again(self) -> None:
+        """The round of the call that was cancelled is over, or begins anew: nothing that was computed for it counts."""
+        self.given_up = self._number = 0
 
     def go_on(self, number: int, view: View) -> None:
         """Take part in that round in that view."""
@@ -43,7 +54,8 @@ class CodedApp:
             self._blocks = code.blocks if code is not None else 1
             self._work.enter(code, view.owned.get(self._peer.id, ()))
             self._say()
-        self._compute()
+        if number != self.given_up:
+            self._compute()
 
     def _say(self) -> None:
         if self._view is not None:
@@ -66,7 +78,7 @@ class CodedApp:
             self._say()
             self._compute()
 
-        self._peer.later(self._task.compute_s(), computed)
+        self._peer.work(self._task.compute_s(), computed)
 
     def encode(self, asked: fx.EncodeWanted) -> None:
         """The root has closed the round."""

@@ -13,7 +13,7 @@ from edgepeer.simulation.split_app import split_of
 from edgepeer.simulation.ways import BROKER
 from edgepeer.wire.precision import Precision
 
-__all__ = ["DRAWN", "LONG_S", "Picker", "Random", "draw_burst", "draw_schedule", "draw_story"]
+__all__ = ["DRAWN", "LONG_S", "OWNERS", "Picker", "Random", "draw_burst", "draw_owners", "draw_schedule", "draw_story"]
 
 _T = TypeVar("_T")
 
@@ -22,6 +22,10 @@ DRAWN: Final[tuple[str, ...]] = (
     "isolate", "partition", "run", "cancel", "sleep",
 )  # fmt: skip
 """What is drawn: the kinds of faults, and for who dies and comes back `restart`."""
+OWNERS: Final[tuple[str, ...]] = ("aside", "quit", "lose", "busy")
+"""What owners do besides: not in `DRAWN`, so that seeds go on to draw what they have drawn."""
+OWNERS_S: Final = (0.0, 0.3, 1.0, 2.0, 3.0, 5.0, 10.0)
+"""How long it takes until they change their minds."""
 SHORT_S: Final = (0.1, 0.5, 2.0, 5.0, 12.0)
 """How long things last: less than any patience, and more than most."""
 CODES: Final = (
@@ -154,6 +158,7 @@ def _draw_fault(
     some = [*fleet, BROKER] if kind.broker and name != "partition" else fleet
     least = min(kind.least, len(fleet))
     many = pick.integer(least, max(least, min(kind.most, len(fleet) // 2))) if kind.most > 2 else kind.most
+    many = 1 if name == "quit" else many
     who = _distinct(pick, some, many)
     if name == "partition" and pick.integer(0, 1):
         who.append(BROKER)
@@ -184,8 +189,12 @@ def _divided(pick: Picker, schedule: Schedule, within_s: float) -> Schedule:
         checkpoint=0,
         code="none",
         wait="exact",
-        faults=_in_order([*(each for each in schedule.faults if each.kind != "run"), *flips]),
+        faults=_in_order([*(each for each in schedule.faults if each.kind not in _OF_WHOLE_STATES), *flips]),
     )
+
+
+_OF_WHOLE_STATES: Final = ("run", "aside", "quit", "lose")
+"""What does not happen to those who train a divided network: each has another state."""
 
 
 def _draw_flip(pick: Picker, fleet: list[str], within_s: float) -> Fault:
@@ -221,7 +230,30 @@ def draw_story(pick: Picker, *, peers: int) -> Schedule:
     """A fleet of up to so many peers, coded or not, with faults of all kinds, and what is hard on a fleet among them:
     restarts within partitions, isolation again and again, several who would take over at once, joiners at any time.
     Half of all are small and have bursts instead. Of the others, one in eight trains a network that is divided, with
-    soft errors."""
+    soft errors. In one of eleven owners want this and then that."""
+    schedule = _draw_story(pick, peers)
+    return draw_owners(schedule) if schedule.seed % 11 == 3 and schedule.split == "none" else schedule
+
+
+def draw_owners(schedule: Schedule) -> Schedule:
+    """The same, and what owners do beside it: alone or most of a fleet, at any time or in the same second as other
+    things. One quits at most: of several, who has given its state up may ask for it those alone who have none to give.
+    What that is depends on the schedule's seed, so that all else is drawn as it was."""
+    pick, fleet = Random(schedule.seed), names(schedule.peers)
+    happens, faults = [fault.at for fault in schedule.faults] or [2.0], list[Fault]()
+    for _ in range(pick.integer(1, 4)):
+        some = OWNERS if not any(fault.kind == "quit" for fault in faults) else [k for k in OWNERS if k != "quit"]
+        kind, at = pick.choice(some), pick.integer(0, round(max(happens) * 100) + 300) / 100
+        if pick.integer(0, 1):
+            at = round(max(0.0, pick.choice(happens) + pick.integer(-100, 200) / 100), 2)
+        many = pick.choice([1, 1, 2, len(fleet) // 2 + 1, len(fleet)]) if kind == "aside" else 1
+        lasts = pick.choice(OWNERS_S if kind != "busy" else LONG_S) + pick.integer(1, 40) / 100
+        until = round(at + lasts, 2) if KINDS[kind].lasts == "yes" else None
+        faults.append(Fault(at, kind, tuple(_distinct(pick, fleet, many)), until))
+    return replace(schedule, faults=_in_order([*schedule.faults, *faults]))
+
+
+def _draw_story(pick: Picker, peers: int) -> Schedule:
     if pick.integer(0, 1):
         return draw_burst(pick, peers=(min(3, peers), min(7, peers)))
     coded = pick.integer(0, 3) == 3

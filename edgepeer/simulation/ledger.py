@@ -35,8 +35,8 @@ NO_SUM: Final = bytes(END_BYTES)
 """What a peer keeps of a round that ended without a sum."""
 _End: TypeAlias = tuple[bytes, tuple[PeerId, ...]]
 """How a round has ended: the sum's bytes, and whose contributions are in it."""
-_Which: TypeAlias = tuple[Generation, str, int]
-"""A round: its generation, run and number."""
+_Which: TypeAlias = tuple[Generation, tuple[str, int], int]
+"""A round: its generation, run, which beginning of that, and number."""
 _DROPPED: Final[_End] = b"", ()
 _Brought: TypeAlias = tuple[FloatVector, float]
 """A vector and its weight."""
@@ -77,22 +77,25 @@ class Ledger:
         self.checked = 0
         """How many ends of rounds were compared with a plain sum or with another peer's."""
 
-    def committed(self, peer: PeerId, outcome: fx.RoundCommitted) -> None:
-        """A peer has committed a round."""
+    def committed(self, peer: PeerId, outcome: fx.RoundCommitted, view: View | None = None) -> None:
+        """A peer, which is in that view, has committed a round."""
         self.checked += 1
         if self._protocol == "ps-async":
             return
         self._known.add((outcome.round, end_of(outcome.generation, outcome.digest)))
-        which = outcome.generation, outcome.run, outcome.round
+        which = outcome.generation, _beginning(outcome, view), outcome.round
         if self._is_new(peer, which, (outcome.sum.tobytes(), outcome.contributors)):
             self._check_sum(outcome)
 
-    def follows(self, peer: PeerId, outcome: fx.RoundCommitted, ends: Mapping[int, bytes]) -> None:
-        """A peer commits a round of a run, in which those before it have ended so."""
+    def follows(
+        self, peer: PeerId, outcome: fx.RoundCommitted, ends: Mapping[int, bytes], view: View | None = None
+    ) -> None:
+        """A peer, which is in that view, commits a round of a run, in which those before it have ended so."""
         if self._protocol != "ft-tree":
             return
         before = xxhash.xxh3_128_digest(b"".join(ends[number] for number in range(1, outcome.round)))
-        first, other = self._before.setdefault((outcome.generation, outcome.run, outcome.round), (peer, before))
+        which_one = outcome.generation, _beginning(outcome, view), outcome.round
+        first, other = self._before.setdefault(which_one, (peer, before))
         if other != before:
             which = f"round {outcome.round} of generation {outcome.generation}"
             raise ProtocolBug(f"{peer} commits {which} after other rounds than {first}")
@@ -101,7 +104,7 @@ class Ledger:
         """A round is over without a sum at a peer, which is in that view: for everybody."""
         self.checked += 1
         if self._protocol == "ft-tree" and view is not None:
-            self._is_new(peer, (view.generation, outcome.run, outcome.round), _DROPPED)
+            self._is_new(peer, (view.generation, _beginning(outcome, view), outcome.round), _DROPPED)
 
     def adopted(self, peer: PeerId, ends: Mapping[int, bytes]) -> None:
         """A peer has taken over somebody's state, and with it how all rounds have ended."""
@@ -117,7 +120,7 @@ class Ledger:
         if before != end:
             kind = "drops" if end is _DROPPED else "commits other bits or contributors for"
             was = "dropped" if before == _DROPPED else "committed"
-            generation, run, number = which
+            generation, (run, _), number = which
             told = f"round {number} of {run or 'no run'}, generation {generation}"
             raise ProtocolBug(f"{peer} {kind} {told}, which {first} has {was}")
         return False
@@ -162,6 +165,11 @@ class Ledger:
             for each in plain
         ):
             raise ProtocolBug(f"round {outcome.round} is called exact, and is not the sum over all chunks")
+
+
+def _beginning(outcome: fx.RoundCommitted | fx.RoundAborted, view: View | None) -> tuple[str, int]:
+    """Of which beginning of its run a round is: what all have given up begins anew when they want it again."""
+    return view.beginning if view is not None and view.run == outcome.run else (outcome.run, 1)
 
 
 def _is_sum(total: FloatVector, brought: Sequence[_Brought]) -> bool:

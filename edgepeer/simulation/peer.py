@@ -19,6 +19,7 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.machine import Machine
+from edgepeer.protocol.node import Node
 from edgepeer.simulation.broker import Broker, Client
 from edgepeer.simulation.clock import Clock
 from edgepeer.simulation.coded_app import CodedApp
@@ -35,8 +36,11 @@ from edgepeer.wire.frames import Frame
 __all__ = ["PeerFactory", "SimulatedPeer", "Surroundings"]
 
 _NO_STATE: Final = b"-"
+_NO_RUN: Final = "-"
+"""The run of an owner that takes part in none: no run is called so."""
 HANDLING_S: Final = 5e-5
 """How long a slowed process takes for an event, times its factor."""
+_AGAIN_S: Final = 0.01
 _LEAVE_S: Final = 5.0
 """A peer waits for so long for the others to let it go (peer/api.py)."""
 
@@ -101,6 +105,18 @@ class SimulatedPeer:
         self.left = False
         """Whether it has left, and not just died."""
         self.leaving = False
+        self.aside = False
+        """Whether its owner wants to be out, and may come back."""
+        self._out = False
+        """Whether it is out because of that."""
+        self.busy_until = 0.0
+        """Till when its owner works on nothing that is to be done."""
+        self._without = False
+        """Whether its application has no state of the run, and waits for a neighbour's ..."""
+        self.lost = False
+        """... for it has lost the one that it had ..."""
+        self._loses = False
+        """... or is to lose it, once the round is over."""
         self.paused = False
         """While set, the application contributes to nothing."""
         self._app = CodedApp(around.task, self)
@@ -142,12 +158,19 @@ class SimulatedPeer:
 
     def start(self) -> None:
         self.alive = True
-        self.run_id = self._task.run_id  # which may be another one than when it was made
         self._around.living[self.id] = self
         self._around.broker.connect(self.client)
         self._around.broker.present(self.client, self.node.me)
         if self._task.scheme is not None:
             self.receive(ev.CodeWanted(self._task.scheme))
+        self._begin_run()
+        if self.disk is not None and self.disk.view is not None:
+            self.receive(ev.ViewSeen(self.disk.view))
+        self._arm()
+
+    def _begin_run(self) -> None:
+        """Want the run, or say that it is to be wanted, once the checkpoint is read."""
+        self.run_id = self._task.run_id  # which may be another one than when it was made
         kept = self.disk.newest(self.run_id) if self.disk is not None else None
         self._may_restore = kept is not None
         if kept is not None:
@@ -155,9 +178,6 @@ class SimulatedPeer:
                 self.receive(ev.RunExpected(self.run_id, kept.majority))
         elif self._task.run is not None:
             self.receive(ev.RunWanted(*self._task.run))
-        if self.disk is not None and self.disk.view is not None:
-            self.receive(ev.ViewSeen(self.disk.view))
-        self._arm()
 
     def die(self, *, will: bool = True, silently: bool = False) -> None:
         """The process is killed: its kernel closes its connections; the broker notices if `will`.
@@ -306,14 +326,86 @@ class SimulatedPeer:
         """What the application does after a while."""
         self._around.clock.after(delay * self.slowness, lambda: self.soon(do))
 
+    def work(self, seconds: float, do: Callable[[], None]) -> None:
+        """What the application's worker does, when it comes to it."""
+        waits_s = max(0.0, self.busy_until - self._around.clock.now)
+        self._around.clock.after(waits_s + seconds * self.slowness, lambda: self.soon(do))
+
     # -- the application -------------------------------------------------------------------------------------
 
     def leave(self) -> None:
         """Leave gracefully: nothing more is contributed. If the others can't let it go in time, it goes anyway."""
         self.leaving = True
+        if self._out:
+            self._go()
+            return
         self.receive(ev.LeaveWanted())
         # However slow its process is: that is not by how much it waits longer.
         self._around.clock.after(_LEAVE_S, lambda: self.soon(lambda: self.die() if self.alive else None))
+
+    def stand_aside(self) -> None:
+        """Leave, and stay in reach; not in a call."""
+        if self.alive and not self.leaving:
+            self._end_call()
+            self.aside = True
+            self.receive(ev.LeaveWanted())
+
+    def come_back(self) -> None:
+        """Be in again, or stay: its owner has changed its mind."""
+        if self.alive and self.aside and not self.leaving:
+            self.aside = self._out = False
+            self.receive(ev.JoinWanted())
+            self._call_again()
+
+    def quit_run(self) -> None:
+        """Take no part in the run, and have no state of it."""
+        if self.alive and self._task.run is not None and self.run_id != _NO_RUN:
+            self._end_call()
+            self.run_id, self.restored, self._may_restore = _NO_RUN, None, False
+            self._forget()
+            self.receive(ev.RunWanted(None, 1))
+
+    def take_part_again(self) -> None:
+        """Take part in it again, as one that has just started; unless that is done already, in another run."""
+        if self.alive and self.run_id == _NO_RUN:
+            self._begin_run()
+            self._without = True
+            if self.node.view is not None:
+                self._go_on_from_disk()
+            self._call_again()
+
+    def _end_call(self) -> None:
+        """Cancel the call that the application is in. Of a coded round what it has computed still counts."""
+        self.cancel()
+        if self._task.scheme is not None:
+            self._app.give_up()
+            if self.node.allreduce.contributed:
+                self.receive(ev.Abandoned())
+
+    def _call_again(self) -> None:
+        """The time of a call that was cancelled is over, if its round goes on: others may wait for what does not come
+        any more."""
+        if self._app.given_up and self.node.allreduce.contributed:
+            self.time_out()
+        self._next_round()
+
+    def lose_state(self) -> None:
+        """Have no state of the run any more, once the round is over that the application is in."""
+        self._loses = True
+        self._next_round()
+
+    def _lose(self) -> None:
+        self._loses, self.restored = False, None
+        self._forget()
+        self.lost = self._without = True
+        self.receive(ev.StateLost())
+
+    @property
+    def has_state(self) -> bool:
+        """Whether it can give the state of the run to others."""
+        rounds = self.node.allreduce
+        given_up = isinstance(self.node, Node) and self.node.parts.place.given_up
+        return rounds.committed >= 0 and not given_up and not self._without
 
     def pause(self) -> None:
         """Contribute to nothing until `resume`."""
@@ -356,10 +448,13 @@ class SimulatedPeer:
         self.views.append(effect.view)
         if self.disk is not None:
             self.disk.view = effect.view
+        self._go_on_from_disk()
+        self.later(0.0, self._next_round)
+
+    def _go_on_from_disk(self) -> None:
         if self._may_restore:
             self._may_restore = False
-            self.later(self._task.compute_s(), self._restore)
-        self.later(0.0, self._next_round)
+            self.work(self._task.compute_s(), self._restore)
 
     def _restore(self) -> None:
         """Go on from the disk, unless the fleet is at work already: its rounds may have gone another way."""
@@ -394,6 +489,7 @@ class SimulatedPeer:
         found = self.restored
         self.digests = dict(found.ends) if found is not None else {}
         self.over, self._computing, self._owed = found.round if found is not None else 0, 0, 0
+        self.lost = self._without = False
         if self.split is not None:
             self.split.begin()
 
@@ -402,21 +498,34 @@ class SimulatedPeer:
         if not effect.wanted:
             self.times_out += 1
             self._forget()
+        elif self.leaving:
+            self._go()
         else:
-            self.left = True
-            self._around.broker.disconnect(self.client)
-            self.lines.hang_up_all("left")
-            self._stop()
+            self._out = True
+            self._forget()
+
+    def _go(self) -> None:
+        """It is let go, and ends."""
+        self.left = True
+        self._around.broker.disconnect(self.client)
+        self.lines.hang_up_all("left")
+        self._stop()
 
     def _next_round(self) -> None:
         """Compute for the next round, unless that is being done or there is nothing to do."""
         if self.restored is not None and self.node.allreduce.committed == 0 and self._in_run:
             self.restored = None  # the run begins here: this peer's state is everybody's
             self._forget()
+        if self._loses and not self.node.allreduce.contributed and self._in_run:
+            self._lose()
+        if self._without and self.node.allreduce.committed == 0 and self._in_run:
+            self._forget()  # likewise
         number = self._number
         if self._task.scheme is not None:
             view = self.node.view
-            if not self.finished and view is not None and self._in_step:
+            if self._app.given_up and not self.node.allreduce.contributed:
+                self._app.call_again()
+            if not self.finished and view is not None and (self._in_step or self._is_given_up(number)):
                 self._app.go_on(number, view)
             return
         if self.finished or self._computing == number or not self._may_contribute:
@@ -436,7 +545,7 @@ class SimulatedPeer:
                 precision = self._task.workload.precision if self.split is None else "float32"
                 self.receive(ev.Contribute(memory, weight, precision))
 
-        self.later(self._task.compute_s() + (self.split.pause_s if self.split is not None else 0.0), computed)
+        self.work(self._task.compute_s() + (self.split.pause_s if self.split is not None else 0.0), computed)
 
     def _bring(self, number: int) -> tuple[ev.FloatVector, float]:
         return (
@@ -453,8 +562,12 @@ class SimulatedPeer:
     def _in_step(self) -> bool:
         at = self.node.allreduce.committed
         ready = self._in_run and at >= 0 and (self.restored is None or self.over == at)
-        lost = self.split is not None and self.split.lost
-        return self.alive and not self.leaving and not self.paused and ready and not lost
+        lost = self._without or (self.split is not None and self.split.lost)
+        return self.alive and not self.leaving and not self.aside and not self.paused and ready and not lost
+
+    def _is_given_up(self, number: int) -> bool:
+        """Whether the call of that round was cancelled, and the round goes on."""
+        return self.alive and number == self._app.given_up and self.node.allreduce.contributed
 
     @property
     def _in_run(self) -> bool:
@@ -474,15 +587,25 @@ class SimulatedPeer:
         if self.disk is not None and (view := self.node.view) is not None:
             self.disk.keep(number, self.digests, view)
 
+    def _takes(self, run: str, number: int) -> bool:
+        """Whether the end of a round concerns its application: that may want another run by now, or be without a state,
+        or have one from its disk that is of another round."""
+        fits = self.restored is None or number == self.over + 1
+        return run == self.run_id and fits and not self._without
+
+    @property
+    def _last_view(self) -> View | None:
+        return self.views[-1] if self.views else None
+
     def _do_committed(self, effect: fx.RoundCommitted) -> None:
-        if effect.run != self.run_id:  # the application wants another one by now
-            self._around.ledger.committed(self.id, effect)
+        if not self._takes(effect.run, effect.round):
+            self._around.ledger.committed(self.id, effect, self._last_view)
             return
         self._ended(effect.round, end_of(effect.generation, effect.digest))
         self.outcomes.append(effect)
-        self._around.ledger.committed(self.id, effect)
+        self._around.ledger.committed(self.id, effect, self._last_view)
         if self.run_id:
-            self._around.ledger.follows(self.id, effect, self.digests)
+            self._around.ledger.follows(self.id, effect, self.digests, self._last_view)
         if self.split is not None:
             self.split.settle(effect)
             if self.split.lost:
@@ -497,16 +620,18 @@ class SimulatedPeer:
     def _do_aborted(self, effect: fx.RoundAborted) -> None:
         if effect.cause == "mismatch" and self.split is not None:
             raise ProtocolBug(f"{self.id}, at {self.split.program.phase}, brings another vector: {effect.reason}")
-        if effect.run != self.run_id:
+        if not self._takes(effect.run, effect.round):
             if effect.cause in ("mismatch", "nonfinite", "timeout"):
-                self._around.ledger.aborted(self.id, self.views[-1] if self.views else None, effect)
+                self._around.ledger.aborted(self.id, self._last_view, effect)
         elif effect.cause in ("mismatch", "nonfinite", "timeout") and effect.round > self.over:
             self._ended(effect.round, NO_SUM)
             self.aborts.append(effect)
-            self._around.ledger.aborted(self.id, self.views[-1] if self.views else None, effect)
+            self._around.ledger.aborted(self.id, self._last_view, effect)
             self._owed += not effect.mine
         elif effect.mine and self._owed:
             self._owed -= 1
+        if effect.mine and effect.cause == "run":
+            self._app.call_again()  # though it may be of the same number, and in the same view
         if effect.mine:
             self.later(0.0, self._next_round)  # not at once: where no round can have a sum, that would never return
 
@@ -519,14 +644,14 @@ class SimulatedPeer:
         def provide() -> None:
             if effect.run != self.run_id:
                 return  # it is given up here
-            if self.split is not None and self.split.lost:
-                self.later(self._task.compute_s(), provide)  # once there is something to give
+            if self._without or (self.split is not None and self.split.lost):
+                self.later(max(self._task.compute_s(), _AGAIN_S), provide)  # once there is something to give
                 return
             state = b"".join(self.digests.values()) + (self.split.program.state() if self.split is not None else b"")
             state = state or _NO_STATE
             self.receive(ev.StateReady(effect.peer, effect.run, self.over, state))
 
-        self.later(self._task.compute_s(), provide)
+        self.work(self._task.compute_s(), provide)
 
     def _do_state(self, effect: fx.StateReceived) -> None:
         def load() -> None:
@@ -540,12 +665,13 @@ class SimulatedPeer:
             if self.split is not None:
                 self.split.load(rest)
             self.over, self._owed, self.restored = effect.round, 0, None
+            self.lost = self._without = False
             self._around.ledger.adopted(self.id, self.digests)
             self.receive(ev.Adopted(effect.run, effect.round, effect.of, effect.life))
             self._next_round()
 
         self._loads = effect
-        self.later(self._task.compute_s(), load)
+        self.work(self._task.compute_s(), load)
 
 
 PeerFactory: TypeAlias = Callable[[Surroundings, PeerId, int], SimulatedPeer]

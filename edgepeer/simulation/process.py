@@ -46,6 +46,9 @@ class Process(Protocol):
     def later(self, delay: float, do: Callable[[], None]) -> None:
         """Do something after a while."""
 
+    def work(self, seconds: float, do: Callable[[], None]) -> None:
+        """Do something when its owner has worked on it for so long."""
+
     def receive(self, event: ev.Event) -> None: ...
 
     def sink(self, source: PeerId, frame: Frame, payload_bytes: int) -> memoryview | None:

@@ -75,6 +75,12 @@ KINDS: Final[dict[str, Kind]] = {
     "run": Kind(
         about="all give the run up within a second, and want another", least=0, most=0, lasts="no", silences=False
     ),
+    "aside": Kind(about="owners want to leave, and at the end to be in again", most=MAX_PEERS, silences=False),
+    "quit": Kind(
+        about="owners take no part in the run, and at the end in the same one again", most=MAX_PEERS, silences=False
+    ),
+    "lose": Kind(about="an owner has no state any more, once its round is over", lasts="no", silences=False),
+    "busy": Kind(about="an owner computes, packs and loads nothing; its process goes on", silences=False),
     "flip": Kind(
         about="a node of a split run computes or stores a wrong number",
         lasts="no",

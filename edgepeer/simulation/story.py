@@ -52,6 +52,8 @@ SMALL_SEGMENTS: Final = Limits(smallest_segment_bytes=256, first_segment_bytes=5
 view are not rare."""
 BEGIN_S: Final = 60.0
 _LOOK_EVERY_S: Final = 1.0
+_WAITED_FOR: Final = ("slow", "busy", "quit")
+"""All wait for those to whom this happens, and they are there."""
 STORM: Final = 4000
 """No peer does so much in a second."""
 
@@ -76,7 +78,7 @@ def there(world: World, view: View) -> set[PeerId]:
     members = [
         peer
         for p in view.ids
-        if (peer := living.get(p)) is not None and peer.attentive and not peer.leaving
+        if (peer := living.get(p)) is not None and peer.attentive and not peer.leaving and not peer.aside
         and peer.incarnation == view.member(p).incarnation
     ]  # fmt: skip
 
@@ -100,6 +102,11 @@ def there(world: World, view: View) -> set[PeerId]:
                 found.add(peer.id)
         most = max(most, found, key=len)
     return most
+
+
+def _is_state_lost(peers: Collection[SimulatedPeer]) -> bool:
+    """Whether an owner has lost the state of the run, and none of these has it."""
+    return any(peer.lost for peer in peers) and not any(peer.has_state for peer in peers)
 
 
 class Story:
@@ -354,6 +361,8 @@ class Story:
             most, left = (view.may_go_on(of, settled=settled, majority=True) for of in (lives, rest))
             if left and not most:
                 return False  # as it would be without a `quorum`
+        if _is_state_lost(lives.values()):
+            return False
         return view.run == self.world.task.run_id or len(alive) >= self._asked_for(view.coordinator)
 
     def _asked_for(self, coordinator: PeerId) -> int:
@@ -389,16 +398,20 @@ class Story:
     def _look_who_is_out(self) -> None:
         """Has anybody been put out of a view though nothing has kept it from being heard for long?"""
         for peer in self.world.alive:
-            if peer.times_out > self._put_out.get(peer, 0) and not self._is_silencing(self.world.clock.now):
+            if peer.times_out > self._put_out.get(peer, 0) and not self._is_silencing(peer, self.world.clock.now):
                 raise ProtocolBug(f"{peer.id} was put out, though nothing was wrong: {self._where()}")
             self._put_out[peer] = peer.times_out
 
-    def _is_silencing(self, now: float) -> bool:
-        """Whether somebody may be out because of a fault: whoever is not heard, or not heard of."""
+    def _is_silencing(self, peer: SimulatedPeer, now: float) -> bool:
+        """Whether it may be out because of a fault: as somebody is not heard, or not heard of; or as it wanted to
+        leave, and has changed its mind."""
         if self.schedule.loss:
             return True
         at, patience = now - self._began, _succession_s(self.schedule, self.limits) + GRACE_S
-        return any(f.at <= at <= f.end + patience for f in self.schedule.faults if KINDS[f.kind].silences)
+        return any(
+            f.at <= at <= f.end + patience and (KINDS[f.kind].silences or (f.kind == "aside" and peer.id in f.who))
+            for f in self.schedule.faults
+        )
 
     def _look_for_pause(self) -> None:
         """Has nothing come of anything for too long, though enough are there, and nothing new is wrong?"""
@@ -413,7 +426,7 @@ class Story:
     def _might_go_on(self) -> bool:
         """Whether there is a round to come for which nobody waits but those who are there, or are gone."""
         alive = self.world.alive
-        if self._run_is_over or self._split is not None or self._in_shadow(self.world.clock.now, ("slow",)):
+        if self._run_is_over or self._split is not None or self._in_shadow(self.world.clock.now, _WAITED_FOR):
             return False
         views = [view for peer in alive if (view := peer.node.view) is not None]
         view = max(views, key=lambda each: each.place, default=None)
@@ -421,6 +434,8 @@ class Story:
             return False
         enough = there(self.world, view)
         if any(self.world.living[peer].finished for peer in enough):
+            return False
+        if _is_state_lost([self.world.living[peer] for peer in enough]):
             return False
         nodes = [peer.node for peer in alive if isinstance(peer.node, Node)]
         return view.may_go_on(
@@ -457,6 +472,7 @@ class Story:
             "kill": self._kill, "power": self._kill, "freeze": self._freeze, "slow": self._slow,
             "broker": self._broker, "leave": self._leave, "join": self._join, "timeout": self._timeout,
             "run": self._run, "cancel": self._cancel, "flip": self._flip, "sleep": self._sleep,
+            "aside": self._aside, "quit": self._quit, "lose": self._lose, "busy": self._busy,
         }  # fmt: skip
         self._tell(str(fault))
         self._disturbed = True
@@ -579,6 +595,38 @@ class Story:
         if peer is None or not peer.waits:
             return False
         peer.soon(peer.cancel)
+        return True
+
+    def _owners_of(self, fault: Fault) -> list[SimulatedPeer]:
+        """Whom it happens to, of those who live; not to parts of a divided network, which are gone with their state."""
+        living = self.world.living
+        return [living[PeerId(name)] for name in fault.who if name in living] if self._split is None else []
+
+    def _aside(self, fault: Fault) -> bool:
+        met = [peer for peer in self._owners_of(fault) if not (peer.aside or peer.leaving)]
+        for peer in met:
+            peer.soon(peer.stand_aside)
+            self._later(fault, partial(peer.soon, peer.come_back))
+        return bool(met)
+
+    def _quit(self, fault: Fault) -> bool:
+        met = self._owners_of(fault) if self.world.task.run is not None else []
+        for peer in met:
+            peer.soon(peer.quit_run)
+            self._later(fault, partial(peer.soon, peer.take_part_again))
+        return bool(met)
+
+    def _lose(self, fault: Fault) -> bool:
+        met = self._owners_of(fault) if self.world.task.run is not None else []
+        for peer in met:
+            peer.soon(peer.lose_state)
+        return bool(met)
+
+    def _busy(self, fault: Fault) -> bool:
+        peer = self._victim(fault)
+        if peer is None or fault.until is None:
+            return False
+        peer.busy_until = max(peer.busy_until, self.world.clock.now + fault.until - fault.at)
         return True
 
     def _flip(self, fault: Fault) -> bool:

@@ -21,7 +21,7 @@ from edgepeer.simulation.story import SMALL_SEGMENTS, Story
 from edgepeer.simulation.task import Workload
 from edgepeer.simulation.ways import LinkModel
 from edgepeer.simulation.world import World
-from edgepeer.topology.view import Member
+from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Call, Reduce, Result
 
 calm = st.builds(
@@ -235,6 +235,19 @@ def test_another_run_has_a_round_of_the_same_number() -> None:
     book.committed(P1, dataclasses.replace(other, run="other"))
     with pytest.raises(ProtocolBug, match="round 1 of other, generation 1-00000000, which p1 has committed"):
         book.committed(P2, dataclasses.replace(LEDGER_ROUND, run="other"))
+
+
+def test_a_run_that_begins_anew_has_a_round_of_the_same_number() -> None:
+    """In the same generation: all had given it up, and want it again."""
+    book, members = ledger(), tuple(Member(id=peer, incarnation=1) for peer in ("a", "b"))
+    view = View(generation=Generation(), epoch=1, members=members, fanout=2, run="one", first_round=1)
+    again = view.successor(first_round=2, run="").successor(first_round=2, run="one")
+    first = dataclasses.replace(LEDGER_ROUND, run="one")
+    other = dataclasses.replace(first, sum=np.full(4, 1.0, "<f4"), weight=1.0, contributors=(PeerId("a"),))
+    book.committed(P0, first, view)
+    book.committed(P1, other, again)
+    with pytest.raises(ProtocolBug, match="which p0 has committed"):
+        book.committed(P2, other, view)
 
 
 def test_a_sum_against_an_abort_is_noticed_whoever_comes_first() -> None:

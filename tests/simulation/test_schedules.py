@@ -15,7 +15,7 @@ from fleet_stories import drawn, told
 
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
-from edgepeer.simulation.drawing import DRAWN, Random, draw_burst, draw_schedule
+from edgepeer.simulation.drawing import DRAWN, OWNERS, Random, draw_burst, draw_schedule
 from edgepeer.simulation.schedule import KINDS, Fault, Schedule
 from edgepeer.simulation.story import Story, there
 from edgepeer.simulation.ways import BROKER
@@ -29,14 +29,15 @@ MIXES: Final[dict[str, dict[str, Any]]] = {
     "apart": {"kinds": ("isolate", "partition", "oneway", "power", "sleep"), "peers": (3, 9)},
     "broker": {"kinds": ("broker", "join", "kill", "restart", "isolate")},
     "runs": {"kinds": ("run", "cancel", "kill", "restart", "join", "leave", "isolate", "freeze")},
+    "owners": {"kinds": (*OWNERS, *OWNERS, "run", "cancel", "leave", "kill", "restart", "isolate")},
 }
 PARTS: Final = 3
 EACH: Final = 5
-"""Times mixes times parts: 120 schedules, for what breaks often. Soaks draw others, for as long as one likes."""
+"""Times mixes times parts: 135 schedules, for what breaks often. Soaks draw others, for as long as one likes."""
 CODED: Final = 2
-"""Times mixes times parts that many more, of coded rounds: 48."""
+"""Times mixes times parts that many more, of coded rounds: 54."""
 SPLIT: Final = 1
-"""And of split runs: 24."""
+"""And of split runs: 27."""
 BURSTS: Final = 20
 """Times parts, of those to which much happens at once: 60."""
 
@@ -89,7 +90,7 @@ def test_coded_rounds_are_exact_and_approximate_and_without_stragglers() -> None
     pytest.fail(str(met))
 
 
-@pytest.mark.parametrize("kind", DRAWN)
+@pytest.mark.parametrize("kind", [*DRAWN, *OWNERS])
 def test_each_kind_of_fault_happens(kind: str) -> None:
     """A fault that never fires proves nothing. Whichever schedules it takes, of the first eight."""
     meant = ("kill", "power") if kind == "restart" else (kind,)
@@ -107,8 +108,8 @@ def test_most_schedules_leave_a_majority_that_must_go_on() -> None:
 
 
 def test_every_kind_of_fault_can_be_drawn() -> None:
-    assert {*DRAWN, "flip"} == {*KINDS, "restart"}  # soft errors are drawn where there is a split
-    assert {kind for mix in MIXES.values() for kind in mix.get("kinds", ())} == {*DRAWN}
+    assert {*DRAWN, *OWNERS, "flip"} == {*KINDS, "restart"}  # soft errors are drawn where there is a split
+    assert {kind for mix in MIXES.values() for kind in mix.get("kinds", ())} == {*DRAWN, *OWNERS}
 
 
 # -- the checks themselves ---------------------------------------------------------------------------------------

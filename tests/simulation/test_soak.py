@@ -11,7 +11,7 @@ import pytest
 
 from edgepeer.errors import ProtocolBug
 from edgepeer.simulation import soak as module
-from edgepeer.simulation.drawing import SOFT_ERRORS, Random, draw_schedule, draw_story
+from edgepeer.simulation.drawing import OWNERS, SOFT_ERRORS, Random, draw_owners, draw_schedule, draw_story
 from edgepeer.simulation.schedule import KINDS, Fault, Schedule, names
 from edgepeer.simulation.shrinking import shrink
 from edgepeer.simulation.soak import Looked, Tally, broken, drawn_from, look, smallest, soak
@@ -78,6 +78,18 @@ def test_stories_hold_what_is_hard_on_a_fleet() -> None:
     assert {each.soft_errors for each in drawn} == {*SOFT_ERRORS}
     for meets in (anew_while_apart, isolated_again, several_candidates, joins_apart):
         assert sum(map(meets, drawn)) >= 20, meets.__name__
+
+
+def test_what_owners_do_comes_beside_what_a_seed_draws_without_it() -> None:
+    """So that what earlier soaks have come to says something of the same seeds still."""
+    drawn = [draw_story(Random(seed), peers=21) for seed in range(300)]
+    with_owners = [each for each in drawn if any(fault.kind in OWNERS for fault in each.faults)]
+    assert 15 <= len(with_owners) <= 40
+    for each in drawn:
+        if each not in with_owners:
+            more = draw_owners(each)
+            assert Schedule.parse(str(more)) == more
+            assert replace(more, faults=tuple(f for f in more.faults if f.kind not in OWNERS)) == each
 
 
 def anew_while_apart(schedule: Schedule) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol.limits import Limits
+from edgepeer.simulation.account import Account
 from edgepeer.simulation.ledger import Ledger
 from edgepeer.simulation.peer import SimulatedPeer
 from edgepeer.simulation.schedule import Schedule
@@ -229,6 +230,95 @@ def test_when_all_want_another_run_nothing_of_the_one_before_is_counted_in_it() 
     late = next(o for o in world.alive[0].outcomes if o.run == "run3" and o.weight)
     with pytest.raises(ProtocolBug, match="is not the sum over"):
         Ledger(world._brought).committed(world.alive[0].id, late)
+
+
+# -- owners that change their minds ------------------------------------------------------------------------
+
+
+def happens(text: str) -> tuple[Story, str]:
+    """What happens in a schedule, as it is told."""
+    account = Account()
+    story = Story(Schedule.parse(text), account=account)
+    story.tell()
+    assert story.ended_well
+    return story, str(account)
+
+
+def test_who_has_stood_aside_is_in_again_as_another_life_and_the_others_went_on() -> None:
+    story, told = happens("peers 5\nrounds 30\n\n2..5 aside p0\n")
+    p0 = peer(story.world, "p0")
+    assert (p0.left, p0.times_out) == (False, 0)
+    assert p0.incarnation > 1
+    assert "p0 took a state over" in told
+    assert any(outcome.contributors == ("p1", "p4", "p2", "p3") for outcome in peer(story.world, "p1").outcomes)
+
+
+def test_nobody_goes_on_for_ever_to_do_without_a_majority_that_has_changed_its_mind() -> None:
+    story, _ = happens("peers 7\nrounds 60\n\n2..2.3 aside p0 p1 p2 p3\n")
+    view = peer(story.world, "p6").node.view
+    assert view is not None
+    assert view.epoch <= 6
+
+
+def test_who_leaves_for_good_while_it_stands_aside_goes_at_once() -> None:
+    world = fleet(4, rounds=1000)
+    at_round(world, 3)
+    p3 = peer(world, "p3")
+    p3.stand_aside()
+    pass_time(world, 2.0)
+    assert p3.alive
+    p3.leave()
+    assert p3.left
+    assert not p3.alive
+    p3.come_back()
+    assert world.run_until(world.settled, 1.0)
+
+
+def test_nobody_waits_for_ever_for_a_coded_round_of_which_calls_were_cancelled() -> None:
+    story, _ = happens("peers 4\nrounds 20\ncode cyclic:s=1\n\n1..1.1 aside p1\n2..3 quit p0 p1\n")
+    assert {each.outcomes[-1].round for each in story.world.alive} == {20}
+
+
+def test_all_wait_for_whose_owner_quits_the_run_and_it_takes_a_state_over_when_it_is_back() -> None:
+    story, told = happens("peers 4\nrounds 30\n\n3..9 quit p2\n")
+    before, after = told.split("end of quit p2\n")
+    assert "p2 took a state over" not in before
+    assert "p2 took a state over" in after
+    assert peer(story.world, "p2").node.view == peer(story.world, "p0").views[0]
+
+
+def test_a_run_that_all_have_quit_begins_anew() -> None:
+    story, told = happens("peers 4\nrounds 12\n\n1.5..2.5 quit p0 p1 p2 p3\n")
+    assert "rounds 1-" in told.split("quit")[0]
+    for each in story.world.alive:
+        assert each.node.view is not None
+        assert each.node.view.plain_round > 1
+        assert [*each.digests] == [*range(1, 13)]
+
+
+def test_who_goes_on_from_its_checkpoint_in_the_same_process_does_so_beside_the_others() -> None:
+    story, _ = happens("peers 4\nrounds 30\ncheckpoint 3\n\n3..4 quit p0 p1 p2 p3\n")
+    assert all(each.outcomes[-1].round == 30 for each in story.world.alive)
+
+
+def test_a_state_that_is_lost_comes_from_a_neighbour_once_the_round_is_over() -> None:
+    story, told = happens("peers 4\nrounds 30\n\n3 lose p0\n4 lose p2\n")
+    assert "p0 took a state over" in told.split("lose p0")[1]
+    assert "p2 took a state over" in told.split("lose p2")[1]
+    assert not any(each.lost for each in story.world.alive)
+
+
+def test_nobody_is_to_go_on_with_a_state_that_the_last_to_have_it_has_lost() -> None:
+    story = Story(Schedule.parse("peers 1\nrounds 30\n\n3 lose p0\n"))
+    story.tell()
+    assert not story.ended_well
+
+
+def test_all_wait_for_an_owner_that_is_busy_and_its_process_is_there() -> None:
+    story, told = happens("peers 4\nrounds 30\n\n3..20 busy p1\n")
+    assert [peer(story.world, name).times_out for name in ("p0", "p1", "p2", "p3")] == [0, 0, 0, 0]
+    assert "view 2" not in told
+    assert story.world.clock.now > 20
 
 
 def test_without_a_run_joiners_begin_with_the_next_call() -> None:
