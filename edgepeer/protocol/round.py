@@ -431,9 +431,7 @@ class Round:
     def phases(self, now: float) -> Phases:
         """Where its time has gone, if it is decided at `now`."""
         since = self.brings.since
-        begun = (
-            max(self.reduced_at, since) or self.held_at
-        )  # neither: it was closed without this peer
+        begun = max(self.reduced_at, since) or self.held_at  # neither: it was closed without this peer
         return Phases(
             waited_s=max(0.0, self.reduced_at - since) if self.brings.waits else 0.0,
             broadcast_s=max(0.0, self.held_at - begun),
