@@ -17,24 +17,26 @@ from edgepeer.following.display import LiveDisplay
 SHOW_CURSOR = "\x1b[?25h"
 
 
+async def stopped_twice(first: signal.Signals, second: signal.Signals, done: list[str]) -> None:
+    """A verb that is cleaning up when it is told to stop once more, and has finished when that was handled."""
+    handled = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, handled.set)
+    try:
+        os.kill(os.getpid(), first)
+        await asyncio.Event().wait()
+    finally:
+        os.kill(os.getpid(), second)
+        os.kill(os.getpid(), signal.SIGUSR1)  # handled after that
+        await handled.wait()
+        done.append("cleaned up")
+
+
 @pytest.mark.parametrize(("second", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_cleaning_up_is_not_cut_short(second: signal.Signals, code: int) -> None:
     done: list[str] = []
 
-    async def main() -> None:
-        handled = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, handled.set)
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.Event().wait()
-        finally:
-            os.kill(os.getpid(), second)
-            os.kill(os.getpid(), signal.SIGUSR1)  # handled after that
-            await handled.wait()
-            done.append("cleaned up")
-
     with pytest.raises(BaseException) as ended:  # noqa: PT011
-        run(main())
+        run(stopped_twice(signal.SIGTERM, second, done))
     assert done == ["cleaned up"]
     assert ended.type is (KeyboardInterrupt if second == signal.SIGINT else SystemExit)
     assert getattr(ended.value, "code", 130) == code
@@ -44,17 +46,6 @@ def test_a_second_ctrl_c_gives_back_the_terminal(monkeypatch: pytest.MonkeyPatch
     told: list[str] = []
     monkeypatch.setattr(os, "_exit", lambda code: told.append(f"ended with {code}"))
 
-    async def main() -> None:
-        handled = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, handled.set)
-        try:
-            os.kill(os.getpid(), signal.SIGINT)
-            await asyncio.Event().wait()
-        finally:
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGUSR1)
-            await handled.wait()
-
     terminal = io.StringIO()
     display = LiveDisplay(Console(file=terminal, force_terminal=True))
 
@@ -63,7 +54,7 @@ def test_a_second_ctrl_c_gives_back_the_terminal(monkeypatch: pytest.MonkeyPatch
         told.append("cursor" if terminal.getvalue().endswith(SHOW_CURSOR) else "no cursor")
 
     with display, pytest.raises(KeyboardInterrupt):
-        run(main(), leave=leave)
+        run(stopped_twice(signal.SIGINT, signal.SIGINT, []), leave=leave)
     assert told == ["cursor", "ended with 130"]
 
 

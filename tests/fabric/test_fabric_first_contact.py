@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from fabric_guests import DEADLINE_S, Guest, Invite, StartBroker, scripted_broker, why_not
-from ports import free_port
+from ports import free_port, is_at, nobody_answers
 
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
@@ -114,19 +114,8 @@ async def test_an_address_that_nobody_answers_times_out(monkeypatch: pytest.Monk
 async def test_an_address_that_leads_nowhere_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a host whose IPv6 does not work: who is silent there must not keep its IPv4 from being tried."""
     async with scripted_broker() as address:
-        with socket.socket() as full, contextlib.ExitStack() as fillers:
-            full.bind(("127.0.0.1", 0))
-            full.listen(0)  # with its queue full, Linux drops whatever else comes
-            for _ in range(3):
-                filler = fillers.enter_context(socket.socket())
-                filler.setblocking(False)
-                filler.connect_ex(full.getsockname())
-            kind = socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, ""
-
-            def both(*_: object, **__: object) -> list[object]:
-                return [(*kind, full.getsockname()), (*kind, (address.host, address.port))]
-
-            monkeypatch.setattr(socket, "getaddrinfo", both)
+        with nobody_answers() as nowhere:
+            is_at(monkeypatch, nowhere, (address.host, address.port))
             client = FabricClient(address, "lab", "a", on_event=lambda _: None, timeout=1.0)
             async with running(client):
                 await client.connected(DEADLINE_S)

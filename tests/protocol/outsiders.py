@@ -9,7 +9,7 @@ from edgepeer.protocol import events as ev
 from edgepeer.topology.view import View
 from edgepeer.wire import frames as fr
 
-__all__ = ["answers", "calls", "outside", "retained", "views"]
+__all__ = ["answers", "calls", "outside", "restarted", "retained", "views"]
 
 
 def outside(name: str, *present: str, at: float = 0.0, answer: str | None = None) -> Machine:
@@ -45,3 +45,10 @@ def answers(machine: Machine, source: str, *, life: int = 1) -> list[str]:
 def retained(*names: str) -> View:
     """A view of that generation, as MQTT may retain it for ever."""
     return view(57, "".join(names))
+
+
+def restarted(machine: Machine, names: str, at: float) -> list[str]:
+    """These members start anew, and say so when they are asked."""
+    for name in names:
+        machine.hear(ev.PresenceSeen(member(name, 2)), at)
+    return [line for name in names for line in answers(machine, name, life=2)]

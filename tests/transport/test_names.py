@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import socket
 import threading
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import uvloop
-from ports import free_port
+from ports import free_port, is_at, nobody_answers
 from speech import Ear
 
 from edgepeer import sockets
@@ -27,25 +26,6 @@ from edgepeer.transport.tcp import TcpTransport
 
 PATIENCE_S = 60.0
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
-
-
-@contextlib.contextmanager
-def nobody_answers() -> Iterator[tuple[str, int]]:
-    """A place where neither anybody answers nor a kernel says so."""
-    with socket.socket() as full, contextlib.ExitStack() as fillers:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)  # with its queue full, Linux drops whatever else comes
-        for _ in range(3):
-            filler = fillers.enter_context(socket.socket())
-            filler.setblocking(False)
-            filler.connect_ex(full.getsockname())
-        yield full.getsockname()
-
-
-def is_at(monkeypatch: pytest.MonkeyPatch, *places: tuple[str, int]) -> None:
-    """Let all names lead there."""
-    kind = socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, ""
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(*kind, place) for place in places])
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
