@@ -52,6 +52,8 @@ class Catchup:
         self._given: dict[PeerId, tuple[str, int, int, memoryview | bytes]] = {}
         """Who takes one, until it stands there: of which run, after which round, how much of it has been sent, and what
         goes on as that comes."""
+        self._for_owners: set[PeerId] = set()
+        """Those of them that have stood there themselves, until all is sent."""
 
     def reset(self) -> None:
         """No transfer any more: another run, or the state is in use."""
@@ -62,6 +64,7 @@ class Catchup:
     def stop_giving(self) -> None:
         """The state here is given up, or of another run."""
         self._given.clear()
+        self._for_owners.clear()
 
     def _drop(self) -> None:
         self._source, self._buffer = None, None
@@ -69,6 +72,7 @@ class Catchup:
     def on_lost(self, peer: PeerId) -> None:
         self._asked.pop(peer, None)
         self._given.pop(peer, None)
+        self._for_owners.discard(peer)
         if peer == self._source:
             self._drop()
             self._asked = dict.fromkeys(self._asked, float("-inf"))  # what they have sent beside it is thrown away
@@ -90,9 +94,15 @@ class Catchup:
                 self._emit(fx.Send(peer, StateRequest(run=run)))
                 return
 
-    def provide(self, peer: PeerId, run: str, number: int, state: memoryview | bytes) -> None:
-        """Send a state to the neighbour that asked for it."""
+    def provide(
+        self, peer: PeerId, run: str, number: int, state: memoryview | bytes, *, stands_there: bool = False
+    ) -> None:
+        """Send a state to the neighbour that asked for it. `stands_there`: that needs it for its owner only."""
         self._given[peer] = run, number, 0, memoryview(state).cast("B")
+        if stands_there:
+            self._for_owners.add(peer)
+        else:
+            self._for_owners.discard(peer)
         self._send(peer, 0)
 
     def go_on(self, peer: PeerId, frame: StateRequest) -> None:
@@ -105,8 +115,9 @@ class Catchup:
         """A neighbour says how far it has come: what is of before it needs no more. Nor does the rest come of what it
         has given up itself, before it was all sent."""
         given = self._given.get(peer)
-        if given is not None and given[1] <= committed:
+        if given is not None and given[1] + (peer in self._for_owners) <= committed:
             del self._given[peer]
+            self._for_owners.discard(peer)
         if committed < 0 and peer == self._source and not self._loading:
             self.on_lost(peer)
 
@@ -123,7 +134,11 @@ class Catchup:
             if not rest:
                 rest = b""  # holds no longer what all of it lies in
                 break
-        self._given[peer] = run, number, sent, rest
+        if rest or peer not in self._for_owners:
+            self._given[peer] = run, number, sent, rest
+            return
+        del self._given[peer]
+        self._for_owners.discard(peer)
 
     def sink(self, peer: PeerId, frame: State, payload_bytes: int) -> memoryview | None:
         """Where a piece of the state belongs; None if nobody asked for it."""

@@ -210,7 +210,7 @@ class Course:
             run, number, generation = self._own_state
             mine = bool(view.run) and run == view.run
             place.committed = (number if mine else UNKNOWN) if view.run else view.first_round - 1
-            place.restored, place.given_up = generation if mine else None, False
+            place.restored, place.missing = generation if mine else None, False
         elif before is None:
             place.committed = view.first_round - 1
         if before is None:
@@ -237,7 +237,7 @@ class Course:
         place = self.place
         self._drop_round("anew" if anew else "left", reason)
         place.here = None
-        place.run, place.committed, place.restored, place.given_up = "", 0, None, False
+        place.run, place.committed, place.restored, place.missing = "", 0, None, False
         self.closing.enter()
 
     def _drop_round(self, cause: Literal["left", "anew", "run"], reason: str) -> None:
@@ -324,7 +324,7 @@ class Course:
     def adopt(self, committed: int, of: Generation | None = None) -> None:
         """The state after round `committed` is in use here. `of`: from a checkpoint of that generation, at whoever has
         handed it over as well."""
-        self.place.loading = self.place.given_up = False
+        self.place.loading = self.place.missing = False
         if committed > self.committed:
             self._skip(committed)
             self.place.restored = of
@@ -343,8 +343,16 @@ class Course:
         """The owner takes part no more: it has no state in use, nor a checkpoint, and what has come has to come again.
         If it wants the run again it is as without a state as who joins."""
         place = self.place
-        place.loading, place.given_up = False, bool(place.run) and place.committed != UNKNOWN
+        place.loading, place.missing = False, bool(place.run) and (place.committed != UNKNOWN or place.missing)
         self._own_state = "", 0, None
+
+    def miss(self) -> None:
+        """The owner has lost the state that stands here."""
+        self.place.missing = bool(self.place.run)
+
+    def miss_no_more(self) -> None:
+        """The owner has the state that stands here again."""
+        self.place.missing = False
 
     def fall_behind(self, committed: int) -> None:
         """Rounds were decided without this peer, and nobody can tell how."""

@@ -9,7 +9,8 @@ this view, ahead of us             | waits to be handed over; asks for the state
                                    | all neighbours are ahead and none can hand it over: they joined after it
 this view, no state, none below    | at the root, if it has none either: the run begins with its own
 this view, not behind us           | if our owner has lost the state: asks for it, and is without it until one comes
-                                   | that is no older than what was over here
+                                   | that is no older than what was over here; while that can't be, and another has
+                                   | asked for it here: the owner takes it, and this peer stands where it stood
 what we said last is out of date   | says it anew
 """
 
@@ -49,8 +50,11 @@ class Neighbours:
         self._gap = 0, 0.0  # our last round, and for how long neighbours have been ahead of it
         self._gap_at: float | None = None
         """When that was last looked at; None: no neighbour was ahead then, or it had begun to hand over."""
-        self._lost = False
-        """Whether the owner has lost the state."""
+        self._taking: int | None = None
+        """After which round the state is that the owner puts to use while this peer stands there itself ..."""
+        self._took: int | None = None
+        """... or has put to use, until it goes on from it. It may not hear how the round ends that comes next: it has
+        brought something to that before it lost what it had."""
         self._providing: dict[PeerId, float] = {}  # one state at a time to each neighbour, asked of the owner when
         self._takers: set[PeerId] = set()
         """For whom the owner was asked for it since the run began."""
@@ -65,12 +69,12 @@ class Neighbours:
         if run != self.wanted_run:
             self._catchup.reset()
             self._course.give_up_run()
-            self._lost = self._place.given_up and run == self._place.run
+            self._taking = self._took = None
         self.wanted_run = run
 
     def reset(self) -> None:
         """Another run, or none."""
-        self._lost = False
+        self._taking = self._took = None
         self._catchup.reset()
         self._catchup.stop_giving()
         self._providing.clear()
@@ -206,6 +210,8 @@ class Neighbours:
         self._answer_askers(now)
         mine = self._place.committed
         gap = 2 if patient and mine != UNKNOWN else 1
+        if self._askers and self._place.missing:
+            gap = 0  # for the owner
         ahead = []
         for peer in self._around():
             sync = self._links[peer].sync
@@ -246,7 +252,7 @@ class Neighbours:
             "wanted_run": self.wanted_run,
             "asked": self._catchup.asked,
             "ahead": self._gap,
-            "lost": self._lost,
+            "missing": self._place.missing,
             "providing": {peer: now - since for peer, since in sorted(self._providing.items())},
         }
 
@@ -261,7 +267,7 @@ class Neighbours:
 
     def _answer_askers(self, now: float) -> None:
         """Have the owner pack the state for those who have asked for it, once it is here."""
-        if self._place.committed == UNKNOWN:
+        if self._place.committed == UNKNOWN or self._place.missing:
             return
         for peer, run in self._askers.items():
             if run == self._place.run and now - self._providing.get(peer, float("-inf")) >= PROVIDING_S:
@@ -280,28 +286,35 @@ class Neighbours:
         if self._place.committed == UNKNOWN:
             self._askers[event.peer] = event.run  # of the one that replaces it
         elif event.round <= self._place.committed:
-            self._catchup.provide(event.peer, event.run, event.round, event.state)
+            sync = self._links[event.peer].sync
+            stands_there = sync is not None and sync.committed == event.round
+            self._catchup.provide(event.peer, event.run, event.round, event.state, stands_there=stands_there)
 
     def sink(self, peer: PeerId, frame: State, payload_bytes: int) -> memoryview | None:
         return self._catchup.sink(peer, frame, payload_bytes)
 
     def on_state(self, peer: PeerId, frame: State, event: ev.FrameReceived, now: float) -> None:
-        """A piece of the state has arrived."""
+        """A piece of the state has arrived. It may be of where this peer stands itself, for its owner: that it has given a
+        vector to the round that comes next is so still, and it gives no other."""
         if event.stored and not frame.offset:
             sync = self._links[peer].sync  # what it has said before it sent this
             self._of = sync.checkpoint(frame.round) if sync is not None else None
         state = self._catchup.on_state(peer, frame, event.payload_bytes, now, stored=event.stored)
         if state is None:
             return
-        if frame.round <= self._place.committed or frame.round < self._place.over:
+        if self._place.missing and frame.round == self._place.committed:
+            self._taking = frame.round
+        elif frame.round <= self._place.committed or frame.round < self._place.over:
             self._catchup.reset()
             return
-        self._course.forget(loading=frame.round)
+        else:
+            self._course.forget(loading=frame.round)
         self._emit(fx.StateReceived(frame.run, frame.round, state, self._of, self._life))
 
     def on_state_lost(self) -> None:
         """The owner has fallen behind the rounds that are over here."""
-        self._lost = bool(self._place.run)
+        self._course.miss()
+        self._took = None
         self._give_up_state()
 
     def _give_up_state(self) -> None:
@@ -310,12 +323,15 @@ class Neighbours:
         be of before the same round, and another vector would go on where this one has stopped. Nor while a coded
         round is closed here."""
         place, here, course = self._place, self._place.here, self._course
-        if not self._lost or here is None or place.committed == UNKNOWN:
+        if self._took is not None and self._took != place.committed:
+            self._took = None
+            course.miss()
+        wanted = self.wanted_run == place.run
+        if not (place.missing and wanted) or here is None or place.committed == UNKNOWN:
             return
         if course.holding or course.giving or course.passing_on:
             return
         if any(self.is_level(peer) and here.at.get(peer, UNKNOWN) >= place.committed for peer in self._around()):
-            self._lost = False
             self._course.forget()
             self._catchup.stop_giving()
             self.sync_all()
@@ -323,13 +339,28 @@ class Neighbours:
     def on_adopted(self, event: ev.Adopted) -> None:
         """The owner has put it to use. What has come in an earlier life counts no more: it may be of a generation that
         this peer has given up. Nor does what nobody waits for: the run may have begun anew since it came."""
-        if not self._place.loading or event.run != self._place.run or event.life not in (None, self._life):
+        place = self._place
+        if event.run != place.run or event.life not in (None, self._life):
+            return
+        if self._taking == event.round:
+            self._taking = None
+            self._catchup.reset()
+            if place.committed == event.round and place.missing:
+                self._took = event.round
+                self._course.miss_no_more()
+            self._answer_askers(place.now)
+            return
+        if not place.loading:
             return
         self._catchup.reset()
-        self._lost = False
+        self._took = None
         self._course.adopt(event.round, event.of)
         self.sync_all()
         self._answer_askers(self._place.now)
+
+    def contributed(self) -> None:
+        """The owner goes on from the state that it has taken: it has seen how the round has ended."""
+        self._took = None
 
     @property
     def _life(self) -> int:

@@ -357,6 +357,7 @@ class Node:
 
     def _on_contribute(self, event: ev.Contribute) -> None:
         parts = self.parts
+        parts.neighbours.contributed()
         parts.allreduce.contribute(event.vector, event.weight, parts.now, event.precision)
         parts.vitals.contributed(parts.now)
         if (every_s := parts.vitals.every_s(parts.now)) < self._beat_s:

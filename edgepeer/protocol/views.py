@@ -80,6 +80,10 @@ class Views:
         """The head: since when it has heard of enough to go on with, whenever it has asked."""
         self.asked_before = 0
         """The number of the last Poll before somebody wanted to leave."""
+        self._agreed = False
+        """Whether this peer wanted to leave, and has accepted a view without it ..."""
+        self._alone_since = float("inf")
+        """... and since when nobody of that answers."""
 
     # -- what follows this view --------------------------------------------------------------------------------
 
@@ -212,9 +216,25 @@ class Views:
         if leads and not succession.proposed and not succession.patient:
             self._propose(self._wanted(view) if possible else None)
         self._conclude()
-        if self._membership.view is view and not possible and succession.asked >= ASKED_BEFORE_ANEW:
+        if self._membership.view is view and self._is_let_go():
+            self.exit(None, "let go, by those who are gone since")
+        elif self._membership.view is view and not possible and succession.asked >= ASKED_BEFORE_ANEW:
             # Others may be there, or their machines say that they are not.
             self._vitals.reach_out(view, self._place.now)
+
+    def _is_let_go(self) -> bool:
+        """Whether this peer has nothing to wait for in its view any more: it has wanted to leave, and is bound to what
+        follows without it; and of those who are to go on nobody answers. They may have done so before they were gone.
+        It may be that nothing else can follow, nor that, since nobody who stays can say what is known there. That this
+        life ends is always safe."""
+        accepted, now = self._succession.accepted, self._place.now
+        if not self._agreed or accepted is None or self._membership.contains_me(accepted[1]):
+            return False
+        if not self._succession.there.isdisjoint(accepted[1].ids):
+            self._alone_since = float("inf")
+            return False
+        self._alone_since = min(self._alone_since, now)
+        return now >= self._alone_since + self._limits.silence_s
 
     def _wanted(self, view: View) -> View:
         """What this peer proposes for want of anything that is to be proposed again."""
@@ -336,6 +356,9 @@ class Views:
             self._standing(),
             fits=self._membership.contains_me(proposal) or (wanted and self._is_spare(proposal, again=frame.again)),
         )
+        accepted = self._succession.accepted
+        if self._membership.leaving and accepted is not None and not self._membership.contains_me(accepted[1]):
+            self._agreed = True
 
     def on_vote(self, peer: PeerId, vote: fr.Vote, event: ev.FrameReceived) -> None:
         view = self._membership.view
@@ -373,7 +396,10 @@ class Views:
     def on_view(self, view: View) -> None:
         """A view that has been decided."""
         before = self._membership.view
-        if self.left or (before is not None and not before.precedes(view)):
+        if self.left:
+            self._outside.on_hint(view, self._place.now)  # or each word of it would be a reason to ask for it again
+            return
+        if before is not None and not before.precedes(view):
             return
         if self._membership.contains_me(view) and (before is None or before.leads_to(view)):
             self.install(view)
@@ -413,7 +439,8 @@ class Views:
         self._outside.forget_hint()
         self._suspect_again.clear()
         self.gone_before.clear()
-        self._over_since = float("inf")
+        self._over_since = self._alone_since = float("inf")
+        self._agreed = False
         self._paths.enter(view, self._membership.me.incarnation)
         self._wiring.wrap()  # the end of the last round, to who is no neighbour any more
         self._vitals.enter(view, self._place.now)
@@ -470,7 +497,7 @@ class Views:
         self._shaping.enter(None, self._place.now)
         self._outside.enter(view or before, self._place.now)
         self._rolls.call_by(self._place.now)
-        if view is not None:
+        if view is not None or not wanted:
             self._begin_life()
         self._wiring.wrap()
         self._links.want((), self._place.now)

@@ -275,16 +275,19 @@ class Vitals:
 
     @property
     def over(self) -> bool:
-        """Whether there is a run, and neither this peer nor anybody below it takes part in it. Who has given it up, and
-        wants it again, does once it has the state again, of those who still do; or the run begins anew. Nor do those
-        below of whom none has a state: they wait for one that there is no more."""
+        """Whether there is a run, and neither this peer nor anybody below it takes part in it. Who has given it up, or
+        lost its state, does once it has one again, of those who still do; or the run begins anew. Nor do those who have
+        had none, where all others are without: they wait for one that there is no more."""
         view, place = self._membership.view, self._course.place
         if view is None or place.here is None or not view.run:
             return False
-        if self._membership.takes_part(view.run) and not place.given_up:
+        takes_part = self._membership.takes_part(view.run) and not place.missing
+        if takes_part and (place.committed != UNKNOWN or place.loading or place.over):
             return False
         at = place.here.at
         below = [(self._links.get(child), at.get(child) == UNKNOWN) for child in view.children(self._me)]
+        if takes_part and all(without for _, without in below):
+            return False  # nobody has begun it
         return all(link is not None and link.up and (link.over or without) for link, without in below)
 
     def _state(self) -> tuple[bool, int, bool, int, bool]:

@@ -158,7 +158,6 @@ def _draw_fault(
     some = [*fleet, BROKER] if kind.broker and name != "partition" else fleet
     least = min(kind.least, len(fleet))
     many = pick.integer(least, max(least, min(kind.most, len(fleet) // 2))) if kind.most > 2 else kind.most
-    many = 1 if name == "quit" else many
     who = _distinct(pick, some, many)
     if name == "partition" and pick.integer(0, 1):
         who.append(BROKER)
@@ -237,16 +236,14 @@ def draw_story(pick: Picker, *, peers: int) -> Schedule:
 
 def draw_owners(schedule: Schedule) -> Schedule:
     """The same, and what owners do beside it: alone or most of a fleet, at any time or in the same second as other
-    things. One quits at most: of several, who has given its state up may ask for it those alone who have none to give.
-    What that is depends on the schedule's seed, so that all else is drawn as it was."""
+    things. What that is depends on the schedule's seed, so that all else is drawn as it was."""
     pick, fleet = Random(schedule.seed), names(schedule.peers)
     happens, faults = [fault.at for fault in schedule.faults] or [2.0], list[Fault]()
     for _ in range(pick.integer(1, 4)):
-        some = OWNERS if not any(fault.kind == "quit" for fault in faults) else [k for k in OWNERS if k != "quit"]
-        kind, at = pick.choice(some), pick.integer(0, round(max(happens) * 100) + 300) / 100
+        kind, at = pick.choice(OWNERS), pick.integer(0, round(max(happens) * 100) + 300) / 100
         if pick.integer(0, 1):
             at = round(max(0.0, pick.choice(happens) + pick.integer(-100, 200) / 100), 2)
-        many = pick.choice([1, 1, 2, len(fleet) // 2 + 1, len(fleet)]) if kind == "aside" else 1
+        many = pick.choice([1, 1, 2, len(fleet) // 2 + 1, len(fleet)]) if kind in ("aside", "quit") else 1
         lasts = pick.choice(OWNERS_S if kind != "busy" else LONG_S) + pick.integer(1, 40) / 100
         until = round(at + lasts, 2) if KINDS[kind].lasts == "yes" else None
         faults.append(Fault(at, kind, tuple(_distinct(pick, fleet, many)), until))

@@ -404,8 +404,8 @@ class SimulatedPeer:
     def has_state(self) -> bool:
         """Whether it can give the state of the run to others."""
         rounds = self.node.allreduce
-        given_up = isinstance(self.node, Node) and self.node.parts.place.given_up
-        return rounds.committed >= 0 and not given_up and not self._without
+        missing = isinstance(self.node, Node) and self.node.parts.place.missing
+        return rounds.committed >= 0 and not missing and not self._without
 
     def pause(self) -> None:
         """Contribute to nothing until `resume`."""

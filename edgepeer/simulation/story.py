@@ -262,7 +262,7 @@ class Story:
         each = 1 if self._split is None else self._split.rounds
         limit_s = (each * schedule.rounds + 2) * self.calm_s + 2 * self.recovery_s
         world.run_until(lambda: self._all_over() or self._stands(), limit_s)
-        if self._stands():
+        if self._stands() or not self._possible():
             self._tell("too few are left to go on")
             return world
         if not world.run_until(self._over_and_done, self.calm_s + self.recovery_s):

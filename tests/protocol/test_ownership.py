@@ -17,7 +17,7 @@ OWNERS = {
         "run",
         "committed",
         "restored",
-        "given_up",
+        "missing",
         "loading",
         "over",
         "proven",
