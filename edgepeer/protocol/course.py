@@ -347,8 +347,9 @@ class Course:
         self._own_state = "", 0, None
 
     def miss(self) -> None:
-        """The owner has lost the state that stands here."""
+        """The owner has lost the state that stands here, and what it had from a checkpoint."""
         self.place.missing = bool(self.place.run)
+        self._own_state = "", 0, None
 
     def miss_no_more(self) -> None:
         """The owner has the state that stands here again."""

@@ -210,13 +210,12 @@ class Neighbours:
         self._answer_askers(now)
         mine = self._place.committed
         gap = 2 if patient and mine != UNKNOWN else 1
-        if self._askers and self._place.missing:
-            gap = 0  # for the owner
+        for_owner = bool(self._askers) and self._place.missing
         ahead = []
         for peer in self._around():
             sync = self._links[peer].sync
             far = sync is not None and sync.committed >= max(mine + gap, self._place.over)
-            if far and self.is_level(peer) and self._counts(peer):
+            if (far or (for_owner and self._place.level(peer))) and self.is_level(peer) and self._counts(peer):
                 ahead.append(peer)
         if self._place.run:
             if self.wanted_run != self._place.run:
@@ -319,7 +318,7 @@ class Neighbours:
 
     def _give_up_state(self) -> None:
         """Be without the state that the owner has lost, but not before a neighbour knows all that is known here: what
-        one peer forgets, others may rely on. Nor while a vector of the owner's is on its way: the state that comes may
+        one peer forgets, others may rely on; of what is from a checkpoint nothing is over in this generation. Nor while a vector of the owner's is on its way: the state that comes may
         be of before the same round, and another vector would go on where this one has stopped. Nor while a coded
         round is closed here."""
         place, here, course = self._place, self._place.here, self._course
@@ -331,7 +330,8 @@ class Neighbours:
             return
         if course.holding or course.giving or course.passing_on:
             return
-        if any(self.is_level(peer) and here.at.get(peer, UNKNOWN) >= place.committed for peer in self._around()):
+        known = any(self.is_level(peer) and here.at.get(peer, UNKNOWN) >= place.committed for peer in self._around())
+        if known or place.restored is not None:
             self._course.forget()
             self._catchup.stop_giving()
             self.sync_all()

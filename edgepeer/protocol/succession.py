@@ -439,6 +439,12 @@ class Succession:
         return before
 
     @property
+    def again(self) -> View | None:
+        """What this peer proposes since it may have been chosen: nobody can propose anything else."""
+        campaign = self._campaign
+        return campaign.proposal if campaign is not None and campaign.again else None
+
+    @property
     def patient(self) -> bool:
         """Whether to wait for more promises, since those that are here leave no choice."""
         view, campaign = self._view, self._campaign

@@ -29,7 +29,7 @@ from edgepeer.protocol.parts import Parts
 from edgepeer.protocol.place import UNKNOWN
 from edgepeer.protocol.rollcall import CALL_ROUND_S, Word
 from edgepeer.protocol.succession import CURRENT, Standing
-from edgepeer.topology.view import View
+from edgepeer.topology.view import View, enough
 from edgepeer.wire import frames as fr
 from edgepeer.wire.documents import pack, unpack
 
@@ -80,10 +80,8 @@ class Views:
         """The head: since when it has heard of enough to go on with, whenever it has asked."""
         self.asked_before = 0
         """The number of the last Poll before somebody wanted to leave."""
-        self._agreed = False
-        """Whether this peer wanted to leave, and has accepted a view without it ..."""
-        self._alone_since = float("inf")
-        """... and since when nobody of that answers."""
+        self._deserted_since = float("inf")
+        """Since when nobody answers of the view that this peer is bound to, and not in."""
 
     # -- what follows this view --------------------------------------------------------------------------------
 
@@ -216,25 +214,26 @@ class Views:
         if leads and not succession.proposed and not succession.patient:
             self._propose(self._wanted(view) if possible else None)
         self._conclude()
-        if self._membership.view is view and self._is_let_go():
-            self.exit(None, "let go, by those who are gone since")
+        if self._membership.view is view and self._is_deserted():
+            self.exit(None, "others may have gone on without this peer, and nobody of them answers")
         elif self._membership.view is view and not possible and succession.asked >= ASKED_BEFORE_ANEW:
             # Others may be there, or their machines say that they are not.
             self._vitals.reach_out(view, self._place.now)
 
-    def _is_let_go(self) -> bool:
-        """Whether this peer has nothing to wait for in its view any more: it has wanted to leave, and is bound to what
-        follows without it; and of those who are to go on nobody answers. They may have done so before they were gone.
-        It may be that nothing else can follow, nor that, since nobody who stays can say what is known there. That this
-        life ends is always safe."""
+    def _is_deserted(self) -> bool:
+        """Whether this peer is bound to what follows without it, and of those who are to go on nobody answers. They may
+        have done so, and be gone since. It may be that nothing else can follow, nor that, since nobody who stays can say
+        what is known there. So it is to this peer what a retained view is of which nobody answers. That this life ends
+        is always safe."""
         accepted, now = self._succession.accepted, self._place.now
-        if not self._agreed or accepted is None or self._membership.contains_me(accepted[1]):
+        if accepted is None or self._membership.contains_me(accepted[1]):
+            self._deserted_since = float("inf")
             return False
         if not self._succession.there.isdisjoint(accepted[1].ids):
-            self._alone_since = float("inf")
+            self._deserted_since = float("inf")
             return False
-        self._alone_since = min(self._alone_since, now)
-        return now >= self._alone_since + self._limits.silence_s
+        self._deserted_since = min(self._deserted_since, now)
+        return now >= self._deserted_since + self._limits.anew_s
 
     def _wanted(self, view: View) -> View:
         """What this peer proposes for want of anything that is to be proposed again."""
@@ -294,11 +293,12 @@ class Views:
             self.on_view(following)
 
     def _begin_anew(self, view: View) -> bool:
-        """Go on in a new generation where no quorum of the view can ever be there again, and all have been asked."""
+        """Go on in a new generation where no quorum of the view can ever be there again, or of what follows it if that
+        may have been chosen, and all have been asked."""
         membership, succession, now = self._membership, self._succession, self._place.now
         answering = self._answering()
         left = membership.left(view, now, answering)
-        if view.may_go_on(left, settled=membership.settled):
+        if view.may_go_on(left, settled=membership.settled) and not self._leads_nowhere(view, left):
             self._over_since = float("inf")
             return False
         if self._over_since > now:
@@ -329,6 +329,15 @@ class Views:
         self.on_view(first)
         return True
 
+    def _leads_nowhere(self, view: View, left: set[PeerId]) -> bool:
+        """Whether nothing can follow the view but one that is over for good itself: it may have been chosen, and so many
+        lives of it have ended that those who are `left` are no quorum."""
+        following = self._succession.again
+        if following is None:
+            return False
+        ended = {p for p in set(view.ids) - left if p in following and following.member(p) == view.member(p)}
+        return not enough(following.ids, set(following.ids) - ended, following.quorum)
+
     def on_poll(self, peer: PeerId, poll: fr.Poll) -> None:
         view = self._membership.view
         if view is not None and poll.epoch == view.stamp:
@@ -356,9 +365,6 @@ class Views:
             self._standing(),
             fits=self._membership.contains_me(proposal) or (wanted and self._is_spare(proposal, again=frame.again)),
         )
-        accepted = self._succession.accepted
-        if self._membership.leaving and accepted is not None and not self._membership.contains_me(accepted[1]):
-            self._agreed = True
 
     def on_vote(self, peer: PeerId, vote: fr.Vote, event: ev.FrameReceived) -> None:
         view = self._membership.view
@@ -439,8 +445,7 @@ class Views:
         self._outside.forget_hint()
         self._suspect_again.clear()
         self.gone_before.clear()
-        self._over_since = self._alone_since = float("inf")
-        self._agreed = False
+        self._over_since = self._deserted_since = float("inf")
         self._paths.enter(view, self._membership.me.incarnation)
         self._wiring.wrap()  # the end of the last round, to who is no neighbour any more
         self._vitals.enter(view, self._place.now)

@@ -282,11 +282,11 @@ class Vitals:
         if view is None or place.here is None or not view.run:
             return False
         takes_part = self._membership.takes_part(view.run) and not place.missing
-        if takes_part and (place.committed != UNKNOWN or place.loading or place.over):
+        if takes_part and (place.committed != UNKNOWN or place.loading):
             return False
         at = place.here.at
         below = [(self._links.get(child), at.get(child) == UNKNOWN) for child in view.children(self._me)]
-        if takes_part and all(without for _, without in below):
+        if takes_part and not place.over and all(without for _, without in below):
             return False  # nobody has begun it
         return all(link is not None and link.up and (link.over or without) for link, without in below)
 

@@ -665,7 +665,8 @@ class SimulatedPeer:
             if self.split is not None:
                 self.split.load(rest)
             self.over, self._owed, self.restored = effect.round, 0, None
-            self.lost = self._without = False
+            self.lost = False
+            self._without = effect.round < self.node.allreduce.committed  # the round has ended meanwhile
             self._around.ledger.adopted(self.id, self.digests)
             self.receive(ev.Adopted(effect.run, effect.round, effect.of, effect.life))
             self._next_round()
