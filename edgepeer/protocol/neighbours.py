@@ -262,7 +262,7 @@ class Neighbours:
             self._catchup.go_on(peer, frame)
             return
         self._askers[peer] = frame.run
-        self._answer_askers(now)
+        self.ask_for_state(now, patient=True)
 
     def _answer_askers(self, now: float) -> None:
         """Have the owner pack the state for those who have asked for it, once it is here."""

@@ -113,8 +113,6 @@ class SimulatedPeer:
         """Till when its owner works on nothing that is to be done."""
         self._without = False
         """Whether its application has no state of the run, and waits for a neighbour's ..."""
-        self.lost = False
-        """... for it has lost the one that it had ..."""
         self._loses = False
         """... or is to lose it, once the round is over."""
         self.paused = False
@@ -361,7 +359,7 @@ class SimulatedPeer:
         """Take no part in the run, and have no state of it."""
         if self.alive and self._task.run is not None and self.run_id != _NO_RUN:
             self._end_call()
-            self.run_id, self.restored, self._may_restore = _NO_RUN, None, False
+            self.run_id, self.restored, self._may_restore, self._loads = _NO_RUN, None, False, None
             self._forget()
             self.receive(ev.RunWanted(None, 1))
 
@@ -397,7 +395,7 @@ class SimulatedPeer:
     def _lose(self) -> None:
         self._loses, self.restored = False, None
         self._forget()
-        self.lost = self._without = True
+        self._without = True
         self.receive(ev.StateLost())
 
     @property
@@ -489,7 +487,7 @@ class SimulatedPeer:
         found = self.restored
         self.digests = dict(found.ends) if found is not None else {}
         self.over, self._computing, self._owed = found.round if found is not None else 0, 0, 0
-        self.lost = self._without = False
+        self._without = False
         if self.split is not None:
             self.split.begin()
 
@@ -665,7 +663,6 @@ class SimulatedPeer:
             if self.split is not None:
                 self.split.load(rest)
             self.over, self._owed, self.restored = effect.round, 0, None
-            self.lost = False
             self._without = effect.round < self.node.allreduce.committed  # the round has ended meanwhile
             self._around.ledger.adopted(self.id, self.digests)
             self.receive(ev.Adopted(effect.run, effect.round, effect.of, effect.life))

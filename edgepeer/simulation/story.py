@@ -31,6 +31,7 @@ from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.node import Node
+from edgepeer.protocol.place import UNKNOWN
 from edgepeer.simulation.account import Account
 from edgepeer.simulation.broker import GRACE_S
 from edgepeer.simulation.disk import REGATHER_S
@@ -105,8 +106,11 @@ def there(world: World, view: View) -> set[PeerId]:
 
 
 def _is_state_lost(peers: Collection[SimulatedPeer]) -> bool:
-    """Whether an owner has lost the state of the run, and none of these has it."""
-    return any(peer.lost for peer in peers) and not any(peer.has_state for peer in peers)
+    """Whether one of these knows the end of a later round than anybody has the state of: it waits for that."""
+    places = [peer.node.parts.place for peer in peers if isinstance(peer.node, Node)]
+    known = max((place.over for place in places if place.committed == UNKNOWN), default=0)
+    have = [peer.node.allreduce.committed for peer in peers if peer.has_state]
+    return bool(have) and max(have) < known
 
 
 class Story:

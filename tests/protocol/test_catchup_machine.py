@@ -236,6 +236,22 @@ def test_who_takes_one_says_how_much_has_come() -> None:
     assert len(state(b, "a", bytes(1), number=7, offset=10, total=11)) == 1  # that is all
 
 
+def test_who_stands_there_itself_is_given_all_of_one_for_its_owner() -> None:
+    """That it says so again does not end what it has asked for. Then it has a share no more."""
+    b = at_seven("b", RUN)
+    for name in "de":
+        b.level(name, committed=7)
+    b.frame("d", fr.StateRequest(run="r"))
+    b.hear(ev.StateReady(D, "r", 7, bytes(WINDOW + 1)))
+    assert sent_to_d(b) == WINDOW
+    b.sync("d", 7)
+    b.frame("d", fr.StateRequest(run="r", round=7, received=WINDOW // 2))
+    assert sent_to_d(b) == 1
+    b.frame("e", fr.StateRequest(run="r"))
+    b.hear(ev.StateReady(PeerId("e"), "r", 7, bytes(WINDOW)))
+    assert sent_to(b, "e") == WINDOW
+
+
 @pytest.mark.parametrize("why", ["lost", "has it", "anew"])
 def test_the_rest_is_kept_for_nobody_who_needs_it_no_more(why: str) -> None:
     b = giving(2 * WINDOW)
@@ -315,6 +331,110 @@ def test_who_wants_a_run_again_that_its_owner_has_given_up_is_given_a_neighbours
     put_to_use(b)
     assert b.node.allreduce.committed == 7
     assert b.hear(ev.RunWanted("r", 2)) == []
+
+
+def quitting() -> Machine:
+    """One that has brought a vector, and whose owner has quit since and wants the run again; so it keeps what it has."""
+    b = at_seven("b", RUN)
+    for name in "de":
+        b.level(name, 7)
+        b.reduce(name, vector(1), name, number=8)
+    b.contribute(1)
+    b.hear(ev.Abandoned())
+    b.hear(ev.RunWanted(None))
+    assert b.hear(ev.RunWanted("r")) == []
+    return b
+
+
+def test_an_owner_without_a_state_takes_a_neighbours_for_whoever_has_asked_for_it() -> None:
+    """a waits for the state, and the round for a. b, which has no state to give, gives no other vector for all that."""
+    b = quitting()
+    b.sync("a", -2)
+    assert b.frame("a", fr.StateRequest(run="r")) == ["d <- state of r?"]
+    assert state(b, "d", b"seven", number=7) == ["state of r after 7: seven"]
+    assert put_to_use(b) == ["provide a with r after 7"]
+    assert b.node.allreduce.committed == 7
+    assert b.node.allreduce.contributed
+
+
+def test_but_not_where_nobody_asks() -> None:
+    """The round ends soon, and then it is given the next."""
+    b = quitting()
+    assert not any("state of r?" in line for line in b.until(0.5))
+    assert "round 8 = 4 of abde" in b.result("a", vector(4), "abde", number=8)
+    b.sync("a", 8)
+    assert "a <- sync 3 r after -2" in b.said
+
+
+def test_an_owner_that_has_taken_one_so_and_does_not_go_on_from_it_is_given_the_next() -> None:
+    """It had cancelled the call of the round, and was not told of its end."""
+    b = quitting()
+    b.sync("a", -2)
+    b.frame("a", fr.StateRequest(run="r"))
+    state(b, "d", b"seven", number=7)
+    put_to_use(b)
+    b.hear(ev.StateReady(A, "r", 7, b"seven"))
+    b.sync("a", 7)
+    b.result("a", vector(4), "abde", number=8)
+    b.sync("a", 8)
+    b.until(b.now + 1.0)
+    assert b.node.allreduce.committed == -1
+    assert state(b, "a", b"eight", number=8) == ["state of r after 8: eight"]
+
+
+def test_one_that_comes_too_late_for_that_is_no_hindrance() -> None:
+    """The round has ended while the owner put it to use."""
+    b = quitting()
+    b.sync("a", -2)
+    b.frame("a", fr.StateRequest(run="r"))
+    state(b, "d", b"seven", number=7)
+    came = next(effect for effect in b.effects if isinstance(effect, fx.StateReceived))
+    b.sync("a", 7)
+    b.result("a", vector(4), "abde", number=8)
+    b.sync("a", 8)
+    b.hear(ev.Adopted(came.run, came.round, came.of, came.life))
+    assert any("state of r?" in line for line in (*b.said, *b.until(b.now + 1.0)))
+    assert b.node.allreduce.committed == -1
+
+
+def test_who_quits_again_while_it_has_no_state_is_still_without() -> None:
+    """Else nobody would say that the run is over, where all have given it up."""
+    company = Company(view(1, "ab", run="r"))
+    company.until(0.5)
+    company.hear("a", ev.StateReady(PeerId("b"), "r", 0, b"first"))
+    company.until(1.0)
+    company.hear("b", ev.Adopted("r", 0))
+    for name in "ab":
+        company.hear(name, ev.Contribute(vector(1), 1.0))
+    company.until(2.0)
+    for run in (None, "r", None, "r"):
+        company.hear("b", ev.RunWanted(run))
+        company.until(company.now + 0.5)
+    assert company["b"].node.allreduce.committed == -1
+    for run in (None, "r"):
+        company.hear("a", ev.RunWanted(run))
+    company.until(company.now + 5.0)
+    assert [company[name].node.view.beginning for name in "ab"] == [("r", 2), ("r", 2)]
+
+
+@pytest.mark.parametrize("lost", ["ab", "ba"])
+def test_nor_is_one_that_all_have_lost_waited_for(lost: str) -> None:
+    """Whatever has become of it at each: there is nobody who could give it."""
+    company = Company(view(1, "ab", run="r"))
+    company.until(0.5)
+    company.hear("a", ev.StateReady(PeerId("b"), "r", 0, b"first"))
+    company.until(1.0)
+    company.hear("b", ev.Adopted("r", 0))
+    for name in "ab":
+        company.hear(name, ev.Contribute(vector(1), 1.0))
+    company.until(2.0)
+    company.hear(lost[0], ev.StateLost())
+    company.until(2.5)
+    for run in (None, "r"):
+        company.hear(lost[1], ev.RunWanted(run))
+    company.until(8.0)
+    assert [company[name].node.view.beginning for name in "ab"] == [("r", 2), ("r", 2)]
+    assert company["a"].node.allreduce.committed == 0
 
 
 @pytest.mark.parametrize("later_s", [0.0, 10.0])
@@ -570,6 +690,36 @@ def test_a_run_does_not_begin_again_where_rounds_of_it_are_over() -> None:
     assert b.contribute(100) == []
     anew = Generation.after(two.generation, [("b", 1)])
     assert "round 1 = 100 of b" in b.learn(two.successor(first_round=2, generation=anew))
+
+
+def test_but_once_that_is_over_since_nobody_has_it() -> None:
+    one = view(1, "ba", run="r")
+    b = Machine("b").join(one)
+    b.level("a", committed=-1)
+    b.sync("a", 0)
+    b.contribute(1)
+    b.reduce("a", vector(1), "a")
+    b.sync("a", 1)
+    b.hear(ev.StateLost())
+    b.hear(ev.LinkDown(A, "reset"))
+    b.learn(view(2, "b", run="r", first_round=2, after=one))
+    b.until(5.0)
+    assert b.node.view is not None
+    assert (b.node.view.epoch, b.node.view.beginning) == (4, ("r", 2))
+    assert b.contribute(100)[-1] == "round 1 = 100 of b"
+
+
+def test_what_is_of_a_checkpoint_is_given_up_though_nobody_else_has_it() -> None:
+    """No round of this generation has been over. d, which has come less far, could not go on."""
+    b = Machine("b")
+    b.hear(ev.RunWanted("r", 1, have=40, of=Generation()))
+    b.learn(view(2, "bd", run="r"))
+    b.hear(ev.LinkUp(D, 1))
+    b.frame("d", fr.Sync(epoch=2, run="r", committed=4, restored=Generation()))
+    assert b.node.allreduce.committed == 40
+    said = b.hear(ev.StateLost())
+    assert "d <- state of r?" in said or any("state of r?" in line for line in b.until(1.0))
+    assert b.node.allreduce.committed == -1
 
 
 def test_nor_where_somebody_below_has_seen_the_end_of_one() -> None:
