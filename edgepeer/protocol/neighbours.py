@@ -293,8 +293,8 @@ class Neighbours:
         return self._catchup.sink(peer, frame, payload_bytes)
 
     def on_state(self, peer: PeerId, frame: State, event: ev.FrameReceived, now: float) -> None:
-        """A piece of the state has arrived. It may be of where this peer stands itself, for its owner: that it has given a
-        vector to the round that comes next is so still, and it gives no other."""
+        """A piece of the state has arrived. It may be of where this peer stands itself, for its owner: that it has
+        given a vector to the round that comes next is so still, and it gives no other."""
         if event.stored and not frame.offset:
             sync = self._links[peer].sync  # what it has said before it sent this
             self._of = sync.checkpoint(frame.round) if sync is not None else None
@@ -318,9 +318,10 @@ class Neighbours:
 
     def _give_up_state(self) -> None:
         """Be without the state that the owner has lost, but not before a neighbour knows all that is known here: what
-        one peer forgets, others may rely on; of what is from a checkpoint nothing is over in this generation. Nor while a vector of the owner's is on its way: the state that comes may
-        be of before the same round, and another vector would go on where this one has stopped. Nor while a coded
-        round is closed here."""
+        one peer forgets, others may rely on; of what is from a checkpoint nothing is over in this generation. Nor while
+        a vector of the owner's is on its way: the state that comes may be of before the same round, and another vector
+        would go on where this one has stopped. Nor while a coded round is closed here. Nor while the view that follows
+        is being decided: what this peer has said of where it stands counts there."""
         place, here, course = self._place, self._place.here, self._course
         if self._took is not None and self._took != place.committed:
             self._took = None
@@ -328,7 +329,7 @@ class Neighbours:
         wanted = self.wanted_run == place.run
         if not (place.missing and wanted) or here is None or place.committed == UNKNOWN:
             return
-        if course.holding or course.giving or course.passing_on:
+        if course.holding or course.giving or course.passing_on or place.frozen:
             return
         known = any(self.is_level(peer) and here.at.get(peer, UNKNOWN) >= place.committed for peer in self._around())
         if known or place.restored is not None:

@@ -42,8 +42,8 @@ class Place:
         self.loading = False
         """Whether the state has come and is being put to use."""
         self.missing = False
-        """Whether the owner has given the run up, or lost its state, since it had the one that stands here: it has none,
-        and is to be given another's."""
+        """Whether the owner has given the run up, or lost its state, since it had the one that stands here: it has
+        none, and is to be given another's."""
         self.over = 0
         """While there is no state here, or one from a checkpoint again: the last round that was over before it was
         given up; or that of the state that is being put to use. So the run has begun, and does not begin again; nor is

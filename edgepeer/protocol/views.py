@@ -133,8 +133,14 @@ class Views:
             wanted = self._membership.reform(form, first_round=self._first_round(), now=self._place.now)
         if wanted is not None:
             self._propose(wanted)
-        elif lost and not self._begin_anew(view):
+        elif (lost or self._is_never_settled(view)) and not self._begin_anew(view) and lost:
             self._vitals.reach_out(view, self._place.now)
+
+    def _is_never_settled(self, view: View) -> bool:
+        """Whether not even all of the view together may decide what follows it: who was needed for that is in it no
+        more, and comes back as another life."""
+        settled = self._membership.settled
+        return not settled and not view.may_go_on(view.ids, settled=settled)
 
     def _look_for_the_silent(self, view: View, *, known: bool) -> None:
         """The head: connect to those who answer nothing. Where that comes to nothing either, they are lost as well once
@@ -222,9 +228,9 @@ class Views:
 
     def _is_deserted(self) -> bool:
         """Whether this peer is bound to what follows without it, and of those who are to go on nobody answers. They may
-        have done so, and be gone since. It may be that nothing else can follow, nor that, since nobody who stays can say
-        what is known there. So it is to this peer what a retained view is of which nobody answers. That this life ends
-        is always safe."""
+        have done so, and be gone since. It may be that nothing else can follow, nor that, since nobody who stays can
+        say what is known there. So it is to this peer what a retained view is of which nobody answers. That this life
+        ends is always safe."""
         accepted, now = self._succession.accepted, self._place.now
         if accepted is None or self._membership.contains_me(accepted[1]):
             self._deserted_since = float("inf")
@@ -330,8 +336,8 @@ class Views:
         return True
 
     def _leads_nowhere(self, view: View, left: set[PeerId]) -> bool:
-        """Whether nothing can follow the view but one that is over for good itself: it may have been chosen, and so many
-        lives of it have ended that those who are `left` are no quorum."""
+        """Whether nothing can follow the view but one that is over for good itself: it may have been chosen, and so
+        many lives of it have ended that those who are `left` are no quorum."""
         following = self._succession.again
         if following is None:
             return False

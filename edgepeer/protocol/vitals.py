@@ -286,8 +286,9 @@ class Vitals:
             return False
         at = place.here.at
         below = [(self._links.get(child), at.get(child) == UNKNOWN) for child in view.children(self._me)]
-        if takes_part and not place.over and all(without for _, without in below):
-            return False  # nobody has begun it
+        begun = place.over or any(each >= 0 for each in at.values()) or not all(without for _, without in below)
+        if takes_part and not begun:
+            return False
         return all(link is not None and link.up and (link.over or without) for link, without in below)
 
     def _state(self) -> tuple[bool, int, bool, int, bool]:

@@ -334,7 +334,7 @@ def test_who_wants_a_run_again_that_its_owner_has_given_up_is_given_a_neighbours
 
 
 def quitting() -> Machine:
-    """One that has brought a vector, and whose owner has quit since and wants the run again; so it keeps what it has."""
+    """One that has brought a vector, and whose owner has quit since, and wants the run again: it keeps what it has."""
     b = at_seven("b", RUN)
     for name in "de":
         b.level(name, 7)
