@@ -70,7 +70,8 @@ class Standing:
     committed: int
     holding: bool = False
     held: tuple[Generation, int] | None = None
-    """The generation and stamp of the newest view whose root put forward what is held, if that is known."""
+    """The generation and stamp of the newest view whose root put forward what is held; None: it has seen the end of
+    that round, and has the state after it no more."""
 
     @property
     def upto(self) -> int:
@@ -80,7 +81,12 @@ class Standing:
     def is_covered_by(self, others: Iterable[Standing]) -> bool:
         """Whether one of these has seen the end of all that is known here, or holds the same or what is newer: of two
         results of a round only the newer can count."""
-        return any(self.upto <= each.committed or self._is_no_newer_than(each) for each in others)
+        return any(self.upto <= each.seen or self._is_no_newer_than(each) for each in others)
+
+    @property
+    def seen(self) -> int:
+        """The last round whose end it has seen. Of one whose state it has given up it decides nothing again."""
+        return self.upto if self.held is None else self.committed
 
     def _is_no_newer_than(self, other: Standing) -> bool:
         same_round = self.committed == other.committed
