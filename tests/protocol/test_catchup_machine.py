@@ -382,6 +382,15 @@ def test_an_owner_that_has_taken_one_so_and_does_not_go_on_from_it_is_given_the_
     assert state(b, "a", b"eight", number=8) == ["state of r after 8: eight"]
 
 
+def test_nor_is_one_given_up_while_the_next_view_is_being_decided() -> None:
+    """Others are let go since b has all that they have."""
+    b = at_seven("b", RUN)
+    b.level("d", 7)
+    b.frame("a", fr.Propose(epoch=3, candidate="a", number=1, ballot=0), pack(view(4, "ab", run="r", first_round=8)))
+    b.hear(ev.StateLost())
+    assert b.node.allreduce.committed == 7
+
+
 def test_one_that_comes_too_late_for_that_is_no_hindrance() -> None:
     """The round has ended while the owner put it to use."""
     b = quitting()

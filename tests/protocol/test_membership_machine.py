@@ -384,6 +384,22 @@ def test_who_has_left_may_come_back_in_a_new_life() -> None:
     assert views(alone.until(4.0))[0].endswith("view 1 a")
 
 
+def test_who_has_left_asks_for_a_view_that_it_hears_of_once() -> None:
+    """It did so with each word of it, of which the answer brought the next: at the pace of the broker, for ever."""
+    b = Machine("b", hidden=()).join(view(1, "ab"), up="a")
+    b.hear(ev.ControlSynced())
+    b.hear(ev.LeaveWanted())
+    b.learn(view(2, "a"))
+    assert "left" in b.said
+    world = view(3, "ac")
+    here = fr.Here(incarnation=1, generation=world.generation, epoch=world.stamp, echo=b.now)
+    said = b.hear(letter_to("b", "a", here))
+    assert len([line for line in said if "call" in line.lower()]) == 1
+    assert b.learn(world) is not None
+    for _ in range(3):
+        assert b.hear(letter_to("b", "a", here)) == []
+
+
 # -- takeover ----------------------------------------------------------------------------------------------
 
 

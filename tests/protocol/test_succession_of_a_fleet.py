@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from company import Company
-from transcript import vector, view, without
+from transcript import Machine, letter_to, member, vector, view, without
 
-from edgepeer.ids import PeerId
+from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
+from edgepeer.protocol.succession import Standing
 from edgepeer.topology.view import View
 from edgepeer.wire import frames as fr
 
@@ -184,3 +185,79 @@ def test_who_wanted_to_leave_and_wants_to_stay_is_asked_to_go_once_at_most(who: 
     views = {machine.node.view for machine in company.machines.values()}
     assert [view.epoch for view in views if view is not None] == [2]
     assert [len(rounds) for rounds in commits(company, began).values()] == [20] * len(company.machines)
+
+
+def left_alone(names: str) -> Company:
+    """All wanted to leave, and want to stay now; but the head has told them to go, and is dead. Those next to it have
+    accepted a view of the head alone."""
+    company = training(view(1, names))
+    for name in names:
+        company.hear(name, ev.LeaveWanted())
+    until_it_says(company, names[0], fx.Send, fr.Propose)
+    company.until(company.now + 1.5e-3)
+    company.kill(names[0])
+    for name in names[1:]:
+        accepted = company[name].node.parts.succession.accepted
+        assert accepted is None or accepted[1].ids == (names[0],)
+        assert (accepted is not None) == (name in "bc")
+        company.hear(name, ev.JoinWanted())
+    return company
+
+
+def test_who_is_bound_to_a_view_without_it_of_which_nobody_answers_comes_back_as_another_life() -> None:
+    """The head may have gone on alone before it died: nothing else can follow. And nobody can say what it knew."""
+    company = left_alone("abc")
+    began = company.now
+    company.until(began + 5.0)
+    assert company.effects(fx.Removed, since=began) == []
+    company.until(began + 20.0)
+    assert {name for _, name, _ in company.effects(fx.Removed, since=began)} == {"b", "c"}
+    assert [company[name].node.me.incarnation for name in "bc"] == [2, 2]
+
+
+def test_if_it_is_known_to_have_ended_the_others_go_on_in_a_new_generation() -> None:
+    """With what they have: they need not wait."""
+    company = left_alone("abcd")
+    began = company.now
+    for name in "bcd":
+        company.hear(name, ev.PresenceSeen(member("a", 2)))
+        company.hear(name, letter_to(name, "a", fr.Here(incarnation=2, echo=company.now)))
+    company.until(began + 6.0)
+    assert {name for _, name, _ in company.effects(fx.Removed, since=began)} == set()
+    together(company, "bcd")
+    assert company["b"].node.view is not None
+    assert company["b"].node.view.generation.counter == 2
+
+
+def test_a_view_that_even_all_of_it_can_not_follow_is_over() -> None:
+    """It takes somebody to settle it who is in it no more. a, whose owner has lost the state, would wait for ever."""
+    one = view(1, "ab", run="r")
+    a = Machine("a").join(one)
+    two = view(2, "a", run="r", first_round=2, after=view(1, "bac", run="r"))
+    a.learn(two)
+    a.hear(ev.StateLost())
+    a.until(10.0)
+    assert a.node.view is not None
+    assert a.node.view.generation.counter == 2
+
+
+LOST = Standing(4, holding=True)
+"""Has seen the end of round 5, and its state is gone."""
+
+
+@pytest.mark.parametrize(
+    ("mine", "its", "covered"),
+    [
+        (Standing(5), LOST, True),
+        (Standing(4, holding=True, held=(Generation(), 1)), LOST, True),
+        (Standing(6), LOST, False),
+        (LOST, Standing(5), True),
+        (LOST, Standing(4), False),
+        (LOST, Standing(4, holding=True, held=(Generation(), 1)), False),
+        (Standing(5), Standing(4, holding=True, held=(Generation(), 1)), False),
+    ],
+)
+def test_who_has_seen_the_end_of_a_round_can_speak_of_it_though_its_state_is_gone(
+    mine: Standing, its: Standing, covered: bool
+) -> None:
+    assert mine.is_covered_by([its]) == covered
