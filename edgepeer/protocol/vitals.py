@@ -281,8 +281,9 @@ class Vitals:
         view, place = self._membership.view, self._course.place
         if view is None or place.here is None or not view.run:
             return False
-        takes_part = self._membership.takes_part(view.run) and not place.missing
-        if takes_part and (place.committed != UNKNOWN or place.loading):
+        wanted = self._membership.takes_part(view.run)
+        takes_part = wanted and not place.missing
+        if (takes_part and place.committed != UNKNOWN) or (wanted and place.loading):
             return False
         at = place.here.at
         below = [(self._links.get(child), at.get(child) == UNKNOWN) for child in view.children(self._me)]

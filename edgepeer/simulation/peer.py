@@ -516,8 +516,8 @@ class SimulatedPeer:
             self._forget()
         if self._loses and not self.node.allreduce.contributed and self._in_run:
             self._lose()
-        if self._without and self.node.allreduce.committed == 0 and self._in_run:
-            self._forget()  # likewise
+        if (self._without or (self.run_id and self.over)) and self.node.allreduce.committed == 0 and self._in_run:
+            self._forget()  # likewise, whatever has been put to use meanwhile, of when it began before
         number = self._number
         if self._task.scheme is not None:
             view = self.node.view
