@@ -530,6 +530,11 @@ class Peer:
         return self._calls.missed + self._driver.node.allreduce.owed
 
     @property
+    def engaged(self) -> bool:
+        """Whether a round goes on that this peer has brought something to, be it in a call that was cancelled since."""
+        return self._driver.node.allreduce.contributed
+
+    @property
     def committed(self) -> int:
         """The last round that is over at this peer; -1 while it waits for the state of a run."""
         return self._driver.node.allreduce.committed

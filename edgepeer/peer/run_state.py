@@ -219,7 +219,8 @@ class RunState:
     # -- rounds ----------------------------------------------------------------------------------------------
 
     async def in_step(self) -> View:
-        """Wait until this peer is in the run, and its state is that after the last committed round.
+        """Wait until this peer is in the run, and its state is that after the last committed round; and for the end of
+        one that an earlier program of this peer has brought something to, and has not waited for.
 
         Raises:
             LeftFabric: this peer has left, and comes back no more.
@@ -234,7 +235,11 @@ class RunState:
                     # The run begins here: this peer's state is everybody's, and not what it was when it began before.
                     self.applied, self._packed = 0, None
                     self._peer.bell.ring()
-                if self.applied == self._peer.committed - self._peer.missed >= 0:
+                if self.applied > self._peer.committed - self._peer.missed >= 0:
+                    # It was put to use while the run began anew.
+                    self.applied, self._packed = _NONE, None
+                    self._peer.lose_state()
+                elif self.applied == self._peer.committed - self._peer.missed >= 0 and not self._peer.engaged:
                     self._stepped = self.taken
                     return view
             await self._peer.bell.wait(count)

@@ -30,7 +30,10 @@ class Neighbourhood:
         self.keeper: Any = None
         self.view: View | None = None
         self.committed = self.missed = 0
-        self.closed = False
+        self.closed = self.engaged = self.lost = False
+
+    def lose_state(self) -> None:
+        self.lost = True
 
     def attach(self, keeper: RunState) -> None:
         self.keeper = keeper
@@ -227,3 +230,36 @@ async def test_what_was_handed_out_where_the_run_began_is_not_where_it_begins_an
 async def _refused(run: RunState, add: Any) -> None:
     with pytest.raises(FellBehind, match="round 2 is not what comes next: the state here is that after 3"):
         await run.before(2, add)
+
+
+async def test_who_wants_a_run_again_waits_for_the_end_of_what_was_brought_before(worker: ThreadPoolExecutor) -> None:
+    """A call of this peer has been cancelled in mid-round. Another would be refused, and the job fail by that."""
+    peer = Neighbourhood()
+    run = RunState(peer, "job", worker, pack=lambda: b"", load=lambda state: None)  # type: ignore[arg-type]
+    peer.view = View(epoch=1, members=(Member(id="a", incarnation=1, addresses=()),), run="job")
+    run.applied = peer.committed = 7
+    peer.engaged = True
+    step = asyncio.create_task(run.in_step())
+    for _ in range(3):
+        peer.bell.ring()
+        await asyncio.sleep(0)
+    assert not step.done()
+    peer.engaged = False
+    peer.bell.ring()
+    async with asyncio.timeout(DEADLINE_S):
+        assert await step == peer.view
+
+
+async def test_a_state_of_before_the_run_began_anew_counts_no_more(worker: ThreadPoolExecutor) -> None:
+    """It was being put to use then, and others have gone on without this peer since. It would never be in step."""
+    peer = Neighbourhood()
+    run = RunState(peer, "job", worker, pack=lambda: b"", load=lambda state: None)  # type: ignore[arg-type]
+    peer.view = View(epoch=1, members=(Member(id="a", incarnation=1, addresses=()),), run="job")
+    run.applied, peer.committed = 13, 3
+    step = asyncio.create_task(run.in_step())
+    await asyncio.sleep(0)
+    assert (peer.lost, run.applied) == (True, -1)
+    run.applied = 3
+    peer.bell.ring()
+    async with asyncio.timeout(DEADLINE_S):
+        assert await step == peer.view
