@@ -351,6 +351,10 @@ class Course:
         self.place.missing = bool(self.place.run)
         self._own_state = "", 0, None
 
+    def take(self, *, taking: bool) -> None:
+        """Whether the owner is putting a state to use that is of where this peer stands."""
+        self.place.taking = taking
+
     def miss_no_more(self) -> None:
         """The owner has the state that stands here again."""
         self.place.missing = False

@@ -69,12 +69,14 @@ class Neighbours:
         if run != self.wanted_run:
             self._catchup.reset()
             self._course.give_up_run()
-            self._taking = self._took = None
+            self._take(None)
+            self._took = None
         self.wanted_run = run
 
     def reset(self) -> None:
         """Another run, or none."""
-        self._taking = self._took = None
+        self._take(None)
+        self._took = None
         self._catchup.reset()
         self._catchup.stop_giving()
         self._providing.clear()
@@ -302,13 +304,14 @@ class Neighbours:
         if state is None:
             return
         if self._place.missing and frame.round == self._place.committed:
-            self._taking = frame.round
+            self._take(frame.round)
         elif frame.round <= self._place.committed or frame.round < self._place.over:
             self._catchup.reset()
             return
         else:
             self._course.forget(loading=frame.round)
         self._emit(fx.StateReceived(frame.run, frame.round, state, self._of, self._life))
+        self.hope()
 
     def on_state_lost(self) -> None:
         """The owner has fallen behind the rounds that are over here."""
@@ -344,7 +347,7 @@ class Neighbours:
         if event.run != place.run or event.life not in (None, self._life):
             return
         if self._taking == event.round:
-            self._taking = None
+            self._take(None)
             self._catchup.reset()
             if place.committed == event.round and place.missing:
                 self._took = event.round
@@ -358,6 +361,10 @@ class Neighbours:
         self._course.adopt(event.round, event.of)
         self.sync_all()
         self._answer_askers(self._place.now)
+
+    def _take(self, number: int | None) -> None:
+        self._taking = number
+        self._course.take(taking=number is not None)
 
     def contributed(self) -> None:
         """The owner goes on from the state that it has taken: it has seen how the round has ended."""

@@ -446,6 +446,33 @@ def test_nor_is_one_that_all_have_lost_waited_for(lost: str) -> None:
     assert company["a"].node.allreduce.committed == 0
 
 
+def test_a_run_is_not_over_while_a_newcomer_puts_its_state_to_use() -> None:
+    """Who has given it has lost it since."""
+    company = Company(view(1, "ab", run="r"))
+    company.until(0.5)
+    company.hear("a", ev.StateReady(PeerId("b"), "r", 0, b"first"))
+    company.until(0.6)
+    company.hear("a", ev.StateLost())
+    company.until(2.0)
+    assert [company[name].node.view.beginning for name in "ab"] == [("r", 1), ("r", 1)]
+    company.hear("b", ev.Adopted("r", 0))
+    company.until(3.0)
+    assert [company[name].node.allreduce.committed for name in "ab"] == [-1, 0]
+
+
+def test_nor_while_an_owner_takes_one_of_where_its_peer_stands() -> None:
+    b = quitting()
+    b.sync("a", -2)
+    b.frame("a", fr.StateRequest(run="r"))
+    state(b, "d", b"seven", number=7)
+    ping = fr.Ping(stamp=1.0, echo=0.0, held=0.0, every=9.0, waiting=False, epoch=RUN.epoch, over=True)
+    for name in "de":
+        b.frame(name, ping)
+    assert not b.node.parts.vitals.over
+    b.hear(ev.RunWanted(None))
+    assert b.node.parts.vitals.over
+
+
 @pytest.mark.parametrize("later_s", [0.0, 10.0])
 @pytest.mark.parametrize("contributed", [False, True])
 def test_where_all_have_given_it_up_and_want_it_again_it_begins_anew(contributed: bool, later_s: float) -> None:

@@ -164,7 +164,7 @@ def test_nor_is_a_part_of_that_taken_for_what_has_come_in_its_place() -> None:
     d.frame("b", where(committed=-2))
     assert d.frame("b", where(committed=7, restored=LATE)) == ["b <- state of r?"]
     assert state(d, "b", b"ly", number=7, offset=3, total=5) == []
-    assert state(d, "b", b"late", number=7) == ["state of r after 7: late"]
+    assert state(d, "b", b"late", number=7) == ["state of r after 7: late", "b <- sync 3 r after -2"]
     put_to_use(d)
     assert sources(d) == {("b", LATE)}
 

@@ -19,6 +19,7 @@ OWNERS = {
         "restored",
         "missing",
         "loading",
+        "taking",
         "over",
         "proven",
         "at",
