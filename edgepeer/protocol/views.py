@@ -238,7 +238,9 @@ class Views:
         if not self._succession.there.isdisjoint(accepted[1].ids):
             self._deserted_since = float("inf")
             return False
-        self._deserted_since = min(self._deserted_since, now)
+        # What was so before a pause, in which there was no reason to ask, says nothing of now.
+        since = min(self._deserted_since, now) if self._succession.asked > 1 else now
+        self._deserted_since = since
         return now >= self._deserted_since + self._limits.anew_s
 
     def _wanted(self, view: View) -> View:

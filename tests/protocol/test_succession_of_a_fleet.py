@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from company import Company
-from transcript import Machine, letter_to, member, vector, view, without
+from transcript import VIEWS, Machine, letter_to, member, vector, view, without
 
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
@@ -12,6 +12,7 @@ from edgepeer.protocol import events as ev
 from edgepeer.protocol.succession import Standing
 from edgepeer.topology.view import View
 from edgepeer.wire import frames as fr
+from edgepeer.wire.documents import pack
 
 SEVEN = view(1, "abcdefg")
 
@@ -213,6 +214,26 @@ def test_who_is_bound_to_a_view_without_it_of_which_nobody_answers_comes_back_as
     company.until(began + 20.0)
     assert {name for _, name, _ in company.effects(fx.Removed, since=began)} == {"b", "c"}
     assert [company[name].node.me.incarnation for name in "bc"] == [2, 2]
+
+
+def test_that_counts_from_when_it_is_alone_again() -> None:
+    """It was so once, long before, for a moment."""
+    a = PeerId("a")
+    b = Machine("b").join(view(3, "abcde"), up="a")
+    b.frame("a", fr.Propose(epoch=3, candidate="a", number=1, ballot=0, again=True), pack(without(VIEWS[3], "bcd")))
+    ping = fr.Ping(stamp=1.0, echo=0.0, held=0.0, every=1.0, waiting=False, epoch=3)
+    assert b.hear(ev.LinkDown(a, "reset")) == []
+    while b.node.parts.succession.asked == 0:
+        b.until(b.now + 0.05)
+    b.level("a")
+    while b.now < 60.0:
+        b.frame("a", ping)
+        b.until(b.now + 0.5)
+    b.hear(ev.LinkDown(a, "reset"))
+    b.until(70.0)
+    assert b.node.view is not None
+    b.until(80.0)
+    assert b.node.view is None
 
 
 def test_if_it_is_known_to_have_ended_the_others_go_on_in_a_new_generation() -> None:
