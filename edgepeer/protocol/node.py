@@ -99,7 +99,7 @@ class Node:
             # the owner
             ev.Contribute: self._on_contribute,
             ev.CodeWanted: self._on_code_wanted,
-            ev.ChunksDone: lambda e: rounds.did(e.epoch, e.round, e.done, parts.now, e.code),
+            ev.ChunksDone: self._on_chunks_done,
             ev.Encoded: lambda e: rounds.encoded(e.epoch, e.round, e.vector),
             ev.Abandoned: lambda e: rounds.abandon(),
             ev.TimedOut: lambda e: rounds.time_out(e.reason),
@@ -362,6 +362,11 @@ class Node:
         parts.vitals.contributed(parts.now)
         if (every_s := parts.vitals.every_s(parts.now)) < self._beat_s:
             self._tick_at = min(self._tick_at, parts.now + every_s)  # rounds have begun
+
+    def _on_chunks_done(self, event: ev.ChunksDone) -> None:
+        if not self.parts.course.contributed:  # a call that was cancelled says so again with each view
+            self.parts.neighbours.contributed()
+        self.parts.allreduce.did(event.epoch, event.round, event.done, self.parts.now, event.code)
 
     def _on_code_wanted(self, event: ev.CodeWanted) -> None:
         self.parts.membership.want_code(event.coding is not None)

@@ -140,7 +140,12 @@ class Views:
         """Whether not even all of the view together may decide what follows it: who was needed for that is in it no
         more, and comes back as another life."""
         settled = self._membership.settled
-        return not settled and not view.may_go_on(view.ids, settled=settled)
+        if settled or view.may_go_on(view.ids, settled=settled):
+            return False
+        said = (self._standing(), *self._succession.standings.values())
+        have = max(each.committed for each in said)
+        gone = any(each.holding and each.held is None and each.upto > have for each in said)
+        return gone or self._vitals.over
 
     def _look_for_the_silent(self, view: View, *, known: bool) -> None:
         """The head: connect to those who answer nothing. Where that comes to nothing either, they are lost as well once
@@ -328,6 +333,9 @@ class Views:
 
         # Where they are too few only for a `quorum`, what was decided may be known to none but a majority of them.
         if most(left) and not most(there):
+            return False
+        # Nor where only others than are in it are missing: each side of a partition would begin one.
+        if view.may_go_on(left, settled=True) and not view.may_go_on(there, settled=True):
             return False
         first = membership.anew(there, self._first_round(), now)
         if first is None:

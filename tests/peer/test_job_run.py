@@ -50,6 +50,7 @@ class Alone:
     """As much of a peer as a job needs. What a round is, the test says."""
 
     id, protocol, closed, missed = PeerId("p0"), "ft-tree", False, 0
+    engaged = False
 
     def __init__(self) -> None:
         self.bell, self.traffic = Bell(), Traffic()

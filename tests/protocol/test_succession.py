@@ -289,20 +289,33 @@ def test_where_a_quorum_stays_so_do_holders_and_nobody_else_is_needed() -> None:
     assert last(propose(d, "b", "a", "0", following, again=True)) == "vote 1 of d for a, accepts 0"
 
 
-def candidate_b(world: View, following: View, mine: Standing, theirs: Standing, *, settled: bool = True) -> View | None:
-    """What b finds to be chosen when all the others but the head have accepted what it is bound to."""
+def candidate_b(
+    world: View,
+    following: View,
+    mine: Standing,
+    theirs: Standing,
+    *,
+    stay: Standing | None = None,
+    settled: bool = True,
+) -> View | None:
+    """What b finds to be chosen when all the others but the head have accepted what it is bound to. `stay`: where those
+    of them stand who do, if not where the others do."""
     others = world.ids[2:]
     b = Succession(B, lambda effect: None)
     b.enter(world)
     b.ask(others, 0.0, 0.0, mine, lead=True)
-    said = {"committed": theirs.committed, "holding": theirs.holding, "held": theirs.held}
-    vote = partial(fr.Vote, epoch=1, candidate="b", **said)
     led = b.leading
+
+    def vote(peer: PeerId, accepted: int) -> fr.Vote:
+        at = stay if stay is not None and peer in following else theirs
+        said = {"committed": at.committed, "holding": at.holding, "held": at.held}
+        return fr.Vote(epoch=1, candidate="b", number=b.number, voter=peer, promised=led, accepted=accepted, **said)
+
     for peer in others:
-        b.on_vote(vote(voter=peer, number=b.number, promised=led, accepted=0), following, None)
+        b.on_vote(vote(peer, 0), following, None)
     b.propose(None, others, 0.0, 0.0, mine)
     for peer in others:
-        b.on_vote(vote(voter=peer, number=b.number, promised=led, accepted=led), None, None)
+        b.on_vote(vote(peer, led), None, None)
     return b.chosen(settled=settled)
 
 
@@ -310,7 +323,7 @@ def candidate_b(world: View, following: View, mine: Standing, theirs: Standing, 
 def test_who_holds_something_counts_only_if_one_who_stays_has_seen_its_end(committed: int) -> None:
     world = view(1, "abc")
     following = world.successor(first_round=2, without={A, C})
-    chosen = candidate_b(world, following, Standing(committed, holding=not committed), Standing(0, holding=True))
+    chosen = candidate_b(world, following, Standing(committed), Standing(0, holding=True))
     assert chosen == (following if committed else None)
 
 
@@ -325,9 +338,9 @@ NOW, NEXT = Generation(), Generation(counter=2)
         ((NEXT, 1), (NOW, 3), True),
         ((NOW, 3), (NOW, 4), False),
         ((NOW, 3), (NEXT, 1), False),
-        (None, (NOW, 3), False),  # nobody knows of which view
+        (None, (NOW, 3), True),  # it has seen the end of that round, though its state is gone
         ((NOW, 3), None, False),
-        (None, None, False),
+        (None, None, True),
     ],
 )
 def test_or_if_one_who_stays_holds_the_same_or_what_is_newer(
@@ -371,11 +384,11 @@ def test_but_where_a_quorum_stays_whoever_accepts_counts() -> None:
 def test_until_a_view_is_settled_a_quorum_of_the_one_before_must_stay_too(names: str, chosen: bool) -> None:
     """Nine of ten once waited for a head: eight of them were to stay, and too few of the view before without the
     ninth."""
-    holding = Standing(0, holding=True)
+    mine, theirs = Standing(0), Standing(0, holding=True)
     following = without(OPEN, names)
-    found = candidate_b(OPEN, following, holding, holding, settled=False)
+    found = candidate_b(OPEN, following, mine, theirs, stay=mine, settled=False)
     assert found == (following if chosen else None)
-    assert candidate_b(OPEN, following, holding, holding, settled=True) == following
+    assert candidate_b(OPEN, following, mine, theirs, stay=mine, settled=True) == following
 
 
 def test_who_keeps_a_quorum_keeps_holders_of_all_that_counts_in_the_views_before() -> None:
