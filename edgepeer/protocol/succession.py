@@ -84,9 +84,14 @@ class Standing:
         return any(self.upto <= each.seen or self._is_no_newer_than(each) for each in others)
 
     @property
+    def is_without(self) -> bool:
+        """Whether it has seen the end of the last round that it knows of, and has the state after it no more."""
+        return self.holding and self.held is None
+
+    @property
     def seen(self) -> int:
         """The last round whose end it has seen. Of one whose state it has given up it decides nothing again."""
-        return self.upto if self.held is None else self.committed
+        return self.upto if self.is_without else self.committed
 
     def _is_no_newer_than(self, other: Standing) -> bool:
         same_round = self.committed == other.committed
@@ -467,12 +472,28 @@ class Succession:
         view, campaign = self._view, self._campaign
         if view is None or campaign is None or campaign.proposal is None:
             return None
-        following, accepts = campaign.proposal, campaign.accepts
+        following = campaign.proposal
+        return following if self._do(view, following, campaign.accepts, settled=settled) else None
+
+    def can_be_chosen(self, following: View, mine: Standing, *, settled: bool) -> bool:
+        """Whether a view would be chosen if all accepted it who have answered, as they stood then; and no state would
+        be gone with those who leave."""
+        view = self._view
+        if view is None:
+            return False
+        self.standings[self._me] = mine
+        return self.keeps_quorum(following, settled=settled) or self._do(
+            view, following, set(self.standings), settled=settled, keep=True
+        )
+
+    def _do(self, view: View, following: View, accepts: set[PeerId], *, settled: bool, keep: bool = False) -> bool:
+        """Whether it is enough that these accept that view. `keep`: what those know who have the state no more does not
+        count."""
         if not self.keeps_quorum(following, settled=settled):
             stay = {p for p in accepts if _same_life(view, following, p)}
-            known = [self.standings[p] for p in stay]
+            known = [self.standings[p] for p in stay if not (keep and self.standings[p].is_without)]
             accepts = stay | {p for p in accepts - stay if self.standings[p].is_covered_by(known)}
-        return following if view.may_go_on(accepts, settled=settled) else None
+        return view.may_go_on(accepts, settled=settled)
 
     def keeps_quorum(self, following: View, *, settled: bool) -> bool:
         """Whether a view keeps a quorum of this one's lives, be they there or not.

@@ -131,6 +131,10 @@ class Views:
         )
         if wanted is None and boundary and (form := self._shaping.wanted(self._place.now)) is not None:
             wanted = self._membership.reform(form, first_round=self._first_round(), now=self._place.now)
+        settled = self._membership.settled
+        over = self._vitals.over
+        if wanted is not None and not (over or succession.can_be_chosen(wanted, self._standing(), settled=settled)):
+            wanted = None  # who stays has yet to be given what those have who are to be let go
         if wanted is not None:
             self._propose(wanted)
         elif (lost or self._is_never_settled(view)) and not self._begin_anew(view) and lost:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from company import Company
 from outsiders import answers, outside, views
 from transcript import Machine, letter_to, member, vector, view, when
 
@@ -325,6 +326,32 @@ def test_a_coordinator_among_leavers_sends_them_home_and_goes_last(a: Machine) -
         a.frame(name, fr.Leave(peer=name, incarnation=1, until=0))
     assert a.said[-1] == "left"
     assert not a.node.parts.membership.coordinator
+
+
+def test_a_coordinator_without_the_state_lets_nobody_go_who_has_it() -> None:
+    """They could not be let go before it has it, and would be bound to that, whatever they want by then."""
+    company = Company(view(1, "abc", run="r"))
+    company.until(0.5)
+    for name in "bc":
+        company.hear("a", ev.StateReady(PeerId(name), "r", 0, b"first"))
+    company.until(1.0)
+    for name in "bc":
+        company.hear(name, ev.Adopted("r", 0))
+    for name in "abc":
+        company.hear(name, ev.Contribute(vector(1), 1.0))
+    company.until(2.0)
+    company.hear("a", ev.StateLost())
+    company.until(2.5)
+    assert [company[name].node.allreduce.committed for name in "abc"] == [-1, 1, 1]
+    for name in "abc":
+        company.hear(name, ev.LeaveWanted())
+    company.until(4.0)
+    assert not [e for _, _, e in company.effects(fx.Send, since=2.5) if isinstance(e.frame, fr.Propose)]  # type: ignore[attr-defined]
+    company.hear("b", ev.StateReady(PeerId("a"), "r", 1, b"second"))
+    company.until(4.1)
+    company.hear("a", ev.Adopted("r", 1))
+    company.until(8.0)
+    assert {name for _, name, _ in company.effects(fx.Removed, since=4.0)} == {*"abc"}
 
 
 def test_what_it_had_asked_for_as_a_member_does_not_trip_the_new_coordinator() -> None:
