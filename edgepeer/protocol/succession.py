@@ -473,7 +473,7 @@ class Succession:
         if view is None or campaign is None or campaign.proposal is None:
             return None
         following = campaign.proposal
-        return following if self._do(view, following, campaign.accepts, settled=settled) else None
+        return following if self._suffice(view, following, campaign.accepts, settled=settled) else None
 
     def can_be_chosen(self, following: View, mine: Standing, *, settled: bool) -> bool:
         """Whether a view would be chosen if all accepted it who have answered, as they stood then; and no state would
@@ -482,11 +482,11 @@ class Succession:
         if view is None:
             return False
         self.standings[self._me] = mine
-        return self.keeps_quorum(following, settled=settled) or self._do(
+        return self.keeps_quorum(following, settled=settled) or self._suffice(
             view, following, set(self.standings), settled=settled, keep=True
         )
 
-    def _do(self, view: View, following: View, accepts: set[PeerId], *, settled: bool, keep: bool = False) -> bool:
+    def _suffice(self, view: View, following: View, accepts: set[PeerId], *, settled: bool, keep: bool = False) -> bool:
         """Whether it is enough that these accept that view. `keep`: what those know who have the state no more does not
         count."""
         if not self.keeps_quorum(following, settled=settled):
