@@ -310,8 +310,8 @@ class Neighbours:
             return
         else:
             self._course.forget(loading=frame.round)
+        self.hope()  # before the owner can say that it is in use
         self._emit(fx.StateReceived(frame.run, frame.round, state, self._of, self._life))
-        self.hope()
 
     def on_state_lost(self) -> None:
         """The owner has fallen behind the rounds that are over here."""

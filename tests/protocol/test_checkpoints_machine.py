@@ -164,7 +164,7 @@ def test_nor_is_a_part_of_that_taken_for_what_has_come_in_its_place() -> None:
     d.frame("b", where(committed=-2))
     assert d.frame("b", where(committed=7, restored=LATE)) == ["b <- state of r?"]
     assert state(d, "b", b"ly", number=7, offset=3, total=5) == []
-    assert state(d, "b", b"late", number=7) == ["state of r after 7: late", "b <- sync 3 r after -2"]
+    assert state(d, "b", b"late", number=7) == ["b <- sync 3 r after -2", "state of r after 7: late"]
     put_to_use(d)
     assert sources(d) == {("b", LATE)}
 
@@ -335,7 +335,7 @@ def test_who_puts_a_state_to_use_says_that_it_has_none_until_then() -> None:
     b.level("d", 8)
     b.until(1.0)
     assert state(b, "d", b"eight", number=8) == [
-        "state of r after 8: eight", "a <- sync 3 r after -2", "d <- sync 3 r after -2",
+        "a <- sync 3 r after -2", "state of r after 8: eight", "d <- sync 3 r after -2",
     ]  # fmt: skip
 
 

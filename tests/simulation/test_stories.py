@@ -15,7 +15,7 @@ from edgepeer.simulation.account import Account
 from edgepeer.simulation.ledger import Ledger
 from edgepeer.simulation.peer import SimulatedPeer
 from edgepeer.simulation.schedule import Schedule
-from edgepeer.simulation.story import SMALL_SEGMENTS, Story, there
+from edgepeer.simulation.story import SMALL_SEGMENTS, Story, state_is_lost, there
 from edgepeer.simulation.task import Task, Workload
 from edgepeer.simulation.ways import BROKER, LinkModel
 from edgepeer.simulation.world import World
@@ -316,26 +316,17 @@ def test_a_run_of_which_the_last_to_have_it_has_lost_the_state_begins_anew() -> 
 
 
 def test_nobody_is_to_go_on_with_an_earlier_state_than_one_has_seen() -> None:
-    """p2 has come to round 4, and lost the state of it, and who else had that is dead. p1 goes on from its checkpoint,
-    of round 3. Of one generation a round ends in one way only: p2 waits, and p1 for it."""
-    schedule = """peers 3\nseed 37798\nrounds 20\nsize 1100\ncompute_s 0.02\njitter_s 0.001\nrate_bytes_per_s 100000
-loss 0.02\ncheckpoint 1\ncode cyclic:s=1\nwait error<1.1
-
-0.12        lose p0
-0.81..11.08 quit p0
-0.85        lose p1
-0.87        lose p2
-1.09..3.41  aside p0 p1 p2
-1.3..4.6    oneway p0 p2
-1.53..4.83  freeze p2
-2.41..2.58  quit p1
-2.52        power p0
-"""
-    story = Story(Schedule.parse(schedule))
-    story.tell()
-    assert not story.ended_well
-    assert peer(story.world, "p2").node.parts.place.over == 4
-    assert peer(story.world, "p1").node.allreduce.committed == 3
+    """Of one generation a round ends in one way only. Who has come to a later one, and lost the state of it, waits, and
+    the others for it."""
+    world = fleet(2, rounds=1000)
+    at_round(world, 3)
+    p0, p1 = (peer(world, name).node.parts for name in ("p0", "p1"))
+    assert not state_is_lost(world.alive)
+    p1.course.forget()
+    assert p1.place.over >= 3
+    assert not state_is_lost(world.alive)
+    p1.course.forget(loading=p0.place.committed + 1)
+    assert state_is_lost(world.alive)
 
 
 def test_all_wait_for_an_owner_that_is_busy_and_its_process_is_there() -> None:
