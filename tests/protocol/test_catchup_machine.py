@@ -406,8 +406,8 @@ def test_one_that_comes_too_late_for_that_is_no_hindrance() -> None:
     assert b.node.allreduce.committed == -1
 
 
-def test_who_quits_again_while_it_has_no_state_is_still_without() -> None:
-    """Else nobody would say that the run is over, where all have given it up."""
+def after_one_round() -> Company:
+    """Two who have the state of a run after its first round, which came from a."""
     company = Company(view(1, "ab", run="r"))
     company.until(0.5)
     company.hear("a", ev.StateReady(PeerId("b"), "r", 0, b"first"))
@@ -416,6 +416,12 @@ def test_who_quits_again_while_it_has_no_state_is_still_without() -> None:
     for name in "ab":
         company.hear(name, ev.Contribute(vector(1), 1.0))
     company.until(2.0)
+    return company
+
+
+def test_who_quits_again_while_it_has_no_state_is_still_without() -> None:
+    """Else nobody would say that the run is over, where all have given it up."""
+    company = after_one_round()
     for run in (None, "r", None, "r"):
         company.hear("b", ev.RunWanted(run))
         company.until(company.now + 0.5)
@@ -429,14 +435,7 @@ def test_who_quits_again_while_it_has_no_state_is_still_without() -> None:
 @pytest.mark.parametrize("lost", ["ab", "ba"])
 def test_nor_is_one_that_all_have_lost_waited_for(lost: str) -> None:
     """Whatever has become of it at each: there is nobody who could give it."""
-    company = Company(view(1, "ab", run="r"))
-    company.until(0.5)
-    company.hear("a", ev.StateReady(PeerId("b"), "r", 0, b"first"))
-    company.until(1.0)
-    company.hear("b", ev.Adopted("r", 0))
-    for name in "ab":
-        company.hear(name, ev.Contribute(vector(1), 1.0))
-    company.until(2.0)
+    company = after_one_round()
     company.hear(lost[0], ev.StateLost())
     company.until(2.5)
     for run in (None, "r"):
@@ -477,14 +476,7 @@ def test_nor_while_an_owner_takes_one_of_where_its_peer_stands() -> None:
 @pytest.mark.parametrize("contributed", [False, True])
 def test_where_all_have_given_it_up_and_want_it_again_it_begins_anew(contributed: bool, later_s: float) -> None:
     """At once, or long after. Nobody has a state of it any more, and the view need have had no reason to change."""
-    company = Company(view(1, "ab", run="r"))
-    company.until(0.5)
-    company.hear("a", ev.StateReady(PeerId("b"), "r", 0, b"first"))
-    company.until(1.0)
-    company.hear("b", ev.Adopted("r", 0))
-    for name in "ab":
-        company.hear(name, ev.Contribute(vector(1), 1.0))
-    company.until(2.0)
+    company = after_one_round()
     assert [company[name].node.allreduce.committed for name in "ab"] == [1, 1]
     if contributed:
         company.hear("a", ev.Contribute(vector(1), 1.0))
