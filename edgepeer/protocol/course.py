@@ -343,7 +343,8 @@ class Course:
         """The owner takes part no more: it has no state in use, nor a checkpoint, and what has come has to come again.
         If it wants the run again it is as without a state as who joins."""
         place = self.place
-        place.loading, place.missing = False, bool(place.run) and (place.committed != UNKNOWN or place.missing)
+        place.loading, place.taking = False, None
+        place.missing = bool(place.run) and (place.committed != UNKNOWN or place.missing)
         self._own_state = "", 0, None
 
     def miss(self) -> None:
@@ -351,9 +352,9 @@ class Course:
         self.place.missing = bool(self.place.run)
         self._own_state = "", 0, None
 
-    def take(self, *, taking: bool) -> None:
-        """Whether the owner is putting a state to use that is of where this peer stands."""
-        self.place.taking = taking
+    def take(self, number: int | None) -> None:
+        """The owner is putting a state to use of where this peer stands, or no more."""
+        self.place.taking = number
 
     def miss_no_more(self) -> None:
         """The owner has the state that stands here again."""

@@ -50,11 +50,10 @@ class Neighbours:
         self._gap = 0, 0.0  # our last round, and for how long neighbours have been ahead of it
         self._gap_at: float | None = None
         """When that was last looked at; None: no neighbour was ahead then, or it had begun to hand over."""
-        self._taking: int | None = None
-        """After which round the state is that the owner puts to use while this peer stands there itself ..."""
         self._took: int | None = None
-        """... or has put to use, until it goes on from it. It may not hear how the round ends that comes next: it has
-        brought something to that before it lost what it had."""
+        """After which round the state is that the owner has put to use while this peer stood there itself, until it
+        goes on from it. It may not hear how the round ends that comes next: it has brought something to that before it
+        lost what it had."""
         self._providing: dict[PeerId, float] = {}  # one state at a time to each neighbour, asked of the owner when
         self._takers: set[PeerId] = set()
         """For whom the owner was asked for it since the run began."""
@@ -69,13 +68,12 @@ class Neighbours:
         if run != self.wanted_run:
             self._catchup.reset()
             self._course.give_up_run()
-            self._take(None)
             self._took = None
         self.wanted_run = run
 
     def reset(self) -> None:
         """Another run, or none."""
-        self._take(None)
+        self._course.take(None)
         self._took = None
         self._catchup.reset()
         self._catchup.stop_giving()
@@ -304,7 +302,7 @@ class Neighbours:
         if state is None:
             return
         if self._place.missing and frame.round == self._place.committed:
-            self._take(frame.round)
+            self._course.take(frame.round)
         elif frame.round <= self._place.committed or frame.round < self._place.over:
             self._catchup.reset()
             return
@@ -346,8 +344,8 @@ class Neighbours:
         place = self._place
         if event.run != place.run or event.life not in (None, self._life):
             return
-        if self._taking == event.round:
-            self._take(None)
+        if place.taking == event.round:
+            self._course.take(None)
             self._catchup.reset()
             if place.committed == event.round and place.missing:
                 self._took = event.round
@@ -361,10 +359,6 @@ class Neighbours:
         self._course.adopt(event.round, event.of)
         self.sync_all()
         self._answer_askers(self._place.now)
-
-    def _take(self, number: int | None) -> None:
-        self._taking = number
-        self._course.take(taking=number is not None)
 
     def contributed(self) -> None:
         """The owner goes on from the state that it has taken: it has seen how the round has ended."""

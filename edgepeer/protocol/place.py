@@ -41,8 +41,8 @@ class Place:
         """The state is from a checkpoint of that generation, and no round has been over since."""
         self.loading = False
         """Whether the state has come and is being put to use."""
-        self.taking = False
-        """The same of one that is of where this peer stands itself, for its owner."""
+        self.taking: int | None = None
+        """After which round the state is that the owner is putting to use while this peer stands there itself."""
         self.missing = False
         """Whether the owner has given the run up, or lost its state, since it had the one that stands here: it has
         none, and is to be given another's."""

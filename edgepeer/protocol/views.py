@@ -117,13 +117,14 @@ class Views:
             self.asked_before = succession.number
         if lost or lets_go or doubts:
             self._ask(lead=False)
+        settled, over = self._membership.settled, self._vitals.over
         wanted = self._membership.consider(
             first_round=self._first_round(),
             boundary=boundary,
             # A round of a run that the owner has given up may never end: others have given it up as well.
-            idle=self._course.idle or self._vitals.over or view.run not in ("", self._neighbours.wanted_run),
+            idle=self._course.idle or over or view.run not in ("", self._neighbours.wanted_run),
             needed=self._course.needed,
-            over=self._vitals.over,
+            over=over,
             there=succession.there,
             present=succession.answered_since(self.asked_before),
             answering=self._answering(),
@@ -131,9 +132,7 @@ class Views:
         )
         if wanted is None and boundary and (form := self._shaping.wanted(self._place.now)) is not None:
             wanted = self._membership.reform(form, first_round=self._first_round(), now=self._place.now)
-        settled = self._membership.settled
-        over = self._vitals.over
-        if wanted is not None and not (over or succession.can_be_chosen(wanted, self._standing(), settled=settled)):
+        if wanted is not None and not over and not succession.can_be_chosen(wanted, self._standing(), settled=settled):
             wanted = None  # who stays has yet to be given what those have who are to be let go
         if wanted is not None:
             self._propose(wanted)
@@ -148,8 +147,7 @@ class Views:
             return False
         said = (self._standing(), *self._succession.standings.values())
         have = max(each.committed for each in said)
-        gone = any(each.holding and each.held is None and each.upto > have for each in said)
-        return gone or self._vitals.over
+        return self._vitals.over or any(each.is_without and each.upto > have for each in said)
 
     def _look_for_the_silent(self, view: View, *, known: bool) -> None:
         """The head: connect to those who answer nothing. Where that comes to nothing either, they are lost as well once
@@ -240,16 +238,12 @@ class Views:
         have done so, and be gone since. It may be that nothing else can follow, nor that, since nobody who stays can
         say what is known there. So it is to this peer what a retained view is of which nobody answers. That this life
         ends is always safe."""
-        accepted, now = self._succession.accepted, self._place.now
-        if accepted is None or self._membership.contains_me(accepted[1]):
-            self._deserted_since = float("inf")
-            return False
-        if not self._succession.there.isdisjoint(accepted[1].ids):
-            self._deserted_since = float("inf")
-            return False
+        succession, now = self._succession, self._place.now
+        bound = succession.accepted[1] if succession.accepted is not None else None
+        there = bound is None or self._membership.contains_me(bound) or not succession.there.isdisjoint(bound.ids)
         # What was so before a pause, in which there was no reason to ask, says nothing of now.
-        since = min(self._deserted_since, now) if self._succession.asked > 1 else now
-        self._deserted_since = since
+        since = min(self._deserted_since, now) if succession.asked > 1 else now
+        self._deserted_since = float("inf") if there else since
         return now >= self._deserted_since + self._limits.anew_s
 
     def _wanted(self, view: View) -> View:
@@ -326,8 +320,11 @@ class Views:
         before = sum(peer in there for peer in view.ids[: view.position(self._me)])
         if succession.number < self.over_before + ASKED_BEFORE_ANEW + before:
             return False
-        # On slow paths answers take longer than that, and what only those have who give them is not to be lost.
-        if not there.issuperset(left) and now < self._over_since + self._limits.silence_s:
+        # On slow paths answers take longer than that, and what only those have who give them is not to be lost. Who
+        # would be too few without them, were the view settled, may be one side of a partition, and each begin one.
+        few = view.may_go_on(left, settled=True) and not view.may_go_on(there, settled=True)
+        patience = self._limits.anew_s if few else self._limits.silence_s
+        if not there.issuperset(left) and now < self._over_since + patience:
             return False
         if self._place.waking:
             return False  # the others may have begun one, or have gone on, and the word of that be on its way
@@ -337,9 +334,6 @@ class Views:
 
         # Where they are too few only for a `quorum`, what was decided may be known to none but a majority of them.
         if most(left) and not most(there):
-            return False
-        # Nor where only others than are in it are missing: each side of a partition would begin one.
-        if view.may_go_on(left, settled=True) and not view.may_go_on(there, settled=True):
             return False
         first = membership.anew(there, self._first_round(), now)
         if first is None:

@@ -283,7 +283,7 @@ class Vitals:
             return False
         wanted = self._membership.takes_part(view.run)
         takes_part = wanted and not place.missing
-        if (takes_part and place.committed != UNKNOWN) or (wanted and (place.loading or place.taking)):
+        if (takes_part and place.committed != UNKNOWN) or (wanted and (place.loading or place.taking is not None)):
             return False
         at = place.here.at
         below = [(self._links.get(child), at.get(child) == UNKNOWN) for child in view.children(self._me)]

@@ -128,6 +128,8 @@ class SimulatedPeer:
         self.restored: Checkpoint | None = None
         """What its application has, as long as that is from its own disk."""
         self._may_restore = False
+        self._begun = 0
+        """How often it has begun to take part: what it was to do of an earlier time it does no more."""
         self._computing = 0
         self._owed = 0  # rounds that were dropped before this peer had contributed to them
         self._loads: fx.StateReceived | None = None  # the state that is being put to use
@@ -169,6 +171,7 @@ class SimulatedPeer:
     def _begin_run(self) -> None:
         """Want the run, or say that it is to be wanted, once the checkpoint is read."""
         self.run_id = self._task.run_id  # which may be another one than when it was made
+        self._begun += 1
         kept = self.disk.newest(self.run_id) if self.disk is not None else None
         self._may_restore = kept is not None
         if kept is not None:
@@ -452,12 +455,13 @@ class SimulatedPeer:
     def _go_on_from_disk(self) -> None:
         if self._may_restore:
             self._may_restore = False
-            self.work(self._task.compute_s(), self._restore)
+            self.work(self._task.compute_s(), partial(self._restore, self._begun))
 
-    def _restore(self) -> None:
+    def _restore(self, begun: int) -> None:
         """Go on from the disk, unless the fleet is at work already: its rounds may have gone another way."""
         if (
             not self.alive
+            or begun != self._begun
             or self._task.run is None
             or self.disk is None
             or (found := self.disk.newest(self.run_id)) is None

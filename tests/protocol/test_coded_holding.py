@@ -28,12 +28,18 @@ def holding_root(limits: Limits | None = None) -> Machine:
     return b
 
 
-def test_what_is_held_is_said_before_anything_is_computed() -> None:
+def holder() -> Machine:
+    """One that has come to the next view with a result that may count."""
     b = coded("b")
     b.did({1: 1})
     b.release("a", "11111")
     b.result("a", vector(5), "abcde", final=False)
     b.learn(view(2, "abcde", slots="abcde"))
+    return b
+
+
+def test_what_is_held_is_said_before_anything_is_computed() -> None:
+    b = holder()
     said = b.level("a")
     assert "a <- progress 1 of 10: ..... holding" in said
     assert b.did({1: 1}) == ["a <- progress 1 of 10: .1... holding"]
@@ -125,11 +131,7 @@ def test_a_root_does_not_drop_what_is_held() -> None:
 
 
 def test_a_new_code_in_mid_round_does_not_make_forget_what_is_held() -> None:
-    b = coded("b")
-    b.did({1: 1})
-    b.release("a", "11111")
-    b.result("a", vector(5), "abcde", final=False)
-    b.learn(view(2, "abcde", slots="abcde"))
+    b = holder()
     b.level("a")
     b.hear(ev.CodeWanted(None))
     assert "a <- progress 1 of 10: ..... holding" in b.hear(ev.CodeWanted(PAIRS))
