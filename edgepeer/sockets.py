@@ -17,6 +17,7 @@ from edgepeer.printable import printable
 from edgepeer.processes import os_reason
 
 __all__ = [
+    "Lent",
     "borrowed",
     "connect_to",
     "expect_life",
@@ -42,8 +43,12 @@ _looked_up: Final[dict[tuple[str, int], Future[list[tuple[Any, ...]]]]] = {}
 """The names that are looked up, by whatever loop."""
 
 
-class _Borrowed(socket.socket):
-    """Leaves its end to whom it is of."""
+class Lent(socket.socket):
+    """Leaves its end to whom it is of: an event loop.
+
+    Also one that loses sight of it: uvloop, of a connection which ends in the turn after it was made. Python's own kind
+    would close its number later, by when that may be another connection's.
+    """
 
     def __del__(self) -> None:
         self.detach()
@@ -56,7 +61,7 @@ def borrowed(sock: Any) -> socket.socket | None:
     uvloop's makes a socket of Python's for each option that is read or set, which takes ten times as long as to do it.
     """
     number = sock.fileno()
-    return _Borrowed(sock.family, sock.type, sock.proto, number) if number >= 0 else None
+    return Lent(sock.family, sock.type, sock.proto, number) if number >= 0 else None
 
 
 def expect_life(sock: socket.socket) -> None:

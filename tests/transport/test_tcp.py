@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import logging
 import mmap
 import socket
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -336,6 +338,26 @@ async def _cancel_a_dial() -> None:
     channel.close("over")
     channel.abort("over")
     assert len(ear.reasons) == 1
+    await listener.close()
+
+
+def test_the_socket_of_a_connection_that_ends_as_it_is_made_is_closed_once() -> None:
+    """uvloop closes it, and then takes it on: by when Python's object closes it again, its number may be another's."""
+    uvloop.run(_end_as_it_is_made())
+
+
+async def _end_as_it_is_made() -> None:
+    def accept(channel: Channel) -> Ear:
+        channel.abort("not you")
+        return Ear(channel)
+
+    transport = tcp.TcpTransport()
+    listener = await transport.listen("127.0.0.1:0", Ear)
+    await transport.dial(listener.address, accept, timeout=5.0)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert not warned
     await listener.close()
 
 
