@@ -457,12 +457,15 @@ class Peer:
         without them what those who are at work on it would have to follow."""
         self._driver.dispatch(ev.RunExpected(run, peers))
 
-    def want_run(self, run: str | None, peers: int = 1, have: int = 0, of: Generation | None = None) -> None:
+    def want_run(
+        self, run: str | None, peers: int = 1, have: int = 0, of: Generation | None = None, epoch: int = 0
+    ) -> None:
         """Ask for a run: the coordinator starts it once `peers` peers are in.
 
-        `have`: the last round whose state is in use here, from a checkpoint of the generation `of`; 0: none.
+        `have`: the last round whose state is in use here, from a checkpoint of the generation `of`, which
+        ended in the view `epoch` there; 0: none.
         """
-        self._driver.dispatch(ev.RunWanted(run, peers, have, of))
+        self._driver.dispatch(ev.RunWanted(run, peers, have, of, epoch))
 
     def stand_aside(self) -> None:
         """Leave the view but stay in reach; `come_back` undoes it. Not in an allreduce."""

@@ -73,7 +73,9 @@ class JobRun(Run):
         if found is None:
             return None
         self._kept, self._diverged = found.round, found.diverged
-        return Restored(peers=len(found.members), after=found.round, round=found.round, of=found.generation)
+        return Restored(
+            peers=len(found.members), after=found.round, round=found.round, of=found.generation, epoch=found.epoch
+        )
 
     def _load(self, state: memoryview) -> None:
         diverged, own = unpack_run_state(state)

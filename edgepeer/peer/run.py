@@ -67,7 +67,9 @@ class Restored:
     round: int = 0
     """The last round of the run whose state is in use here; 0: the run's rounds begin anew ..."""
     of: Generation | None = None
-    """... and the generation that it ended in."""
+    """... and the generation that it ended in ..."""
+    epoch: int = 0
+    """... and the epoch there."""
 
 
 class Run(ABC):
@@ -227,7 +229,7 @@ class Run(ABC):
         for peers in (everybody, _majority(everybody)):
             if peers < everybody:
                 _log.info("job %s: %d of its %d peers are enough from now on", job.id, peers, everybody)
-            self._peer.want_run(job.id, peers, have=restored.round, of=restored.of)
+            self._peer.want_run(job.id, peers, have=restored.round, of=restored.of, epoch=restored.epoch)
             self._peer.bell.ring()  # the run may have begun before: then this was what it waited for
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._regather_s):

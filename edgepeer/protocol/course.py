@@ -66,6 +66,8 @@ class Course:
         """Who was in when the round in progress began."""
         self._own_state: tuple[str, int, Generation | None] = "", 0, None
         """Of which run the owner has the state after which round, from a checkpoint of which generation."""
+        self._since = 0
+        """In which epoch this peer has come to the run, as it was begun."""
 
     # -- where this peer stands ----------------------------------------------------------------------------------
 
@@ -211,6 +213,7 @@ class Course:
             mine = bool(view.run) and run == view.run
             place.committed = (number if mine else UNKNOWN) if view.run else view.first_round - 1
             place.restored, place.missing = generation if mine else None, False
+            self._since = view.epoch
         elif before is None:
             place.committed = view.first_round - 1
         if before is None:
@@ -301,9 +304,12 @@ class Course:
         self.past.forget(peer)
         return self.round.let_go(peer)
 
-    def own_state(self, run: str, committed: int, generation: Generation | None) -> None:
-        """The owner has the state of a run after round `committed`, from an earlier life in that generation."""
+    def own_state(self, run: str, committed: int, generation: Generation | None, epoch: int = 0) -> None:
+        """The owner has the state of a run after round `committed`, from a view of that generation and epoch: of an
+        earlier life, or of before it gave the run up."""
         self._own_state = run, committed, generation
+        if self.place.missing and run == self.run and self._stands_there(committed, generation, epoch):
+            self.miss_no_more()
         self._go_on_from_own()
 
     def _go_on_from_own(self) -> None:
@@ -313,6 +319,15 @@ class Course:
         if mine and self.committed == UNKNOWN and not place.loading and committed >= over:
             self.adopt(committed, generation)
             place.over = over  # if it is given up again, what was over is so still
+
+    def _stands_there(self, committed: int, generation: Generation | None, epoch: int) -> bool:
+        """Whether a checkpoint is of what stands here. It may be of an earlier beginning of the run."""
+        place = self.place
+        if place.view is None or committed != place.committed:
+            return False
+        if place.restored is not None:
+            return generation == place.restored
+        return generation == place.view.generation and epoch >= self._since
 
     def give_up_restored(self) -> None:
         """What is from a checkpoint here has been given up by others: be without a state until theirs is here. In

@@ -192,7 +192,9 @@ class RunWanted:
     have: int = 0
     """The last round of it whose state the owner has in use, from a checkpoint; 0: none ..."""
     of: Generation | None = None
-    """... and the generation of that checkpoint."""
+    """... and the generation of that checkpoint ..."""
+    epoch: int = 0
+    """... and the epoch of the view there that the round ended in."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,6 +24,7 @@ class Checkpoint:
     ends: dict[int, bytes]
     """How all rounds until then have ended."""
     generation: Generation
+    epoch: int
     run: str
     peers: int
     """How many there were."""
@@ -46,7 +47,14 @@ class Disk:
         """A round of a run has ended in that view."""
         if number % self.every == 0:
             self._checkpoints.append(
-                Checkpoint(round=number, ends=dict(ends), generation=view.generation, run=view.run, peers=view.size)
+                Checkpoint(
+                    round=number,
+                    ends=dict(ends),
+                    generation=view.generation,
+                    epoch=view.epoch,
+                    run=view.run,
+                    peers=view.size,
+                )
             )
 
     def newest(self, run: str) -> Checkpoint | None:

@@ -88,7 +88,9 @@ class Alone:
     def use_scheme(self, scheme: Any) -> None:
         pass
 
-    def want_run(self, run: str | None, peers: int = 1, have: int = 0, of: Generation | None = None) -> None:
+    def want_run(
+        self, run: str | None, peers: int = 1, have: int = 0, of: Generation | None = None, epoch: int = 0
+    ) -> None:
         if have:
             self.committed = have
             self.bell.ring()

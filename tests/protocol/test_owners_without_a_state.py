@@ -99,6 +99,33 @@ def test_an_owner_that_has_taken_one_so_and_does_not_go_on_from_it_is_given_the_
     assert state(b, "a", b"eight", number=8) == ["state of r after 8: eight"]
 
 
+def test_an_owner_that_comes_back_with_the_checkpoint_of_where_its_peer_stands_goes_on_from_it() -> None:
+    b = at_seven("b", RUN)
+    b.level("d", 7)
+    b.hear(ev.RunWanted(None))
+    b.hear(ev.RunWanted("r", 3, have=7, of=RUN.generation, epoch=RUN.epoch))
+    assert b.contribute(1) == []
+    assert "a <- reduce 3.8 bde" in b.reduce("d", vector(1), "de", number=8) + b.said
+    assert b.node.allreduce.committed == 7
+
+
+@pytest.mark.parametrize(
+    ("have", "of", "epoch"),
+    [
+        pytest.param(6, RUN.generation, RUN.epoch, id="an earlier round"),
+        pytest.param(7, Generation(9, 9, 9), RUN.epoch, id="another generation"),
+        pytest.param(7, RUN.generation, RUN.epoch - 1, id="an earlier beginning of the run"),
+    ],
+)
+def test_but_not_with_another_one(have: int, of: Generation, epoch: int) -> None:
+    """It is given its neighbours'."""
+    b = at_seven("b", RUN)
+    b.level("d", 7)
+    b.hear(ev.RunWanted(None))
+    said = b.hear(ev.RunWanted("r", 3, have=have, of=of, epoch=epoch))
+    assert "a <- state of r?" in said
+
+
 def test_nor_is_one_given_up_while_the_next_view_is_being_decided() -> None:
     """Others are let go since b has all that they have."""
     b = at_seven("b", RUN)
