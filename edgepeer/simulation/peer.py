@@ -632,6 +632,7 @@ class SimulatedPeer:
             self._owed += not effect.mine
         elif effect.mine and self._owed:
             self._owed -= 1
+            self._app.call_again()  # what it had said of the next one, this one was answered with
         if effect.mine and effect.cause == "run":
             self._app.call_again()  # though it may be of the same number, and in the same view
         if effect.mine:

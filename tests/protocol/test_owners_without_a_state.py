@@ -104,8 +104,10 @@ def test_an_owner_that_comes_back_with_the_checkpoint_of_where_its_peer_stands_g
     b.level("d", 7)
     b.hear(ev.RunWanted(None))
     b.hear(ev.RunWanted("r", 3, have=7, of=RUN.generation, epoch=RUN.epoch))
-    assert b.contribute(1) == []
-    assert "a <- reduce 3.8 bde" in b.reduce("d", vector(1), "de", number=8) + b.said
+    b.contribute(1)
+    b.level("e", 7)
+    b.reduce("d", vector(1), "d", number=8)
+    assert b.reduce("e", vector(1), "e", number=8) == ["a <- reduce 8 [0:] 3 of 11010"]
     assert b.node.allreduce.committed == 7
 
 
