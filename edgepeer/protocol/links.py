@@ -63,9 +63,9 @@ class Link:
 
     __slots__ = (
         "alive_at", "calm", "cleared", "closed_at", "dialing", "dialled", "direct", "down_since", "echo", "echo_at",
-        "every", "failures", "heard", "knocked", "level", "life", "life_at", "member", "needed", "orphan", "over",
-        "overtaken", "pinged", "promised", "reaches", "redial_at", "redial_s", "refused", "role", "sent", "since",
-        "sync", "timing", "told", "told_of", "tunnel", "tunnel_timing", "unanswered", "waiting",
+        "every", "failures", "heard", "knocked", "level", "life", "life_at", "member", "needed", "orphan", "overtaken",
+        "pinged", "promised", "reaches", "redial_at", "redial_s", "refused", "role", "sent", "since", "stands", "sync",
+        "timing", "told", "told_of", "tunnel", "tunnel_timing", "unanswered", "waiting",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -129,8 +129,9 @@ class Link:
         self.orphan = False
         self.level = -1
         """The round after which the peer and all below it stand; -1 if they don't stand level."""
-        self.over = False
-        """Neither the peer nor anybody below it takes part in the view's run."""
+        self.stands: tuple[int, int] | None = None
+        """The last round of the view's run whose state the peer has, or somebody below it (-1: nobody; -2: nor does
+        anybody take part), and the last that any of them has seen the end of; None: that is not known."""
         self.waiting = False
         """The peer's round waits for its children."""
         self.sync: Sync | None = None
@@ -231,7 +232,12 @@ class Link:
 
     def forget_standing(self) -> None:
         """What the peer's Pings have said of where it stands is of another view ..."""
-        self.level, self.orphan, self.over = -1, False, False
+        self.level, self.orphan, self.stands = -1, False, None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether none of these has the state of as late a round as some of them have seen, as far as that is known."""
+        return self.stands is not None and self.stands[0] < self.stands[1]
 
     def translate_reach(self, positions: Sequence[int | None]) -> None:
         """... and so are the positions. The members at each of them stand at these now; None: nowhere."""
@@ -242,7 +248,7 @@ class Link:
 
     def begin(self, now: float) -> None:
         """A new path: nothing that was said on an older one counts."""
-        self.sync, self.told, self.waiting, self.level, self.over = None, None, False, -1, False
+        self.sync, self.told, self.waiting, self.level, self.stands = None, None, False, -1, None
         self.heard = self.alive_at = self.sent = self.pinged = self.since = self.echo_at = now
         self.every = self.promised = self.echo = 0.0
         self.refused = self.cleared = False
@@ -393,7 +399,8 @@ class Links:
             link.clock.hurry()
         link.clock.forgive(now)
         link.echo, link.echo_at, link.every = ping.stamp, now, ping.every
-        link.waiting, link.orphan, link.level, link.over = ping.waiting, ping.orphan, ping.level, ping.over
+        link.waiting, link.orphan, link.level = ping.waiting, ping.orphan, ping.level
+        link.stands = ping.stood
 
     def excuse(self, seconds: float, now: float) -> None:
         """This peer itself was not listening for so long."""

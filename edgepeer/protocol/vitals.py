@@ -9,6 +9,7 @@ reaches                 | neighbours know who can carry frames around a broken c
 orphan                  | peers below know that the way to the coordinator is broken (succession.py)
 level, going up         | the root knows when all members stand after the same round, with nothing left to decide ...
 settled                 | ... and then all do, whoever says so: nothing of the views before can be lost any more
+stands, going up        | the root knows when nobody has the state that all wait for: the run is over
 ballot                  | the head knows that somebody is bound to follow another (succession.py)
 """
 
@@ -24,7 +25,7 @@ from edgepeer.protocol.course import Course
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link, Links, LinkState, Role
 from edgepeer.protocol.membership import Membership
-from edgepeer.protocol.place import UNKNOWN
+from edgepeer.protocol.place import HOPING, UNKNOWN
 from edgepeer.protocol.succession import Succession
 from edgepeer.protocol.timing import Pace
 from edgepeer.topology.view import Member, View
@@ -48,6 +49,10 @@ _SAY_AFTER_S: Final = 1.0
 _SAY_AGAIN_S: Final = 10.0
 _NEWS: Final = False, -1, False, 0, False
 """What nobody has to be told: not an orphan, not level, not settled, no ballot, no run that is over."""
+_NOBODY: Final = -2
+"""Takes part in the run (`Ping.stands`)."""
+_NOTHING: Final = UNKNOWN, UNKNOWN
+"""How it stands below somebody who has no state of the run, nor has anybody there seen a round of it."""
 
 
 class Vitals:
@@ -75,6 +80,8 @@ class Vitals:
         self._order: tuple[PeerId, ...] = ()
         """The members of the view that links' reaches are positions in."""
         self._say_at = 0.0
+        self._wanting = -1, 0.0
+        """Which round the state is of that this peer and all below it should have in time, and since when."""
 
     def enter(self, view: View, now: float) -> None:
         """Want the links of this view."""
@@ -96,6 +103,7 @@ class Vitals:
             link.translate_reach(now_at)
         wanted: list[tuple[Member, Role]] = [(view.member(peer), role) for peer, role in roles.items()]
         self._links.want(wanted, now, tried)
+        self._wanting = UNKNOWN, now
         for peer, role in roles.items():
             if role in ("backup", "lane") and me < peer:
                 self._links.dial_at_once(peer, now)
@@ -137,6 +145,7 @@ class Vitals:
 
     def tick(self, now: float) -> list[PeerId]:
         """Ping and dial whoever is due. Returns the links that have been silent for too long."""
+        self._look_for_a_state(now)
         self._notice(now)
         self.look_who_waits()
         reaches: bytes | None = None
@@ -238,7 +247,8 @@ class Vitals:
 
     def _ping(self, link: Link, every_s: float, now: float, reaches: bytes) -> Ping:
         view = self._membership.view
-        orphan, level, settled, ballot, over = self._told
+        orphan, level, settled, ballot, _ = self._told
+        stands = self._stands()
         link.promise(every_s, now)
         return Ping(
             waiting=self._course.waiting,
@@ -252,7 +262,7 @@ class Vitals:
             level=level,
             settled=settled,
             ballot=ballot,
-            over=over,
+            stands=stands[0] if stands is not None and stands[0] >= stands[1] else stands,
         )
 
     def _reaches(self) -> bytes:
@@ -275,22 +285,53 @@ class Vitals:
 
     @property
     def over(self) -> bool:
-        """Whether there is a run, and neither this peer nor anybody below it takes part in it. Who has given it up, or
-        lost its state, does once it has one again, of those who still do; or the run begins anew. Nor do those who have
-        had none, where all others are without: they wait for one that there is no more."""
-        view, place = self._membership.view, self._course.place
-        if view is None or place.here is None or not view.run:
+        """Whether there is a run, and neither this peer nor anybody below it takes part in it, or has a state of it
+        that it can go on with. That may be of an earlier round than others have seen the end of: if these could tell
+        how it has ended, or give a later one, they would have in so long a time."""
+        stands, (wanting, since) = self._stands(), self._wanting
+        if stands is None:
             return False
-        wanted = self._membership.takes_part(view.run)
-        takes_part = wanted and not place.missing
-        if (takes_part and place.committed != UNKNOWN) or (wanted and (place.loading or place.taking is not None)):
-            return False
-        at = place.here.at
-        below = [(self._links.get(child), at.get(child) == UNKNOWN) for child in view.children(self._me)]
-        begun = place.over or any(each >= 0 for each in at.values()) or not all(without for _, without in below)
-        if takes_part and not begun:
-            return False
-        return all(link is not None and link.up and (link.over or without) for link, without in below)
+        have, seen = stands
+        if have < 0:
+            return have < seen
+        return have < wanting and self._course.place.now - since >= self._limits.anew_s
+
+    def _stands(self) -> tuple[int, int] | None:
+        """What a Ping says of the run: of which round there is a state, and of which somebody has seen the end. None if
+        there is none, or that is not known of all below."""
+        view, here = self._membership.view, self._course.place.here
+        if view is None or here is None or not view.run:
+            return None
+        have, seen = self._stands_itself(view.run)
+        for child in view.children(self._me):
+            link = self._links.get(child)
+            if link is None or not link.up:
+                return None
+            at, below = here.at.get(child), link.stands
+            if below is None and at == UNKNOWN:
+                below = _NOTHING
+            if below is None or (at == HOPING and below == _NOTHING):
+                return None  # its Ping is still to come, or is of before what it has said since
+            have, seen = max(have, below[0]), max(seen, below[1])
+        return have, seen
+
+    def _stands_itself(self, run: str) -> tuple[int, int]:
+        """The same of this peer alone. Who has given the run up, or lost its state, has one again once it has put
+        another's to use; while it does, it has that."""
+        place = self._course.place
+        seen = max(place.committed, place.over or UNKNOWN)
+        if not self._membership.takes_part(run):
+            return _NOBODY, seen
+        if place.loading:
+            return place.over, seen
+        without = place.missing and place.taking is None
+        return UNKNOWN if without else place.committed, seen
+
+    def _look_for_a_state(self, now: float) -> None:
+        """As rounds go on, what is heard from below is always of a little before."""
+        stands = self._stands()
+        if stands is None or stands[0] < 0 or stands[0] >= self._wanting[0]:
+            self._wanting = stands[1] if stands is not None else UNKNOWN, now
 
     def _state(self) -> tuple[bool, int, bool, int, bool]:
         view, settled = self._membership.view, self._membership.settled
@@ -331,7 +372,7 @@ class Vitals:
 
     def on_ping(self, peer: PeerId, ping: Ping, now: float) -> None:
         link, view = self._links[peer], self._membership.view
-        before = link.orphan, link.level, link.over, self._membership.settled, self._succession.highest
+        before = link.orphan, link.level, link.is_behind, self._membership.settled, self._succession.highest
         self._links.on_ping(peer, ping, now)
         current = view is not None and ping.epoch == view.stamp
         if not current:
@@ -345,7 +386,7 @@ class Vitals:
         if link.member is None:
             # It wants the link though we don't: let it hear that we live.
             self._emit(fx.Send(peer, self._course.past.sync(self._course.place.standing)))
-        if (link.orphan, link.level, link.over, self._membership.settled, self._succession.highest) != before:
+        if (link.orphan, link.level, link.is_behind, self._membership.settled, self._succession.highest) != before:
             self._notice(now)
 
     def link_states(self) -> tuple[LinkState, ...]:

@@ -31,7 +31,6 @@ from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.node import Node
-from edgepeer.protocol.place import UNKNOWN
 from edgepeer.simulation.account import Account
 from edgepeer.simulation.broker import GRACE_S
 from edgepeer.simulation.disk import REGATHER_S
@@ -46,7 +45,7 @@ from edgepeer.topology import tree
 from edgepeer.topology.view import View
 from edgepeer.training.split.faults import parse_flip
 
-__all__ = ["SMALL_SEGMENTS", "Story", "recovery_s", "state_is_lost", "there"]
+__all__ = ["SMALL_SEGMENTS", "Story", "recovery_s", "there"]
 
 SMALL_SEGMENTS: Final = Limits(smallest_segment_bytes=256, first_segment_bytes=512, anew_s=5.0, anew_run_s=10.0)
 """Vectors of a few hundred elements are cut in many segments, and faults that last for so long that others give up on a
@@ -103,14 +102,6 @@ def there(world: World, view: View) -> set[PeerId]:
                 found.add(peer.id)
         most = max(most, found, key=len)
     return most
-
-
-def state_is_lost(peers: Collection[SimulatedPeer]) -> bool:
-    """Whether one of these knows the end of a later round than anybody has the state of: it waits for that."""
-    places = [peer.node.parts.place for peer in peers if isinstance(peer.node, Node)]
-    known = max((place.over for place in places if place.committed == UNKNOWN), default=0)
-    have = [peer.node.allreduce.committed for peer in peers if peer.has_state]
-    return bool(have) and max(have) < known
 
 
 class Story:
@@ -365,8 +356,6 @@ class Story:
             most, left = (view.may_go_on(of, settled=settled, majority=True) for of in (lives, rest))
             if left and not most:
                 return False  # as it would be without a `quorum`
-        if state_is_lost(lives.values()):
-            return False
         return view.run == self.world.task.run_id or len(alive) >= self._asked_for(view.coordinator)
 
     def _asked_for(self, coordinator: PeerId) -> int:
@@ -438,8 +427,6 @@ class Story:
             return False
         enough = there(self.world, view)
         if any(self.world.living[peer].finished for peer in enough):
-            return False
-        if state_is_lost([self.world.living[peer] for peer in enough]):
             return False
         nodes = [peer.node for peer in alive if isinstance(peer.node, Node)]
         return view.may_go_on(

@@ -50,6 +50,9 @@ __all__ = [
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Stamp = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Stands = Annotated[int, msgspec.Meta(ge=-2, le=2**53)]
+_Both = Annotated[tuple[_Stands, ...], msgspec.Meta(min_length=2, max_length=2)]
+"""Beside an integer with bounds, msgspec takes a tuple of a fixed length for something else, and crashes."""
 _Ballot = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
 _Peer = Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
@@ -146,8 +149,19 @@ class Ping(_Header, frozen=True):
     """Whether the sender knows that nothing of the views before can be lost any more."""
     ballot: _Ballot = 0
     """The highest ballot for the view's successor that the sender has promised, or heard of from below."""
-    over: bool = False
-    """Whether the sender takes no part in the view's run, and nobody below it does."""
+    stands: _Stands | _Both | None = None
+    """Of the view's run: the last round whose state the sender has, or somebody below it, and takes part (-1: none of
+    those who take part; -2: nobody does). If any of them knows the end of a later one, the last of these with it. None:
+    that is not known of all of them."""
+
+    @property
+    def stood(self) -> tuple[int, int] | None:
+        """The same, of both; None: not known."""
+        stands = self.stands
+        if stands is None or isinstance(stands, int):
+            return None if stands is None else (stands, stands)
+        have, seen = stands
+        return have, seen
 
 
 class Reduce(_Header, frozen=True):

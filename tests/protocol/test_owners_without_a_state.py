@@ -210,7 +210,7 @@ def test_nor_while_an_owner_takes_one_of_where_its_peer_stands() -> None:
     b.sync("a", -2)
     b.frame("a", fr.StateRequest(run="r"))
     state(b, "d", b"seven", number=7)
-    ping = fr.Ping(stamp=1.0, echo=0.0, held=0.0, every=9.0, waiting=False, epoch=RUN.epoch, over=True)
+    ping = fr.Ping(stamp=1.0, echo=0.0, held=0.0, every=9.0, waiting=False, epoch=RUN.epoch, stands=(-2, 7))
     for name in "de":
         b.frame(name, ping)
     assert not b.node.parts.vitals.over

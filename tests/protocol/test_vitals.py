@@ -24,7 +24,7 @@ def full(name: str, world: View = SEVEN) -> Machine:
     return machine
 
 
-def says(machine: Machine, peer: str, *, epoch: int = 1, **fields: int) -> None:
+def says(machine: Machine, peer: str, *, epoch: int = 1, **fields: int | tuple[int, int]) -> None:
     machine.frame(peer, fr.Ping(waiting=False, stamp=1.0, every=1.0, epoch=epoch, **fields))  # type: ignore[arg-type]
 
 
@@ -407,18 +407,18 @@ def test_that_a_run_is_over_is_news_to_the_head_whatever_else_it_has_to_tell_jus
     a.others = "bcdefg"
     a.hear(ev.RunWanted(None))
 
-    def go_on(seconds: float) -> list[str]:
+    def go_on(seconds: float, state_of_c: int) -> list[str]:
         said = []
         until = a.now + seconds
         while a.now < until:
-            for peer in "bc":
-                says(a, peer, epoch=2, over=peer == "b")
+            says(a, "b", epoch=2, stands=(-2, 7))
+            says(a, "c", epoch=2, stands=state_of_c)
             said += a.until(a.now + 0.4)
         return said
 
-    assert not any("view 3" in line for line in go_on(2.0))
+    assert not any("view 3" in line for line in go_on(2.0, 7))
     a.hear(ev.LinkDown(PeerId("c"), "reset"))
     a.level("c", -1)
     for peer in others:
         a.hear(ev.LinkUp(PeerId(peer), 1))
-    assert any("view 3" in line for line in go_on(2.0))
+    assert any("view 3" in line for line in go_on(2.0, -1))
