@@ -105,6 +105,10 @@ class Collective:
         return len(self._owed)
 
     @property
+    def has_state(self) -> bool:
+        return self.committed >= 0
+
+    @property
     def contributed(self) -> bool:
         return self._own is not None
 

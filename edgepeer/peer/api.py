@@ -539,8 +539,10 @@ class Peer:
 
     @property
     def committed(self) -> int:
-        """The last round that is over at this peer; -1 while it waits for the state of a run."""
-        return self._driver.node.allreduce.committed
+        """The last round that is over at this peer; -1 while it waits for the state of a run, which it has given up, or
+        lost, or never had."""
+        rounds = self._driver.node.allreduce
+        return rounds.committed if rounds.has_state else -1
 
     def diagnosis(self) -> dict[str, Any]:
         """Why nothing goes on: all that decides what this peer does next, as JSON has it. For people to read: what is

@@ -98,6 +98,11 @@ class Course:
         return not self.round.begun and not self.closing.begun
 
     @property
+    def has_state(self) -> bool:
+        """Whether the owner has the state that stands here."""
+        return self.place.committed != UNKNOWN and not self.place.missing
+
+    @property
     def contributed(self) -> bool:
         """Whether the owner waits for the round."""
         return self.round.brings.waits

@@ -30,6 +30,10 @@ class Rounds(Protocol):
         """The last round that is over here; -1 while the state of the run is still to come."""
 
     @property
+    def has_state(self) -> bool:
+        """Whether the owner has the state of the run that stands here."""
+
+    @property
     def contributed(self) -> bool:
         """Whether the owner has brought its vector to the next round."""
 

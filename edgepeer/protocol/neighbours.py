@@ -69,6 +69,7 @@ class Neighbours:
             self._catchup.reset()
             self._course.give_up_run()
             self._took = None
+            self.hope()
         self.wanted_run = run
 
     def reset(self) -> None:

@@ -19,7 +19,6 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.machine import Machine
-from edgepeer.protocol.node import Node
 from edgepeer.simulation.broker import Broker, Client
 from edgepeer.simulation.clock import Clock
 from edgepeer.simulation.coded_app import CodedApp
@@ -404,9 +403,7 @@ class SimulatedPeer:
     @property
     def has_state(self) -> bool:
         """Whether it can give the state of the run to others."""
-        rounds = self.node.allreduce
-        missing = isinstance(self.node, Node) and self.node.parts.place.missing
-        return rounds.committed >= 0 and not missing and not self._without
+        return self.node.allreduce.has_state and not self._without
 
     def pause(self) -> None:
         """Contribute to nothing until `resume`."""
@@ -515,12 +512,13 @@ class SimulatedPeer:
 
     def _next_round(self) -> None:
         """Compute for the next round, unless that is being done or there is nothing to do."""
-        if self.restored is not None and self.node.allreduce.committed == 0 and self._in_run:
+        begins = self._in_run and self.node.allreduce.committed == 0 and self.node.allreduce.has_state
+        if self.restored is not None and begins:
             self.restored = None  # the run begins here: this peer's state is everybody's
             self._forget()
         if self._loses and not self.node.allreduce.contributed and self._in_run:
             self._lose()
-        if (self._without or (self.run_id and self.over)) and self.node.allreduce.committed == 0 and self._in_run:
+        if begins and (self._without or (self.run_id and self.over)):
             self._forget()  # likewise, whatever has been put to use meanwhile, of when it began before
         number = self._number
         if self._task.scheme is not None:
@@ -563,7 +561,7 @@ class SimulatedPeer:
     @property
     def _in_step(self) -> bool:
         at = self.node.allreduce.committed
-        ready = self._in_run and at >= 0 and (self.restored is None or self.over == at)
+        ready = self._in_run and self.node.allreduce.has_state and (self.restored is None or self.over == at)
         lost = self._without or (self.split is not None and self.split.lost)
         return self.alive and not self.leaving and not self.aside and not self.paused and ready and not lost
 
