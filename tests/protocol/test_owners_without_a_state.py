@@ -30,10 +30,10 @@ def test_a_state_whose_owner_has_given_the_run_up_has_to_come_again() -> None:
 
 def test_whose_owner_gives_the_run_up_while_it_puts_the_state_to_use_hopes_for_it_no_more() -> None:
     """Its parent believed it for good, and the run was never over."""
-    b = Machine("b").join(RUN)
-    b.level("a", committed=7)
-    state(b, "a", b"state", number=7)
-    assert b.hear(ev.RunWanted(None)) == ["a <- sync 3 r after -1"]
+    d = Machine("d").join(view(1, "abcde", run="r"))
+    d.level("b", committed=0)
+    assert "b <- sync 1 r after -2" in state(d, "b", b"state", number=0)
+    assert d.hear(ev.RunWanted(None)) == ["b <- sync 1 r after -1"]
 
 
 def test_a_checkpoint_of_a_run_that_was_given_up_is_none_of_who_wants_it_again() -> None:
