@@ -135,7 +135,7 @@ class JobRun(Run):
             mean = outcome.mean
             assert isinstance(mean, np.ndarray)
             loss = float(mean[-1])
-            ended_in = next((v for v in (self._peer.view, view) if v and str(v.generation) == outcome.generation), None)
+            ended_in = self._ended_in(outcome.generation, view)
             try:
                 evaluation = await self._apply(mean, number, ended_in)
             except FellBehind as error:
@@ -156,6 +156,12 @@ class JobRun(Run):
             )
             ended = now
             self._peer.bell.ring()
+
+    def _ended_in(self, generation: str, begun: View) -> View | None:
+        """The view that a round which was begun in another one has ended in, or one after that; None: it is not known
+        any more. Not one in which the run has begun anew since."""
+        views = [v for v in (self._peer.view, begun) if v is not None and v.beginning == begun.beginning]
+        return next((v for v in views if str(v.generation) == generation), None)
 
     async def _apply(self, mean: Float32Vector, number: int, view: View | None) -> Evaluation | None:
         """`view`: that the round ended in; None: it is not known any more, and no checkpoint can say it."""

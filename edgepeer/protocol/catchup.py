@@ -82,6 +82,10 @@ class Catchup:
         """Of whom the state was asked, and may still come."""
         return tuple(sorted(self._asked))
 
+    def is_coming(self, now: float) -> bool:
+        """Whether somebody delivers."""
+        return self._buffer is not None and now - self._progress_at < PROVIDING_S + PATIENCE_S
+
     def ask(self, ahead: Sequence[PeerId], run: str, now: float) -> None:
         """Ask one of the neighbours that are ahead, unless somebody who was asked delivers."""
         if self._loading or (self._asked and now - self._progress_at < PATIENCE_S):

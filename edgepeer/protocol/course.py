@@ -88,9 +88,10 @@ class Course:
 
     @property
     def receiving(self) -> bool:
-        """Whether a neighbour has begun to send the round's result."""
+        """Whether a neighbour has begun to send the round's result, and has its state still."""
         rd = self.round
-        return any(lane.result_from is not None for lane in (rd.lane, *rd.parts.values()))
+        sources = [lane.result_from for lane in (rd.lane, *rd.parts.values())]
+        return any(source is not None and not self.place.is_without(source) for source in sources)
 
     @property
     def idle(self) -> bool:

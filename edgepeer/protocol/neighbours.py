@@ -170,6 +170,11 @@ class Neighbours:
             given_up = self._compare_restored(peer, link.sync.committed)
             self._allreduce.on_sync(peer, UNKNOWN if given_up else link.sync.committed, link.sync.have)
 
+    @property
+    def is_coming(self) -> bool:
+        """Whether the end of the round, or a state, is on its way here from somebody who has it."""
+        return self._course.receiving or self._catchup.is_coming(self._place.now)
+
     def hope(self) -> None:
         """Tell the parent when it becomes known whether somebody below has the state."""
         here = self._place.here
@@ -360,6 +365,15 @@ class Neighbours:
         self._course.adopt(event.round, event.of)
         self.sync_all()
         self._answer_askers(self._place.now)
+
+    def on_own_state(self, event: ev.RunWanted) -> None:
+        """The owner has a state from a checkpoint. Of a round that it has brought something to before it gave the run
+        up it is not told: it is given the state after that."""
+        was_missing = self._place.missing
+        self._course.own_state(event.run or "", event.have, event.of, event.epoch)
+        if was_missing and not self._place.missing and self._course.contributed:
+            self._took = self._place.committed
+        self.sync_all()
 
     def contributed(self) -> None:
         """The owner goes on from the state that it has taken: it has seen how the round has ended."""

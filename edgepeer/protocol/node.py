@@ -274,6 +274,7 @@ class Node:
             # At once, as what has come may be handled before the next tick: nobody was silent meanwhile.
             parts.links.excuse(late, now)
             parts.membership.excuse(late, now)
+            parts.vitals.excuse(late, now)
             self._tick_at = now
 
     def _look_awake(self) -> None:

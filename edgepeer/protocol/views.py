@@ -529,8 +529,7 @@ class Views:
         self._neighbours.want(event.run)
         self._membership.want_run(event.run, event.peers, self._place.now)
         if event.run is not None and event.have:
-            self._course.own_state(event.run, event.have, event.of, event.epoch)
-            self._neighbours.sync_all()
+            self._neighbours.on_own_state(event)
         self._neighbours.ask_for_state(self._place.now, patient=True)
 
     # -- what is meant for the coordinator -------------------------------------------------------------------

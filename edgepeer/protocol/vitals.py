@@ -67,7 +67,10 @@ class Vitals:
         succession: Succession,
         limits: Limits,
         emit: Callable[[fx.Effect], None],
+        is_coming: Callable[[], bool],
     ) -> None:
+        """`is_coming`: whether the end of a round, or a state of the run, is on its way here."""
+        self._is_coming = is_coming
         self._me = me
         self._links = links
         self._course = course
@@ -294,13 +297,15 @@ class Vitals:
         have, seen = stands
         if have < 0:
             return have < seen
-        return have < wanting and self._course.place.now - since >= self._limits.anew_s
+        return have < min(wanting, seen) and self._course.place.now - since >= self._limits.anew_s
 
     def _stands(self) -> tuple[int, int] | None:
         """What a Ping says of the run: of which round there is a state, and of which somebody has seen the end. None if
         there is none, or that is not known of all below."""
         view, here = self._membership.view, self._course.place.here
         if view is None or here is None or not view.run:
+            return None
+        if self._is_coming():
             return None
         have, seen = self._stands_itself(view.run)
         for child in view.children(self._me):
@@ -330,8 +335,13 @@ class Vitals:
     def _look_for_a_state(self, now: float) -> None:
         """As rounds go on, what is heard from below is always of a little before."""
         stands = self._stands()
-        if stands is None or stands[0] < 0 or stands[0] >= self._wanting[0]:
+        if stands is None or stands[0] < 0 or stands[0] >= min(self._wanting[0], stands[1]):
             self._wanting = stands[1] if stands is not None else UNKNOWN, now
+
+    def excuse(self, seconds: float, now: float) -> None:
+        """This peer itself was not listening for so long."""
+        wanting, since = self._wanting
+        self._wanting = wanting, min(since + seconds, now)
 
     def _state(self) -> tuple[bool, int, bool, int, bool]:
         view, settled = self._membership.view, self._membership.settled

@@ -136,6 +136,23 @@ def test_but_not_with_another_one(have: int, of: Generation, epoch: int) -> None
     assert "a <- state of r?" in said
 
 
+def test_nor_is_it_told_of_a_round_that_it_had_brought_something_to_before_it_gave_the_run_up() -> None:
+    """Its program can't go on from the checkpoint once that round is over: it is given the state after it."""
+    b = at_seven("b", RUN)
+    for name in "de":
+        b.level(name, 7)
+        b.reduce(name, vector(1), name, number=8)
+    b.contribute(1)
+    b.hear(ev.Abandoned())
+    b.hear(ev.RunWanted(None))
+    b.hear(ev.RunWanted("r", 3, have=7, of=RUN.generation, epoch=RUN.epoch))
+    assert b.node.allreduce.has_state
+    b.result("a", vector(4), "abde", number=8)
+    b.sync("a", 8)
+    assert not b.node.allreduce.has_state
+    assert state(b, "a", b"eight", number=8) == ["state of r after 8: eight"]
+
+
 def test_nor_is_one_given_up_while_the_next_view_is_being_decided() -> None:
     """Others are let go since b has all that they have."""
     b = at_seven("b", RUN)
