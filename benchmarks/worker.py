@@ -46,7 +46,7 @@ class System(Protocol):
     async def start(self, addresses: list[Any]) -> None:
         """Every rank is there: connect."""
 
-    def prepare(self, vector: Vector) -> None:
+    async def prepare(self, vector: Vector) -> None:
         """Not timed: put this round's input where the system wants it."""
 
     async def allreduce(self, vector: Vector) -> Vector:
@@ -64,7 +64,7 @@ class Bare:
         self.start = self._tree.connect
         self.stop = self._tree.close
 
-    def prepare(self, vector: Vector) -> None:
+    async def prepare(self, vector: Vector) -> None:
         pass
 
 
@@ -91,7 +91,7 @@ class Lanes:
         self.start = self._lanes.connect
         self.stop = self._lanes.close
 
-    def prepare(self, vector: Vector) -> None:
+    async def prepare(self, vector: Vector) -> None:
         pass
 
 
@@ -115,7 +115,7 @@ class Gloo:
             "gloo", init_method=f"file://{self._store}", rank=self.rank, world_size=self._peers
         )
 
-    def prepare(self, vector: Vector) -> None:
+    async def prepare(self, vector: Vector) -> None:
         self._result[:] = vector  # all_reduce works in place
 
     async def allreduce(self, vector: Vector) -> Vector:
@@ -145,7 +145,7 @@ class Mpi:
     async def start(self, addresses: list[Any]) -> None:
         pass
 
-    def prepare(self, vector: Vector) -> None:
+    async def prepare(self, vector: Vector) -> None:
         pass
 
     async def allreduce(self, vector: Vector) -> Vector:
@@ -188,7 +188,7 @@ class Hivemind:
             request_timeout=_MATCHMAKING_S / 2,
         )
 
-    def prepare(self, vector: Vector) -> None:
+    async def prepare(self, vector: Vector) -> None:
         with self._averager.get_tensors() as (tensor,):
             tensor.numpy()[:] = vector
 
@@ -214,6 +214,7 @@ class Edgepeer:
         self._peers = peers
         self._options = options
         self._stack = AsyncExitStack()
+        self._waited = 0
 
     async def address(self) -> None:
         return None  # peers find each other over MQTT
@@ -236,8 +237,14 @@ class Edgepeer:
         fabric = f"{self._options['fabric']}-{self.protocol}-{self.precision}"
         return {"broker": self._options["broker"], "fabric": fabric}
 
-    def prepare(self, vector: Vector) -> None:
-        pass
+    async def prepare(self, vector: Vector) -> None:
+        """Where other systems had the processor for long, a peer may have been taken for dead: it is to be in again."""
+        view = self._peer.view
+        if view is None or view.size < self._peers:
+            await self._peer.ready(peers=self._peers)
+            self._waited += 1
+            said = f"rank {self.rank}: not all were in the view before a round; waited till they were ({self._waited})"
+            print(said, file=sys.stderr, flush=True)
 
     async def allreduce(self, vector: Vector) -> Vector:
         outcome = await self._peer.allreduce(vector, precision=self.precision)
@@ -336,7 +343,7 @@ async def serve(system: System, control: str, peers: int, elements: int) -> None
             reply(seconds=time.perf_counter() - begin)
         elif command == "prepare":
             data.fill(argument)
-            system.prepare(data.vector)
+            await system.prepare(data.vector)
             reply()
         elif command == "check":
             reply(mistakes=data.mistakes(result, argument))
