@@ -539,10 +539,14 @@ class Peer:
 
     @property
     def committed(self) -> int:
-        """The last round that is over at this peer; -1 while it waits for the state of a run, which it has given up, or
-        lost, or never had."""
-        rounds = self._driver.node.allreduce
-        return rounds.committed if rounds.has_state else -1
+        """The last round that is over at this peer; -1 while it waits for the state of a run."""
+        return self._driver.node.allreduce.committed
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the state of the run after that round is in use here. Its program may have lost it, or given the run
+        up and want it again."""
+        return self._driver.node.allreduce.has_state
 
     def diagnosis(self) -> dict[str, Any]:
         """Why nothing goes on: all that decides what this peer does next, as JSON has it. For people to read: what is

@@ -230,7 +230,7 @@ class RunState:
             if self._peer.closed:
                 raise LeftFabric("this peer has left the fabric")
             view = self._peer.view
-            if view is not None and view.run == self._run:
+            if view is not None and view.run == self._run and self._peer.has_state:
                 if self._peer.committed == 0 != self.applied:
                     # The run begins here: this peer's state is everybody's, and not what it was when it began before.
                     self.applied, self._packed = 0, None

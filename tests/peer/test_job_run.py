@@ -85,6 +85,10 @@ class Alone:
     def come_back(self) -> None:
         pass
 
+    @property
+    def has_state(self) -> bool:
+        return self.committed >= 0
+
     def use_scheme(self, scheme: Any) -> None:
         pass
 

@@ -31,6 +31,7 @@ class Neighbourhood:
         self.view: View | None = None
         self.committed = self.missed = 0
         self.closed = self.engaged = self.lost = False
+        self.has_state = True
 
     def lose_state(self) -> None:
         self.lost = True
@@ -245,6 +246,26 @@ async def test_who_wants_a_run_again_waits_for_the_end_of_what_was_brought_befor
         await asyncio.sleep(0)
     assert not step.done()
     peer.engaged = False
+    peer.bell.ring()
+    async with asyncio.timeout(DEADLINE_S):
+        assert await step == peer.view
+
+
+@pytest.mark.parametrize("committed", [0, 3])
+async def test_where_a_neighbours_state_is_to_come_that_of_here_counts_for_nothing(
+    worker: ThreadPoolExecutor, committed: int
+) -> None:
+    """A run that was given up is wanted again, from a checkpoint that others have gone on from another way. Where it
+    had just begun, that was taken for everybody's."""
+    peer = Neighbourhood()
+    run = RunState(peer, "job", worker, pack=lambda: b"", load=lambda state: None)  # type: ignore[arg-type]
+    peer.view = View(epoch=1, members=(Member(id="a", incarnation=1, addresses=()),), run="job")
+    run.applied, peer.committed, peer.has_state = 3, committed, False
+    step = asyncio.create_task(run.in_step())
+    await asyncio.sleep(0)
+    assert not step.done()
+    assert run.applied == 3
+    peer.has_state = True
     peer.bell.ring()
     async with asyncio.timeout(DEADLINE_S):
         assert await step == peer.view
