@@ -58,8 +58,8 @@ def test_who_wants_a_run_again_that_its_owner_has_given_up_is_given_a_neighbours
     assert b.hear(ev.RunWanted("r", 2)) == []
 
 
-def quitting() -> Machine:
-    """One that has brought a vector, and whose owner has quit since, and wants the run again: it keeps what it has."""
+def quitter() -> Machine:
+    """One that has brought a vector, and whose owner has quit since."""
     b = at_seven("b", RUN)
     for name in "de":
         b.level(name, 7)
@@ -67,6 +67,12 @@ def quitting() -> Machine:
     b.contribute(1)
     b.hear(ev.Abandoned())
     b.hear(ev.RunWanted(None))
+    return b
+
+
+def quitting() -> Machine:
+    """The same, and it wants the run again: it keeps what it has."""
+    b = quitter()
     assert b.hear(ev.RunWanted("r")) == []
     return b
 
@@ -138,13 +144,7 @@ def test_but_not_with_another_one(have: int, of: Generation, epoch: int) -> None
 
 def test_nor_is_it_told_of_a_round_that_it_had_brought_something_to_before_it_gave_the_run_up() -> None:
     """Its program can't go on from the checkpoint once that round is over: it is given the state after it."""
-    b = at_seven("b", RUN)
-    for name in "de":
-        b.level(name, 7)
-        b.reduce(name, vector(1), name, number=8)
-    b.contribute(1)
-    b.hear(ev.Abandoned())
-    b.hear(ev.RunWanted(None))
+    b = quitter()
     b.hear(ev.RunWanted("r", 3, have=7, of=RUN.generation, epoch=RUN.epoch))
     assert b.node.allreduce.has_state
     b.result("a", vector(4), "abde", number=8)
