@@ -17,7 +17,6 @@ from edgepeer.printable import printable
 from edgepeer.processes import os_reason
 
 __all__ = [
-    "Lent",
     "borrowed",
     "connect_to",
     "expect_life",
@@ -43,7 +42,7 @@ _looked_up: Final[dict[tuple[str, int], Future[list[tuple[Any, ...]]]]] = {}
 """The names that are looked up, by whatever loop."""
 
 
-class Lent(socket.socket):
+class _Lent(socket.socket):
     """Leaves its end to whom it is of: an event loop.
 
     Also one that loses sight of it: uvloop, of a connection which ends in the turn after it was made. Python's own kind
@@ -61,7 +60,7 @@ def borrowed(sock: Any) -> socket.socket | None:
     uvloop's makes a socket of Python's for each option that is read or set, which takes ten times as long as to do it.
     """
     number = sock.fileno()
-    return Lent(sock.family, sock.type, sock.proto, number) if number >= 0 else None
+    return _Lent(sock.family, sock.type, sock.proto, number) if number >= 0 else None
 
 
 def expect_life(sock: socket.socket) -> None:
@@ -128,7 +127,7 @@ def _begin_to_look(host: str, port: int, found: Future[list[tuple[Any, ...]]]) -
 
 
 async def connect_to(
-    host: str, port: int, within_s: float, *, source: str | None = None, make: type[socket.socket] = socket.socket
+    host: str, port: int, within_s: float, *, source: str | None = None, make: type[socket.socket] = _Lent
 ) -> socket.socket:
     """A connection with a host, by the first of its addresses where somebody answers.
 
@@ -136,7 +135,7 @@ async def connect_to(
 
     Args:
         source: the address of this machine that it is made from; None: any.
-        make: what kind of socket it is to be.
+        make: what kind of socket it is to be; if nothing is said, one to hand to an event loop, which closes it.
 
     Raises:
         OSError (TimeoutError is one): nobody answers; ConnectionRefusedError: nobody listens there, at no address.

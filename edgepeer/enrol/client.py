@@ -21,7 +21,7 @@ from edgepeer.enrol.strings import JoinString, fingerprint, server_name
 from edgepeer.errors import FabricError, TrustError, WireError
 from edgepeer.printable import printable
 from edgepeer.processes import os_reason
-from edgepeer.sockets import Lent, connect_to, format_place
+from edgepeer.sockets import connect_to, format_place
 from edgepeer.trust.certificates import Authority, check, pem
 from edgepeer.trust.identity import Identity
 from edgepeer.trust.names import Role
@@ -114,7 +114,7 @@ async def _connection(
     while True:
         try:
             return await asyncio.open_connection(
-                sock=await connect_to(host, port, messages.PATIENCE_S, make=Lent),
+                sock=await connect_to(host, port, messages.PATIENCE_S),
                 ssl=context,
                 server_hostname=name,
                 ssl_handshake_timeout=messages.PATIENCE_S,

@@ -310,7 +310,7 @@ class Course:
         self.past.forget(peer)
         return self.round.let_go(peer)
 
-    def own_state(self, run: str, committed: int, generation: Generation | None, epoch: int = 0) -> None:
+    def own_state(self, run: str, committed: int, generation: Generation | None, epoch: int) -> None:
         """The owner has the state of a run after round `committed`, from a view of that generation and epoch: of an
         earlier life, or of before it gave the run up."""
         self._own_state = run, committed, generation

@@ -31,7 +31,7 @@ from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.timing import RoundTrip
 from edgepeer.protocol.tunnel import Tunnel
 from edgepeer.topology.view import Member
-from edgepeer.wire.frames import Ping, Sync
+from edgepeer.wire.frames import Ping, Sync, unpack_stands
 
 __all__ = ["Link", "LinkState", "Links", "Role"]
 
@@ -400,7 +400,7 @@ class Links:
         link.clock.forgive(now)
         link.echo, link.echo_at, link.every = ping.stamp, now, ping.every
         link.waiting, link.orphan, link.level = ping.waiting, ping.orphan, ping.level
-        link.stands = ping.stood
+        link.stands = unpack_stands(ping.stands)
 
     def excuse(self, seconds: float, now: float) -> None:
         """This peer itself was not listening for so long."""

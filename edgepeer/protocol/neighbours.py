@@ -170,7 +170,6 @@ class Neighbours:
             given_up = self._compare_restored(peer, link.sync.committed)
             self._allreduce.on_sync(peer, UNKNOWN if given_up else link.sync.committed, link.sync.have)
 
-    @property
     def is_coming(self) -> bool:
         """Whether the end of the round, or a state, is on its way here from somebody who has it."""
         return self._course.receiving or self._catchup.is_coming(self._place.now)

@@ -53,7 +53,7 @@ class Parts:
         self.paths = self.wiring.paths
         self.course = Course(self.place, limits, emit, self.links.is_direct)
         self.allreduce = Allreduce(self.course, limits, self.wiring)
-        self.neighbours = neighbours = Neighbours(self.links, self.course, self.allreduce, Catchup(limits, emit), emit)
+        self.neighbours = Neighbours(self.links, self.course, self.allreduce, Catchup(limits, emit), emit)
         self.vitals = Vitals(
             self.id,
             self.links,
@@ -62,7 +62,7 @@ class Parts:
             self.succession,
             limits,
             emit,
-            lambda: neighbours.is_coming,
+            self.neighbours.is_coming,
         )
         self.outside = Outside(self.membership, self.rolls, limits)
         self.measuring = Measuring(self.id, self.links, tells=choice is not None)

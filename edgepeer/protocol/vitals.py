@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
@@ -29,7 +29,7 @@ from edgepeer.protocol.place import HOPING, UNKNOWN
 from edgepeer.protocol.succession import Succession
 from edgepeer.protocol.timing import Pace
 from edgepeer.topology.view import Member, View
-from edgepeer.wire.frames import Ping, pack_set, unpack_set
+from edgepeer.wire.frames import Ping, pack_set, pack_stands, unpack_set
 
 __all__ = ["COARSEST_S", "Vitals"]
 
@@ -53,6 +53,10 @@ _NOBODY: Final = -2
 """Takes part in the run (`Ping.stands`)."""
 _NOTHING: Final = UNKNOWN, UNKNOWN
 """How it stands below somebody who has no state of the run, nor has anybody there seen a round of it."""
+
+
+_Common: TypeAlias = tuple[bytes, tuple[int, int] | None]
+"""What all Pings of one moment say: whom this peer reaches, and how the run stands."""
 
 
 class Vitals:
@@ -83,7 +87,7 @@ class Vitals:
         self._order: tuple[PeerId, ...] = ()
         """The members of the view that links' reaches are positions in."""
         self._say_at = 0.0
-        self._wanting = -1, 0.0
+        self._wanting = UNKNOWN, 0.0
         """Which round the state is of that this peer and all below it should have in time, and since when."""
 
     def enter(self, view: View, now: float) -> None:
@@ -151,13 +155,13 @@ class Vitals:
         self._look_for_a_state(now)
         self._notice(now)
         self.look_who_waits()
-        reaches: bytes | None = None
+        common: _Common | None = None
 
         def ping(link: Link, every_s: float) -> Ping:
-            nonlocal reaches
-            if reaches is None:  # the same in all Pings of one moment, as is what `_notice` has noticed
-                reaches = self._reaches()
-            return self._ping(link, every_s, now, reaches)
+            nonlocal common
+            if common is None:  # as is what `_notice` has noticed
+                common = self._common()
+            return self._ping(link, every_s, now, common)
 
         return self._links.tick(now, self._every(now), ping)
 
@@ -166,11 +170,11 @@ class Vitals:
         that are broken, one above the other, the upper one is noticed meanwhile, and not after the lower one."""
         if not self._course.waiting:
             return
-        reaches: bytes | None = None
+        common: _Common | None = None
         for peer, link in self._links.all():
             if link.direct and link.role in ("parent", "lane") and now - link.sent > _QUIET_S:
-                reaches = self._reaches() if reaches is None else reaches
-                self._emit(fx.Send(peer, self._ping(link, self._every(now)[link.pace], now, reaches)))
+                common = common or self._common()
+                self._emit(fx.Send(peer, self._ping(link, self._every(now)[link.pace], now, common)))
 
     def in_doubt(self, peer: PeerId, since: float, within_s: float, now: float) -> None:
         """Nothing is acknowledged of what was sent last. Where that was a single packet, it may be only that which was
@@ -180,7 +184,7 @@ class Vitals:
         if link is None or link.member is None or not link.direct or link.sent > since:
             return
         if now - since > link.timing.in_doubt_after(within_s):
-            self._emit(fx.Send(peer, self._ping(link, self._every(now)[link.pace], now, self._reaches())))
+            self._emit(fx.Send(peer, self._ping(link, self._every(now)[link.pace], now, self._common())))
 
     def look_who_waits(self) -> None:
         """Where a vector moves over several trees, there are many links, and much of the time nobody waits for anything
@@ -232,7 +236,7 @@ class Vitals:
         if view is not None and peer in view:
             self.announce(now)
         elif (link := self._links.get(peer)) is not None and link.up and link.member is not None:
-            self._emit(fx.Send(peer, self._ping(link, self._every(now)[link.pace], now, self._reaches())))
+            self._emit(fx.Send(peer, self._ping(link, self._every(now)[link.pace], now, self._common())))
 
     def announce(self, now: float) -> None:
         """Something has changed that the others must know at once; or that the head must, which hears of it first."""
@@ -243,15 +247,15 @@ class Vitals:
         if head and state[4] and state != self._told:
             self._membership.note_change(now)
         self._told = state
-        every, reaches = self._every(now), self._reaches()
+        every, common = self._every(now), self._common()
         for peer, link in self._links.connected():
             if link.member is not None:
-                self._emit(fx.Send(peer, self._ping(link, every[link.pace], now, reaches)))
+                self._emit(fx.Send(peer, self._ping(link, every[link.pace], now, common)))
 
-    def _ping(self, link: Link, every_s: float, now: float, reaches: bytes) -> Ping:
+    def _ping(self, link: Link, every_s: float, now: float, common: _Common) -> Ping:
         view = self._membership.view
         orphan, level, settled, ballot, _ = self._told
-        stands = self._stands()
+        reaches, stands = common
         link.promise(every_s, now)
         return Ping(
             waiting=self._course.waiting,
@@ -265,8 +269,11 @@ class Vitals:
             level=level,
             settled=settled,
             ballot=ballot,
-            stands=stands[0] if stands is not None and stands[0] >= stands[1] else stands,
+            stands=pack_stands(stands),
         )
+
+    def _common(self) -> _Common:
+        return self._reaches(), self._stands()
 
     def _reaches(self) -> bytes:
         view = self._membership.view

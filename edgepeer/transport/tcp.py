@@ -12,7 +12,7 @@ import logging
 from edgepeer.complaints import Complaints
 from edgepeer.errors import ConfigError, WireError
 from edgepeer.processes import os_reason
-from edgepeer.sockets import Lent, connect_to, listening, stop_listening
+from edgepeer.sockets import connect_to, listening, stop_listening
 from edgepeer.transport.base import Accept, Channel, Traffic
 from edgepeer.transport.connection import Connection, Shared
 from edgepeer.transport.options import format_address, parse_address, share_loopback
@@ -106,7 +106,7 @@ class TcpTransport:
         channel = self._dialled(accept)
         try:
             async with asyncio.timeout(timeout):
-                sock = await connect_to(host, port, timeout, source=own, make=Lent)
+                sock = await connect_to(host, port, timeout, source=own)
                 await loop.create_connection(lambda: channel, sock=sock)
                 await self._met(channel)
         except BaseException:

@@ -45,7 +45,9 @@ __all__ = [
     "ViewFrame",
     "Vote",
     "pack_set",
+    "pack_stands",
     "unpack_set",
+    "unpack_stands",
 ]
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -153,15 +155,6 @@ class Ping(_Header, frozen=True):
     """Of the view's run: the last round whose state the sender has, or somebody below it, and takes part (-1: none of
     those who take part; -2: nobody does). If any of them knows the end of a later one, the last of these with it. None:
     that is not known of all of them."""
-
-    @property
-    def stood(self) -> tuple[int, int] | None:
-        """The same, of both; None: not known."""
-        stands = self.stands
-        if stands is None or isinstance(stands, int):
-            return None if stands is None else (stands, stands)
-        have, seen = stands
-        return have, seen
 
 
 class Reduce(_Header, frozen=True):
@@ -499,6 +492,19 @@ Frame: TypeAlias = (
     | StateRequest | State | Bye | Have | Decide | Knock | Via | NoWay | Poll | Vote | Meta
     | Progress | Release | Propose | Call | Here | Measured
 )  # fmt: skip
+
+
+def pack_stands(stands: tuple[int, int] | None) -> int | tuple[int, int] | None:
+    """Of which round there is a state, and of which somebody has seen the end, as `Ping.stands`."""
+    return stands[0] if stands is not None and stands[0] >= stands[1] else stands
+
+
+def unpack_stands(data: int | tuple[int, ...] | None) -> tuple[int, int] | None:
+    """What `pack_stands` packed; where there is a state of as late a round as anybody has seen, that twice."""
+    if data is None:
+        return None
+    have, seen = (data, data) if isinstance(data, int) else data
+    return have, seen
 
 
 def pack_set(positions: int) -> bytes:
