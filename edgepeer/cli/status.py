@@ -101,10 +101,10 @@ def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, An
         else {
             **{name: getattr(job, name) for name in job.__struct_fields__ if name != "model_config"},
             "reports": {
-                # A peer reports when its state changes: the round is of that moment, and says nothing later.
+                # Of a peer that works it is at most some seconds old, or its rounds take longer.
                 peer: {
                     "state": report.state,
-                    "round": None if report.state in ("starting", "running") else report.round,
+                    "round": report.round or None,
                     "error": report.error,
                     "present": peer in picture.peers,
                     "diverged": report.diverged or None,
@@ -152,7 +152,9 @@ def _lines(fields: dict[str, Any]) -> list[str]:
         lines.append(f"job {job['id']}: {job['model']} on {job['dataset']}, {job['trainer']}, {job['rounds']} rounds")
         for peer, report in job["reports"].items():
             error = f": {' '.join(report['error'].split())}" if report["error"] else ""
-            at = ("" if report["present"] else ", gone") if report["round"] is None else f", round {report['round']}"
+            at = f", round {report['round']}" if report["round"] is not None else ""
+            if report["state"] in ("starting", "running") and not report["present"]:
+                at += ", gone"
             if report["diverged"] is not None:
                 at += f", diverged in round {report['diverged']}"
             lines.append(f"  {peer} {report['state']}{at}{_holding(report)}{error}")

@@ -66,12 +66,22 @@ class Database:
             raise ConfigError(f"{path}: can't open it: {os_reason(error)}") from None
         with self._named():
             self._sql = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False)
-            self._sql.execute("PRAGMA synchronous = EXTRA")
-            self._sql.execute("PRAGMA trusted_schema = OFF")
+            with self.or_closed():
+                self._sql.execute("PRAGMA synchronous = EXTRA")
+                self._sql.execute("PRAGMA trusted_schema = OFF")
 
     def close(self) -> None:
         with self._lock:
             self._sql.close()
+
+    @contextlib.contextmanager
+    def or_closed(self) -> Iterator[None]:
+        """Whoever opens it and then can't use it does not leave it open."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     @contextlib.contextmanager
     def change(self) -> Iterator[sqlite3.Connection]:

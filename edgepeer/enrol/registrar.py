@@ -94,15 +94,15 @@ class Registrar:
 
     def __init__(self, database: Database) -> None:
         self._database: Final = database
-        with database.look() as sql:
-            try:
-                facts = _fact(sql, "fleet")
-            except sqlite3.OperationalError:
-                facts = None
-        if facts is None:
-            database.close()
-            raise ConfigError(f"{database.path}: holds no fleet: `edgepeer fleet init NAME --broker HOST` makes one")
-        self._facts = msgspec.json.decode(facts, type=_Facts)
+        with database.or_closed():
+            with database.look() as sql:
+                try:
+                    facts = _fact(sql, "fleet")
+                except sqlite3.OperationalError:
+                    facts = None
+            if facts is None:
+                raise ConfigError(f"{database.path}: holds no fleet: `edgepeer fleet init NAME --broker HOST` makes one")
+            self._facts = msgspec.json.decode(facts, type=_Facts)
 
     @classmethod
     def open(cls, home: Path) -> Self:
@@ -128,7 +128,7 @@ class Registrar:
             raise ConfigError(f"home = {home}: can't make it: {os_reason(error)}; say another --home") from None
         facts = _Facts(fabric=fabric, broker=broker, service=service, lifetime_s=lifetime_s)
         database = Database(home / AUTHORITY, make=True)
-        with database.change() as sql:
+        with database.or_closed(), database.change() as sql:
             there = _fact(sql, "fleet")
             if there is None:
                 certain_time()

@@ -300,6 +300,7 @@ class _Agent:
                 self._peer.come_back()  # wherever that job had left it
                 if not self._jobs.knows_over(job.id):
                     continue  # it may count again
+                _log.info("job %s is over", job.id, extra={"fields": {"job": job.id}})
                 mark = functools.partial(self._checkpoints.mark_over, job.id, "withdrawn")
                 marked = asyncio.get_running_loop().run_in_executor(device.worker, mark)
                 stopping = asyncio.create_task(stop.wait())  # the job's code may be stuck in the worker

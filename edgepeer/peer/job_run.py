@@ -155,6 +155,8 @@ class JobRun(Run):
                 coordinator=self._leads,
             )
             ended = now
+            if self._rounds.report_due:
+                self._report("running")
             self._peer.bell.ring()
 
     def _ended_in(self, generation: str, begun: View) -> View | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -27,6 +28,8 @@ __all__ = ["RoundReporter"]
 _log = logging.getLogger(__name__)
 
 EVERY_S: Final = 0.25
+REPORT_EVERY_S: Final = 10.0
+"""While rounds go by, where this device stands is said again after so long: `status` shows it."""
 _MOST_BYTES: Final = LIMIT_BYTES[Group.TELEMETRY] - 1024
 """Of a batch."""
 
@@ -44,6 +47,14 @@ class RoundReporter:
         self._bytes = 0
         """No fewer than these take."""
         self._timer: asyncio.TimerHandle | None = None
+        self._state = ""
+        """What was reported last, and when."""
+        self._reported_at = float("-inf")
+
+    @property
+    def report_due(self) -> bool:
+        """Whether where this device stands was said long ago."""
+        return time.monotonic() - self._reported_at >= REPORT_EVERY_S
 
     def committed(
         self,
@@ -128,6 +139,10 @@ class RoundReporter:
         split: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """Tell where this device stands in the job; see PeerReport. `split`: its fields that split jobs have."""
+        self._reported_at = time.monotonic()
+        if state != self._state:
+            self._state = state
+            self._log_state(state, round_)
         traffic, before = self._peer.traffic, self._before
         report = PeerReport(
             job=self._job.id,
@@ -148,6 +163,13 @@ class RoundReporter:
             **split,
         )
         self._peer.fabric.publish_retained(self._peer.fabric.topics.report(self._job.id, self._peer.id), report)
+
+    def _log_state(self, state: str, number: int) -> None:
+        """Begin and end of the job. Why it failed is said by who ends it."""
+        if state != "failed":
+            fields = {"job": self._job.id, "state": state, "round": number}
+            after = f" after round {number}" if number else ""
+            _log.info("job %s: %s%s", self._job.id, state, after, extra={"fields": fields})
 
     def close(self) -> None:
         """The job is over. What was said of it is the broker's, and not said again, however many jobs there will be."""

@@ -260,7 +260,7 @@ class SplitRun(Run):
         )
         standing = self._standing()
         self._metrics.split({**standing, **counts, "reverted": standing["restored"]})
-        if standing != self._told:
+        if standing != self._told or self._rounds.report_due:
             self._told = standing
             self._report("running")
 

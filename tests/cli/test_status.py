@@ -13,27 +13,28 @@ from edgepeer.topology.view import Member, View
 from edgepeer.training.job import Job
 
 
-def test_only_a_peer_that_has_ended_has_a_round() -> None:
-    """Peers report when their state changes, so what a running one said of its round is long past."""
+def test_peers_say_what_round_they_are_at() -> None:
     picture = Picture()
     picture.job = Job(id="j1", trainer="numpy")
     for report in (
-        PeerReport(job="j1", peer="ash", state="running"),
+        PeerReport(job="j1", peer="ash", state="running", round=70),
         PeerReport(job="j1", peer="birch", state="done", round=200),
         PeerReport(job="j1", peer="cedar", state="failed", round=7, error="no\nmemory"),
         PeerReport(job="j1", peer="daisy", state="starting"),
+        PeerReport(job="j1", peer="elm", state="running", round=20),
     ):
         picture.reports[report.job, report.peer] = report
     for name in ("ash", "birch", "cedar"):
         picture.take(PresenceSeen(Presence(id=name, incarnation=1, addresses=())))
     fields = status_fields(picture, fabric="lab", broker="mqtt://b")
-    assert [report["round"] for report in fields["job"]["reports"].values()] == [None, 200, 7, None]
-    assert status_lines(fields)[1:6] == [
+    assert [report["round"] for report in fields["job"]["reports"].values()] == [70, 200, 7, None, 20]
+    assert status_lines(fields)[1:7] == [
         "job j1: mlp on digits, numpy, 200 rounds",
-        "  ash running",
+        "  ash running, round 70",
         "  birch done, round 200",
         "  cedar failed, round 7: no memory",
         "  daisy starting, gone",
+        "  elm running, round 20, gone",
     ]
 
 

@@ -16,7 +16,7 @@ from edgepeer.fabric.topics import Group, Topics
 from edgepeer.ids import PeerId
 from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.outcome import Outcome, flatten
-from edgepeer.peer.reporting import RoundReporter
+from edgepeer.peer.reporting import REPORT_EVERY_S, RoundReporter
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.protocol.effects import Phases
 from edgepeer.training.job import new_job
@@ -52,9 +52,10 @@ def reporter(published: list[Telemetry]) -> RoundReporter:
     fabric = SimpleNamespace(
         topics=Topics("lab"),
         publish_event=lambda topic, document: published.append(document),
+        publish_retained=lambda topic, document: None,
         forget=lambda topic: None,
     )
-    peer: Any = SimpleNamespace(id="a", fabric=fabric, traffic=Traffic())
+    peer: Any = SimpleNamespace(id="a", fabric=fabric, traffic=Traffic(), view=None)
     return RoundReporter(peer, new_job(id="j1"), RoundLog(None), Metrics(None))
 
 
@@ -107,3 +108,32 @@ async def test_a_round_that_was_lost_is_told_at_info(reporter: RoundReporter, ca
     assert record.__dict__["fields"] == {"job": "j1", "round": 12, "cause": "FellBehind"}
     reporter.failed(13, BegunAnew("round 13: generation 2 has begun"))
     assert caplog.records[-1].getMessage() == "round 13: generation 2 has begun", "its number is said once"
+
+
+async def test_begin_and_end_of_a_job_are_told_once(
+    reporter: RoundReporter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="edgepeer")
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    assert reporter.report_due
+    for state, number in (("starting", 0), ("running", 0), ("running", 40), ("done", 200), ("failed", 200)):
+        reporter.report(
+            state,  # type: ignore[arg-type]  # one of the literals
+            error="",
+            round_=number,
+            digest="",
+            parameters=0,
+            samples=0,
+            evaluation=None,
+            coordinator=False,
+            diverged=0,
+        )
+    assert [record.getMessage() for record in caplog.records] == [
+        "job j1: starting",
+        "job j1: running",
+        "job j1: done after round 200",
+    ]
+    assert not reporter.report_due
+    now += REPORT_EVERY_S
+    assert reporter.report_due
