@@ -134,7 +134,8 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     while data := await reader.read(65536):
         writer.write(data)
         await writer.drain()
-    writer.write_eof()
+    with contextlib.suppress(OSError):  # that end has gone, too, and the event loop has not seen it yet
+        writer.write_eof()
 
 
 def presence(name: str, incarnation: int = 1) -> Presence:
