@@ -15,6 +15,7 @@ __all__ = ["PageServer"]
 _HEAD_LIMIT_BYTES: Final = 8 << 10
 _PATIENCE_S: Final = 5.0
 _MAX_CONNECTIONS: Final = 16
+"""One more, and the oldest ends: whoever is silent keeps nobody else away."""
 
 
 class PageServer:
@@ -36,7 +37,8 @@ class PageServer:
         self._content_type = content_type
         self._make = make
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], None] = {}
+        """The oldest first."""
 
     @property
     def url(self) -> str:
@@ -68,21 +70,24 @@ class PageServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
+        if len(self._connections) >= _MAX_CONNECTIONS:
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.cancel()
+        self._connections[task] = None
         try:
-            if len(self._connections) <= _MAX_CONNECTIONS:
-                async with asyncio.timeout(_PATIENCE_S):
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(self._answer(head))
-                    await writer.drain()
-                    writer.write_eof()
-                    await reader.read(1)  # until the other end has it all, and hangs up
+            async with asyncio.timeout(_PATIENCE_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._answer(head))
+                await writer.drain()
+                writer.write_eof()
+                await reader.read(1)  # until the other end has it all, and hangs up
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             return  # whoever does not speak HTTP harms only itself
         except asyncio.CancelledError:
-            return  # we are ending; asyncio.streams would report it as an error
+            return  # we are ending, or others want in; asyncio.streams would report it as an error
         finally:
-            self._connections.discard(task)
+            self._connections.pop(task, None)
             writer.transport.abort()
 
     def _answer(self, head: bytes) -> bytes:

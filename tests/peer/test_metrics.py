@@ -224,12 +224,14 @@ async def test_whatever_is_asked_the_server_lives(request_: bytes, status: str) 
         assert await ask(pages.url) == ("HTTP/1.1 200 OK", "x")
 
 
-async def test_those_who_say_nothing_take_no_more_than_their_share() -> None:
+async def test_those_who_say_nothing_keep_nobody_away() -> None:
     async with PageServer("here", "127.0.0.1", 0, path="/x", content_type="text/plain", make=lambda: b"x") as pages:
         silent = [await asyncio.open_connection("127.0.0.1", pages.port) for _ in range(40)]
         async with asyncio.timeout(DEADLINE_S):
-            for reader, _ in silent[16:]:
+            for reader, _ in silent[:24]:
                 assert await reader.read() == b""
+        assert await ask(pages.url) == ("HTTP/1.1 200 OK", "x")
+        assert len(pages._connections) <= 16
         for _, writer in silent:
             writer.close()
     for _, writer in silent:
