@@ -22,6 +22,7 @@ from edgepeer.readable import readable
 __all__ = [
     "Generation",
     "Identity",
+    "Lineage",
     "PeerId",
     "check_fabric",
     "check_peer_id",
@@ -73,6 +74,16 @@ class Generation(msgspec.Struct, frozen=True, order=True, array_like=True):
         """The one that these lives, as (peer, incarnation), begin, who know of that one."""
         counter = min(known.counter + 1, 2**31 - 1) if known is not None else 1
         return cls(counter, len(lives), zlib.crc32(f"{counter};{known};{lives}".encode()))
+
+
+@readable
+class Lineage(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """What a run's rounds are counted in: only within one are states after rounds of the same number the same. Of two
+    the later in this order counts."""
+
+    generation: Generation
+    begun: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+    """Which beginning of the run in that generation (`View.plain_round`); 0: of a checkpoint that does not say it."""
 
 
 def generation_order(name: str) -> tuple[int, str]:

@@ -22,7 +22,7 @@ from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.documents import MAX_ADDRESS_CHARS, MAX_ADDRESSES
 from edgepeer.fabric.inbox import JOB_LIMIT_BYTES
 from edgepeer.fabric.topics import Group, Topics
-from edgepeer.ids import Generation, PeerId, check_fabric, keep_generation, load_identity
+from edgepeer.ids import Generation, Lineage, PeerId, check_fabric, keep_generation, load_identity
 from edgepeer.peer.arguments import Arguments
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.calls import ROUND_TIMEOUT_S, Calls
@@ -457,15 +457,13 @@ class Peer:
         without them what those who are at work on it would have to follow."""
         self._driver.dispatch(ev.RunExpected(run, peers))
 
-    def want_run(
-        self, run: str | None, peers: int = 1, have: int = 0, of: Generation | None = None, epoch: int = 0
-    ) -> None:
+    def want_run(self, run: str | None, peers: int = 1, have: int = 0, of: Lineage | None = None) -> None:
         """Ask for a run: the coordinator starts it once `peers` peers are in.
 
-        `have`: the last round whose state is in use here, from a checkpoint of the generation `of`, which
-        ended in the view `epoch` there; 0: none.
+        `have`: the last round whose state is in use here, from a checkpoint; 0: none. `of`: `View.lineage` of the view
+        that this round ended in.
         """
-        self._driver.dispatch(ev.RunWanted(run, peers, have, of, epoch))
+        self._driver.dispatch(ev.RunWanted(run, peers, have, of))
 
     def stand_aside(self) -> None:
         """Leave the view but stay in reach; `come_back` undoes it. Not in an allreduce."""

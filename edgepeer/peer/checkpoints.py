@@ -85,6 +85,7 @@ class Checkpoints:
             round=number,
             generation=view.generation,
             epoch=view.epoch,
+            begun=view.plain_round,
             members=view.ids,
             digest=digest,
             diverged=diverged,

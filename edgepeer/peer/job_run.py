@@ -73,9 +73,7 @@ class JobRun(Run):
         if found is None:
             return None
         self._kept, self._diverged = found.round, found.diverged
-        return Restored(
-            peers=len(found.members), after=found.round, round=found.round, of=found.generation, epoch=found.epoch
-        )
+        return Restored(peers=len(found.members), after=found.round, round=found.round, of=found.lineage)
 
     def _load(self, state: memoryview) -> None:
         diverged, own = unpack_run_state(state)

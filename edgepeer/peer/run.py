@@ -18,7 +18,7 @@ from edgepeer.cancelling import mind_cancellation
 from edgepeer.coding.scheme import CodingScheme
 from edgepeer.errors import EdgepeerError, JobError, first_error
 from edgepeer.fabric.documents import JobOver
-from edgepeer.ids import Generation, PeerId
+from edgepeer.ids import Lineage, PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.peer.checkpoints import Checkpoints
 from edgepeer.peer.metrics import Metrics
@@ -66,10 +66,8 @@ class Restored:
     """The job's last round that this device has kept."""
     round: int = 0
     """The last round of the run whose state is in use here; 0: the run's rounds begin anew ..."""
-    of: Generation | None = None
-    """... and the generation that it ended in ..."""
-    epoch: int = 0
-    """... and the epoch there."""
+    of: Lineage | None = None
+    """... and its lineage, if it is known."""
 
 
 class Run(ABC):
@@ -229,7 +227,7 @@ class Run(ABC):
         for peers in (everybody, _majority(everybody)):
             if peers < everybody:
                 _log.info("job %s: %d of its %d peers are enough from now on", job.id, peers, everybody)
-            self._peer.want_run(job.id, peers, have=restored.round, of=restored.of, epoch=restored.epoch)
+            self._peer.want_run(job.id, peers, have=restored.round, of=restored.of)
             self._peer.bell.ring()  # the run may have begun before: then this was what it waited for
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._regather_s):

@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from edgepeer.errors import ProtocolBug
-from edgepeer.ids import Generation, PeerId
+from edgepeer.ids import Generation, Lineage, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.closing import Closing
 from edgepeer.protocol.inview import NOWHERE, InView
@@ -64,10 +64,8 @@ class Course:
         """Neighbours of whom something of a later round was thrown away, and of which."""
         self.origin: frozenset[PeerId] = frozenset()
         """Who was in when the round in progress began."""
-        self._own_state: tuple[str, int, Generation | None] = "", 0, None
-        """Of which run the owner has the state after which round, from a checkpoint of which generation."""
-        self._since = 0
-        """In which epoch this peer has come to the run, as it was begun."""
+        self._own_state: tuple[str, int, Lineage | None] = "", 0, None
+        """Of which run the owner has the state after which round, from a checkpoint of which lineage."""
 
     # -- where this peer stands ----------------------------------------------------------------------------------
 
@@ -215,11 +213,10 @@ class Course:
             self._drop_round("run", "another run has begun" if view.run else "the run is over")
             may_be_decided = False
             place.run = view.run
-            run, number, generation = self._own_state
+            run, number, of = self._own_state
             mine = bool(view.run) and run == view.run
             place.committed = (number if mine else UNKNOWN) if view.run else view.first_round - 1
-            place.restored, place.missing = generation if mine else None, False
-            self._since = view.epoch
+            place.restored, place.missing = of if mine else None, False
         elif before is None:
             place.committed = view.first_round - 1
         if before is None:
@@ -310,30 +307,28 @@ class Course:
         self.past.forget(peer)
         return self.round.let_go(peer)
 
-    def own_state(self, run: str, committed: int, generation: Generation | None, epoch: int) -> None:
-        """The owner has the state of a run after round `committed`, from a view of that generation and epoch: of an
-        earlier life, or of before it gave the run up."""
-        self._own_state = run, committed, generation
-        if self.place.missing and run == self.run and self._stands_there(committed, generation, epoch):
+    def own_state(self, run: str, committed: int, of: Lineage | None) -> None:
+        """The owner has the state of a run after round `committed`, of that lineage: of an earlier life, or of before
+        it gave the run up."""
+        self._own_state = run, committed, of
+        if self.place.missing and run == self.run and self._stands_there(committed, of):
             self.miss_no_more()
         self._go_on_from_own()
 
     def _go_on_from_own(self) -> None:
-        run, committed, generation = self._own_state
+        run, committed, of = self._own_state
         place, over = self.place, self.place.over
         mine = bool(run) and run == self.run
         if mine and self.committed == UNKNOWN and not place.loading and committed >= over:
-            self.adopt(committed, generation)
+            self.adopt(committed, of)
             place.over = over  # if it is given up again, what was over is so still
 
-    def _stands_there(self, committed: int, generation: Generation | None, epoch: int) -> bool:
+    def _stands_there(self, committed: int, of: Lineage | None) -> bool:
         """Whether a checkpoint is of what stands here. It may be of an earlier beginning of the run."""
         place = self.place
         if place.view is None or committed != place.committed:
             return False
-        if place.restored is not None:
-            return generation == place.restored
-        return generation == place.view.generation and epoch >= self._since
+        return of == (place.restored or place.view.lineage)
 
     def give_up_restored(self) -> None:
         """What is from a checkpoint here has been given up by others: be without a state until theirs is here. In
@@ -342,8 +337,8 @@ class Course:
         self.forget()
         self._own_state = own
 
-    def adopt(self, committed: int, of: Generation | None = None) -> None:
-        """The state after round `committed` is in use here. `of`: from a checkpoint of that generation, at whoever has
+    def adopt(self, committed: int, of: Lineage | None = None) -> None:
+        """The state after round `committed` is in use here. `of`: from a checkpoint of that lineage, at whoever has
         handed it over as well."""
         self.place.loading = self.place.missing = False
         if committed > self.committed:

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from edgepeer.ids import Generation, PeerId
+from edgepeer.ids import Generation, Lineage, PeerId
 from edgepeer.protocol.events import FloatVector
 from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Cause, Frame, Via
@@ -180,7 +180,7 @@ class StateReceived:
     run: str
     round: int
     state: memoryview
-    of: Generation | None = None
+    of: Lineage | None = None
     """The generation of the checkpoint that it is from, as long as no round has shown that others have the same."""
     life: int = 0
     """In which life of this peer it has come: to another one it means nothing."""

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 from numpy.typing import NDArray
 
-from edgepeer.ids import Generation, PeerId
+from edgepeer.ids import Lineage, PeerId
 from edgepeer.protocol.code import Coding
 from edgepeer.topology.view import Member, View
 from edgepeer.wire.frames import Frame, Via
@@ -191,10 +191,8 @@ class RunWanted:
     peers: int = 1
     have: int = 0
     """The last round of it whose state the owner has in use, from a checkpoint; 0: none ..."""
-    of: Generation | None = None
-    """... and the generation of that checkpoint ..."""
-    epoch: int = 0
-    """... and the epoch of the view there that the round ended in."""
+    of: Lineage | None = None
+    """... and its lineage, if that is known: that of the view that the round ended in."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,7 +211,7 @@ class Adopted:
 
     run: str
     round: int
-    of: Generation | None = None
+    of: Lineage | None = None
     """What `StateReceived` said with it ..."""
     life: int | None = None
     """... and in which life of this peer, if that is known."""

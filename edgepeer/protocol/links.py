@@ -25,7 +25,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from edgepeer.ids import Generation, PeerId
+from edgepeer.ids import Lineage, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.timing import RoundTrip
@@ -138,7 +138,7 @@ class Link:
         """Where the peer stood when it last said so on this path."""
         self.told: int | None = None
         """What the peer was last told of where we stand, by a Sync on this path ..."""
-        self.told_of: Generation | None = None
+        self.told_of: Lineage | None = None
         """... and of which checkpoint our state is."""
 
     @property

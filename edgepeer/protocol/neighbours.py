@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from edgepeer.ids import Generation, PeerId
+from edgepeer.ids import Lineage, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.allreduce import Allreduce
@@ -59,7 +59,7 @@ class Neighbours:
         """For whom the owner was asked for it since the run began."""
         self._askers: dict[PeerId, str] = {}
         """Who has asked for the state of which run while there was none here."""
-        self._of: Generation | None = None
+        self._of: Lineage | None = None
         """Of which checkpoint the state is that has begun to come."""
 
     def want(self, run: str | None) -> None:
@@ -369,7 +369,7 @@ class Neighbours:
         """The owner has a state from a checkpoint. Of a round that it has brought something to before it gave the run
         up it is not told: it is given the state after that."""
         was_missing = self._place.missing
-        self._course.own_state(event.run or "", event.have, event.of, event.epoch)
+        self._course.own_state(event.run or "", event.have, event.of)
         if was_missing and not self._place.missing and self._course.contributed:
             self._took = self._place.committed
         self.sync_all()

@@ -27,7 +27,7 @@ from typing import Final
 
 import msgspec
 
-from edgepeer.ids import Generation, PeerId
+from edgepeer.ids import Lineage, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.events import FloatVector
 from edgepeer.protocol.headers import Address
@@ -82,7 +82,7 @@ class Past:
         self._rates = rates
         self._emit = emit
         self._kept: deque[Decided | Dropped] = deque(maxlen=kept)
-        self._restored: deque[Generation | None] = deque(maxlen=kept)
+        self._restored: deque[Lineage | None] = deque(maxlen=kept)
         """Of which checkpoint the state was that each of them was gone on from; None: of none."""
         self._owed: deque[Dropped] = deque()
         self._told: dict[PeerId, View] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from edgepeer.ids import Generation, PeerId
+from edgepeer.ids import Lineage, PeerId
 from edgepeer.protocol.inview import InView
 from edgepeer.protocol.membership import Membership
 from edgepeer.protocol.succession import Succession
@@ -37,8 +37,8 @@ class Place:
         """The newest epoch in which a round has ended here so that all its members must have worked in it."""
         self.waking = False
         """Whether this process was stopped, and may not know of all that has happened meanwhile (waking.py)."""
-        self.restored: Generation | None = None
-        """The state is from a checkpoint of that generation, and no round has been over since."""
+        self.restored: Lineage | None = None
+        """The state is from a checkpoint of that lineage, and no round has been over since."""
         self.loading = False
         """Whether the state has come and is being put to use."""
         self.taking: int | None = None
@@ -73,7 +73,7 @@ class Place:
         hope = here is not None and any(here.at.get(child) != UNKNOWN for child in here.children)
         return HOPING if hope or self.loading or self.over else UNKNOWN
 
-    def sync(self, standing: int, kept: int, have: tuple[int, ...], restored: Generation | None) -> Sync:
+    def sync(self, standing: int, kept: int, have: tuple[int, ...], restored: Lineage | None) -> Sync:
         """What tells neighbours where this peer stands. `kept`: the first round whose end it can still tell. `have`:
         of each lane, how much is here of what that neighbour sends in the round in progress. `restored`: of which
         checkpoint the state before the first kept round is."""

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from edgepeer.ids import Generation
+from edgepeer.ids import Lineage
 from edgepeer.topology.view import View
 
 __all__ = ["REGATHER_S", "Checkpoint", "Disk"]
@@ -23,8 +23,7 @@ class Checkpoint:
     round: int
     ends: dict[int, bytes]
     """How all rounds until then have ended."""
-    generation: Generation
-    epoch: int
+    lineage: Lineage
     run: str
     peers: int
     """How many there were."""
@@ -50,8 +49,7 @@ class Disk:
                 Checkpoint(
                     round=number,
                     ends=dict(ends),
-                    generation=view.generation,
-                    epoch=view.epoch,
+                    lineage=view.lineage,
                     run=view.run,
                     peers=view.size,
                 )

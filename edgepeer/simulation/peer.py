@@ -481,7 +481,7 @@ class SimulatedPeer:
 
     def _ask_for_run(self, found: Checkpoint, peers: int) -> None:
         if self.alive and self._task.run is not None:
-            self.receive(ev.RunWanted(self.run_id, peers, found.round, found.generation, found.epoch))
+            self.receive(ev.RunWanted(self.run_id, peers, found.round, found.lineage))
             self._next_round()  # the run may have begun before: then this was what it waited for
 
     def _forget(self) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from edgepeer.ids import Generation, PeerId
+from edgepeer.ids import Generation, Lineage, PeerId
 from edgepeer.readable import readable
 from edgepeer.topology import tree
 
@@ -339,6 +339,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Which beginning of which run its rounds are counted from: the same run may have been given up, and begun anew
         since another view of it."""
         return self.run, self.plain_round
+
+    @property
+    def lineage(self) -> Lineage:
+        """What tells states of its run from those of other beginnings and generations."""
+        return Lineage(self.generation, self.plain_round)
 
     @property
     def place(self) -> tuple[Generation, int]:

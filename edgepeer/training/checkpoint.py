@@ -4,8 +4,8 @@ A file is complete or it is not there: it is written beside its place, brought t
 reads one finds every damage, by length and digest, and may fall back to the file before it.
 
 Layout: 8 bytes magic and version; header length, 32 bits, little-endian; a msgpack header with the job, the round,
-the view's generation, epoch and members, the digest of the parameters, since which round the loss has not been finite,
-and the length of the state; the state, as `state.pack_state` makes it; a 128-bit xxHash of all before it. It detects
+the view's generation, epoch and members, which beginning of the run it is of, the digest of the parameters, since which
+round the loss has not been finite, and the length of the state; the state, as `state.pack_state` makes it; a 128-bit xxHash of all before it. It detects
 damage, not forgery.
 """
 
@@ -23,7 +23,7 @@ import msgspec
 import xxhash
 
 from edgepeer.errors import VersionError, WireError
-from edgepeer.ids import Generation
+from edgepeer.ids import Generation, Lineage
 from edgepeer.readable import readable
 from edgepeer.training.job import Job
 
@@ -55,6 +55,7 @@ class _CheckpointHeader(msgspec.Struct, frozen=True, kw_only=True):
     round: Annotated[int, msgspec.Meta(ge=0)]
     generation: Generation | None = None
     epoch: Annotated[int, msgspec.Meta(ge=0)]
+    begun: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
     members: Annotated[tuple[_Id, ...], msgspec.Meta(max_length=4096)]
     digest: Annotated[str, msgspec.Meta(max_length=64)]
     diverged: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -80,6 +81,13 @@ class Checkpoint:
     """Parameters and optimizer, for `Trainer.load_state`; of a split job, one node's blocks (`split.part`)."""
     diverged: int = 0
     """The first round whose loss was not finite; 0: there was none, or it is an older build's."""
+    begun: int = 0
+    """Which beginning of the run in that generation it was (`Lineage.begun`); 0: an older build's file."""
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """What the round is counted in, if that is known."""
+        return Lineage(self.generation, self.begun) if self.generation is not None else None
 
 
 def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
@@ -143,6 +151,7 @@ def _checkpoint(header: _CheckpointHeader, state: bytes | memoryview) -> Checkpo
         round=header.round,
         generation=header.generation,
         epoch=header.epoch,
+        begun=header.begun,
         members=header.members,
         digest=header.digest,
         diverged=header.diverged,

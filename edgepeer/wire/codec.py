@@ -59,7 +59,7 @@ __all__ = [
     "wrap",
 ]
 
-FRAME_VERSION: Final = 4
+FRAME_VERSION: Final = 5
 MAGIC: Final = b"EP"
 _TLS: Final = b"\x16\x03"
 """What a TLS connection begins with."""

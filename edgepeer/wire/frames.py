@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from edgepeer.ids import Generation
+from edgepeer.ids import Generation, Lineage
 from edgepeer.wire.precision import Precision
 
 __all__ = [
@@ -97,7 +97,7 @@ class Sync(_Header, frozen=True):
     nobody below it who has it; -2 while it waits and somebody below may have it."""
     generation: Generation | None = None
     """Of the sender's view."""
-    restored: Generation | None = None
+    restored: Lineage | None = None
     """Of the checkpoint that the sender's state is from, until a round has ended; as long as it can hand over the first
     round that has ended since, of the one that it went on from with that."""
     kept: _Count = 0
@@ -114,7 +114,7 @@ class Sync(_Header, frozen=True):
         """The last round whose end is not handed over: `restored` is of the state after that."""
         return self.kept - 1 if self.kept else self.committed
 
-    def checkpoint(self, number: int) -> Generation | None:
+    def checkpoint(self, number: int) -> Lineage | None:
         """Of which checkpoint the state is that the sender has, or had, after that round; None: of none, or unknown."""
         return self.restored if number == self.since else None
 

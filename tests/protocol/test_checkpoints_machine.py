@@ -11,7 +11,7 @@ from states import RUN, at_seven, put_to_use, state
 from transcript import Machine, vector, view
 
 from edgepeer.coding.scheme import parse_scheme
-from edgepeer.ids import Generation, PeerId
+from edgepeer.ids import Generation, Lineage, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
@@ -19,10 +19,10 @@ from edgepeer.topology.view import View
 from edgepeer.wire import frames as fr
 
 A = PeerId("a")
-EARLY, LATE = Generation(counter=1), Generation(counter=2)
+EARLY, LATE = Lineage(Generation(counter=1), 1), Lineage(Generation(counter=2), 1)
 
 
-def restored(machine: Machine, name: str, committed: int, of: Generation | None, *, kept: int = 0) -> list[str]:
+def restored(machine: Machine, name: str, committed: int, of: Lineage | None, *, kept: int = 0) -> list[str]:
     """A link comes up, and the other end says of which checkpoint its state is, or was before the first round kept."""
     world = machine.node.view
     assert world is not None
@@ -35,7 +35,7 @@ def restored(machine: Machine, name: str, committed: int, of: Generation | None,
 
 @pytest.mark.parametrize("theirs", [LATE, None])
 def test_of_checkpoints_of_two_generations_the_later_counts_and_a_fleet_at_work_counts_more(
-    theirs: Generation | None,
+    theirs: Lineage | None,
 ) -> None:
     b = Machine("b")
     b.hear(ev.RunWanted("r", 1, 7, EARLY))
@@ -175,7 +175,7 @@ def test_a_state_that_came_in_an_earlier_life_means_nothing() -> None:
     restored(b, "a", 7, None)
     assert state(b, "a", b"before", number=7) == ["state of r after 7: before"]
     came = next(effect for effect in b.effects if isinstance(effect, fx.StateReceived))
-    later = msgspec.structs.replace(view(1, "acde", run="r", first_round=8), generation=LATE)
+    later = msgspec.structs.replace(view(1, "acde", run="r", first_round=8), generation=LATE.generation)
     b.learn(later)
     life = b.node.me.incarnation
     assert (b.node.view, life) == (None, 2)
@@ -191,11 +191,11 @@ def test_nor_where_another_has_come_since_and_is_not_in_use_yet() -> None:
     restored(b, "a", 7, None)
     state(b, "a", b"before", number=7)
     came = next(effect for effect in b.effects if isinstance(effect, fx.StateReceived))
-    later = msgspec.structs.replace(view(1, "acde", run="r", first_round=8), generation=LATE)
+    later = msgspec.structs.replace(view(1, "acde", run="r", first_round=8), generation=LATE.generation)
     b.learn(later)
     following = later.successor(first_round=8, joined=[b.node.me], coordinator=PeerId("a"))
     b.learn(following)
-    sync = fr.Sync(epoch=following.stamp, run="r", committed=9, generation=LATE, kept=9)
+    sync = fr.Sync(epoch=following.stamp, run="r", committed=9, generation=LATE.generation, kept=9)
     above = following.parent(PeerId("b"))
     assert above is not None
     b.hear(ev.LinkUp(above, 1))
@@ -230,7 +230,7 @@ def test_once_a_round_has_ended_a_state_is_of_a_fleet_at_work() -> None:
 
 @pytest.mark.parametrize("theirs", [LATE, None])
 def test_a_checkpoint_is_not_gone_on_with_by_a_round_that_others_have_gone_on_with_from_another(
-    theirs: Generation | None,
+    theirs: Lineage | None,
 ) -> None:
     """The fleet that this peer has come to was at work, and its round 7 is another. So is what it hands over, be that a
     sum or that the round was dropped."""

@@ -14,7 +14,7 @@ from transcript import Machine, member, vector, view
 
 from edgepeer.coding.scheme import parse_scheme
 from edgepeer.errors import WireError
-from edgepeer.ids import Generation, PeerId
+from edgepeer.ids import Generation, Lineage, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
@@ -70,7 +70,7 @@ plain: dict[type[fr.Frame], st.SearchStrategy[fr.Frame]] = {
     fr.Hello: st.builds(fr.Hello, fabric=peers, peer=peers, incarnation=numbers),
     fr.Sync: st.builds(
         fr.Sync, epoch=stamps, run=runs, committed=st.sampled_from([-2, -1, 0, 1, 2, 9, 2**53]), generation=generations,
-        restored=st.none() | generations, kept=st.sampled_from([0, 0, 1, 2, 2**53]),
+        restored=st.none() | st.builds(Lineage, generations, numbers), kept=st.sampled_from([0, 0, 1, 2, 2**53]),
         have=st.lists(sizes, max_size=4).map(tuple),
     ),
     fr.ViewFrame: st.builds(fr.ViewFrame, epoch=stamps),

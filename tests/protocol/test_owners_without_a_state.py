@@ -7,7 +7,7 @@ from company import Company
 from states import RUN, at_seven, put_to_use, state
 from transcript import Machine, vector, view
 
-from edgepeer.ids import Generation, PeerId
+from edgepeer.ids import Generation, Lineage, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.wire import frames as fr
@@ -117,7 +117,7 @@ def test_an_owner_that_comes_back_with_the_checkpoint_of_where_its_peer_stands_g
     b = at_seven("b", RUN)
     b.level("d", 7)
     b.hear(ev.RunWanted(None))
-    b.hear(ev.RunWanted("r", 3, have=7, of=RUN.generation, epoch=RUN.epoch))
+    b.hear(ev.RunWanted("r", 3, have=7, of=RUN.lineage))
     b.contribute(1)
     b.level("e", 7)
     b.reduce("d", vector(1), "d", number=8)
@@ -126,26 +126,26 @@ def test_an_owner_that_comes_back_with_the_checkpoint_of_where_its_peer_stands_g
 
 
 @pytest.mark.parametrize(
-    ("have", "of", "epoch"),
+    ("have", "of"),
     [
-        pytest.param(6, RUN.generation, RUN.epoch, id="an earlier round"),
-        pytest.param(7, Generation(9, 9, 9), RUN.epoch, id="another generation"),
-        pytest.param(7, RUN.generation, RUN.epoch - 1, id="an earlier beginning of the run"),
+        pytest.param(6, RUN.lineage, id="an earlier round"),
+        pytest.param(7, Lineage(Generation(9, 9, 9), 1), id="another generation"),
+        pytest.param(7, Lineage(RUN.generation, 0), id="an earlier beginning of the run"),
     ],
 )
-def test_but_not_with_another_one(have: int, of: Generation, epoch: int) -> None:
+def test_but_not_with_another_one(have: int, of: Lineage) -> None:
     """It is given its neighbours'."""
     b = at_seven("b", RUN)
     b.level("d", 7)
     b.hear(ev.RunWanted(None))
-    said = b.hear(ev.RunWanted("r", 3, have=have, of=of, epoch=epoch))
+    said = b.hear(ev.RunWanted("r", 3, have=have, of=of))
     assert "a <- state of r?" in said
 
 
 def test_nor_is_it_told_of_a_round_that_it_had_brought_something_to_before_it_gave_the_run_up() -> None:
     """Its program can't go on from the checkpoint once that round is over: it is given the state after it."""
     b = quitter()
-    b.hear(ev.RunWanted("r", 3, have=7, of=RUN.generation, epoch=RUN.epoch))
+    b.hear(ev.RunWanted("r", 3, have=7, of=RUN.lineage))
     assert b.node.allreduce.has_state
     b.result("a", vector(4), "abde", number=8)
     b.sync("a", 8)

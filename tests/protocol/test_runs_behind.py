@@ -7,7 +7,7 @@ from company import Company
 from states import RUN, at_seven, state
 from transcript import Machine, view
 
-from edgepeer.ids import Generation, PeerId
+from edgepeer.ids import Generation, Lineage, PeerId
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
 from edgepeer.wire import frames as fr
@@ -32,7 +32,7 @@ def pings(machine: Machine, peer: str, stands: int | tuple[int, int] | None, *, 
 def head_without() -> Machine:
     """The head, which has seen the end of round 7, and whose owner has lost the state; b has one of before."""
     a = Machine("a")
-    a.hear(ev.RunWanted("r", 2, have=7, of=TWO.generation, epoch=1))
+    a.hear(ev.RunWanted("r", 2, have=7, of=TWO.lineage))
     a.learn(TWO)
     a.node.parts.place.restored = None  # rounds have been over since
     a.level("b", 5)
@@ -80,7 +80,7 @@ def test_nor_does_who_is_getting_the_end_of_a_round() -> None:
 def test_what_has_been_given_up_for_a_checkpoint_that_counts_more_is_not_waited_for(packs_s: float) -> None:
     """a and b go on from checkpoints of one generation, after 7 and 5. a's owner quits and wants the run again: nothing
     is over in this generation, so b's counts, however long its owner takes to hand it over."""
-    company, before = Company(TWO), Generation(1, 1, 1)
+    company, before = Company(TWO), Lineage(Generation(1, 1, 1), 1)
     for name in "ab":
         company.hear(name, ev.RunWanted(None))
     company.hear("a", ev.RunWanted("r", 2, 7, before))

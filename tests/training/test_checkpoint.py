@@ -34,6 +34,7 @@ FIRST = Checkpoint(
     round=10,
     generation=Generation(counter=2, founders=2, nonce=7),
     epoch=3,
+    begun=4,
     members=("a", "b"),
     digest="d1",
     state=b"state after ten rounds",
@@ -42,7 +43,7 @@ SECOND = replace(FIRST, round=20, digest="d2", state=b"and after twenty")
 
 
 def fields(checkpoint: Checkpoint) -> tuple[Any, ...]:
-    names = ("job", "round", "generation", "epoch", "members", "digest")
+    names = ("job", "round", "generation", "epoch", "begun", "members", "digest")
     return (*(getattr(checkpoint, name) for name in names), bytes(checkpoint.state))
 
 
