@@ -40,7 +40,8 @@ class Catchup:
         self._emit = emit
         self._run = ""
         self._asked: dict[PeerId, float] = {}  # when, or when the last piece came; they may still deliver
-        self._progress_at = 0.0
+        self._progress_at = self._came_at = self._gave_at = 0.0
+        """When something was asked for or came; when a piece came; when one was sent, or asked for."""
         self._source: PeerId | None = None
         """Who delivers ..."""
         self._stalled = False
@@ -82,9 +83,15 @@ class Catchup:
         """Of whom the state was asked, and may still come."""
         return tuple(sorted(self._asked))
 
-    def is_coming(self, now: float) -> bool:
-        """Whether somebody delivers."""
-        return self._buffer is not None and now - self._progress_at < PROVIDING_S + PATIENCE_S
+    def is_under_way(self, now: float) -> bool:
+        """Whether somebody delivers, or is delivered to: who has begun to give a state may have none itself since."""
+        comes = self._buffer is not None and now - self._came_at < PROVIDING_S + PATIENCE_S
+        return comes or (bool(self._given) and now - self._gave_at < PROVIDING_S + PATIENCE_S)
+
+    def outrun(self, committed: int) -> None:
+        """What comes of a state of no later round than this is of no use any more."""
+        if self._buffer is not None and self._round <= committed:
+            self._drop()
 
     def ask(self, ahead: Sequence[PeerId], run: str, now: float) -> None:
         """Ask one of the neighbours that are ahead, unless somebody who was asked delivers."""
@@ -99,9 +106,10 @@ class Catchup:
                 return
 
     def provide(
-        self, peer: PeerId, run: str, number: int, state: memoryview | bytes, *, stands_there: bool = False
+        self, peer: PeerId, run: str, number: int, state: memoryview | bytes, now: float, *, stands_there: bool = False
     ) -> None:
         """Send a state to the neighbour that asked for it. `stands_there`: that needs it for its owner only."""
+        self._gave_at = now
         self._given[peer] = run, number, 0, memoryview(state).cast("B")
         if stands_there:
             self._for_owners.add(peer)
@@ -109,11 +117,13 @@ class Catchup:
             self._for_owners.discard(peer)
         self._send(peer, 0)
 
-    def go_on(self, peer: PeerId, frame: StateRequest) -> None:
+    def go_on(self, peer: PeerId, frame: StateRequest, now: float) -> None:
         """So much of a state has come at a neighbour."""
         given = self._given.get(peer)
-        if given is not None and given[:2] == (frame.run, frame.round) and given[3]:
-            self._send(peer, frame.received)
+        if given is not None and given[:2] == (frame.run, frame.round):
+            self._gave_at = now
+            if given[3]:
+                self._send(peer, frame.received)
 
     def stands(self, peer: PeerId, committed: int) -> None:
         """A neighbour says how far it has come: what is of before it needs no more. Nor does the rest come of what it
@@ -167,7 +177,8 @@ class Catchup:
         if not stored or peer != self._source or frame.run != self._run or self._buffer is None:
             return None
         self._received = frame.offset + payload_bytes
-        self._progress_at, self._stalled = now, False
+        self._progress_at = self._came_at = now
+        self._stalled = False
         if self._received < frame.total:
             self._emit(fx.Send(peer, StateRequest(run=frame.run, round=frame.round, received=self._received)))
             return None

@@ -170,9 +170,9 @@ class Neighbours:
             given_up = self._compare_restored(peer, link.sync.committed)
             self._allreduce.on_sync(peer, UNKNOWN if given_up else link.sync.committed, link.sync.have)
 
-    def is_coming(self) -> bool:
-        """Whether the end of the round, or a state, is on its way here from somebody who has it."""
-        return self._course.receiving or self._catchup.is_coming(self._place.now)
+    def is_under_way(self) -> bool:
+        """Whether the end of the round, or a state, is on its way here from who has it, or a state from here."""
+        return self._course.receiving or self._catchup.is_under_way(self._place.now)
 
     def hope(self) -> None:
         """Tell the parent when it becomes known whether somebody below has the state."""
@@ -214,6 +214,7 @@ class Neighbours:
         self._give_up_state()
         self._answer_askers(now)
         mine = self._place.committed
+        self._catchup.outrun(mine - 1 if self._place.missing else mine)
         gap = 2 if patient and mine != UNKNOWN else 1
         for_owner = bool(self._askers) and self._place.missing
         ahead = []
@@ -264,7 +265,7 @@ class Neighbours:
         """A neighbour wants the state, or the rest of it. It does not ask again soon, so who is about to have one
         answers then."""
         if frame.received:
-            self._catchup.go_on(peer, frame)
+            self._catchup.go_on(peer, frame, now)
             return
         self._askers[peer] = frame.run
         self.ask_for_state(now, patient=True)
@@ -292,7 +293,8 @@ class Neighbours:
         elif event.round <= self._place.committed:
             sync = self._links[event.peer].sync
             stands_there = sync is not None and sync.committed == event.round
-            self._catchup.provide(event.peer, event.run, event.round, event.state, stands_there=stands_there)
+            state, now = event.state, self._place.now
+            self._catchup.provide(event.peer, event.run, event.round, state, now, stands_there=stands_there)
 
     def sink(self, peer: PeerId, frame: State, payload_bytes: int) -> memoryview | None:
         return self._catchup.sink(peer, frame, payload_bytes)

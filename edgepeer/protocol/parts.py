@@ -62,7 +62,7 @@ class Parts:
             self.succession,
             limits,
             emit,
-            self.neighbours.is_coming,
+            self.neighbours.is_under_way,
         )
         self.outside = Outside(self.membership, self.rolls, limits)
         self.measuring = Measuring(self.id, self.links, tells=choice is not None)

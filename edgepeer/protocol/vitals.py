@@ -25,7 +25,7 @@ from edgepeer.protocol.course import Course
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link, Links, LinkState, Role
 from edgepeer.protocol.membership import Membership
-from edgepeer.protocol.place import HOPING, UNKNOWN
+from edgepeer.protocol.place import UNKNOWN
 from edgepeer.protocol.succession import Succession
 from edgepeer.protocol.timing import Pace
 from edgepeer.topology.view import Member, View
@@ -51,8 +51,6 @@ _NEWS: Final = False, -1, False, 0, False
 """What nobody has to be told: not an orphan, not level, not settled, no ballot, no run that is over."""
 _NOBODY: Final = -2
 """Takes part in the run (`Ping.stands`)."""
-_NOTHING: Final = UNKNOWN, UNKNOWN
-"""How it stands below somebody who has no state of the run, nor has anybody there seen a round of it."""
 
 
 _Common: TypeAlias = tuple[bytes, tuple[int, int] | None]
@@ -71,10 +69,10 @@ class Vitals:
         succession: Succession,
         limits: Limits,
         emit: Callable[[fx.Effect], None],
-        is_coming: Callable[[], bool],
+        is_under_way: Callable[[], bool],
     ) -> None:
-        """`is_coming`: whether the end of a round, or a state of the run, is on its way here."""
-        self._is_coming = is_coming
+        """`is_under_way`: whether the end of a round, or a state of the run, is on its way to or from here."""
+        self._is_under_way = is_under_way
         self._me = me
         self._links = links
         self._course = course
@@ -295,16 +293,18 @@ class Vitals:
 
     @property
     def over(self) -> bool:
-        """Whether there is a run, and neither this peer nor anybody below it takes part in it, or has a state of it
-        that it can go on with. That may be of an earlier round than others have seen the end of: if these could tell
-        how it has ended, or give a later one, they would have in so long a time."""
-        stands, (wanting, since) = self._stands(), self._wanting
-        if stands is None:
+        """Whether there is a run, and neither this peer nor anybody below it takes part in it; or there has been no state
+        to go on with for so long that whoever has or gets one, or could tell how the last round has ended, would have
+        been heard of. What is heard is not of one moment: that somebody has none any more may be known before it is
+        known who has taken it. A state may be there, and be of an earlier round than others have seen the end of."""
+        stands, (wanting, since), view = self._stands(), self._wanting, self._membership.view
+        if stands is None or view is None:
             return False
         have, seen = stands
-        if have < 0:
-            return have < seen
-        return have < min(wanting, seen) and self._course.place.now - since >= self._limits.anew_s
+        if have == _NOBODY:
+            return True
+        heard_within_s = self._limits.anew_s + view.height * self._limits.heartbeat_s
+        return have < min(wanting, seen) and self._course.place.now - since >= heard_within_s
 
     def _stands(self) -> tuple[int, int] | None:
         """What a Ping says of the run: of which round there is a state, and of which somebody has seen the end. None if
@@ -312,18 +312,16 @@ class Vitals:
         view, here = self._membership.view, self._course.place.here
         if view is None or here is None or not view.run:
             return None
-        if self._is_coming():
+        if self._is_under_way():
             return None
         have, seen = self._stands_itself(view.run)
         for child in view.children(self._me):
             link = self._links.get(child)
             if link is None or not link.up:
                 return None
-            at, below = here.at.get(child), link.stands
-            if below is None and at == UNKNOWN:
-                below = _NOTHING
-            if below is None or (at == HOPING and below == _NOTHING):
-                return None  # its Ping is still to come, or is of before what it has said since
+            below = link.stands
+            if below is None:
+                return None
             have, seen = max(have, below[0]), max(seen, below[1])
         return have, seen
 
@@ -342,7 +340,7 @@ class Vitals:
     def _look_for_a_state(self, now: float) -> None:
         """As rounds go on, what is heard from below is always of a little before."""
         stands = self._stands()
-        if stands is None or stands[0] < 0 or stands[0] >= min(self._wanting[0], stands[1]):
+        if stands is None or stands[0] >= min(self._wanting[0], stands[1]):
             self._wanting = stands[1] if stands is not None else UNKNOWN, now
 
     def excuse(self, seconds: float, now: float) -> None:

@@ -4,9 +4,9 @@ A file is complete or it is not there: it is written beside its place, brought t
 reads one finds every damage, by length and digest, and may fall back to the file before it.
 
 Layout: 8 bytes magic and version; header length, 32 bits, little-endian; a msgpack header with the job, the round,
-the view's generation, epoch and members, which beginning of the run it is of, the digest of the parameters, since which
-round the loss has not been finite, and the length of the state; the state, as `state.pack_state` makes it; a 128-bit xxHash of all before it. It detects
-damage, not forgery.
+the view's generation, epoch and members, which beginning of the run it is of, the digest of the parameters, since
+which round the loss has not been finite, and the length of the state; the state, as `state.pack_state` makes it; a
+128-bit xxHash of all before it. It detects damage, not forgery.
 """
 
 from __future__ import annotations

@@ -6,12 +6,15 @@ from transcript import Machine, view
 
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
+from edgepeer.protocol.limits import Limits
 from edgepeer.topology.view import View
 from edgepeer.wire import frames as fr
 
-__all__ = ["RUN", "at_seven", "put_to_use", "state"]
+__all__ = ["OVER_S", "RUN", "at_seven", "put_to_use", "state"]
 
 RUN = view(3, "abcde", run="r", first_round=5)
+OVER_S = Limits().anew_s + 5.0
+"""In which a run is over of which nobody has the state, in a fleet of few."""
 
 
 def state(machine: Machine, peer: str, data: bytes, *, number: int, offset: int = 0, total: int = 0) -> list[str]:

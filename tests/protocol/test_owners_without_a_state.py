@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from company import Company
-from states import RUN, at_seven, put_to_use, state
+from states import OVER_S, RUN, at_seven, put_to_use, state
 from transcript import Machine, vector, view
 
 from edgepeer.ids import Generation, Lineage, PeerId
@@ -199,7 +199,7 @@ def test_who_quits_again_while_it_has_no_state_is_still_without() -> None:
     assert company["b"].node.allreduce.committed == -1
     for run in (None, "r"):
         company.hear("a", ev.RunWanted(run))
-    company.until(company.now + 5.0)
+    company.until(company.now + OVER_S)
     assert [company[name].node.view.beginning for name in "ab"] == [("r", 2), ("r", 2)]
 
 
@@ -211,7 +211,7 @@ def test_nor_is_one_that_all_have_lost_waited_for(lost: str) -> None:
     company.until(2.5)
     for run in (None, "r"):
         company.hear(lost[1], ev.RunWanted(run))
-    company.until(8.0)
+    company.until(company.now + OVER_S)
     assert [company[name].node.view.beginning for name in "ab"] == [("r", 2), ("r", 2)]
     assert company["a"].node.allreduce.committed == 0
 
@@ -255,7 +255,7 @@ def test_where_all_have_given_it_up_and_want_it_again_it_begins_anew(contributed
         for name in "ab":
             company.hear(name, ev.RunWanted(run))
         company.until(company.now + later_s)
-    company.until(company.now + 3.0)
+    company.until(company.now + OVER_S)
     assert [company[name].node.view.beginning for name in "ab"] == [("r", 2), ("r", 2)]
     assert company["a"].node.allreduce.committed == 0
 
@@ -266,7 +266,7 @@ def test_and_where_others_have_none_but_wait_for_it() -> None:
     assert [company[name].node.allreduce.committed for name in "ab"] == [0, -1]
     for run in (None, "r"):
         company.hear("a", ev.RunWanted(run))
-    company.until(3.0)
+    company.until(company.now + OVER_S)
     assert [company[name].node.view.beginning for name in "ab"] == [("r", 2), ("r", 2)]
 
 
@@ -344,7 +344,7 @@ def test_but_once_that_is_over_since_nobody_has_it() -> None:
     b.hear(ev.StateLost())
     b.hear(ev.LinkDown(A, "reset"))
     b.learn(view(2, "b", run="r", first_round=2, after=one))
-    b.until(5.0)
+    b.until(OVER_S)
     assert b.node.view is not None
     assert (b.node.view.epoch, b.node.view.beginning) == (4, ("r", 2))
     assert b.contribute(100)[-1] == "round 1 = 100 of b"

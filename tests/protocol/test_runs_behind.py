@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from company import Company
-from states import RUN, at_seven, state
+from states import OVER_S, RUN, at_seven, state
 from transcript import Machine, view
 
 from edgepeer.ids import Generation, Lineage, PeerId
@@ -42,8 +42,8 @@ def head_without() -> Machine:
 
 def test_it_is_waited_for_a_while_for_who_could_tell() -> None:
     a = head_without()
-    assert not any("view 2" in line for line in pings(a, "b", 5, seconds=ANEW_S - 1))
-    assert any("view 2" in line for line in pings(a, "b", 5, seconds=2.0))
+    assert not any("view 2" in line for line in pings(a, "b", 5, seconds=ANEW_S))
+    assert any("view 2" in line for line in pings(a, "b", 5, seconds=OVER_S - ANEW_S))
 
 
 def test_not_where_somebody_below_has_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from company import Company
+from states import OVER_S
 from transcript import VIEWS, Machine, letter_to, member, vector, view, without
 
 from edgepeer.ids import Generation, PeerId
@@ -257,7 +258,7 @@ def test_a_view_that_even_all_of_it_can_not_follow_is_over() -> None:
     two = view(2, "a", run="r", first_round=2, after=view(1, "bac", run="r"))
     a.learn(two)
     a.hear(ev.StateLost())
-    a.until(10.0)
+    a.until(OVER_S)
     assert a.node.view is not None
     assert a.node.view.generation.counter == 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from company import Company
+from states import OVER_S
 from transcript import Machine, vector, view
 
 from edgepeer.ids import PeerId
@@ -421,4 +422,4 @@ def test_that_a_run_is_over_is_news_to_the_head_whatever_else_it_has_to_tell_jus
     a.level("c", -1)
     for peer in others:
         a.hear(ev.LinkUp(PeerId(peer), 1))
-    assert any("view 3" in line for line in go_on(2.0, -1))
+    assert any("view 3" in line for line in go_on(OVER_S, -1))

@@ -1,0 +1,157 @@
+"""A run is not over while a state of it is on its way, wherever its giver and its taker stand."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from company import Company
+from states import OVER_S, RUN, at_seven, state
+from transcript import Machine, vector, view
+
+from edgepeer.ids import Generation, PeerId
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.protocol.limits import Limits
+from edgepeer.wire import frames as fr
+
+PIECES = Limits(state_segment_bytes=8, state_window_bytes=8)
+"""One piece of 8 bytes every two latencies."""
+LATENCY_S = 0.2
+
+
+def joined() -> Company:
+    """a has done rounds 1 to 7 alone; b has joined since."""
+    company = Company(view(1, "a", run="r"), latency_s=LATENCY_S, limits=PIECES)
+    company.until(1.0)
+    for _ in range(7):
+        company.hear("a", ev.Contribute(vector(1), 1.0))
+        company.until(company.now + 0.1)
+    assert company["a"].node.allreduce.committed == 7
+    company.machines[PeerId("b")] = Machine("b", limits=PIECES, hidden=())
+    company["b"].now = company.now
+    company["b"].node.parts.place.pass_time(company.now)
+    company.hear("b", ev.RunWanted("r"))
+    for name in "ab":
+        company.learn(name, view(2, "ab", run="r", first_round=8))
+    company.until(company.now + 4.0)
+    return company
+
+
+@pytest.mark.parametrize("quits", [True, False])
+@pytest.mark.parametrize("begun_s", [LATENCY_S / 2, 3.0])
+def test_a_newcomer_gets_it_though_who_gives_it_has_none_any_more(begun_s: float, quits: bool) -> None:
+    """That takes 40 s; the giver's owner loses the state, or quits and wants the run again, before the first piece is
+    there or in the middle."""
+    pieces = 100
+    company = joined()
+    before = company["a"].node.view.beginning
+    company.hear("a", ev.StateReady(PeerId("b"), "r", 7, b"x" * 8 * pieces))
+    company.until(company.now + begun_s)
+    for event in (ev.RunWanted(None), ev.RunWanted("r")) if quits else (ev.StateLost(),):
+        company.hear("a", event)
+    company.until(company.now + 2 * LATENCY_S * pieces + 1.0)
+    assert [name for _, name, _ in company.effects(fx.StateReceived)] == ["b"]
+    assert {company[name].node.view.beginning for name in "ab"} == {before}
+
+
+def test_who_takes_one_and_has_said_that_it_has_none_is_waited_for_where_others_have_an_earlier_one() -> None:
+    """The head has seen round 7 and lost the state, b has that of after 5; c says in its Pings that one is coming."""
+    world = view(1, "abc", run="r")
+    a = Machine("a")
+    a.hear(ev.RunWanted("r", 3, have=7, of=world.lineage))
+    a.learn(world)
+    a.node.parts.place.restored = None  # rounds have been over since
+    a.level("b", 5)
+    a.level("c", -1)
+    a.hear(ev.StateLost())
+    said: list[str] = []
+    while a.now < 2 * OVER_S:
+        for peer, stands in (("b", 5), ("c", None)):
+            a.frame(peer, fr.Ping(waiting=False, stamp=1.0, every=1.0, epoch=world.epoch, stands=stands))
+        said += a.until(a.now + 0.5)
+    assert not any("view 2" in line for line in said)
+
+
+class Uneven(Company):
+    """The line from b to a is slower than the others, by 0.6 s, after second 6."""
+
+    def _deliver(self, source, target, frame, data, life, *, late=False):  # type: ignore[no-untyped-def, override]
+        if (source, target) == ("b", "a") and not late and self.now > 6.0:
+            self._later(0.6, partial(self._deliver, source, target, frame, data, life, late=True))
+        else:
+            super()._deliver(source, target, frame, data, life)
+
+
+@pytest.mark.parametrize("at_s", [20.0, 20.5])
+@pytest.mark.parametrize("after_s", [0.02, 0.3, 2.0])
+def test_that_its_giver_has_none_any_more_may_be_heard_of_before_its_taker_has_it(at_s: float, after_s: float) -> None:
+    """Two trees. a and b have lost the state after round 1; c gives it to b, and its owner quits and wants it again. What
+    b says comes to a later than what c says."""
+    company = Uneven(view(1, "abc", run="r", lanes=2))
+    company.until(1.0)
+    for name in "bc":
+        company.hear("a", ev.StateReady(PeerId(name), "r", 0, b"x"))
+    company.until(2.0)
+    for name in "bc":
+        company.hear(name, ev.Adopted("r", 0))
+    company.until(3.0)
+    for name in "abc":
+        company.hear(name, ev.Contribute(vector(1, 2, 3, 4), 1.0))
+    company.until(5.0)
+    assert [company[name].node.allreduce.committed for name in "abc"] == [1, 1, 1]
+    for name in "ab":
+        company.hear(name, ev.StateLost())
+    company.until(at_s)
+    asked = {effect.peer for _, name, effect in company.effects(fx.ProvideState, since=5.0) if name == "c"}
+    assert PeerId("b") in asked
+    company.hear("c", ev.StateReady(PeerId("b"), "r", 1, b"one"))
+    company.until(company.now + after_s)
+    assert company["b"].node.parts.place.loading
+    for run in (None, "r"):
+        company.hear("c", ev.RunWanted(run))
+    company.until(company.now + 2 * OVER_S)
+    assert {company[name].node.view.beginning for name in "abc"} == {("r", 1)}
+
+
+def stands(b: Machine, seconds: float, others: int | tuple[int, int]) -> list[tuple[int, int] | None]:
+    """What b says of how it stands meanwhile, while its neighbours say that."""
+    said, until = [], b.now + seconds
+    while b.now < until:
+        for name in "ade":
+            b.frame(name, fr.Ping(waiting=False, stamp=1.0, every=1.0, epoch=RUN.stamp, stands=others))
+        b.until(b.now + 0.5)
+        said.append(b.node.parts.vitals._stands())
+    return said
+
+
+def test_what_is_left_of_one_that_is_not_needed_any_more_is_not_on_its_way() -> None:
+    """b is a round behind for a moment, and asks for the state, whose first piece comes; the round's end comes before the
+    rest, of which nothing comes then. Hours later all lose the state: b says so."""
+    b = at_seven("b", RUN)
+    for name in "de":
+        b.level(name, 7)
+        b.reduce(name, vector(1), name, number=8)
+    b.contribute(1)
+    b.sync("a", 8)
+    assert any("a <- state of r?" in line for line in b.until(b.now + 1.0))
+    state(b, "a", b"fir", number=8, total=5)
+    b.result("a", vector(4), "abde", number=8)
+    for name in "ade":
+        b.sync(name, 8)
+    assert b.node.allreduce.committed == 8
+    assert stands(b, 100.0, 8)[-1] == (8, 8)
+    b.hear(ev.StateLost())
+    assert b.node.allreduce.committed == -1
+    assert stands(b, 100.0, (-1, 8))[0] == (-1, 8)
+
+
+def test_a_checkpoint_of_a_generation_that_goes_on_with_the_run_is_of_what_stands_there() -> None:
+    b = at_seven("b", RUN)
+    anew = Generation.after(RUN.generation, [("a", 1)])
+    two = RUN.successor(first_round=8, generation=anew)
+    b.learn(two)
+    b.level("d", 7)
+    b.hear(ev.RunWanted(None))
+    b.hear(ev.RunWanted("r", 3, have=7, of=two.lineage))
+    assert b.node.allreduce.has_state
