@@ -293,10 +293,10 @@ class Vitals:
 
     @property
     def over(self) -> bool:
-        """Whether there is a run, and neither this peer nor anybody below it takes part in it; or there has been no state
-        to go on with for so long that whoever has or gets one, or could tell how the last round has ended, would have
-        been heard of. What is heard is not of one moment: that somebody has none any more may be known before it is
-        known who has taken it. A state may be there, and be of an earlier round than others have seen the end of."""
+        """Whether there is a run, and neither this peer nor anybody below it takes part in it; or there has been no
+        state to go on with for so long that whoever has or gets one, or could tell how the last round has ended, would
+        have been heard of. What is heard is not of one moment: that somebody has none any more may be known before it
+        is known who has taken it. A state may be there, and be of an earlier round than others have seen the end of."""
         stands, (wanting, since), view = self._stands(), self._wanting, self._membership.view
         if stands is None or view is None:
             return False

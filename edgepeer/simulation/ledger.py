@@ -70,6 +70,8 @@ class Ledger:
         self._brought = brought
         self._ends: dict[_Which, tuple[PeerId, _End]] = {}
         """How rounds have ended, and at whom first."""
+        self._newest: dict[tuple[str, int], int] = {}
+        """Of each beginning of a run, the last round that has ended anywhere, in whatever generation."""
         self._before: dict[_Which, tuple[PeerId, bytes]] = {}
         """How the rounds before a round have ended, for whom that ended first."""
         self._known: set[tuple[int, bytes]] = set()
@@ -112,16 +114,24 @@ class Ledger:
             if end != NO_SUM and (number, end) not in self._known:
                 raise ProtocolBug(f"{peer} adopts a state with an end of round {number} that nobody has seen")
 
+    def begun_anew(self, peer: PeerId, before: View, view: View, number: int) -> None:
+        """A peer goes to a view in which the run is over, or begins anew, that it takes part in, and has had the state
+        of after that round: nobody may have known of a later one."""
+        if view.generation == before.generation and number >= self._newest.get(before.beginning, 1):
+            told = f"the run over, or begun anew, though it has the state after round {number}, the last that has ended"
+            raise ProtocolBug(f"{peer} finds {told}")
+
     def _is_new(self, peer: PeerId, which: _Which, end: _End) -> bool:
         """Whether nobody has seen the end of this round before. Raises ProtocolBug if somebody has seen another."""
         first, before = self._ends.setdefault(which, (peer, end))
+        generation, begun, number = which
+        self._newest[begun] = max(self._newest.get(begun, 0), number)
         if before is end:
             return True
         if before != end:
             kind = "drops" if end is _DROPPED else "commits other bits or contributors for"
             was = "dropped" if before == _DROPPED else "committed"
-            generation, (run, _), number = which
-            told = f"round {number} of {run or 'no run'}, generation {generation}"
+            told = f"round {number} of {begun[0] or 'no run'}, generation {generation}"
             raise ProtocolBug(f"{peer} {kind} {told}, which {first} has {was}")
         return False
 

@@ -110,6 +110,8 @@ class SimulatedPeer:
         """Whether it is out because of that."""
         self.busy_until = 0.0
         """Till when its owner works on nothing that is to be done."""
+        self._gave_up: str | None = None
+        """Which run it takes no part in any more."""
         self._without = False
         """Whether its application has no state of the run, and waits for a neighbour's ..."""
         self._loses = False
@@ -415,6 +417,7 @@ class SimulatedPeer:
 
     def give_up_run(self) -> None:
         """Take no part in the run any more."""
+        self._gave_up = self.run_id
         self.receive(ev.RunWanted(None, 1))
 
     def take_up_another_run(self) -> None:
@@ -441,7 +444,10 @@ class SimulatedPeer:
         self.receive(ev.TimedOut(f"timed out at {self.id}"))
 
     def _do_view(self, effect: fx.ViewInstalled) -> None:
-        if not self.views or self.views[-1].beginning != effect.view.beginning:
+        before = self._last_view
+        if before is None or before.beginning != effect.view.beginning:
+            if before is not None and effect.view.run in ("", before.run) and self._works_on(before.run):
+                self._around.ledger.begun_anew(self.id, before, effect.view, self.over)
             self._forget()
         self.views.append(effect.view)
         if self.disk is not None:
@@ -592,6 +598,11 @@ class SimulatedPeer:
         or have one from its disk that is of another round."""
         fits = self.restored is None or number == self.over + 1
         return run == self.run_id and fits and not self._without
+
+    def _works_on(self, run: str) -> bool:
+        """Whether its application takes part in a run, and has a state of it that it has not gone back to."""
+        wants = run == self.run_id != self._gave_up
+        return wants and self.split is None and not self._without and self.restored is None and self.over > 0
 
     @property
     def _last_view(self) -> View | None:

@@ -86,8 +86,8 @@ class Uneven(Company):
 @pytest.mark.parametrize("at_s", [20.0, 20.5])
 @pytest.mark.parametrize("after_s", [0.02, 0.3, 2.0])
 def test_that_its_giver_has_none_any_more_may_be_heard_of_before_its_taker_has_it(at_s: float, after_s: float) -> None:
-    """Two trees. a and b have lost the state after round 1; c gives it to b, and its owner quits and wants it again. What
-    b says comes to a later than what c says."""
+    """Two trees. a and b have lost the state after round 1; c gives it to b, and its owner quits and wants it again.
+    What b says comes to a later than what c says."""
     company = Uneven(view(1, "abc", run="r", lanes=2))
     company.until(1.0)
     for name in "bc":
@@ -126,8 +126,8 @@ def stands(b: Machine, seconds: float, others: int | tuple[int, int]) -> list[tu
 
 
 def test_what_is_left_of_one_that_is_not_needed_any_more_is_not_on_its_way() -> None:
-    """b is a round behind for a moment, and asks for the state, whose first piece comes; the round's end comes before the
-    rest, of which nothing comes then. Hours later all lose the state: b says so."""
+    """b is a round behind for a moment, and asks for the state, whose first piece comes; the round's end comes before
+    the rest, of which nothing comes then. Hours later all lose the state: b says so."""
     b = at_seven("b", RUN)
     for name in "de":
         b.level(name, 7)

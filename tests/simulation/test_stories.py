@@ -327,8 +327,19 @@ def test_a_run_is_over_where_all_have_only_an_earlier_state_than_one_has_seen() 
     p0, p1 = (peer(world, name) for name in ("p0", "p1"))
     p1.node.parts.course.forget(loading=p0.over + 1)
     p1.node.parts.place.loading = False
+    world.ledger._newest["run", 1] = p0.over + 1
     assert not world.run_until(lambda: beginnings(world) != {("run", 1)}, SMALL_SEGMENTS.anew_s - 0.5)
     assert world.run_until(lambda: beginnings(world) == {("run", 2)}, SMALL_SEGMENTS.anew_s)
+
+
+def test_nor_may_it_be_over_while_somebody_has_the_last_state() -> None:
+    """As it would be if the head did not look for one: the ledger sees it."""
+    world = fleet(2, rounds=1000)
+    at_round(world, 3)
+    vitals = type(peer(world, "p0").node.parts.vitals)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ProtocolBug, match="over, or begun anew, though it has"):
+        patch.setattr(vitals, "over", property(lambda _: True))
+        world.run_until(lambda: beginnings(world) != {("run", 1)}, 10.0)
 
 
 def test_all_wait_for_an_owner_that_is_busy_and_its_process_is_there() -> None:
