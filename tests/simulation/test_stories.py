@@ -332,13 +332,13 @@ def test_a_run_is_over_where_all_have_only_an_earlier_state_than_one_has_seen() 
     assert world.run_until(lambda: beginnings(world) == {("run", 2)}, SMALL_SEGMENTS.anew_s)
 
 
-def test_nor_may_it_be_over_while_somebody_has_the_last_state() -> None:
+def test_nor_may_it_be_over_while_somebody_has_the_last_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it would be if the head did not look for one: the ledger sees it."""
     world = fleet(2, rounds=1000)
     at_round(world, 3)
     vitals = type(peer(world, "p0").node.parts.vitals)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(ProtocolBug, match="over, or begun anew, though it has"):
-        patch.setattr(vitals, "over", property(lambda _: True))
+    monkeypatch.setattr(vitals, "over", property(lambda _: True))
+    with pytest.raises(ProtocolBug, match="over, or begun anew, though it has"):
         world.run_until(lambda: beginnings(world) != {("run", 1)}, 10.0)
 
 
