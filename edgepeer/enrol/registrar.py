@@ -326,16 +326,16 @@ class Registrar:
             _, renewed = self._issue(sql, holder, checked.key)
             return self._granted(sql, holder.role, holder.id, renewed)
 
-    def own(self, number: int, key: ec.EllipticCurvePublicKey) -> bytes:
-        """A certificate for the enrolment service itself, by that one of `authorities`; it is in no list.
+    def own(self, key: ec.EllipticCurvePublicKey) -> dict[bytes, bytes]:
+        """Certificates for the enrolment service itself, by the authority that has issued each, the newest last; they
+        are in no list.
 
         Raises:
             TrustError: it can't be written.
         """
-        with self._database.change() as sql:
-            _, authority, signer = _authorities(sql)[number]
-            holder = Holder(self.fabric, Role.ENROLMENT, "service", _next_serial(sql))
-        return issue(authority, load_key(signer), key, holder)
+        with self._database.change() as sql:  # all at once: one that has ended meanwhile issues none
+            rows, holder = _authorities(sql), Holder(self.fabric, Role.ENROLMENT, "service", _next_serial(sql))
+        return {authority: issue(authority, load_key(signer), key, holder) for _, authority, signer in rows}
 
     def _issue(self, sql: sqlite3.Connection, holder: Holder, key: ec.EllipticCurvePublicKey) -> tuple[int, bytes]:
         number, authority, signer = _authorities(sql)[-1]

@@ -498,6 +498,25 @@ async def test_the_authority_is_rotated_under_a_member(tmp_path: Path) -> None:
         task.cancel()
 
 
+async def test_the_old_authority_ends_while_somebody_connects(
+    office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    office.registrar.rotate()
+    string, look = office.registrar.token(), Registrar.authorities.fget
+    assert look is not None
+
+    def and_then_it_ends(registrar: Registrar) -> tuple[bytes, ...]:
+        found: tuple[bytes, ...] = look(registrar)
+        if len(found) > 1:  # by `rotate-ca --finish`, another process
+            registrar.finish(force=True)
+        return found
+
+    monkeypatch.setattr(Registrar, "authorities", property(and_then_it_ends))
+    p1 = await office.member("p1", string)
+    assert [p1.authority.der] == list(office.registrar.authorities)
+    assert "mistake" not in caplog.text
+
+
 async def test_who_was_off_when_the_authority_was_rotated(tmp_path: Path) -> None:
     """The broker has a certificate of the new one by then, and what would say so comes through the broker."""
     async with at_its_own_port(tmp_path, lifetime_s=1000) as office:
