@@ -80,14 +80,20 @@ async def keep_renewed(identity: Identity, *, look_s: float = _LOOK_S, spread_s:
                 told = identity.evictions.number
                 _log.info("%s has a new certificate, until %s", identity.holder, date(identity.ends))
             except Exception as error:
-                about = identity.holder, date(identity.ends), error
-                _log.warning("certificate of %s, until %s: %s", *about, exc_info=_unless_it_is_known(error))
+                _log.warning("%s", _told(identity, error), exc_info=_unless_it_is_known(error))
             if due(identity):  # by a clock that is far ahead, or it was refused
                 at = loop.time() + chance.uniform(0.5, 1) * pause
                 pause = min(2 * pause, _AT_MOST_S)
             else:
                 pause, at = _AT_FIRST_S, 0.0
         await asyncio.sleep(look_s)
+
+
+def _told(identity: Identity, error: Exception) -> str:
+    """What is wrong; first of all, that it is too late: then it is no help that the service is there again."""
+    if (late := identity.expired) is None:
+        return f"certificate of {identity.holder}, until {date(identity.ends)}: {error}"
+    return str(late) if isinstance(error, TrustError) else f"{late}; nor is there a new one: {error}"
 
 
 def _unless_it_is_known(error: Exception) -> Exception | None:

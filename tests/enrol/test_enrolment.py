@@ -556,6 +556,22 @@ async def test_a_service_that_is_away_is_asked_again(tmp_path: Path, caplog: pyt
     assert p1.authority.der != p1.evictions.authorities[0].der
 
 
+async def test_who_has_expired_says_so_though_the_service_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To start the service is no cure any more."""
+    async with at_its_own_port(tmp_path, lifetime_s=1000) as office:
+        p1 = await office.member("p1")
+    later = time.time() + 2000
+    monkeypatch.setattr(time, "time", lambda: later)
+    task = asyncio.create_task(keep_renewed(p1, look_s=0.01, spread_s=0))
+    await until(lambda: "connection refused" in caplog.text)
+    task.cancel()
+    (line,) = [record.getMessage() for record in caplog.records if "connection refused" in record.getMessage()]
+    assert "of peer p1 of greenhouse has expired on 20" in line
+    assert "edgepeer join HOST STRING; nor is there a new one: enrolment at" in line
+
+
 async def test_nothing_that_is_put_there_ends_the_renewal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with at_its_own_port(tmp_path, lifetime_s=1000) as office:
         p1 = await office.member("p1")
