@@ -101,7 +101,9 @@ class Registrar:
                 except sqlite3.OperationalError:
                     facts = None
             if facts is None:
-                raise ConfigError(f"{database.path}: holds no fleet: `edgepeer fleet init NAME --broker HOST` makes one")
+                raise ConfigError(
+                    f"{database.path}: holds no fleet: `edgepeer fleet init NAME --broker HOST` makes one"
+                )
             self._facts = msgspec.json.decode(facts, type=_Facts)
 
     @classmethod

@@ -480,6 +480,28 @@ async def test_by_a_clock_that_is_far_ahead_the_service_is_not_asked_without_end
         task.cancel()
 
 
+async def test_who_has_no_clock_asks_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It can't know when a third is left; else the others, who have one, would refuse it one day."""
+    caplog.set_level(logging.INFO, "edgepeer.enrol.renewal")
+    async with at_its_own_port(tmp_path, lifetime_s=1000) as office:
+        p1 = await office.member("p1")
+        certificate = p1.certificate
+        monkeypatch.setattr(renewal, "believable", lambda: None)
+        asked: list[bytes] = []
+        look = office.registrar.renew
+        monkeypatch.setattr(office.registrar, "renew", lambda held: (asked.append(held), look(held))[1])
+        task = asyncio.create_task(keep_renewed(p1, look_s=0.01, spread_s=0, blind_s=0.1))
+        await until(lambda: len(asked) > 2)
+        assert p1.certificate == certificate
+        assert "has a new certificate" not in caplog.text
+        later = time.time() + 700  # by the service's clock
+        monkeypatch.setattr(time, "time", lambda: later)
+        await until(lambda: p1.certificate != certificate)
+        task.cancel()
+
+
 async def test_the_authority_is_rotated_under_a_member(tmp_path: Path) -> None:
     async with at_its_own_port(tmp_path, lifetime_s=1000) as office:
         p1, old = await office.member("p1"), office.registrar.token()
