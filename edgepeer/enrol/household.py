@@ -17,8 +17,10 @@ from edgepeer.enrol.strings import fingerprint
 from edgepeer.errors import EdgepeerError, TrustError
 from edgepeer.fabric.rights import patterns
 from edgepeer.processes import os_reason
-from edgepeer.trust.directory import is_joined
-from edgepeer.trust.files import alone_in, write_whole
+from edgepeer.trust.certificates import Authority, certificates_in, check, expired, key_bytes, load_key
+from edgepeer.trust.clock import date
+from edgepeer.trust.directory import AUTHORITIES, CERTIFICATE, EVICTIONS, KEY, is_joined
+from edgepeer.trust.files import alone_in, read_private, write_whole
 from edgepeer.trust.identity import Identity
 from edgepeer.trust.names import Role
 
@@ -77,6 +79,7 @@ class Household:
             if not is_joined(directory):
                 continue
             try:
+                self._renew_late(directory)
                 identity = Identity.load(directory)
                 self.agree(identity, identity.evictions.signed)
                 if due(identity):
@@ -96,6 +99,29 @@ class Household:
             raise TrustError(f"{self.broker}: can't write there: {os_reason(error)}") from None
         return found
 
+    def _renew_late(self, directory: Path) -> None:
+        """Let a member whose certificate has expired have another, as where this machine was off for long: with the
+        authority beside it, it need not be let in again.
+
+        Raises:
+            TrustError: it is a member no more; OSError: it can't be written.
+        """
+        try:
+            known = [Authority.read(each) for each in certificates_in((directory / AUTHORITIES).read_bytes())]
+            certificate = certificates_in((directory / CERTIFICATE).read_bytes())[0]
+            checked = check(certificate, known)
+            key = load_key(read_private(directory / KEY)).public_key()
+            told = (directory / EVICTIONS).read_bytes()
+        except (OSError, ValueError, EdgepeerError):
+            return  # whoever loads it says what is wrong
+        if expired(checked) is None or key_bytes(key) != key_bytes(checked.key):
+            return
+        self._hear(told)  # first of all: it may say that this member is out
+        granted = self._registrar.renew(certificate, late=True)
+        with alone_in(directory):
+            keep_granted(directory, granted, key, fingerprint(granted.authorities[-1]))
+        _log.info("%s, which had expired on %s, has a new certificate", checked.holder, date(checked.ends))
+
     def agree(self, member: Identity, told: bytes) -> None:
         """Let the registrar, whose file may be an older copy, know who is out by the list that a member or the broker
         has; and the member, who is out by the registrar's.
@@ -103,11 +129,14 @@ class Household:
         Raises:
             TrustError: that can't be written.
         """
+        self._hear(told)
+        member.evictions.accept(self._registrar.evictions)
+
+    def _hear(self, told: bytes) -> None:
         if self._registrar.hear(told):
             _log.warning(
                 "this fleet.db is older than the list of who is out that the fleet has: it counts here as well"
             )
-        member.evictions.accept(self._registrar.evictions)
 
     def _rules(self) -> bytes:
         """mosquitto's acl_file."""

@@ -292,8 +292,11 @@ class Registrar:
             _, certificate = self._issue(sql, Holder(self.fabric, role, name, 0), key)
             return self._granted(sql, role, name, certificate)
 
-    def renew(self, certificate: bytes) -> Granted:
+    def renew(self, certificate: bytes, *, late: bool = False) -> Granted:
         """A new certificate for who has this one; the same again for who asks again soon.
+
+        Args:
+            late: for one that has expired, too, as of the members on this very machine.
 
         Raises:
             TrustError: it doesn't count, or not any more; or it can't be written.
@@ -302,8 +305,8 @@ class Registrar:
             authorities = _authorities(sql)
             checked = check(certificate, [Authority.read(row[1]) for row in authorities])
             holder = checked.holder
-            if (late := expired(checked)) is not None:
-                raise late
+            if not late and (over := expired(checked)) is not None:
+                raise over
             if holder.fabric != self.fabric:
                 raise TrustError(
                     f"certificate {holder.serial:x} is of {holder}, another fabric than {self.fabric}: bring the "
@@ -328,16 +331,16 @@ class Registrar:
             _, renewed = self._issue(sql, holder, checked.key)
             return self._granted(sql, holder.role, holder.id, renewed)
 
-    def own(self, number: int, key: ec.EllipticCurvePublicKey) -> bytes:
-        """A certificate for the enrolment service itself, by that one of `authorities`; it is in no list.
+    def own(self, key: ec.EllipticCurvePublicKey) -> dict[bytes, bytes]:
+        """Certificates for the enrolment service itself, by the authority that has issued each, the newest last; they
+        are in no list.
 
         Raises:
             TrustError: it can't be written.
         """
-        with self._database.change() as sql:
-            _, authority, signer = _authorities(sql)[number]
-            holder = Holder(self.fabric, Role.ENROLMENT, "service", _next_serial(sql))
-        return issue(authority, load_key(signer), key, holder)
+        with self._database.change() as sql:  # all at once: one that has ended meanwhile issues none
+            rows, holder = _authorities(sql), Holder(self.fabric, Role.ENROLMENT, "service", _next_serial(sql))
+        return {authority: issue(authority, load_key(signer), key, holder) for _, authority, signer in rows}
 
     def _issue(self, sql: sqlite3.Connection, holder: Holder, key: ec.EllipticCurvePublicKey) -> tuple[int, bytes]:
         number, authority, signer = _authorities(sql)[-1]

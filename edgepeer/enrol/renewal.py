@@ -2,6 +2,9 @@
 authority; and whatever another process puts into its directory. Who was off while the authority was rotated does not
 know the broker any more: the service, which also has a certificate of the old one, says why.
 
+Who has no clock can't know when that is: it asks the service about every hour, which gives it the same certificate
+again until it is time.
+
 A service that can't be reached is asked again, ever more rarely; there are months for it. Nothing else waits for it,
 and nothing that a file or the network says is the end of it.
 """
@@ -14,7 +17,7 @@ import random
 from typing import Final
 
 from edgepeer.enrol.client import renew
-from edgepeer.errors import EdgepeerError, TrustError
+from edgepeer.errors import EdgepeerError, FabricError, TrustError
 from edgepeer.processes import os_reason
 from edgepeer.trust.clock import believable, date
 from edgepeer.trust.identity import Identity
@@ -55,11 +58,14 @@ async def renew_now(identity: Identity) -> None:
         raise TrustError(f"{identity.directory}: can't write the new certificate: {os_reason(error)}") from None
 
 
-async def keep_renewed(identity: Identity, *, look_s: float = _LOOK_S, spread_s: float = _SPREAD_S) -> None:
+async def keep_renewed(
+    identity: Identity, *, look_s: float = _LOOK_S, spread_s: float = _SPREAD_S, blind_s: float = _AT_MOST_S
+) -> None:
     """Do so until cancelled."""
     loop = asyncio.get_running_loop()
     chance = random.Random(identity.certificate)
     pause, at, complaint = _AT_FIRST_S, 0.0, ""
+    unsure_at = loop.time() + chance.uniform(0, blind_s)
     told = -1  # the list that the service had: with it, a doubt about the broker is none about the authority
     while True:
         try:
@@ -70,24 +76,34 @@ async def keep_renewed(identity: Identity, *, look_s: float = _LOOK_S, spread_s:
                 complaint = str(error)
                 _log.warning("%s", error, exc_info=_unless_it_is_known(error))
         doubted = identity.doubted and not identity.evicted and identity.evictions.number != told
-        if not doubted and not due(identity):
+        unsure = believable() is None and not identity.evicted and loop.time() >= unsure_at
+        if not doubted and not unsure and not due(identity):
             pause, at = _AT_FIRST_S, 0.0
         elif not at:
-            at = loop.time() + (0.0 if doubted else chance.uniform(0, spread_s))
+            at = loop.time() + (0.0 if doubted or unsure else chance.uniform(0, spread_s))
         if at and loop.time() >= at:
+            before, unsure_at = identity.certificate, loop.time() + chance.uniform(0.5, 1) * blind_s
             try:
                 await renew_now(identity)
                 told = identity.evictions.number
-                _log.info("%s has a new certificate, until %s", identity.holder, date(identity.ends))
+                if not unsure or identity.certificate != before:
+                    _log.info("%s has a new certificate, until %s", identity.holder, date(identity.ends))
             except Exception as error:
-                about = identity.holder, date(identity.ends), error
-                _log.warning("certificate of %s, until %s: %s", *about, exc_info=_unless_it_is_known(error))
+                level = logging.INFO if unsure and isinstance(error, FabricError) else logging.WARNING
+                _log.log(level, "%s", _told(identity, error), exc_info=_unless_it_is_known(error))
             if due(identity):  # by a clock that is far ahead, or it was refused
                 at = loop.time() + chance.uniform(0.5, 1) * pause
                 pause = min(2 * pause, _AT_MOST_S)
             else:
                 pause, at = _AT_FIRST_S, 0.0
         await asyncio.sleep(look_s)
+
+
+def _told(identity: Identity, error: Exception) -> str:
+    """What is wrong; first of all, that it is too late: then it is no help that the service is there again."""
+    if (late := identity.expired) is None:
+        return f"certificate of {identity.holder}, until {date(identity.ends)}: {error}"
+    return str(late) if isinstance(error, TrustError) else f"{late}; nor is there a new one: {error}"
 
 
 def _unless_it_is_known(error: Exception) -> Exception | None:

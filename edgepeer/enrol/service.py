@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from cryptography.hazmat.primitives.asymmetric import ec
+
 from edgepeer.complaints import Complaints
 from edgepeer.enrol import messages
 from edgepeer.enrol.guesses import Guesses, source_of
@@ -179,9 +181,12 @@ class EnrolmentService:
         authorities, now = self._registrar.authorities, time.monotonic()
         if self._context is not None and self._context[1] == authorities and now - self._context[0] < _FRESH_S:
             return self._context[2]
+        key = make_key()
+        issued = self._registrar.own(key.public_key())
+        authorities = tuple(issued)  # as of then: the old one may have ended since
         contexts = {
-            server_name(fingerprint(authority)): self._tls_of(number, authorities)
-            for number, authority in enumerate(authorities)
+            server_name(fingerprint(each)): _context(key, certificate, authorities)
+            for each, certificate in issued.items()
         }
 
         def choose(connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: object) -> None:
@@ -192,23 +197,6 @@ class EnrolmentService:
         newest.set_servername_callback(choose)
         self._context = now, authorities, newest
         return newest
-
-    def _tls_of(self, number: int, authorities: tuple[bytes, ...]) -> ssl.SSLContext:
-        key = make_key()
-        certificate = self._registrar.own(number, key.public_key())
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.verify_mode = ssl.CERT_OPTIONAL
-        context.verify_flags |= _NO_CHECK_TIME
-        context.options |= ssl.OP_NO_TICKET
-        context.num_tickets = 0
-        context.load_verify_locations(cadata=pem(authorities).decode())
-        with tempfile.TemporaryDirectory(prefix="edgepeer-") as directory:  # OpenSSL takes it from a file only
-            path = Path(directory) / "service.pem"
-            path.touch(mode=0o600)
-            path.write_bytes(private_pem(key) + pem([certificate]))
-            context.load_cert_chain(path)
-        return context
 
     def _answer(self, question: messages.Question, held: bytes | None, source: str) -> messages.Answer:
         try:
@@ -247,6 +235,22 @@ class EnrolmentService:
 _UNKNOWN: Final = (
     "the token of this join string is not known here, or its secret is wrong: make another with `edgepeer fleet token`"
 )
+
+
+def _context(key: ec.EllipticCurvePrivateKey, certificate: bytes, authorities: tuple[bytes, ...]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_OPTIONAL
+    context.verify_flags |= _NO_CHECK_TIME
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    context.load_verify_locations(cadata=pem(authorities).decode())
+    with tempfile.TemporaryDirectory(prefix="edgepeer-") as directory:  # OpenSSL takes it from a file only
+        path = Path(directory) / "service.pem"
+        path.touch(mode=0o600)
+        path.write_bytes(private_pem(key) + pem([certificate]))
+        context.load_cert_chain(path)
+    return context
 
 
 def _reason(error: Exception) -> str:

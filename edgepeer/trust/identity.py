@@ -134,6 +134,11 @@ class Identity:
         return self._own.ends
 
     @property
+    def expired(self) -> TrustError | None:
+        """That its certificate has, by this device's clock, if that can be believed."""
+        return expired(self._own)
+
+    @property
     def evicted(self) -> bool:
         """Whether this device itself is out."""
         return self.holder.serial in self.evictions.serials

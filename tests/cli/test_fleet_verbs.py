@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from edgepeer.cli.verb import Verb
 from edgepeer.enrol.household import Household
 from edgepeer.enrol.registrar import Registrar
 from edgepeer.enrol.strings import JoinString
+from edgepeer.errors import ConfigError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.rights import patterns
 from edgepeer.settings import settings_of
@@ -319,6 +321,33 @@ def test_who_is_a_member_already(run: Run, tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "state/fleet").rename(tmp_path / "g/p1")
     fields = run.json("join", "127.0.0.1:1", string, "--dir", "g/p1")
     assert (fields["changed"], fields["id"]) == (False, "p1")
+
+
+def test_members_beside_the_authority_outlive_their_certificates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The hub was off for longer than they counted: whom the authority lives with need not join again."""
+    home = tmp_path / "f"
+    with contextlib.closing(
+        Registrar.found(home, "greenhouse", broker=("mqtts://127.0.0.1:1",), service="127.0.0.1:1", lifetime_s=1000)
+    ) as registrar:
+        household = Household(registrar, home)
+        household.settle("bob")
+        before = Identity.load(household.operator)
+        later = time.time() + 2000
+        monkeypatch.setattr(time, "time", lambda: later)
+        with pytest.raises(ConfigError, match="has expired on"):
+            Identity.load(household.operator)
+        registrar.rotate()
+        assert [each.holder.id for each in household.update()] == ["broker", "bob"]
+        after = Identity.load(household.operator)
+        assert after.ends == pytest.approx(later + 1000, abs=1)
+        assert (after.holder.id, after.authority.der) == ("bob", registrar.authorities[-1])
+        assert after.holder.serial > before.holder.serial
+        registrar.evict("@bob")
+        later += 2000
+        assert [each.holder.id for each in household.update()] == ["broker"]
+        assert "operator bob of greenhouse was evicted" in caplog.text
 
 
 async def test_who_is_evicted_by_a_copy_of_before_is_out_all_the_same(tmp_path: Path) -> None:

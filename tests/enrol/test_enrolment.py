@@ -480,6 +480,28 @@ async def test_by_a_clock_that_is_far_ahead_the_service_is_not_asked_without_end
         task.cancel()
 
 
+async def test_who_has_no_clock_asks_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It can't know when a third is left; else the others, who have one, would refuse it one day."""
+    caplog.set_level(logging.INFO, "edgepeer.enrol.renewal")
+    async with at_its_own_port(tmp_path, lifetime_s=1000) as office:
+        p1 = await office.member("p1")
+        certificate = p1.certificate
+        monkeypatch.setattr(renewal, "believable", lambda: None)
+        asked: list[bytes] = []
+        look = office.registrar.renew
+        monkeypatch.setattr(office.registrar, "renew", lambda held: (asked.append(held), look(held))[1])
+        task = asyncio.create_task(keep_renewed(p1, look_s=0.01, spread_s=0, blind_s=0.1))
+        await until(lambda: len(asked) > 2)
+        assert p1.certificate == certificate
+        assert "has a new certificate" not in caplog.text
+        later = time.time() + 700  # by the service's clock
+        monkeypatch.setattr(time, "time", lambda: later)
+        await until(lambda: p1.certificate != certificate)
+        task.cancel()
+
+
 async def test_the_authority_is_rotated_under_a_member(tmp_path: Path) -> None:
     async with at_its_own_port(tmp_path, lifetime_s=1000) as office:
         p1, old = await office.member("p1"), office.registrar.token()
@@ -496,6 +518,25 @@ async def test_the_authority_is_rotated_under_a_member(tmp_path: Path) -> None:
         await renew_now(p1)
         assert "of before the authority was rotated" in await office.refused("p3", old)
         task.cancel()
+
+
+async def test_the_old_authority_ends_while_somebody_connects(
+    office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    office.registrar.rotate()
+    string, look = office.registrar.token(), Registrar.authorities.fget
+    assert look is not None
+
+    def and_then_it_ends(registrar: Registrar) -> tuple[bytes, ...]:
+        found: tuple[bytes, ...] = look(registrar)
+        if len(found) > 1:  # by `rotate-ca --finish`, another process
+            registrar.finish(force=True)
+        return found
+
+    monkeypatch.setattr(Registrar, "authorities", property(and_then_it_ends))
+    p1 = await office.member("p1", string)
+    assert [p1.authority.der] == list(office.registrar.authorities)
+    assert "mistake" not in caplog.text
 
 
 async def test_who_was_off_when_the_authority_was_rotated(tmp_path: Path) -> None:
@@ -535,6 +576,22 @@ async def test_a_service_that_is_away_is_asked_again(tmp_path: Path, caplog: pyt
     registrar.close()
     task.cancel()
     assert p1.authority.der != p1.evictions.authorities[0].der
+
+
+async def test_who_has_expired_says_so_though_the_service_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To start the service is no cure any more."""
+    async with at_its_own_port(tmp_path, lifetime_s=1000) as office:
+        p1 = await office.member("p1")
+    later = time.time() + 2000
+    monkeypatch.setattr(time, "time", lambda: later)
+    task = asyncio.create_task(keep_renewed(p1, look_s=0.01, spread_s=0))
+    await until(lambda: "connection refused" in caplog.text)
+    task.cancel()
+    (line,) = [record.getMessage() for record in caplog.records if "connection refused" in record.getMessage()]
+    assert "of peer p1 of greenhouse has expired on 20" in line
+    assert "edgepeer join HOST STRING; nor is there a new one: enrolment at" in line
 
 
 async def test_nothing_that_is_put_there_ends_the_renewal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
