@@ -19,7 +19,7 @@ from typing import Final
 from edgepeer.enrol.client import renew
 from edgepeer.errors import EdgepeerError, FabricError, TrustError
 from edgepeer.processes import os_reason
-from edgepeer.trust.clock import believable, date
+from edgepeer.trust.clock import aging, believable, date
 from edgepeer.trust.identity import Identity
 
 __all__ = ["due", "keep_renewed", "renew_now"]
@@ -39,8 +39,7 @@ def due(identity: Identity) -> bool:
         return False  # nobody would give it one
     if identity.authority.der != identity.evictions.authorities[-1].der:
         return True
-    now, ends, issued = believable(), identity.ends, identity.holder.issued
-    return now is not None and now > ends - (ends - issued) / 3
+    return aging(identity.holder.issued, identity.ends)
 
 
 async def renew_now(identity: Identity) -> None:

@@ -240,7 +240,7 @@ class FabricClient:
 
     def take_over_job(self) -> bool:
         """Say once more, as an operator, what the job of the fleet is, if who has said it last has a certificate of
-        another authority than ours: when that is dropped, newcomers would not believe it. Whether it was so."""
+        another authority than ours, or one that ends soon: then newcomers would not believe it. Whether it was so."""
         return self._fleet is not None and self._fleet.take_over_job()
 
     @property

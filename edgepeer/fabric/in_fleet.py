@@ -28,6 +28,7 @@ from edgepeer.fabric.outbox import Outbox
 from edgepeer.fabric.spreading import Spreading
 from edgepeer.fabric.topics import Group, Topics
 from edgepeer.ids import PeerId
+from edgepeer.trust.clock import aging
 from edgepeer.trust.directory import JOIN_ANEW
 from edgepeer.wire.documents import unpack
 
@@ -98,8 +99,8 @@ class InFleet:
         return True
 
     def take_over_job(self) -> bool:
-        """Say it as an operator, if who has said it last has a certificate of another authority than ours: see
-        `FabricClient.take_over_job`."""
+        """Say it as an operator, if who has said it last has a certificate of another authority than ours, or one that
+        ends before ours and soon: see `FabricClient.take_over_job`."""
         signed, topic = self.gate.announced.signed, self._topics.parse(self._topics.job)
         assert topic is not None
         if not signed:
@@ -109,7 +110,9 @@ class InFleet:
             said_by = self.identity.check(envelope.certificate)
         except TrustError:  # it counts for nothing already
             return False
-        if said_by.checked.authority.der == self.identity.authority.der:
+        signer = said_by.checked
+        fading = aging(signer.holder.issued, signer.ends) and self.identity.ends > signer.ends
+        if signer.authority.der == self.identity.authority.der and not fading:
             return False
         job = unpack(envelope.body, Announcement, limit=LIMIT_BYTES[Group.JOB]).job
         self._say_once(self._topics.job, self.gate.sealed(self._topics.job, topic, job))

@@ -13,7 +13,7 @@ from typing import Final
 
 from edgepeer.errors import TrustError
 
-__all__ = ["BUILT", "believable", "certain_time", "date", "minute"]
+__all__ = ["BUILT", "aging", "believable", "certain_time", "date", "minute"]
 
 BUILT: Final = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
 """Nobody runs this earlier."""
@@ -46,3 +46,9 @@ def date(when: float) -> str:
 def minute(when: float) -> str:
     """A time of a day, for people."""
     return datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def aging(issued: float, ends: float) -> bool:
+    """Whether what counts from then to then is in the last third of its time, by a clock that can be believed."""
+    now = believable()
+    return now is not None and now > ends - (ends - issued) / 3

@@ -548,3 +548,20 @@ async def test_reports_of_a_job_come_signed(strict_broker: Broker, invite: Invit
     late = await invite(strict_broker.address, "late", identity=fleet.viewer(), interests=Group.REPORTS)
     if type(strict_broker).__name__ == "EmbeddedBroker":  # mosquitto does not know who is an operator
         assert late.events == [Connected(), Synced()]
+
+
+async def test_so_is_one_whose_operator_has_a_certificate_that_ends_soon(
+    strict_broker: Broker, invite: Invite, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After that, newcomers would not believe it."""
+    fleet.founder.member("bob", Role.OPERATOR, lifetime_s=3600)
+    boss, other = [
+        await invite(strict_broker.address, each.holder.id, identity=each)
+        for each in (Identity.load(fleet.directory("bob")), fleet.operator("alice"))
+    ]
+    boss.client.publish_retained(TOPICS.job, JOB)
+    await other.until_seen(JobSeen(pack(JOB)))
+    assert not other.client.take_over_job()
+    monkeypatch.setattr("edgepeer.trust.clock.believable", lambda: time.time() + 3000)
+    assert not boss.client.take_over_job(), "its own ends as soon"
+    assert [other.client.take_over_job() for _ in range(2)] == [True, False]

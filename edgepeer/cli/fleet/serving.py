@@ -56,8 +56,8 @@ async def _keep_house(registrar: Registrar, household: Household) -> None:
                 # At first, too, for the fleet may know more: an older copy that was put back renews who is out.
                 untold, seen = untold or signed != seen, signed
                 members = await asyncio.to_thread(household.update)
-                if untold:
-                    why_not = await bring(household, members, _HOUSEKEEPING_S)
+                why_not, told = await bring(household, members, _HOUSEKEEPING_S), untold
+                if told:
                     untold = why_not is not None
                     pause = min(2 * pause, _HOUR_S) if untold else _HOUSEKEEPING_S
                     _log.warning("not told yet: %s", why_not) if untold else _log.info("the fleet has been told")

@@ -24,11 +24,12 @@ def tell(household: Household, timeout: float) -> str | None:
 
 
 async def bring(household: Household, members: list[Identity], timeout: float) -> str | None:
-    """Bring the newest list to the broker, as one of these, and take away what is left there of the evicted; why not,
-    if it isn't done."""
+    """Bring the newest list to the broker, as one of these, and take away what is left there of the evicted; and say
+    the fleet's job once more, if what it is signed with ends soon; why not, if it isn't done."""
 
     async def say(client: FabricClient, operator: Identity) -> bool:
         household.agree(operator, client.listed_there)
+        client.take_over_job()
         client.clear_outdated()
         return await client.spread(timeout)
 
