@@ -110,6 +110,8 @@ class SimulatedPeer:
         """Whether it is out because of that."""
         self.busy_until = 0.0
         """Till when its owner works on nothing that is to be done."""
+        self._brought_before = 0
+        """The round that it had brought something to when it quit the run last: a program is not told how that ends."""
         self._gave_up: str | None = None
         """Which run it takes no part in any more."""
         self._without = False
@@ -363,6 +365,7 @@ class SimulatedPeer:
         """Take no part in the run, and have no state of it."""
         if self.alive and self._task.run is not None and self.run_id != _NO_RUN:
             self._end_call()
+            self._brought_before = self.node.allreduce.committed + 1 if self.node.allreduce.contributed else 0
             self.run_id, self.restored, self._may_restore, self._loads = _NO_RUN, None, False, None
             self._forget()
             self.receive(ev.RunWanted(None, 1))
@@ -601,7 +604,7 @@ class SimulatedPeer:
 
     def _works_on(self, run: str) -> bool:
         """Whether its application takes part in a run, and has a state of it that it has not gone back to."""
-        wants = run == self.run_id != self._gave_up
+        wants = run == self.run_id != self._gave_up and self.over != self._brought_before
         return wants and self.split is None and not self._without and self.restored is None and self.over > 0
 
     @property
