@@ -28,6 +28,8 @@ __all__ = ["PATIENCE_S", "PROVIDING_S", "Catchup"]
 
 PATIENCE_S: Final = 5.0
 """How long a neighbour that is ahead may take to show it."""
+_UNDER_WAY_S: Final = 120.0
+"""How long a piece of a state may take on a very slow line, and still come."""
 PROVIDING_S: Final = 30.0
 """How long the owner may take to pack a state before it is asked again: so nobody asks its peer any sooner."""
 
@@ -85,8 +87,12 @@ class Catchup:
 
     def is_under_way(self, now: float) -> bool:
         """Whether somebody delivers, or is delivered to: who has begun to give a state may have none itself since."""
-        comes = self._buffer is not None and now - self._came_at < PROVIDING_S + PATIENCE_S
-        return comes or (bool(self._given) and now - self._gave_at < PROVIDING_S + PATIENCE_S)
+        comes = self._buffer is not None and now - self._came_at < _UNDER_WAY_S
+        return comes or (bool(self._given) and now - self._gave_at < _UNDER_WAY_S)
+
+    def is_from(self, peer: PeerId) -> bool:
+        """Whether that neighbour delivers."""
+        return peer == self._source
 
     def outrun(self, committed: int) -> None:
         """What comes of a state of no later round than this is of no use any more."""

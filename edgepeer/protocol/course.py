@@ -87,9 +87,18 @@ class Course:
     @property
     def receiving(self) -> bool:
         """Whether a neighbour has begun to send the round's result, and has its state still."""
+        return bool(self._sources())
+
+    @property
+    def received(self) -> int:
+        """How many elements of it are here; -1: nobody sends it."""
+        sources = self._sources()
+        return sum(sum(self.round.have_of(source)) for source in sources) if sources else -1
+
+    def _sources(self) -> list[PeerId]:
         rd = self.round
-        sources = [lane.result_from for lane in (rd.lane, *rd.parts.values())]
-        return any(source is not None and not self.place.is_without(source) for source in sources)
+        sources = {lane.result_from for lane in (rd.lane, *rd.parts.values())}
+        return sorted(source for source in sources if source is not None and not self.place.is_without(source))
 
     @property
     def idle(self) -> bool:

@@ -17,6 +17,7 @@ what we said last is out of date   | says it anew
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -31,6 +32,9 @@ from edgepeer.protocol.place import UNKNOWN
 from edgepeer.wire.frames import State, StateRequest, Sync
 
 __all__ = ["Neighbours"]
+
+_RECEIVING_S: Final = 20.0
+"""How long a piece of a result may take, and still come."""
 
 
 class Neighbours:
@@ -54,6 +58,8 @@ class Neighbours:
         """After which round the state is that the owner has put to use while this peer stood there itself, until it
         goes on from it. It may not hear how the round ends that comes next: it has brought something to that before it
         lost what it had."""
+        self._received = (0, -1), 0.0
+        """After which round, how much has come of the next one's result, and since when that is so."""
         self._providing: dict[PeerId, float] = {}  # one state at a time to each neighbour, asked of the owner when
         self._takers: set[PeerId] = set()
         """For whom the owner was asked for it since the run began."""
@@ -69,6 +75,7 @@ class Neighbours:
             self._catchup.reset()
             self._course.give_up_run()
             self._took = None
+            self._providing.clear()
             self.hope()
         self.wanted_run = run
 
@@ -171,8 +178,19 @@ class Neighbours:
             self._allreduce.on_sync(peer, UNKNOWN if given_up else link.sync.committed, link.sync.have)
 
     def is_under_way(self) -> bool:
-        """Whether the end of the round, or a state, is on its way here from who has it, or a state from here."""
-        return self._course.receiving or self._catchup.is_under_way(self._place.now)
+        """Whether the end of the round, or a state, is on its way here from who has it, or a state from here, be it
+        that the owner packs it."""
+        now = self._place.now
+        packed = any(now - since < PROVIDING_S for since in self._providing.values())
+        return packed or self._is_receiving(now) or self._catchup.is_under_way(now)
+
+    def _is_receiving(self, now: float) -> bool:
+        """Whether the end of the round comes: whoever has begun to send it may get no more of it itself, having passed
+        on what came from somebody who has lost it since."""
+        received = self._place.committed, self._course.received
+        if received > self._received[0] or received[0] < self._received[0][0]:
+            self._received = received, now  # not whenever the same is sent once more
+        return received[1] >= 0 and now - self._received[1] < _RECEIVING_S
 
     def hope(self) -> None:
         """Tell the parent when it becomes known whether somebody below has the state."""
@@ -302,7 +320,7 @@ class Neighbours:
     def on_state(self, peer: PeerId, frame: State, event: ev.FrameReceived, now: float) -> None:
         """A piece of the state has arrived. It may be of where this peer stands itself, for its owner: that it has
         given a vector to the round that comes next is so still, and it gives no other."""
-        if event.stored and not frame.offset:
+        if event.stored and not frame.offset and self._catchup.is_from(peer):
             sync = self._links[peer].sync  # what it has said before it sent this
             self._of = sync.checkpoint(frame.round) if sync is not None else None
         state = self._catchup.on_state(peer, frame, event.payload_bytes, now, stored=event.stored)

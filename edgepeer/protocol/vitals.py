@@ -25,6 +25,7 @@ from edgepeer.protocol.course import Course
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link, Links, LinkState, Role
 from edgepeer.protocol.membership import Membership
+from edgepeer.protocol.over import NOBODY, Over, Stands
 from edgepeer.protocol.place import UNKNOWN
 from edgepeer.protocol.succession import Succession
 from edgepeer.protocol.timing import Pace
@@ -47,13 +48,10 @@ _AT_REST_S: Final = 1.0
 """... and this seldom where nothing is under way, and neighbours agree on where they stand."""
 _SAY_AFTER_S: Final = 1.0
 _SAY_AGAIN_S: Final = 10.0
-_NEWS: Final = False, -1, False, 0, False
-"""What nobody has to be told: not an orphan, not level, not settled, no ballot, no run that is over."""
-_NOBODY: Final = -2
-"""Takes part in the run (`Ping.stands`)."""
+_NEWS: Final = False, -1, False, 0, False, 0
+"""What nobody has to be told: no orphan, not level, not settled, no ballot, no run that is over, or without a state."""
 
-
-_Common: TypeAlias = tuple[bytes, tuple[int, int] | None]
+_Common: TypeAlias = tuple[bytes, Stands | None]
 """What all Pings of one moment say: whom this peer reaches, and how the run stands."""
 
 
@@ -85,8 +83,7 @@ class Vitals:
         self._order: tuple[PeerId, ...] = ()
         """The members of the view that links' reaches are positions in."""
         self._say_at = 0.0
-        self._wanting = UNKNOWN, 0.0
-        """Which round the state is of that this peer and all below it should have in time, and since when."""
+        self._over = Over(limits)
 
     def enter(self, view: View, now: float) -> None:
         """Want the links of this view."""
@@ -108,7 +105,7 @@ class Vitals:
             link.translate_reach(now_at)
         wanted: list[tuple[Member, Role]] = [(view.member(peer), role) for peer, role in roles.items()]
         self._links.want(wanted, now, tried)
-        self._wanting = UNKNOWN, now
+        self._over.enter(view.beginning, now)
         for peer, role in roles.items():
             if role in ("backup", "lane") and me < peer:
                 self._links.dial_at_once(peer, now)
@@ -150,7 +147,7 @@ class Vitals:
 
     def tick(self, now: float) -> list[PeerId]:
         """Ping and dial whoever is due. Returns the links that have been silent for too long."""
-        self._look_for_a_state(now)
+        self._over.see(self._stands(), now)
         self._notice(now)
         self.look_who_waits()
         common: _Common | None = None
@@ -252,7 +249,7 @@ class Vitals:
 
     def _ping(self, link: Link, every_s: float, now: float, common: _Common) -> Ping:
         view = self._membership.view
-        orphan, level, settled, ballot, _ = self._told
+        orphan, level, settled, ballot, *_ = self._told
         reaches, stands = common
         link.promise(every_s, now)
         return Ping(
@@ -293,20 +290,15 @@ class Vitals:
 
     @property
     def over(self) -> bool:
-        """Whether there is a run, and neither this peer nor anybody below it takes part in it; or there has been no
-        state to go on with for so long that whoever has or gets one, or could tell how the last round has ended, would
-        have been heard of. What is heard is not of one moment: that somebody has none any more may be known before it
-        is known who has taken it. A state may be there, and be of an earlier round than others have seen the end of."""
-        stands, (wanting, since), view = self._stands(), self._wanting, self._membership.view
-        if stands is None or view is None:
-            return False
-        have, seen = stands
-        if have == _NOBODY:
-            return True
-        heard_within_s = self._limits.anew_s + view.height * self._limits.heartbeat_s
-        return have < min(wanting, seen) and self._course.place.now - since >= heard_within_s
+        """Whether there is a run, and it is over as far as this peer and all below know."""
+        now = self._course.place.now
+        return self._over.holds(self._stands(), now, alone=not self._children())
 
-    def _stands(self) -> tuple[int, int] | None:
+    def _children(self) -> tuple[PeerId, ...]:
+        view = self._membership.view
+        return view.children(self._me) if view is not None else ()
+
+    def _stands(self) -> Stands | None:
         """What a Ping says of the run: of which round there is a state, and of which somebody has seen the end. None if
         there is none, or that is not known of all below."""
         view, here = self._membership.view, self._course.place.here
@@ -325,30 +317,23 @@ class Vitals:
             have, seen = max(have, below[0]), max(seen, below[1])
         return have, seen
 
-    def _stands_itself(self, run: str) -> tuple[int, int]:
+    def _stands_itself(self, run: str) -> Stands:
         """The same of this peer alone. Who has given the run up, or lost its state, has one again once it has put
         another's to use; while it does, it has that."""
         place = self._course.place
         seen = max(place.committed, place.over or UNKNOWN)
         if not self._membership.takes_part(run):
-            return _NOBODY, seen
+            return NOBODY, seen
         if place.loading:
             return place.over, seen
         without = place.missing and place.taking is None
         return UNKNOWN if without else place.committed, seen
 
-    def _look_for_a_state(self, now: float) -> None:
-        """As rounds go on, what is heard from below is always of a little before."""
-        stands = self._stands()
-        if stands is None or stands[0] >= min(self._wanting[0], stands[1]):
-            self._wanting = stands[1] if stands is not None else UNKNOWN, now
-
     def excuse(self, seconds: float, now: float) -> None:
         """This peer itself was not listening for so long."""
-        wanting, since = self._wanting
-        self._wanting = wanting, min(since + seconds, now)
+        self._over.excuse(seconds, now)
 
-    def _state(self) -> tuple[bool, int, bool, int, bool]:
+    def _state(self) -> tuple[bool, int, bool, int, bool, int]:
         view, settled = self._membership.view, self._membership.settled
         if view is None:
             return _NEWS
@@ -358,7 +343,9 @@ class Vitals:
             level = self._course.level
             if not all(link is not None and link.up and link.level == level for link in links):
                 level = -1
-        return self.orphan, level, settled, self._succession.highest, self.over
+        stands = self._stands()
+        without = min(stands[0], 0) if stands is not None else self._told[-1]
+        return self.orphan, level, settled, self._succession.highest, self.over, without
 
     def _notice(self, now: float) -> None:
         """Tell the others at once of what has changed."""

@@ -9,7 +9,7 @@ from company import Company
 from states import OVER_S, RUN, at_seven, state
 from transcript import Machine, vector, view
 
-from edgepeer.ids import Generation, PeerId
+from edgepeer.ids import Generation, Lineage, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
@@ -20,18 +20,19 @@ PIECES = Limits(state_segment_bytes=8, state_window_bytes=8)
 LATENCY_S = 0.2
 
 
-def joined() -> Company:
-    """a has done rounds 1 to 7 alone; b has joined since."""
-    company = Company(view(1, "a", run="r"), latency_s=LATENCY_S, limits=PIECES)
+def joined(*, wants: bool = True, kind: type[Company] = Company, limits: Limits = PIECES) -> Company:
+    """a has done rounds 1 to 7 alone; b has joined since. `wants`: and takes part in the run."""
+    company = kind(view(1, "a", run="r"), latency_s=LATENCY_S, limits=limits)
     company.until(1.0)
     for _ in range(7):
         company.hear("a", ev.Contribute(vector(1), 1.0))
         company.until(company.now + 0.1)
     assert company["a"].node.allreduce.committed == 7
-    company.machines[PeerId("b")] = Machine("b", limits=PIECES, hidden=())
+    company.machines[PeerId("b")] = Machine("b", limits=limits, hidden=())
     company["b"].now = company.now
     company["b"].node.parts.place.pass_time(company.now)
-    company.hear("b", ev.RunWanted("r"))
+    if wants:
+        company.hear("b", ev.RunWanted("r"))
     for name in "ab":
         company.learn(name, view(2, "ab", run="r", first_round=8))
     company.until(company.now + 4.0)
@@ -53,6 +54,107 @@ def test_a_newcomer_gets_it_though_who_gives_it_has_none_any_more(begun_s: float
     company.until(company.now + 2 * LATENCY_S * pieces + 1.0)
     assert [name for _, name, _ in company.effects(fx.StateReceived)] == ["b"]
     assert {company[name].node.view.beginning for name in "ab"} == {before}
+
+
+@pytest.mark.parametrize("packs_s", [9.0, 29.0])
+def test_so_it_does_where_the_owner_has_yet_to_pack_it(packs_s: float) -> None:
+    company = joined()
+    before, begun = company["a"].node.view.beginning, company.now
+    company.until(begun + 1.0)
+    company.hear("a", ev.StateLost())
+    company.until(begun + packs_s)
+    company.hear("a", ev.StateReady(PeerId("b"), "r", 7, b"seven"))
+    company.until(company.now + 1.0)
+    assert [name for _, name, _ in company.effects(fx.StateReceived)] == ["b"]
+    assert company["a"].node.view.beginning == before
+
+
+class Slow(Company):
+    """A piece of a state takes a minute on its way, and what goes behind it waits; that bytes come is seen."""
+
+    free_at: dict[tuple[str, str], float]
+    PIECE_S = 60.0
+
+    def _deliver(self, source, target, frame, data, life, *, late=False):  # type: ignore[no-untyped-def, override]
+        if late:
+            super()._deliver(source, target, frame, data, life)
+            return
+        self.__dict__.setdefault("free_at", {})
+        at = max(self.free_at.get((source, target), 0.0), self.now)
+        if isinstance(frame, fr.State):
+            for beat in range(int(4 * self.PIECE_S)):
+                self._later(at + beat / 4 - self.now, partial(self._heard, source, target))
+            at += self.PIECE_S
+        self.free_at[source, target] = at
+        self._later(at - self.now, partial(self._deliver, source, target, frame, data, life, late=True))
+
+    def _heard(self, source, target) -> None:  # type: ignore[no-untyped-def]
+        self.hear(target, ev.Heard(source, self.now))
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_slow_line_is_waited_for(pieces: int) -> None:
+    """As 256 KiB at 4 kB/s; the giver's owner loses the state a second after it was packed."""
+    company = joined(kind=Slow, limits=Limits(state_segment_bytes=8, state_window_bytes=64))
+    before = company["a"].node.view.beginning
+    company.hear("a", ev.StateReady(PeerId("b"), "r", 7, b"x" * 8 * pieces))
+    company.until(company.now + 1.0)
+    company.hear("a", ev.StateLost())
+    company.until(company.now + Slow.PIECE_S * pieces + 5.0)
+    assert [name for _, name, _ in company.effects(fx.StateReceived)] == ["b"]
+    assert {company[name].node.view.beginning for name in "ab"} == {before}
+
+
+@pytest.mark.parametrize("quit_after_s", [0.02, 0.1, 0.2, 0.5, 0.9])
+@pytest.mark.parametrize("offset_s", [0.0, 0.3, 0.6])
+def test_that_one_takes_no_part_may_be_of_a_while_ago(quit_after_s: float, offset_s: float) -> None:
+    """b comes to want the run, and is given its state; then a's program quits. All that a knows of b may be the Ping
+    that said that nobody there takes part."""
+    company = joined(wants=False)
+    before = company["a"].node.view.beginning
+    company.until(company.now + offset_s)
+    company.hear("b", ev.RunWanted("r"))
+    company.until(company.now + 2.5 * LATENCY_S)
+    company.hear("a", ev.StateReady(PeerId("b"), "r", 7, b"seven"))
+    company.until(company.now + 1.5 * LATENCY_S)
+    company.hear("b", ev.Adopted("r", 7))
+    assert company["b"].node.allreduce.has_state
+    company.until(company.now + quit_after_s)
+    company.hear("a", ev.RunWanted(None))
+    company.until(company.now + OVER_S)
+    assert {company[name].node.view.beginning for name in "ab"} == {before}
+
+
+def test_what_comes_too_late_names_no_checkpoint() -> None:
+    """a's first piece takes more than 5 s; c, with a later checkpoint, is asked as well, and delivers. Then that piece
+    of a's is there, and is thrown away: b has taken c's state, of c's checkpoint."""
+    earlier, later = Lineage(Generation(1, 3, 11), 2), Lineage(Generation(2, 3, 22), 2)
+    world = view(3, "bac", run="r", first_round=1)
+    b = Machine("b").join(world)
+
+    def met(peer: str, of: Lineage) -> None:
+        b.hear(ev.LinkUp(PeerId(peer), 1))
+        b.frame(peer, fr.Sync(epoch=world.epoch, run="r", committed=7, restored=of))
+
+    def alive(until: float, *peers: str) -> None:
+        while b.now < until:
+            for peer in peers:
+                b.frame(peer, fr.Ping(waiting=False, stamp=b.now + 1.0, every=1.0, epoch=world.epoch, stands=7))
+            b.until(b.now + 0.5)
+
+    met("a", earlier)
+    alive(1.0, "a")
+    first_of_a = fr.State(run="r", round=7, offset=0, total=8)
+    slow = b.node.sink(PeerId("a"), first_of_a, 4)  # its header is there
+    assert slow is not None
+    met("c", later)
+    alive(8.0, "a", "c")
+    state(b, "c", b"CCCC", number=7, total=8)
+    slow[:] = b"aaaa"
+    b.hear(ev.FrameReceived(PeerId("a"), first_of_a, None, 4, True, 6.0))
+    state(b, "c", b"CCCC", number=7, offset=4, total=8)
+    came = [effect for effect in b.effects if isinstance(effect, fx.StateReceived)]
+    assert [(bytes(effect.state), effect.of) for effect in came] == [(b"CCCCCCCC", later)]
 
 
 def test_who_takes_one_and_has_said_that_it_has_none_is_waited_for_where_others_have_an_earlier_one() -> None:
