@@ -85,10 +85,13 @@ class Catchup:
         """Of whom the state was asked, and may still come."""
         return tuple(sorted(self._asked))
 
-    def is_under_way(self, now: float) -> bool:
-        """Whether somebody delivers, or is delivered to: who has begun to give a state may have none itself since."""
-        comes = self._buffer is not None and now - self._came_at < _UNDER_WAY_S
-        return comes or (bool(self._given) and now - self._gave_at < _UNDER_WAY_S)
+    def is_coming(self, now: float) -> bool:
+        """Whether somebody delivers."""
+        return self._buffer is not None and now - self._came_at < _UNDER_WAY_S
+
+    def given(self, now: float) -> list[tuple[PeerId, int]]:
+        """Who may be taking a state from here, and of after which round."""
+        return [(peer, each[1]) for peer, each in self._given.items()] if now - self._gave_at < _UNDER_WAY_S else []
 
     def is_from(self, peer: PeerId) -> bool:
         """Whether that neighbour delivers."""

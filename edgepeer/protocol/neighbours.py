@@ -182,7 +182,16 @@ class Neighbours:
         that the owner packs it."""
         now = self._place.now
         packed = any(now - since < PROVIDING_S for since in self._providing.values())
-        return packed or self._is_receiving(now) or self._catchup.is_under_way(now)
+        given = any(self._may_take(peer, number) for peer, number in self._catchup.given(now))
+        return packed or given or self._catchup.is_coming(now) or self._is_receiving(now)
+
+    def _may_take(self, peer: PeerId, number: int) -> bool:
+        """Whether a peer that was given the state after a round may have no use of it yet: who is no neighbour any more
+        does not say where it stands."""
+        link = self._links.get(peer)
+        if link is None or not link.up:
+            return False
+        return link.stands is None or UNKNOWN <= link.stands[0] < number
 
     def _is_receiving(self, now: float) -> bool:
         """Whether the end of the round comes: whoever has begun to send it may get no more of it itself, having passed
