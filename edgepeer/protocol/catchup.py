@@ -43,7 +43,8 @@ class Catchup:
         self._run = ""
         self._asked: dict[PeerId, float] = {}  # when, or when the last piece came; they may still deliver
         self._progress_at = self._came_at = self._gave_at = 0.0
-        """When something was asked for or came; when a piece came; when one was sent, or asked for."""
+        """When something was asked for or came; when a piece of what is needed did; when the last transfer from here
+        began."""
         self._source: PeerId | None = None
         """Who delivers ..."""
         self._stalled = False
@@ -89,9 +90,10 @@ class Catchup:
         """Whether somebody delivers."""
         return self._buffer is not None and now - self._came_at < _UNDER_WAY_S
 
-    def given(self, now: float) -> list[tuple[PeerId, int]]:
-        """Who may be taking a state from here, and of after which round."""
-        return [(peer, each[1]) for peer, each in self._given.items()] if now - self._gave_at < _UNDER_WAY_S else []
+    def is_given(self, now: float) -> bool:
+        """Whether this peer has begun to give one so lately that who takes it may not know yet; after that they say so
+        themselves, or have no use of it."""
+        return bool(self._given) and now - self._gave_at < PATIENCE_S
 
     def is_from(self, peer: PeerId) -> bool:
         """Whether that neighbour delivers."""
@@ -126,13 +128,11 @@ class Catchup:
             self._for_owners.discard(peer)
         self._send(peer, 0)
 
-    def go_on(self, peer: PeerId, frame: StateRequest, now: float) -> None:
+    def go_on(self, peer: PeerId, frame: StateRequest) -> None:
         """So much of a state has come at a neighbour."""
         given = self._given.get(peer)
-        if given is not None and given[:2] == (frame.run, frame.round):
-            self._gave_at = now
-            if given[3]:
-                self._send(peer, frame.received)
+        if given is not None and given[:2] == (frame.run, frame.round) and given[3]:
+            self._send(peer, frame.received)
 
     def stands(self, peer: PeerId, committed: int) -> None:
         """A neighbour says how far it has come: what is of before it needs no more. Nor does the rest come of what it
@@ -163,15 +163,15 @@ class Catchup:
         del self._given[peer]
         self._for_owners.discard(peer)
 
-    def sink(self, peer: PeerId, frame: State, payload_bytes: int) -> memoryview | None:
-        """Where a piece of the state belongs; None if nobody asked for it."""
+    def sink(self, peer: PeerId, frame: State, payload_bytes: int, now: float) -> memoryview | None:
+        """Where a piece of the state belongs, of which the first bytes are here; None if nobody asked for it."""
         if peer not in self._asked or frame.run != self._run or self._loading:
             return None
         if frame.total > self._limits.max_state_bytes:
             return None
         if frame.offset == 0 and (self._source in (None, peer) or self._stalled):
             self._source, self._stalled, self._round = peer, False, frame.round
-            self._buffer, self._received = bytearray(frame.total), 0
+            self._buffer, self._received, self._came_at = bytearray(frame.total), 0, now
         due = self._source, self._received, self._round
         if self._buffer is None or (peer, frame.offset, frame.round) != due or frame.total != len(self._buffer):
             return None

@@ -182,16 +182,7 @@ class Neighbours:
         that the owner packs it."""
         now = self._place.now
         packed = any(now - since < PROVIDING_S for since in self._providing.values())
-        given = any(self._may_take(peer, number) for peer, number in self._catchup.given(now))
-        return packed or given or self._catchup.is_coming(now) or self._is_receiving(now)
-
-    def _may_take(self, peer: PeerId, number: int) -> bool:
-        """Whether a peer that was given the state after a round may have no use of it yet: who is no neighbour any more
-        does not say where it stands."""
-        link = self._links.get(peer)
-        if link is None or not link.up:
-            return False
-        return link.stands is None or UNKNOWN <= link.stands[0] < number
+        return packed or self._catchup.is_given(now) or self._catchup.is_coming(now) or self._is_receiving(now)
 
     def _is_receiving(self, now: float) -> bool:
         """Whether the end of the round comes: whoever has begun to send it may get no more of it itself, having passed
@@ -292,7 +283,7 @@ class Neighbours:
         """A neighbour wants the state, or the rest of it. It does not ask again soon, so who is about to have one
         answers then."""
         if frame.received:
-            self._catchup.go_on(peer, frame, now)
+            self._catchup.go_on(peer, frame)
             return
         self._askers[peer] = frame.run
         self.ask_for_state(now, patient=True)
@@ -324,7 +315,7 @@ class Neighbours:
             self._catchup.provide(event.peer, event.run, event.round, state, now, stands_there=stands_there)
 
     def sink(self, peer: PeerId, frame: State, payload_bytes: int) -> memoryview | None:
-        return self._catchup.sink(peer, frame, payload_bytes)
+        return self._catchup.sink(peer, frame, payload_bytes, self._place.now)
 
     def on_state(self, peer: PeerId, frame: State, event: ev.FrameReceived, now: float) -> None:
         """A piece of the state has arrived. It may be of where this peer stands itself, for its owner: that it has

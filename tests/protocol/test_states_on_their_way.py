@@ -70,7 +70,7 @@ def test_so_it_does_where_the_owner_has_yet_to_pack_it(packs_s: float) -> None:
 
 
 class Slow(Company):
-    """A piece of a state takes a minute on its way, and what goes behind it waits; that bytes come is seen."""
+    """A piece of a state takes a minute to come, and what goes behind it waits; that bytes come is seen."""
 
     free_at: dict[tuple[str, str], float]
     PIECE_S = 60.0
@@ -82,6 +82,7 @@ class Slow(Company):
         self.__dict__.setdefault("free_at", {})
         at = max(self.free_at.get((source, target), 0.0), self.now)
         if isinstance(frame, fr.State):
+            self._later(at - self.now, lambda: self[target].node.sink(PeerId(source), frame, len(data)))
             for beat in range(int(4 * self.PIECE_S)):
                 self._later(at + beat / 4 - self.now, partial(self._heard, source, target))
             at += self.PIECE_S
