@@ -39,6 +39,7 @@ machine runs over TCP in a peer and over virtual time in the simulator.
     paths.py        ways around a broken connection
     tunnel.py       what goes through one of these, in order
     vitals.py       signs of life
+    over.py         when a run is over, by what they say
     timing.py       how long to wait for a peer, as measured
 
     trees
