@@ -296,7 +296,7 @@ async def _hand_over_the_largest_state() -> None:
     limits, sends, ears = Limits(), list[fx.Effect](), list[Ear]()
     memory = mmap.mmap(-1, limits.max_state_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # never written: it
     state = memoryview(memory).toreadonly()  # takes no memory
-    Catchup(limits, sends.append).provide(PeerId("b"), "r", 1, state)
+    Catchup(limits, sends.append).provide(PeerId("b"), "r", 1, state, 0.0)
     vector = state[: limits.max_vector_bytes]
     with socket.create_server(("127.0.0.1", 0)) as busy:
         channel = await tcp.TcpTransport().dial(
