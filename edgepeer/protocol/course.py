@@ -98,7 +98,7 @@ class Course:
     def _sources(self) -> list[PeerId]:
         rd = self.round
         sources = {lane.result_from for lane in (rd.lane, *rd.parts.values())}
-        return sorted(source for source in sources if source is not None and not self.place.is_without(source))
+        return [source for source in sources if source is not None and not self.place.is_without(source)]
 
     @property
     def idle(self) -> bool:

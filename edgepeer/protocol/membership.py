@@ -286,7 +286,7 @@ class Membership:
         if the owner wants that run again, which begins anew then.
 
         Args:
-            over: nobody of the view takes part in its run.
+            over: the run of the view is over (`Over`).
             there: whom it has heard of just now; what can't be decided by these is not proposed.
             present: who has answered since somebody wanted to leave.
             answering: who was heard of in a later life, and has answered since.

@@ -291,12 +291,12 @@ class Vitals:
     @property
     def over(self) -> bool:
         """Whether there is a run, and it is over as far as this peer and all below know."""
-        now = self._course.place.now
-        return self._over.holds(self._stands(), now, alone=not self._children())
+        return self._is_over(self._stands())
 
-    def _children(self) -> tuple[PeerId, ...]:
+    def _is_over(self, stands: Stands | None) -> bool:
         view = self._membership.view
-        return view.children(self._me) if view is not None else ()
+        alone = view is not None and not view.children(self._me)
+        return self._over.holds(stands, self._course.place.now, alone=alone)
 
     def _stands(self) -> Stands | None:
         """What a Ping says of the run: of which round there is a state, and of which somebody has seen the end. None if
@@ -345,7 +345,7 @@ class Vitals:
                 level = -1
         stands = self._stands()
         without = min(stands[0], 0) if stands is not None else self._told[-1]
-        return self.orphan, level, settled, self._succession.highest, self.over, without
+        return self.orphan, level, settled, self._succession.highest, self._is_over(stands), without
 
     def _notice(self, now: float) -> None:
         """Tell the others at once of what has changed."""
