@@ -233,11 +233,11 @@ class Course:
         else:
             may_be_decided |= self._may_have_been_out(before.view, view)
             if before.view.generation != view.generation:
-                place.over = 0  # in this one nothing is
+                place.over = UNKNOWN  # in this one nothing is
         if not self.round.begun:
             self.origin = frozenset(view.ids)
         self._restart(now, may_be_decided=may_be_decided)
-        if not place.over:  # else neighbours have been further here than is known any more
+        if place.over <= 0:  # else neighbours have been further here than is known any more
             self._go_on_from_own()  # whoever had a later one may be gone
 
     @staticmethod
@@ -263,7 +263,7 @@ class Course:
         self._thrown.clear()
         self.closing.enter()  # what was promised was so beside another state, perhaps
         self.past.clear()
-        self.place.loading, self.place.over = False, 0
+        self.place.loading, self.place.over = False, UNKNOWN
 
     def _restart(self, now: float, *, may_be_decided: bool) -> None:
         """Begin the round again, with what is kept of it."""
@@ -358,8 +358,8 @@ class Course:
         """There is no state of the run here: a neighbour's replaces it, or is to. `loading`: that of after this round
         has come, and takes the place of all that was known here of the rounds until then, what was held included."""
         place = self.place
-        over = place.committed if place.restored is None else 0  # what is restored is of before
-        over = max(over, place.over, loading or 0)
+        over = place.committed if place.restored is None else UNKNOWN  # what is restored is of before
+        over = max(over, place.over, UNKNOWN if loading is None else loading)
         self._own_state = "", 0, None
         self._skip(UNKNOWN)
         place.loading, place.over = loading is not None, over

@@ -277,6 +277,7 @@ class Membership:
         present: Container[PeerId],
         now: float,
         answering: Container[PeerId] = (),
+        lets_go: bool = True,
     ) -> View | None:
         """Coordinator: make up one's mind. Returns the view to propose now, None when there is no need or it is not
         time; why it can't be had then stands in `waits`. Who is lost by it is kept out for a while.
@@ -290,6 +291,7 @@ class Membership:
             there: whom it has heard of just now; what can't be decided by these is not proposed.
             present: who has answered since somebody wanted to leave.
             answering: who was heard of in a later life, and has answered since.
+            lets_go: those who want to leave, if the others can go on without them.
         """
         view, self.waits = self.view, ""
         if view is None or (self.leaving and view.size == 1):
@@ -299,7 +301,7 @@ class Membership:
         settled = self.settled or now >= self._entered_at + self._limits.silence_s + self._limits.takeover_s
         leaving = self.leavers(now)
         lost = self._spared(view, self.lost(now), there, answering, now)
-        leavers = leaving if settled and self._spares(view, {*leaving, *lost}, present) else {}
+        leavers = leaving if lets_go and settled and self._spares(view, {*leaving, *lost}, present) else {}
         due = self._changed_at is not None and now >= self._changed_at + self._limits.join_batch_s
         # The round in progress can't end without somebody who will not contribute to it, and needs nothing of it.
         stuck = any(until < first_round for until in leavers.values()) or (self.leaving and due and not needed)

@@ -46,10 +46,11 @@ class Place:
         self.missing = False
         """Whether the owner has given the run up, or lost its state, since it had the one that stands here: it has
         none, and is to be given another's."""
-        self.over = 0
+        self.over = UNKNOWN
         """While there is no state here, or one from a checkpoint again: the last round that was over before it was
-        given up; or that of the state that is being put to use. So the run has begun, and does not begin again; nor is
-        an older state one that this peer may go on with, or its vote the word of one who has seen nothing."""
+        given up, 0 if that was the state that the run began with; or that of the state that is being put to use.
+        UNKNOWN: there was none. So the run has begun, and does not begin again with another state of the same number;
+        nor is an older state one that this peer may go on with, or its vote the word of one who has seen nothing."""
 
     def pass_time(self, now: float) -> None:
         """It is so late."""
@@ -71,7 +72,7 @@ class Place:
             return self.committed
         here = self.here
         hope = here is not None and any(here.at.get(child) != UNKNOWN for child in here.children)
-        return HOPING if hope or self.loading or self.over else UNKNOWN
+        return HOPING if hope or self.loading or self.over != UNKNOWN else UNKNOWN
 
     def sync(self, standing: int, kept: int, have: tuple[int, ...], restored: Lineage | None) -> Sync:
         """What tells neighbours where this peer stands. `kept`: the first round whose end it can still tell. `have`:

@@ -18,7 +18,7 @@ loses a member that is not the head     | tells the head
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from edgepeer.errors import WireError
@@ -87,7 +87,7 @@ class Views:
 
     def _standing(self) -> Standing:
         rounds, over = self._course, self._place.over
-        if rounds.committed == UNKNOWN and over:
+        if rounds.committed == UNKNOWN and over > 0:
             # It can't tell how that has ended; nor may others who have not seen the end go on as if there were none.
             return Standing(over - 1, holding=True)
         return Standing(max(rounds.committed, UNKNOWN), rounds.holding, rounds.held)
@@ -118,7 +118,8 @@ class Views:
         if lost or lets_go or doubts:
             self._ask(lead=False)
         settled, over = self._membership.settled, self._vitals.over
-        wanted = self._membership.consider(
+        consider = partial(
+            self._membership.consider,
             first_round=self._first_round(),
             boundary=boundary,
             # A round of a run that the owner has given up may never end: others have given it up as well.
@@ -130,10 +131,13 @@ class Views:
             answering=self._answering(),
             now=self._place.now,
         )
+        wanted = consider(lets_go=True)
         if wanted is None and boundary and (form := self._shaping.wanted(self._place.now)) is not None:
             wanted = self._membership.reform(form, first_round=self._first_round(), now=self._place.now)
-        if wanted is not None and not over and not succession.can_be_chosen(wanted, self._standing(), settled=settled):
-            wanted = None  # who stays has yet to be given what those have who are to be let go
+        if wanted is not None and not succession.can_be_chosen(wanted, self._standing(), settled=settled, over=over):
+            # Who stays has yet to be given what those have who are to be let go. Where the run is over, they never are:
+            # those are let go by the view after one that has no run, in which all stand after the same round.
+            wanted = consider(lets_go=False) if over else None
         if wanted is not None:
             self._propose(wanted)
         elif (lost or self._is_never_settled(view)) and not self._begin_anew(view) and lost:

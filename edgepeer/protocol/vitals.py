@@ -321,7 +321,7 @@ class Vitals:
         """The same of this peer alone. Who has given the run up, or lost its state, has one again once it has put
         another's to use; while it does, it has that."""
         place = self._course.place
-        seen = max(place.committed, place.over or UNKNOWN)
+        seen = max(place.committed, place.over)
         if not self._membership.takes_part(run):
             return NOBODY, seen
         if place.loading:

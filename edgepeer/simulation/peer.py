@@ -327,8 +327,9 @@ class SimulatedPeer:
         self._around.broker.carry(self.client, effect.peer, ev.Relayed(effect.frame, payload), size)
 
     def later(self, delay: float, do: Callable[[], None]) -> None:
-        """What the application does after a while."""
-        self._around.clock.after(delay * self.slowness, lambda: self.soon(do))
+        """What the application does after a while. However slow its process is: that is not by how much it waits
+        longer."""
+        self._around.clock.after(delay, lambda: self.soon(do))
 
     def work(self, seconds: float, do: Callable[[], None]) -> None:
         """What the application's worker does, when it comes to it."""
@@ -344,8 +345,7 @@ class SimulatedPeer:
             self._go()
             return
         self.receive(ev.LeaveWanted())
-        # However slow its process is: that is not by how much it waits longer.
-        self._around.clock.after(_LEAVE_S, lambda: self.soon(lambda: self.die() if self.alive else None))
+        self.later(_LEAVE_S, lambda: self.die() if self.alive else None)
 
     def stand_aside(self) -> None:
         """Leave, and stay in reach; not in a call."""

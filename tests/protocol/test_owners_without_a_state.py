@@ -11,6 +11,8 @@ from edgepeer.ids import Generation, Lineage, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.over import NOBODY
+from edgepeer.protocol.place import HOPING
 from edgepeer.wire import frames as fr
 from edgepeer.wire.documents import pack
 
@@ -29,12 +31,14 @@ def test_a_state_whose_owner_has_given_the_run_up_has_to_come_again() -> None:
     assert any("state of r?" in line for line in (*b.hear(ev.RunWanted("r")), *b.until(b.now + 6.0)))
 
 
-def test_whose_owner_gives_the_run_up_while_it_puts_the_state_to_use_hopes_for_it_no_more() -> None:
-    """Its parent believed it for good, and the run was never over."""
+def test_whose_owner_gives_the_run_up_while_it_puts_the_first_state_to_use_knows_that_it_has_begun() -> None:
+    """If nobody else has that state, the head does not begin with its own, of the same number: the run is over."""
     d = Machine("d").join(view(1, "abcde", run="r"))
     d.level("b", committed=0)
     assert "b <- sync 1 r after -2" in state(d, "b", b"state", number=0)
-    assert d.hear(ev.RunWanted(None)) == ["b <- sync 1 r after -1"]
+    assert d.hear(ev.RunWanted(None)) == []
+    assert d.node.parts.place.standing == HOPING
+    assert d.node.parts.vitals._stands() == (NOBODY, 0)
 
 
 def test_a_checkpoint_of_a_run_that_was_given_up_is_none_of_who_wants_it_again() -> None:
