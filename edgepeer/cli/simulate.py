@@ -87,15 +87,17 @@ def soak(settings: SoakSettings) -> int:
             show(elapsed, done, _told(tally))
             return done < 1
 
-        found = go_through(go_on, seed=seed, peers=settings.peers, limit=settings.schedules, over=over)
+        found = go_through(
+            go_on, seed=seed, peers=settings.peers, mix=settings.mix, limit=settings.schedules, over=over
+        )
     print(_told(last), flush=True)
     if found is None:
         print("nothing broke")
         return 0
-    again = f"edgepeer simulate soak --schedules 1 --seed {found.seed} --peers {settings.peers}"
+    again = f"edgepeer simulate soak --schedules 1 --seed {found.seed} --peers {settings.peers} --mix {settings.mix}"
     print(f"broken by seed {found.seed} (again: {again}): {found.complaint}", flush=True)
     print("making the schedule smaller ...\n", flush=True)
-    print(smallest(drawn_from(found.seed, settings.peers)), end="")
+    print(smallest(drawn_from(found.seed, settings.peers, settings.mix)), end="")
     return FAILED
 
 

@@ -40,6 +40,10 @@ class SoakSettings(VerbSettings, frozen=True, kw_only=True):
         _says("Seed of the first schedule; taken from the clock if not given."),
     ] = None
     peers: Annotated[Annotated[int, Meta(ge=1, le=100)], _says("Peers of a fleet, at most.")] = 21
+    mix: Annotated[
+        Literal["all", "owners"],
+        _says("What is drawn: all that there is; or bursts of faults while owners of a run leave, quit and come back."),
+    ] = "all"
     jobs: Annotated[Annotated[int, Meta(ge=1, le=256)], _says("Processes that go through schedules at once.")] = 1
 
     def __post_init__(self) -> None:

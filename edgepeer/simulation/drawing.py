@@ -13,7 +13,10 @@ from edgepeer.simulation.split_app import split_of
 from edgepeer.simulation.ways import BROKER
 from edgepeer.wire.precision import Precision
 
-__all__ = ["DRAWN", "LONG_S", "OWNERS", "Picker", "Random", "draw_burst", "draw_owners", "draw_schedule", "draw_story"]
+__all__ = [
+    "DRAWN", "LONG_S", "MIXES", "OWNERS", "Picker", "Random", "draw_burst", "draw_minds", "draw_owners",
+    "draw_schedule", "draw_story",
+]  # fmt: skip
 
 _T = TypeVar("_T")
 
@@ -231,13 +234,25 @@ def draw_story(pick: Picker, *, peers: int) -> Schedule:
     Half of all are small and have bursts instead. Of the others, one in eight trains a network that is divided, with
     soft errors. In one of eleven owners want this and then that."""
     schedule = _draw_story(pick, peers)
-    return draw_owners(schedule) if schedule.seed % 11 == 3 and schedule.split == "none" else schedule
+    if schedule.seed % 11 != 3 or schedule.split != "none":
+        return schedule
+    return draw_owners(Random(schedule.seed), schedule)  # by that seed, so that all else is drawn as it was
 
 
-def draw_owners(schedule: Schedule) -> Schedule:
+def draw_minds(pick: Picker, *, peers: int) -> Schedule:
+    """A burst in a fleet of up to seven that takes part in a run, whose owners change their minds, up to twice as often
+    as in `draw_story`."""
+    schedule = draw_burst(pick, peers=(min(3, peers), min(7, peers)))
+    if schedule.run == "none":
+        schedule = replace(schedule, run="run", after=pick.choice([0, 1]), checkpoint=pick.choice([0, 0, 1, 3]))
+    schedule = draw_owners(pick, schedule)
+    return draw_owners(pick, schedule) if pick.integer(0, 1) else schedule
+
+
+def draw_owners(pick: Picker, schedule: Schedule) -> Schedule:
     """The same, and what owners do beside it: alone or most of a fleet, at any time or in the same second as other
-    things. What that is depends on the schedule's seed, so that all else is drawn as it was."""
-    pick, fleet = Random(schedule.seed), names(schedule.peers)
+    things."""
+    fleet = names(schedule.peers)
     happens, faults = [fault.at for fault in schedule.faults] or [2.0], list[Fault]()
     for _ in range(pick.integer(1, 4)):
         kind, at = pick.choice(OWNERS), pick.integer(0, round(max(happens) * 100) + 300) / 100
@@ -337,3 +352,5 @@ def _fleet_restarts(pick: Picker, fleet: list[str]) -> list[Fault]:
 
 
 _HARD: Final = (_restarts_apart, _isolated_again, _several_candidates, _fleet_restarts)
+MIXES: Final[dict[str, Callable[..., Schedule]]] = {"all": draw_story, "owners": draw_minds}
+"""What a soak may draw."""

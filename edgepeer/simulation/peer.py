@@ -451,6 +451,7 @@ class SimulatedPeer:
         if before is None or before.beginning != effect.view.beginning:
             if before is not None and effect.view.run in ("", before.run) and self._works_on(before.run):
                 self._around.ledger.begun_anew(self.id, before, effect.view, self.over)
+            self._loads = None  # a program's worker is done with that before it does anything of what begins
             self._forget()
         self.views.append(effect.view)
         if self.disk is not None:

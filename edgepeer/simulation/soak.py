@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from edgepeer.errors import ProtocolBug
 from edgepeer.simulation.account import Account
-from edgepeer.simulation.drawing import Random, draw_story
+from edgepeer.simulation.drawing import MIXES, Random
 from edgepeer.simulation.schedule import Schedule
 from edgepeer.simulation.shrinking import shrink
 from edgepeer.simulation.story import Story
@@ -121,19 +121,25 @@ def _kind(complaint: str | None) -> str | None:
     return None if complaint is None else " ".join(w for w in complaint.split() if w.strip(".,:;()").isalpha())
 
 
-def drawn_from(seed: int, peers: int) -> Schedule:
-    """A seed's schedule, with up to so many peers."""
-    return draw_story(Random(seed), peers=peers)
+def drawn_from(seed: int, peers: int, mix: str = "all") -> Schedule:
+    """A seed's schedule, with up to so many peers, of one of the `MIXES`."""
+    return MIXES[mix](Random(seed), peers=peers)
 
 
-def look(seed: int, *, peers: int) -> Looked:
+def look(seed: int, *, peers: int, mix: str = "all") -> Looked:
     """Let a seed's schedule happen."""
     tally = Tally()
-    return Looked(seed, broken(drawn_from(seed, peers), tally), tally)
+    return Looked(seed, broken(drawn_from(seed, peers, mix), tally), tally)
 
 
 def soak(
-    go_on: Callable[[Tally], bool], *, seed: int = 0, peers: int = 21, limit: int | None = None, over: Over = map
+    go_on: Callable[[Tally], bool],
+    *,
+    seed: int = 0,
+    peers: int = 21,
+    mix: str = "all",
+    limit: int | None = None,
+    over: Over = map,
 ) -> Looked | None:
     """Go through schedules with up to so many peers.
 
@@ -141,6 +147,7 @@ def soak(
         go_on: asked before each schedule.
         seed: of the first schedule; the next has the next seed.
         peers: how many at most.
+        mix: what is drawn (`MIXES`).
         limit: of the number of schedules.
         over: what goes through them.
 
@@ -149,7 +156,7 @@ def soak(
     """
     tally = Tally()
     seeds = takewhile(lambda _: go_on(tally), count(seed) if limit is None else iter(range(seed, seed + limit)))
-    for looked in over(partial(look, peers=peers), seeds):
+    for looked in over(partial(look, peers=peers, mix=mix), seeds):
         tally.add(looked.tally)
         if looked.complaint is not None:
             return looked

@@ -192,6 +192,15 @@ def test_a_soak_of_so_many_schedules_is_the_same_each_time(edgepeer_simulate: Ru
     assert edgepeer_simulate(*arguments)[1] == out
 
 
+def test_a_soak_may_draw_what_owners_do_alone(edgepeer_simulate: Run) -> None:
+    code, out, error = edgepeer_simulate("soak", "--schedules", "3", "--seed", "11", "--mix", "owners")
+    assert (code, error) == (0, "")
+    assert any(f" {kind}" in out for kind in ("aside", "quit", "lose", "busy"))
+    code, _, error = edgepeer_simulate("soak", "--mix", "none")
+    assert code == 2
+    assert "mix = none (from --mix): must be" in error
+
+
 @pytest.mark.slow
 def test_several_processes_come_to_the_same(edgepeer_simulate: Run) -> None:
     arguments = ("soak", "--schedules", "5", "--peers", "4", "--seed", "11")
@@ -233,7 +242,7 @@ def test_a_soak_prints_the_smallest_schedule_that_breaks_something(edgepeer_simu
     before, _, text = out.partition(": it broke\nmaking the schedule smaller ...\n\n")
     found = re.fullmatch(
         r"seeds from 0\n\d+ schedules, .*\n"
-        r"broken by seed (\d+) \(again: edgepeer simulate (soak --schedules 1 --seed (\d+) --peers 4)\)",
+        r"broken by seed (\d+) \(again: edgepeer simulate (soak --schedules 1 --seed (\d+) --peers 4 --mix all)\)",
         before,
     )
     assert found is not None

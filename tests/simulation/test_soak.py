@@ -87,9 +87,18 @@ def test_what_owners_do_comes_beside_what_a_seed_draws_without_it() -> None:
     assert 15 <= len(with_owners) <= 40
     for each in drawn:
         if each not in with_owners:
-            more = draw_owners(each)
+            more = draw_owners(Random(each.seed), each)
             assert Schedule.parse(str(more)) == more
             assert replace(more, faults=tuple(f for f in more.faults if f.kind not in OWNERS)) == each
+
+
+def test_owners_change_their_minds_in_each_schedule_of_their_mix() -> None:
+    for seed in range(100):
+        drawn = drawn_from(seed, 21, "owners")
+        assert drawn.run != "none"
+        assert drawn.peers <= 7
+        assert any(fault.kind in OWNERS for fault in drawn.faults)
+        assert Schedule.parse(str(drawn)) == drawn
 
 
 def anew_while_apart(schedule: Schedule) -> bool:
