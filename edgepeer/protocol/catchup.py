@@ -65,10 +65,12 @@ class Catchup:
         self._drop()
         self._loading = False
 
-    def stop_giving(self) -> None:
-        """The state here is given up, or of another run."""
+    def stop_giving(self) -> list[PeerId]:
+        """The state here is given up, or of another run. Returns who was taking it."""
+        takers = list(self._given)
         self._given.clear()
         self._for_owners.clear()
+        return takers
 
     def _drop(self) -> None:
         self._source, self._buffer = None, None

@@ -234,11 +234,6 @@ class Link:
         """What the peer's Pings have said of where it stands is of another view ..."""
         self.level, self.orphan, self.stands = -1, False, None
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether none of these has the state of as late a round as some of them have seen, as far as that is known."""
-        return self.stands is not None and self.stands[0] < self.stands[1]
-
     def translate_reach(self, positions: Sequence[int | None]) -> None:
         """... and so are the positions. The members at each of them stand at these now; None: nowhere."""
         reaches, self.reaches = self.reaches, 0

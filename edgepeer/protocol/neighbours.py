@@ -58,9 +58,12 @@ class Neighbours:
         """After which round the state is that the owner has put to use while this peer stood there itself, until it
         goes on from it. It may not hear how the round ends that comes next: it has brought something to that before it
         lost what it had."""
-        self._received = (0, -1), 0.0
-        """After which round, how much has come of the next one's result, and since when that is so."""
+        self._received = (0, 0, -1), 0.0
+        """In which view and after which round, how much has come of the next one's result, and since when that is
+        so."""
         self._providing: dict[PeerId, float] = {}  # one state at a time to each neighbour, asked of the owner when
+        self._packs_since = 0.0
+        """When the owner was first asked of those that it has not answered."""
         self._takers: set[PeerId] = set()
         """For whom the owner was asked for it since the run began."""
         self._askers: dict[PeerId, str] = {}
@@ -181,16 +184,17 @@ class Neighbours:
         """Whether the end of the round, or a state, is on its way here from who has it, or a state from here, be it
         that the owner packs it."""
         now = self._place.now
-        packed = any(now - since < PROVIDING_S for since in self._providing.values())
-        return packed or self._catchup.is_given(now) or self._catchup.is_coming(now) or self._is_receiving(now)
+        packs = bool(self._providing) and now - self._packs_since < PROVIDING_S
+        return packs or self._catchup.is_given(now) or self._catchup.is_coming(now) or self._is_receiving(now)
 
     def _is_receiving(self, now: float) -> bool:
         """Whether the end of the round comes: whoever has begun to send it may get no more of it itself, having passed
         on what came from somebody who has lost it since."""
-        received = self._place.committed, self._course.received
-        if received > self._received[0] or received[0] < self._received[0][0]:
+        here = self._place.here
+        received = here.epoch if here is not None else 0, self._place.committed, self._course.received
+        if received > self._received[0] or received[:2] != self._received[0][:2]:
             self._received = received, now  # not whenever the same is sent once more
-        return received[1] >= 0 and now - self._received[1] < _RECEIVING_S
+        return received[2] >= 0 and now - self._received[1] < _RECEIVING_S
 
     def hope(self) -> None:
         """Tell the parent when it becomes known whether somebody below has the state."""
@@ -204,10 +208,22 @@ class Neighbours:
     def say_it_is_without(self) -> None:
         """What stood here is given up, or is being replaced: what neighbours send now is lost, and would not be sent
         again to whoever comes to stand there once more. Nor does what was to be handed on."""
-        self._catchup.stop_giving()
+        self._stop_giving()
         for peer in self._around():
             if (self._links[peer].told or 0) >= 0:
                 self.send_sync(peer)
+
+    def _stop_giving(self) -> None:
+        """What was being given comes no more; who takes it may be no neighbour any more, and would wait for it."""
+        for peer in set(self._catchup.stop_giving()).difference(self._around()):
+            if self._links.is_up(peer):
+                self.send_sync(peer)
+
+    def on_word(self, peer: PeerId, frame: Sync) -> None:
+        """Who is no neighbour any more has said where it stands: it may have been giving its state here."""
+        here = self._place.here
+        if here is not None and (frame.epoch, frame.run) == (here.epoch, self._place.run):
+            self._catchup.stands(peer, frame.committed)
 
     def is_level(self, peer: PeerId) -> bool:
         """Whether a neighbour works in the same view and run."""
@@ -294,6 +310,8 @@ class Neighbours:
             return
         for peer, run in self._askers.items():
             if run == self._place.run and now - self._providing.get(peer, float("-inf")) >= PROVIDING_S:
+                if not self._providing:
+                    self._packs_since = now
                 self._providing[peer] = now
                 self._takers.add(peer)
                 self._emit(fx.ProvideState(peer, run, self._place.committed))
@@ -302,7 +320,8 @@ class Neighbours:
     def on_state_ready(self, event: ev.StateReady) -> None:
         """The owner has packed it. What has been given up here meanwhile, nobody else is to begin with; nor with what
         was asked for before the run began anew, which may be of a round that is not over yet."""
-        self._providing.pop(event.peer, None)
+        if self._providing.pop(event.peer, None) is not None:
+            self._packs_since = self._place.now
         asked = event.peer in self._takers and event.run == self._place.run
         if not asked or not self._links.is_up(event.peer):
             return
@@ -360,7 +379,7 @@ class Neighbours:
         known = any(self.is_level(peer) and here.at.get(peer, UNKNOWN) >= place.committed for peer in self._around())
         if known or place.restored is not None:
             self._course.forget()
-            self._catchup.stop_giving()
+            self._stop_giving()
             self.sync_all()
 
     def on_adopted(self, event: ev.Adopted) -> None:

@@ -355,6 +355,8 @@ class Node:
             parts.neighbours.send_sync(peer)
         elif parts.neighbours.is_level(peer):
             parts.neighbours.on_sync(peer, frame, parts.now)
+        else:
+            parts.neighbours.on_word(peer, frame)
 
     def _on_contribute(self, event: ev.Contribute) -> None:
         parts = self.parts

@@ -12,9 +12,10 @@
     this peer is alone, and has none          | at once
 
 What is known is not of one moment. A peer may give its state to another, and have none itself a moment later: that it
-has none goes another way than that the other has one. Both are said at once when they change (`Vitals`), so after
-`heard_s`, two heartbeats, both are known. For as long as `anew_s`, whoever could tell how the last round has ended, or
-give a later state, would have begun to. Views and links that come and go make that no longer.
+has none goes another way than that the other has one. Whatever changes of that is said at once, and passed on at once
+(`short`, `Vitals`), however many are above; so after `heard_s`, two heartbeats, both are known. For as long as
+`anew_s`, whoever could tell how the last round has ended, or give a later state, would have begun to. Views and links
+that come and go make that no longer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Final, TypeAlias
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.place import UNKNOWN
 
-__all__ = ["NOBODY", "Over", "Stands"]
+__all__ = ["NOBODY", "Over", "Stands", "short"]
 
 NOBODY: Final = -2
 """Takes part in the run (`Ping.stands`)."""
@@ -32,6 +33,12 @@ _NEVER: Final = float("inf")
 
 Stands: TypeAlias = tuple[int, int]
 """Of which round there is a state, and of which somebody has seen the end."""
+
+
+def short(stands: Stands | None) -> Stands | None:
+    """How it stands, if a state is missing. None: none is, or that is not known, as one is on its way: a run is over
+    for neither, and while rounds follow each other it is now the one and now the other."""
+    return stands if stands is not None and (stands[0] < 0 or stands[0] < stands[1]) else None
 
 
 class Over:

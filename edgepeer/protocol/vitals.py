@@ -25,7 +25,7 @@ from edgepeer.protocol.course import Course
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link, Links, LinkState, Role
 from edgepeer.protocol.membership import Membership
-from edgepeer.protocol.over import NOBODY, Over, Stands
+from edgepeer.protocol.over import NOBODY, Over, Stands, short
 from edgepeer.protocol.place import UNKNOWN
 from edgepeer.protocol.succession import Succession
 from edgepeer.protocol.timing import Pace
@@ -48,9 +48,10 @@ _AT_REST_S: Final = 1.0
 """... and this seldom where nothing is under way, and neighbours agree on where they stand."""
 _SAY_AFTER_S: Final = 1.0
 _SAY_AGAIN_S: Final = 10.0
-_NEWS: Final = False, -1, False, 0, False, 0
+_NEWS: Final = False, -1, False, 0, False, None
 """What nobody has to be told: no orphan, not level, not settled, no ballot, no run that is over, or without a state."""
 
+_Told: TypeAlias = tuple[bool, int, bool, int, bool, Stands | None]
 _Common: TypeAlias = tuple[bytes, Stands | None]
 """What all Pings of one moment say: whom this peer reaches, and how the run stands."""
 
@@ -79,7 +80,7 @@ class Vitals:
         self._limits = limits
         self._emit = emit
         self._pace = Pace(limits.heartbeat_min_s, limits.heartbeat_s)
-        self._told = _NEWS
+        self._told: _Told = _NEWS
         self._order: tuple[PeerId, ...] = ()
         """The members of the view that links' reaches are positions in."""
         self._say_at = 0.0
@@ -333,7 +334,7 @@ class Vitals:
         """This peer itself was not listening for so long."""
         self._over.excuse(seconds, now)
 
-    def _state(self) -> tuple[bool, int, bool, int, bool, int]:
+    def _state(self) -> _Told:
         view, settled = self._membership.view, self._membership.settled
         if view is None:
             return _NEWS
@@ -344,8 +345,7 @@ class Vitals:
             if not all(link is not None and link.up and link.level == level for link in links):
                 level = -1
         stands = self._stands()
-        without = min(stands[0], 0) if stands is not None else self._told[-1]
-        return self.orphan, level, settled, self._succession.highest, self._is_over(stands), without
+        return self.orphan, level, settled, self._succession.highest, self._is_over(stands), short(stands)
 
     def _notice(self, now: float) -> None:
         """Tell the others at once of what has changed."""
@@ -374,7 +374,7 @@ class Vitals:
 
     def on_ping(self, peer: PeerId, ping: Ping, now: float) -> None:
         link, view = self._links[peer], self._membership.view
-        before = link.orphan, link.level, link.is_behind, self._membership.settled, self._succession.highest
+        before = link.orphan, link.level, short(link.stands), self._membership.settled, self._succession.highest
         self._links.on_ping(peer, ping, now)
         current = view is not None and ping.epoch == view.stamp
         if not current:
@@ -388,7 +388,8 @@ class Vitals:
         if link.member is None:
             # It wants the link though we don't: let it hear that we live.
             self._emit(fx.Send(peer, self._course.past.sync(self._course.place.standing)))
-        if (link.orphan, link.level, link.is_behind, self._membership.settled, self._succession.highest) != before:
+        after = link.orphan, link.level, short(link.stands), self._membership.settled, self._succession.highest
+        if after != before:
             self._notice(now)
 
     def link_states(self) -> tuple[LinkState, ...]:

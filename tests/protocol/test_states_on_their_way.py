@@ -249,6 +249,60 @@ def test_what_is_left_of_one_that_is_not_needed_any_more_is_not_on_its_way() -> 
     assert stands(b, 100.0, (-1, 8))[0] == (-1, 8)
 
 
+def test_what_who_is_no_neighbour_any_more_was_giving_and_has_given_up_is_not_on_its_way() -> None:
+    """b's parent has given it a first piece. In the next view it is a brother, with whom b is connected still."""
+    b = Machine("b").join(RUN)
+    b.level("a", committed=7)
+    for name in "de":
+        b.level(name, -1)
+    b.until(b.now + 1.0)
+    state(b, "a", b"fir", number=7, total=5)
+    two = view(4, "cbade", run="r", first_round=8)
+    b.learn(two)
+    b.hear(ev.LinkUp(PeerId("c"), 1))
+    for name in "cde":
+        b.sync(name, -1)
+    for name in "cde":
+        b.frame(name, fr.Ping(waiting=False, stamp=1.0, every=1.0, epoch=two.stamp, stands=(-1, 7)))
+    assert b.node.parts.vitals._stands() is None
+    b.frame("a", fr.Sync(epoch=two.stamp, run="r", committed=-1))
+    assert b.node.parts.vitals._stands() == (-1, 7)
+
+
+def test_who_gives_up_what_it_was_giving_tells_who_is_no_neighbour_any_more() -> None:
+    """b's owner loses the state; d, which has taken the first piece, is a member that b is still connected with."""
+    b = at_seven("b", RUN)
+    b.level("d", -1)
+    b.frame("d", fr.StateRequest(run="r"))
+    b.hear(ev.StateReady(PeerId("d"), "r", 7, b"seven"))
+    two = view(4, "abcde", run="r", first_round=8, fanout=4)
+    b.learn(two)
+    assert PeerId("d") not in two.neighbours(PeerId("b"))
+    b.sync("a", 7)
+    assert "d <- sync 4 r after -2" in b.hear(ev.StateLost())
+
+
+@pytest.mark.parametrize("askers", ["d", "de"])
+def test_what_an_owner_packs_that_hangs_is_not_on_its_way_for_long(askers: str) -> None:
+    """b has an earlier state than is missing, and others come who ask for that, again and again."""
+    b = Machine("b").join(RUN)
+    b.level("a", committed=5)
+    state(b, "a", b"five", number=5)
+    b.hear(ev.Adopted("r", 5))
+    for name in "de":
+        b.level(name, -1)
+    begun, known = b.now, []
+    asks = dict(zip(askers, (0.0, 17.0), strict=False))
+    while b.now < begun + 300:
+        for name, at in asks.items():
+            if b.now >= begun + at:
+                b.frame(name, fr.StateRequest(run="r"))
+                asks[name] += 35.0
+        known += stands(b, 0.5, (5, 7))
+    assert known[0] is None
+    assert set(known[62:]) == {(5, 7)}
+
+
 def test_a_checkpoint_of_a_generation_that_goes_on_with_the_run_is_of_what_stands_there() -> None:
     b = at_seven("b", RUN)
     anew = Generation.after(RUN.generation, [("a", 1)])
