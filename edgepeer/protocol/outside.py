@@ -58,6 +58,8 @@ class Outside:
         """When it came to be outside, or could begin to ask who else is."""
         self._quiet_since = 0.0
         """When somebody in a view was last heard of, or this peer was in one, or could not have heard of anybody."""
+        self._held_at = float("-inf")
+        """When it was left to the members of a view to come back, last."""
         self._refused: set[PeerId] = set()
         self._reach = 1
         """How many of those before this peer in the order are called."""
@@ -135,13 +137,14 @@ class Outside:
             self._quiet_since = now
             membership.wait_for("")
             return None
-        if now < max(self._turn(now), self._all_since + limits.settle_s):
-            return None
-        if now < self._since + limits.settle_limit_s and rolls.asked(now):
-            return None
         found = (rolls.joiner(peer, now) for peer, _ in there if peer != membership.id)
         members = (membership.me, *(m for m in found if m is not None))[:MAX_MEMBERS]
         if self._may_be_at_work(members, now):
+            self._held_at = now
+            return None
+        if now < max(self._turn(now), self._all_since + limits.settle_s):
+            return None
+        if now < self._since + limits.settle_limit_s and rolls.asked(now):
             return None
         run = membership.run[0] if membership.run is not None and len(members) >= membership.run[1] else ""
         return View(
@@ -156,13 +159,14 @@ class Outside:
         )
 
     def _turn(self, now: float) -> float:
-        """When it is this peer's turn to begin, if none of those before it in the order has."""
+        """When it is this peer's turn to begin, if none of those before it in the order has. Those may all have waited
+        for the same view, and learned just now that it is over."""
         limits, rolls = self._limits, self._rolls
         synced = self._synced_at if self._synced_at is not None else now
         settled = min(rolls.appeared_at + limits.settle_s, synced + limits.settle_limit_s)
         settled = max(settled, synced + limits.settle_s)
         rank = sum(not rolls.silent(peer, now) for peer in rolls.before(self._membership.id, MAX_MEMBERS))
-        return max(settled, self._quiet_since) + rank * limits.found_s if rank else settled
+        return max(settled, self._quiet_since, self._held_at) + rank * limits.found_s if rank else settled
 
     def _known(self) -> Generation | None:
         """The newest generation: what is only retained counts as well, if it is not too far from what is known."""
