@@ -280,7 +280,7 @@ class Membership:
         lets_go: bool = True,
     ) -> View | None:
         """Coordinator: make up one's mind. Returns the view to propose now, None when there is no need or it is not
-        time; why it can't be had then stands in `waits`. Who is lost by it is kept out for a while.
+        time; why it can't be had then stands in `waits`.
 
         A run in which nobody takes part any more is over: the next view has none. There is one at once if this one is
         not settled, for it never will be: who comes after the last round is given no state, and stands after none; or
@@ -328,17 +328,15 @@ class Membership:
             run = self.run[0]
         elif over:
             run = ""
-        can_stay = run is None or (not run and self.settled and not self.takes_part(view.run))
+        can_stay = run is None or (not run and lets_go and self.settled and not self.takes_part(view.run))
         if not gone and not joiners and can_stay and head is None:
-            if not self.leaving:
+            if not self.leaving and lets_go:
                 self._changed_at = min(later, default=None)
             return None
         # Without those who are lost it takes a quorum of the others, who should be there before they are bound to it.
         here = {p for p in view.ids if (p in there or p in leavers) and p not in lost} if lost else view.ids
         if not self.may_succeed(view, here):
             return None
-        for peer in lost:
-            self._penalise(peer, now)
         return view.successor(
             first_round=first_round,
             without=gone,
@@ -414,6 +412,12 @@ class Membership:
         else:
             self.waits = ""
         return not self.waits
+
+    def penalise_lost(self, wanted: View, now: float) -> None:
+        """Coordinator: that view is proposed. Who is lost by it is kept out for a while."""
+        for peer in self.lost(now):
+            if peer not in wanted:
+                self._penalise(peer, now)
 
     def _penalise(self, peer: PeerId, now: float) -> None:
         """A peer that is lost again and again must not hold up the others each time. One that has been in for long

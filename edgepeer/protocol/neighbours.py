@@ -388,6 +388,7 @@ class Neighbours:
         place = self._place
         if event.run != place.run or event.life not in (None, self._life):
             return
+        self._packs_since = place.now  # what was asked for before could not be answered
         if place.taking == event.round:
             self._course.take(None)
             self._catchup.reset()

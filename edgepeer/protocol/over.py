@@ -13,7 +13,7 @@
 
 What is known is not of one moment. A peer may give its state to another, and have none itself a moment later: that it
 has none goes another way than that the other has one. Whatever changes of that is said at once, and passed on at once
-(`short`, `Vitals`), however many are above; so after `heard_s`, two heartbeats, both are known. For as long as
+(`Vitals`), however many are above; so after `heard_s`, two heartbeats, both are known. For as long as
 `anew_s`, whoever could tell how the last round has ended, or give a later state, would have begun to. Views and links
 that come and go make that no longer.
 """
@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.place import UNKNOWN
 
-__all__ = ["NOBODY", "Over", "Stands", "short"]
+__all__ = ["NOBODY", "Over", "Stands", "is_short"]
 
 NOBODY: Final = -2
 """Takes part in the run (`Ping.stands`)."""
@@ -35,10 +35,9 @@ Stands: TypeAlias = tuple[int, int]
 """Of which round there is a state, and of which somebody has seen the end."""
 
 
-def short(stands: Stands | None) -> Stands | None:
-    """How it stands, if a state is missing. None: none is, or that is not known, as one is on its way: a run is over
-    for neither, and while rounds follow each other it is now the one and now the other."""
-    return stands if stands is not None and (stands[0] < 0 or stands[0] < stands[1]) else None
+def is_short(stands: Stands | None) -> bool:
+    """Whether it stands so that no state is known of as late a round as somebody has seen the end of."""
+    return stands is not None and stands[0] < stands[1]
 
 
 class Over:
@@ -64,7 +63,7 @@ class Over:
     def see(self, stands: Stands | None, now: float) -> None:
         """So it stands; None: it is not known. As rounds go on, what is heard from below is always of a little before:
         a state is missing if it is of an earlier round than was wanted a while ago, too."""
-        if stands is not None and self._lacks(stands):
+        if stands is not None and self.lacks(stands):
             self._lacks_since = min(self._lacks_since, now)
             self._nobody_since = min(self._nobody_since, now) if stands[0] == NOBODY else _NEVER
             return
@@ -82,7 +81,7 @@ class Over:
         if self._nobody_since <= heard_at and stands[0] == NOBODY:
             return True
         long = self._lacked_s + now - self._lacks_since >= self._limits.anew_s
-        return long and self._lacks_since <= heard_at and self._lacks(stands)
+        return long and self._lacks_since <= heard_at and self.lacks(stands)
 
     def excuse(self, seconds: float, now: float) -> None:
         """This peer itself was not listening for so long."""
@@ -93,6 +92,9 @@ class Over:
     def _excused(since: float, seconds: float, now: float) -> float:
         return min(since + seconds, now) if since < _NEVER else since
 
-    def _lacks(self, stands: Stands) -> bool:
+    def lacks(self, stands: Stands | None) -> bool:
+        """Whether a state is missing, or nobody takes part."""
+        if stands is None:
+            return False
         have, seen = stands
         return have == NOBODY or have < min(self._wanted, seen)

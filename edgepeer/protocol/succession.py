@@ -475,15 +475,15 @@ class Succession:
         following = campaign.proposal
         return following if self._suffice(view, following, campaign.accepts, settled=settled) else None
 
-    def can_be_chosen(self, following: View, mine: Standing, *, settled: bool, over: bool) -> bool:
+    def can_be_chosen(self, following: View, mine: Standing, *, settled: bool, keep: bool) -> bool:
         """Whether a view would be chosen if all accepted it who have answered, as they stood then; and no state would
-        be gone with those who leave, unless it is that of a run that is `over`."""
+        be gone with those who leave, if that is to be kept."""
         view = self._view
         if view is None:
             return False
         self.standings[self._me] = mine
         return self.keeps_quorum(following, settled=settled) or self._suffice(
-            view, following, set(self.standings), settled=settled, keep=not over
+            view, following, set(self.standings), settled=settled, keep=keep
         )
 
     def _suffice(self, view: View, following: View, accepts: set[PeerId], *, settled: bool, keep: bool = False) -> bool:

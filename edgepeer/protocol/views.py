@@ -76,6 +76,8 @@ class Views:
         """Since when so many of the view's lives have ended that it is over for good ..."""
         self.over_before = 0
         """... and the number of the last Poll before."""
+        self._kept_since = float("inf")
+        """The head: since when somebody is not let go only as nobody who stays has the state that would go with it."""
         self._in_touch_since = float("inf")
         """The head: since when it has heard of enough to go on with, whenever it has asked."""
         self.asked_before = 0
@@ -87,7 +89,7 @@ class Views:
 
     def _standing(self) -> Standing:
         rounds, over = self._course, self._place.over
-        if rounds.committed == UNKNOWN and over > 0:
+        if rounds.committed == UNKNOWN and over != UNKNOWN:
             # It can't tell how that has ended; nor may others who have not seen the end go on as if there were none.
             return Standing(over - 1, holding=True)
         return Standing(max(rounds.committed, UNKNOWN), rounds.holding, rounds.held)
@@ -117,7 +119,7 @@ class Views:
             self.asked_before = succession.number
         if lost or lets_go or doubts:
             self._ask(lead=False)
-        settled, over = self._membership.settled, self._vitals.over
+        over = self._vitals.over
         consider = partial(
             self._membership.consider,
             first_round=self._first_round(),
@@ -131,17 +133,33 @@ class Views:
             answering=self._answering(),
             now=self._place.now,
         )
-        wanted = consider(lets_go=True)
+        for lets_go in (True, False):
+            wanted = consider(lets_go=lets_go)
+            if wanted is None or self._can_be_chosen(wanted, over=over):
+                break
+        else:
+            wanted = None
         if wanted is None and boundary and (form := self._shaping.wanted(self._place.now)) is not None:
             wanted = self._membership.reform(form, first_round=self._first_round(), now=self._place.now)
-        if wanted is not None and not succession.can_be_chosen(wanted, self._standing(), settled=settled, over=over):
-            # Who stays has yet to be given what those have who are to be let go. Where the run is over, they never are:
-            # those are let go by the view after one that has no run, in which all stand after the same round.
-            wanted = consider(lets_go=False) if over else None
         if wanted is not None:
+            self._membership.penalise_lost(wanted, self._place.now)
             self._propose(wanted)
         elif (lost or self._is_never_settled(view)) and not self._begin_anew(view) and lost:
             self._vitals.reach_out(view, self._place.now)
+
+    def _can_be_chosen(self, wanted: View, *, over: bool) -> bool:
+        """Whether all that is needed accept it, and who stays has been given the state of those who are let go. If the
+        run is over, nobody is to; nor where nothing of it has been on its way for so long that nobody wants it."""
+        now, settled = self._place.now, self._membership.settled
+        can = partial(self._succession.can_be_chosen, wanted, self._standing(), settled=settled)
+        if can(keep=not over):
+            self._kept_since = float("inf")
+            return True
+        if not self._vitals.is_known or not can(keep=False):
+            self._kept_since = float("inf")
+            return False
+        self._kept_since = min(self._kept_since, now)
+        return now >= self._kept_since + self._limits.anew_s
 
     def _is_never_settled(self, view: View) -> bool:
         """Whether not even all of the view together may decide what follows it: who was needed for that is in it no
@@ -463,7 +481,7 @@ class Views:
         self._outside.forget_hint()
         self._suspect_again.clear()
         self.gone_before.clear()
-        self._over_since = self._deserted_since = float("inf")
+        self._over_since = self._deserted_since = self._kept_since = float("inf")
         self._paths.enter(view, self._membership.me.incarnation)
         self._wiring.wrap()  # the end of the last round, to who is no neighbour any more
         self._vitals.enter(view, self._place.now)

@@ -25,7 +25,7 @@ from edgepeer.protocol.course import Course
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link, Links, LinkState, Role
 from edgepeer.protocol.membership import Membership
-from edgepeer.protocol.over import NOBODY, Over, Stands, short
+from edgepeer.protocol.over import NOBODY, Over, Stands, is_short
 from edgepeer.protocol.place import UNKNOWN
 from edgepeer.protocol.succession import Succession
 from edgepeer.protocol.timing import Pace
@@ -48,10 +48,11 @@ _AT_REST_S: Final = 1.0
 """... and this seldom where nothing is under way, and neighbours agree on where they stand."""
 _SAY_AFTER_S: Final = 1.0
 _SAY_AGAIN_S: Final = 10.0
+_ON_ITS_WAY: Final = NOBODY - 1, False
 _NEWS: Final = False, -1, False, 0, False, None
 """What nobody has to be told: no orphan, not level, not settled, no ballot, no run that is over, or without a state."""
 
-_Told: TypeAlias = tuple[bool, int, bool, int, bool, Stands | None]
+_Told: TypeAlias = tuple[bool, int, bool, int, bool, tuple[int, bool] | None]
 _Common: TypeAlias = tuple[bytes, Stands | None]
 """What all Pings of one moment say: whom this peer reaches, and how the run stands."""
 
@@ -294,6 +295,11 @@ class Vitals:
         """Whether there is a run, and it is over as far as this peer and all below know."""
         return self._is_over(self._stands())
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a run, and it is known of all below how it stands: nothing of it is on its way."""
+        return self._stands() is not None
+
     def _is_over(self, stands: Stands | None) -> bool:
         view = self._membership.view
         alone = view is not None and not view.children(self._me)
@@ -345,7 +351,16 @@ class Vitals:
             if not all(link is not None and link.up and link.level == level for link in links):
                 level = -1
         stands = self._stands()
-        return self.orphan, level, settled, self._succession.highest, self._is_over(stands), short(stands)
+        return self.orphan, level, settled, self._succession.highest, self._is_over(stands), self._missing(view, stands)
+
+    def _missing(self, view: View, stands: Stands | None) -> tuple[int, bool] | None:
+        """What the parent is to hear at once: how it stands where a state is missing here, or there as far as that is
+        heard; so that it hears, too, that one is on its way, or has come. None: nothing is."""
+        parent = view.parent(self._me)
+        link = self._links.get(parent) if parent is not None else None
+        if not self._over.lacks(stands) and (link is None or not is_short(link.stands)):
+            return None
+        return (stands[0], is_short(stands)) if stands is not None else _ON_ITS_WAY
 
     def _notice(self, now: float) -> None:
         """Tell the others at once of what has changed."""
@@ -374,7 +389,8 @@ class Vitals:
 
     def on_ping(self, peer: PeerId, ping: Ping, now: float) -> None:
         link, view = self._links[peer], self._membership.view
-        before = link.orphan, link.level, short(link.stands), self._membership.settled, self._succession.highest
+        stood = link.stands
+        before = link.orphan, link.level, self._membership.settled, self._succession.highest
         self._links.on_ping(peer, ping, now)
         current = view is not None and ping.epoch == view.stamp
         if not current:
@@ -388,8 +404,9 @@ class Vitals:
         if link.member is None:
             # It wants the link though we don't: let it hear that we live.
             self._emit(fx.Send(peer, self._course.past.sync(self._course.place.standing)))
-        after = link.orphan, link.level, short(link.stands), self._membership.settled, self._succession.highest
-        if after != before:
+        after = link.orphan, link.level, self._membership.settled, self._succession.highest
+        missing = self._told[-1] is not None or is_short(stood) or is_short(link.stands)
+        if after != before or (missing and stood != link.stands):
             self._notice(now)
 
     def link_states(self) -> tuple[LinkState, ...]:

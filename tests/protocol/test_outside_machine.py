@@ -463,12 +463,12 @@ def test_who_may_be_cut_off_itself_begins_nothing() -> None:
     a.broker = True
     a.hear(ev.ViewSeen(view(57, "xyz")), 0.0)
     a.hear(ev.ControlSynced(), 0.0)
-    a.until(3.0)
+    a.until(2.0)
     a.broker = False
     assert views(a.until(60.0)) == []
     assert a.node.parts.membership.waits == "nobody of the view before answers: x, y, z"
     a.broker = True
-    assert 64.0 < when(a.until(80.0), "publish view 1 a") < 68.0 + 10.0
+    assert 63.5 < when(a.until(80.0), "publish view 1 a") < 68.0 + 10.0
 
 
 def test_at_once_if_all_its_members_have_started_anew() -> None:
