@@ -233,6 +233,8 @@ class Run(ABC):
                 async with asyncio.timeout(self._regather_s):
                     while self._peer.view is None or self._peer.view.run != job.id:
                         await self._peer.bell.wait(self._peer.bell.count)
+                    # Where it is over soon, and begins anew, nobody is to wait once more for who has not come.
+                    self._peer.want_run(job.id, _majority(everybody))
                     return
 
     @property

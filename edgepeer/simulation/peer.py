@@ -130,6 +130,8 @@ class SimulatedPeer:
             self.disk = around.disks.setdefault(peer, Disk(every))
         self.restored: Checkpoint | None = None
         """What its application has, as long as that is from its own disk."""
+        self._gathers: Checkpoint | None = None
+        """While it waits for all that there were then."""
         self._may_restore = False
         self._begun = 0
         """How often it has begun to take part: what it was to do of an earlier time it does no more."""
@@ -175,6 +177,7 @@ class SimulatedPeer:
         """Want the run, or say that it is to be wanted, once the checkpoint is read."""
         self.run_id = self._task.run_id  # which may be another one than when it was made
         self._begun += 1
+        self._gathers = None
         kept = self.disk.newest(self.run_id) if self.disk is not None else None
         self._may_restore = kept is not None
         if kept is not None:
@@ -367,6 +370,7 @@ class SimulatedPeer:
             self._end_call()
             self._brought_before = self.node.allreduce.committed + 1 if self.node.allreduce.contributed else 0
             self.run_id, self.restored, self._may_restore, self._loads = _NO_RUN, None, False, None
+            self._gathers = None
             self._forget()
             self.receive(ev.RunWanted(None, 1))
 
@@ -427,6 +431,7 @@ class SimulatedPeer:
         """Take part in the run that is wanted now, and in the one before no more."""
         if self.alive and self._task.run is not None and self.run_id != self._task.run_id:
             self.run_id, self.restored, self._may_restore = self._task.run_id, None, False
+            self._gathers = None
             self._forget()
             self.receive(ev.RunWanted(*self._task.run))
 
@@ -457,6 +462,8 @@ class SimulatedPeer:
         if self.disk is not None:
             self.disk.view = effect.view
         self._go_on_from_disk()
+        if self._gathers is not None and self._in_run:
+            self.later(0.0, partial(self._do_with_fewer, self._gathers))
         self.later(0.0, self._next_round)
 
     def _go_on_from_disk(self) -> None:
@@ -480,13 +487,19 @@ class SimulatedPeer:
         elif view.run == self.run_id and view.first_round > 1:
             self.receive(ev.RunWanted(self.run_id, self._task.run[1]))  # others may want the next one already
         else:
-            self.restored = found
+            self.restored = self._gathers = found
             self._forget()
             self._ask_for_run(found, found.peers)
             self.later(REGATHER_S, partial(self._do_with_fewer, found))
 
     def _do_with_fewer(self, found: Checkpoint) -> None:
-        if self.restored is found and not self._in_run:
+        """It has waited for all; or the run has begun, and might begin anew."""
+        if self._gathers is not found:
+            return
+        self._gathers = None
+        if self._in_run:
+            self.receive(ev.RunWanted(self.run_id, found.majority))
+        else:
             self._ask_for_run(found, found.majority)
 
     def _ask_for_run(self, found: Checkpoint, peers: int) -> None:
