@@ -416,7 +416,7 @@ class Membership:
     def penalise_lost(self, wanted: View, now: float) -> None:
         """Coordinator: that view is proposed. Who is lost by it is kept out for a while."""
         for peer in self.lost(now):
-            if peer not in wanted:
+            if self.view is not None and not _contains(wanted, self.view.member(peer)):
                 self._penalise(peer, now)
 
     def _penalise(self, peer: PeerId, now: float) -> None:

@@ -40,6 +40,8 @@ _CALLED: Final = 64
 _FURTHER: Final = 8
 """If none of those answers that are called, so many times more are: few of a fleet that is there, and soon all of one
 that is not."""
+_APART: Final = 4
+"""So many begin one after the other where all learn at once that they may; further ones do together with the last."""
 
 
 class Outside:
@@ -142,7 +144,9 @@ class Outside:
         if self._may_be_at_work(members, now):
             self._held_at = now
             return None
-        if now < max(self._turn(now), self._all_since + limits.settle_s):
+        # Others have left it to them as well, and learn at the same moment that they need not.
+        held_until = self._held_at + limits.settle_s * min(self._rank(now), _APART)
+        if now < max(self._turn(now), self._all_since + limits.settle_s, held_until):
             return None
         if now < self._since + limits.settle_limit_s and rolls.asked(now):
             return None
@@ -158,15 +162,19 @@ class Outside:
             slots=tuple(member.id for member in members) if membership.coded else (),
         )
 
+    def _rank(self, now: float) -> int:
+        """How many before this peer in the order are there, as far as it knows."""
+        rolls = self._rolls
+        return sum(not rolls.silent(peer, now) for peer in rolls.before(self._membership.id, MAX_MEMBERS))
+
     def _turn(self, now: float) -> float:
-        """When it is this peer's turn to begin, if none of those before it in the order has. Those may all have waited
-        for the same view, and learned just now that it is over."""
+        """When it is this peer's turn to begin, if none of those before it in the order has."""
         limits, rolls = self._limits, self._rolls
         synced = self._synced_at if self._synced_at is not None else now
         settled = min(rolls.appeared_at + limits.settle_s, synced + limits.settle_limit_s)
         settled = max(settled, synced + limits.settle_s)
-        rank = sum(not rolls.silent(peer, now) for peer in rolls.before(self._membership.id, MAX_MEMBERS))
-        return max(settled, self._quiet_since, self._held_at) + rank * limits.found_s if rank else settled
+        rank = self._rank(now)
+        return max(settled, self._quiet_since) + rank * limits.found_s if rank else settled
 
     def _known(self) -> Generation | None:
         """The newest generation: what is only retained counts as well, if it is not too far from what is known."""

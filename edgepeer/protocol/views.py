@@ -150,12 +150,14 @@ class Views:
     def _can_be_chosen(self, wanted: View, *, over: bool) -> bool:
         """Whether all that is needed accept it, and who stays has been given the state of those who are let go. If the
         run is over, nobody is to; nor where nothing of it has been on its way for so long that nobody wants it."""
+        run, place = self._membership.view.run if self._membership.view is not None else "", self._place
+        waits = self._membership.takes_part(run) and (place.committed == UNKNOWN or place.missing)
         now, settled = self._place.now, self._membership.settled
         can = partial(self._succession.can_be_chosen, wanted, self._standing(), settled=settled)
         if can(keep=not over):
             self._kept_since = float("inf")
             return True
-        if not self._vitals.is_known or not can(keep=False):
+        if waits or not self._vitals.is_known or not can(keep=False):
             self._kept_since = float("inf")
             return False
         self._kept_since = min(self._kept_since, now)

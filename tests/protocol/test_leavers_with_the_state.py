@@ -80,6 +80,20 @@ def test_nobody_who_stays_wants_it() -> None:
     assert removed(company) == {"b", "c"}
 
 
+def test_the_head_wants_it_and_their_owners_take_their_time() -> None:
+    company = begun("abc")
+    leave(company, "bc")
+    company.until(company.now + 45.0)
+    assert removed(company) == set()
+    for _, name, asked in company.effects(fx.ProvideState)[-2:]:
+        company.hear(name, ev.StateReady(asked.peer, "r", 0, b"x"))
+    company.until(company.now + 0.5)
+    company.hear("a", ev.Adopted("r", 0))
+    company.until(company.now + LONG_S)
+    assert removed(company) == {"b", "c"}
+    assert company["a"].node.allreduce.has_state
+
+
 @pytest.mark.parametrize("all_quit", [False, True])
 def test_another_is_dead(all_quit: bool) -> None:
     """It is done without first, which takes none of the leavers away. Until then nobody knows how the run stands."""

@@ -471,6 +471,22 @@ def test_who_may_be_cut_off_itself_begins_nothing() -> None:
     assert 63.5 < when(a.until(80.0), "publish view 1 a") < 68.0 + 10.0
 
 
+@pytest.mark.parametrize(
+    ("me", "others", "dead"), [("b", "ac", ""), ("c", "abd", ""), ("e", "abcd", ""), ("e", "bdf", "ac")]
+)
+def test_where_all_learn_at_once_that_a_view_is_over_they_begin_one_after_the_other(
+    me: str, others: str, dead: str
+) -> None:
+    """And none waits for good for those before it, which may have a reason to begin nothing."""
+    machine = outside(me, *others, *dead, answer=others)
+    machine.broker = True
+    machine.hear(ev.RunWanted("r", len(others) + 1))
+    machine.hear(ev.ViewSeen(view(57, "xyz", run="r")), 0.0)
+    before = sum(other < me for other in others)
+    begins = when(machine.until(60.0), f"view 1 {me}{others}")
+    assert 30.0 + 0.3 * before - 0.2 <= begins <= 30.0 + 0.3 * before + 0.2
+
+
 def test_at_once_if_all_its_members_have_started_anew() -> None:
     a = outside("a", "x", "y", answer="")
     a.hear(ev.ViewSeen(retained("x", "y")), 0.0)
