@@ -26,7 +26,7 @@ from typing import Final
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.membership import Membership
-from edgepeer.protocol.rollcall import RollCall
+from edgepeer.protocol.rollcall import RollCall, Word
 from edgepeer.topology.view import MAX_MEMBERS, Member, View, enough
 
 __all__ = ["Outside"]
@@ -139,17 +139,14 @@ class Outside:
             self._quiet_since = now
             membership.wait_for("")
             return None
-        found = (rolls.joiner(peer, now) for peer, _ in there if peer != membership.id)
-        members = (membership.me, *(m for m in found if m is not None))[:MAX_MEMBERS]
-        if self._may_be_at_work(members, now):
+        if self._may_be_at_work(there, now):
             self._held_at = now
             return None
-        # Others have left it to them as well, and learn at the same moment that they need not.
-        held_until = self._held_at + limits.settle_s * min(self._rank(now), _APART)
-        if now < max(self._turn(now), self._all_since + limits.settle_s, held_until):
+        if now < max(self._turn(now), self._all_since + limits.settle_s) or self._is_held(now):
             return None
         if now < self._since + limits.settle_limit_s and rolls.asked(now):
             return None
+        members = self._members(there, now)
         run = membership.run[0] if membership.run is not None and len(members) >= membership.run[1] else ""
         return View(
             generation=Generation.after(self._known(), [(m.id, m.incarnation) for m in members]),
@@ -161,6 +158,17 @@ class Outside:
             quorum=membership.quorum,
             slots=tuple(member.id for member in members) if membership.coded else (),
         )
+
+    def _members(self, there: list[tuple[PeerId, Word]], now: float) -> tuple[Member, ...]:
+        """Who would be in a view: this peer, and those who are there."""
+        found = (self._rolls.joiner(peer, now) for peer, _ in there if peer != self._membership.id)
+        return (self._membership.me, *(m for m in found if m is not None))[:MAX_MEMBERS]
+
+    def _is_held(self, now: float) -> bool:
+        """Whether others before this peer in the order, which have left it to the members of a view as well, may have
+        learned at the same moment that they need not."""
+        after, step = now - self._held_at, self._limits.settle_s
+        return after < step * _APART and after < step * self._rank(now)
 
     def _rank(self, now: float) -> int:
         """How many before this peer in the order are there, as far as it knows."""
@@ -183,7 +191,7 @@ class Outside:
             return newest
         return max(newest, hint) if newest is not None else hint
 
-    def _may_be_at_work(self, members: tuple[Member, ...], now: float) -> bool:
+    def _may_be_at_work(self, there: list[tuple[PeerId, Word]], now: float) -> bool:
         """Whether to leave it to the members of a view of which nobody answers to come back."""
         hint, membership, limits, rolls = self.hint, self._membership, self._limits, self._rolls
         membership.wait_for("")
@@ -198,9 +206,9 @@ class Outside:
             # majority that is too few for its `quorum` is not given any less time for that than one that is enough.
             patience = limits.silence_s
         elif wanted is not None and wanted[0] == hint.run:
-            here = {PeerId(m.id) for m in members}
+            here = {PeerId(m.id) for m in self._members(there, now)}
             patience = limits.anew_s if enough(hint.ids, here, hint.quorum) else limits.anew_run_s
-            if len(members) < wanted[1]:
+            if len(here) < wanted[1]:
                 patience = float("inf")
         if rolls.word(membership.id, now) is None:
             self._quiet_since = now
