@@ -34,6 +34,7 @@ from edgepeer.protocol.lane import Lane
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link
 from edgepeer.protocol.membership import LOST_S, Membership
+from edgepeer.protocol.neighbours import Neighbours
 from edgepeer.protocol.node import Node
 from edgepeer.protocol.outside import Outside
 from edgepeer.protocol.paths import CROSSING_S, Attempt
@@ -141,6 +142,8 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Membership, "_entered_at"): _ago(_LINK_S),
     (Membership, "_changed_at"): _ago(BEAT_S),
     (Outside, "_quiet_since"): _if_outside(_ago(HORIZON_S)),
+    (Outside, "_held_at"): _if_outside(_ago(_LINK_S)),
+    (Neighbours, "_packs_since"): _unless(lambda neighbours: not neighbours._providing, _as_it_is),
     (Outside, "_synced_at"): _ago(_FRESH_S),
     (Outside, "_since"): _if_outside(_ago(_FRESH_S)),
     (Outside, "hint_at"): lambda of, value, now, inside: max(value, now - _FRESH_S) if of.hint and inside else 0.0,
