@@ -424,7 +424,7 @@ class SimulatedPeer:
 
     def give_up_run(self) -> None:
         """Take no part in the run any more."""
-        self._gave_up = self.run_id
+        self._gave_up, self._gathers = self.run_id, None
         self.receive(ev.RunWanted(None, 1))
 
     def take_up_another_run(self) -> None:
