@@ -114,10 +114,10 @@ class Views:
         if succession.proposed or succession.highest:
             self._lead(view)
             return
-        lets_go = bool(self._membership.leavers(self._place.now))
-        if not lets_go:
+        leavers = self._membership.leavers(self._place.now)
+        if not leavers:
             self.asked_before = succession.number
-        if lost or lets_go or doubts:
+        if lost or leavers or doubts:
             self._ask(lead=False)
         over = self._vitals.over
         consider = partial(
@@ -133,9 +133,9 @@ class Views:
             answering=self._answering(),
             now=self._place.now,
         )
-        for lets_go in (True, False):
+        for lets_go in (True, False):  # where who leaves can't be let go, that is to keep back nothing else
             wanted = consider(lets_go=lets_go)
-            if wanted is None or self._can_be_chosen(wanted, over=over):
+            if wanted is None or self._can_be_chosen(view, wanted, over=over):
                 break
         else:
             wanted = None
@@ -147,11 +147,11 @@ class Views:
         elif (lost or self._is_never_settled(view)) and not self._begin_anew(view) and lost:
             self._vitals.reach_out(view, self._place.now)
 
-    def _can_be_chosen(self, wanted: View, *, over: bool) -> bool:
+    def _can_be_chosen(self, view: View, wanted: View, *, over: bool) -> bool:
         """Whether all that is needed accept it, and who stays has been given the state of those who are let go. If the
-        run is over, nobody is to; nor where nothing of it has been on its way for so long that nobody wants it."""
-        run, place = self._membership.view.run if self._membership.view is not None else "", self._place
-        waits = self._membership.takes_part(run) and (place.committed == UNKNOWN or place.missing)
+        run is over, nobody is to be; nor where this peer does not wait for it, and nothing of it has been on its way
+        for so long that nobody else does."""
+        waits = self._membership.takes_part(view.run) and not self._course.has_state
         now, settled = self._place.now, self._membership.settled
         can = partial(self._succession.can_be_chosen, wanted, self._standing(), settled=settled)
         if can(keep=not over):
