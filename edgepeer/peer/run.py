@@ -222,20 +222,30 @@ class Run(ABC):
             self._peer.want_run(job.id, job.wait_for)
             return
         # A majority must come: else two parts of a fleet might go on, each with a model of its own.
-        everybody = restored.peers
+        everybody, enough = restored.peers, _majority(restored.peers)
         _log.info("job %s: goes on after round %d, when its %d peers are there", job.id, restored.after, everybody)
-        for peers in (everybody, _majority(everybody)):
-            if peers < everybody:
-                _log.info("job %s: %d of its %d peers are enough from now on", job.id, peers, everybody)
-            self._peer.want_run(job.id, peers, have=restored.round, of=restored.of)
-            self._peer.bell.ring()  # the run may have begun before: then this was what it waited for
+        self._peer.want_run(job.id, everybody, have=restored.round, of=restored.of)
+        self._peer.bell.ring()  # the run may have begun before: then this was what it waited for
+        begun = await self._wait_beside_it()
+        if enough < everybody:
+            _log.info("job %s: %d of its %d peers are enough from now on", job.id, enough, everybody)
+        self._peer.want_run(job.id, enough, have=0 if begun else restored.round, of=restored.of)
+        self._peer.bell.ring()
+
+    async def _wait_beside_it(self) -> bool:
+        """Wait until this device has been in views without the run for so long that who has not come is not waited for
+        any more. Who is in no view may be cut off from a fleet at work, which has been all there. Returns whether the
+        run has begun meanwhile: then it is over, and the checkpoint is not what it goes on from."""
+        begun = False
+        while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._regather_s):
-                    while self._peer.view is None or self._peer.view.run != job.id:
+                    while (view := self._peer.view) is not None and view.run != self._job.id:
                         await self._peer.bell.wait(self._peer.bell.count)
-                    # Where it is over soon, and begins anew, nobody is to wait once more for who has not come.
-                    self._peer.want_run(job.id, _majority(everybody))
-                    return
+            if (view := self._peer.view) is not None and view.run != self._job.id:
+                return begun
+            begun |= view is not None
+            await self._peer.bell.wait(self._peer.bell.count)
 
     @property
     def _leads(self) -> bool:

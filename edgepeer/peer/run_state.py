@@ -163,7 +163,9 @@ class RunState:
                 await self._peer.bell.wait(count)
 
     async def hand_over(self) -> None:
-        """Having failed, give the state that is here to whoever asks, and may need it to go on. Until cancelled."""
+        """Having failed, give the state that is here to whoever asks, and may need it to go on. Until cancelled. Where
+        there is none, the others are not to wait for it."""
+        self.lost()
         try:
             while True:
                 count = self._peer.bell.count
@@ -171,6 +173,7 @@ class RunState:
                     await self._peer.bell.wait(count)
         except Exception as error:  # of the job's own code: whatever was wrong with it may be wrong with its state
             _log.warning("job %s: its state can't be handed on: %s", self._run, first_line(error))
+            self._peer.lose_state()
         await asyncio.Event().wait()
 
     async def _give(self) -> bool:

@@ -40,6 +40,8 @@ SUSPECT_AGAIN_S: Final = 0.5
 ASKED_BEFORE_ANEW: Final = 4
 """Nobody begins a generation from a view before all of it have been asked so many times who is there, since that is
 over: and those who may live have answered, or been silent for as long as it takes to be lost."""
+_GIVES_S: Final = 120.0
+"""How long after the last sign of it a leaver may yet give its state to a head that waits for it."""
 
 
 class Views:
@@ -149,19 +151,19 @@ class Views:
 
     def _can_be_chosen(self, view: View, wanted: View, *, over: bool) -> bool:
         """Whether all that is needed accept it, and who stays has been given the state of those who are let go. If the
-        run is over, nobody is to be; nor where this peer does not wait for it, and nothing of it has been on its way
-        for so long that nobody else does."""
+        run is over, nobody is to be; nor where nothing of it has been on its way for so long that nobody who stays
+        waits for it; or that who leaves has none to give, as far as this peer can tell that waits itself."""
         waits = self._membership.takes_part(view.run) and not self._course.has_state
         now, settled = self._place.now, self._membership.settled
         can = partial(self._succession.can_be_chosen, wanted, self._standing(), settled=settled)
         if can(keep=not over):
             self._kept_since = float("inf")
             return True
-        if waits or not self._vitals.is_known or not can(keep=False):
+        if not self._vitals.is_known or not can(keep=False):
             self._kept_since = float("inf")
             return False
         self._kept_since = min(self._kept_since, now)
-        return now >= self._kept_since + self._limits.anew_s
+        return now >= self._kept_since + (_GIVES_S if waits else self._limits.anew_s)
 
     def _is_never_settled(self, view: View) -> bool:
         """Whether not even all of the view together may decide what follows it: who was needed for that is in it no

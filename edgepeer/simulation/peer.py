@@ -131,7 +131,11 @@ class SimulatedPeer:
         self.restored: Checkpoint | None = None
         """What its application has, as long as that is from its own disk."""
         self._gathers: Checkpoint | None = None
-        """While it waits for all that there were then."""
+        """While it waits for all that there were then ..."""
+        self._begun_since = False
+        """... whether the run has begun meanwhile; then it is over ..."""
+        self._beside = 0
+        """... and a number that changes whenever it comes into the run, or is out: views without it are waited out."""
         self._may_restore = False
         self._begun = 0
         """How often it has begun to take part: what it was to do of an earlier time it does no more."""
@@ -462,8 +466,11 @@ class SimulatedPeer:
         if self.disk is not None:
             self.disk.view = effect.view
         self._go_on_from_disk()
-        if self._gathers is not None and self._in_run:
-            self.later(0.0, partial(self._do_with_fewer, self._gathers))
+        if self._gathers is not None and (before is None or (before.run == self.run_id) != self._in_run):
+            self._beside += 1
+            self._begun_since |= self._in_run
+            if not self._in_run:
+                self._wait_beside_it()
         self.later(0.0, self._next_round)
 
     def _go_on_from_disk(self) -> None:
@@ -489,18 +496,25 @@ class SimulatedPeer:
         else:
             self.restored = self._gathers = found
             self._forget()
+            self._begun_since = self._in_run
             self._ask_for_run(found, found.peers)
-            self.later(REGATHER_S, partial(self._do_with_fewer, found))
+            if not self._in_run:
+                self._wait_beside_it()
 
-    def _do_with_fewer(self, found: Checkpoint) -> None:
-        """It has waited for all; or the run has begun, and might begin anew."""
-        if self._gathers is not found:
-            return
-        self._gathers = None
-        if self._in_run:
-            self.receive(ev.RunWanted(self.run_id, found.majority))
-        else:
-            self._ask_for_run(found, found.majority)
+    def _wait_beside_it(self) -> None:
+        """In a view without the run: go on with fewer after a while."""
+        found, beside = self._gathers, self._beside
+
+        def go_on() -> None:
+            if found is None or self._gathers is not found or self._beside != beside:
+                return
+            self._gathers = None
+            if self._begun_since:
+                self.receive(ev.RunWanted(self.run_id, found.majority))
+            else:
+                self._ask_for_run(found, found.majority)
+
+        self.later(REGATHER_S, go_on)
 
     def _ask_for_run(self, found: Checkpoint, peers: int) -> None:
         if self.alive and self._task.run is not None:
@@ -517,6 +531,7 @@ class SimulatedPeer:
 
     def _do_removed(self, effect: fx.Removed) -> None:
         self.views.clear()
+        self._beside += 1
         if not effect.wanted:
             self.times_out += 1
             self._forget()

@@ -284,3 +284,24 @@ async def test_a_state_of_before_the_run_began_anew_counts_no_more(worker: Threa
     peer.bell.ring()
     async with asyncio.timeout(DEADLINE_S):
         assert await step == peer.view
+
+
+@pytest.mark.parametrize("fails", ["before", "as it is packed"])
+async def test_who_has_failed_and_has_no_state_to_give_says_so(fails: str, worker: ThreadPoolExecutor) -> None:
+    """Else those who stay would wait for it."""
+
+    def pack() -> bytes:
+        raise RuntimeError("out of memory")
+
+    peer = Neighbourhood()
+    run = RunState(peer, "job", worker, pack=pack, load=lambda state: None)  # type: ignore[arg-type]  # see above
+    run.open()
+    run.applied = 3 if fails == "as it is packed" else -1
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        handing = tasks.create_task(run.hand_over())
+        await asyncio.sleep(0)
+        assert peer.lost == (fails == "before")
+        peer.keeper.state_wanted("p2", "job", 3)
+        while not peer.lost:
+            await asyncio.sleep(0.001)
+        handing.cancel()

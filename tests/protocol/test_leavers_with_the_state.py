@@ -119,3 +119,11 @@ def test_who_is_lost_is_so_once_however_long_it_takes_to_go_on_without_it() -> N
         company.until(company.now + 0.1)
     pause, _ = company["a"].node.parts.membership._penalties[PeerId("e")]
     assert pause == 0.0
+
+
+def test_the_head_wants_it_and_their_owners_never_answer() -> None:
+    company = begun("abc")
+    leave(company, "bc")
+    company.until(company.now + 2 * LONG_S)
+    assert removed(company) == {"b", "c"}
+    assert company["a"].node.allreduce.has_state
