@@ -32,9 +32,11 @@ class Neighbourhood:
         self.committed = self.missed = 0
         self.closed = self.engaged = self.lost = False
         self.has_state = True
+        self.said_so = asyncio.Event()
 
     def lose_state(self) -> None:
         self.lost = True
+        self.said_so.set()
 
     def attach(self, keeper: RunState) -> None:
         self.keeper = keeper
@@ -302,6 +304,5 @@ async def test_who_has_failed_and_has_no_state_to_give_says_so(fails: str, worke
         await asyncio.sleep(0)
         assert peer.lost == (fails == "before")
         peer.keeper.state_wanted("p2", "job", 3)
-        while not peer.lost:
-            await asyncio.sleep(0.001)
+        await peer.said_so.wait()
         handing.cancel()
