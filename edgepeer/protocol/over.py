@@ -36,8 +36,8 @@ Stands: TypeAlias = tuple[int, int]
 
 
 def is_short(stands: Stands | None) -> bool:
-    """Whether it stands so that no state is known of as late a round as somebody has seen the end of."""
-    return stands is not None and stands[0] < stands[1]
+    """Whether it stands so that no state is known, or none of as late a round as somebody has seen the end of."""
+    return stands is not None and (stands[0] < 0 or stands[0] < stands[1])
 
 
 class Over:

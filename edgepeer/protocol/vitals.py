@@ -358,9 +358,10 @@ class Vitals:
         heard; so that it hears, too, that one is on its way, or has come. None: nothing is."""
         parent = view.parent(self._me)
         link = self._links.get(parent) if parent is not None else None
-        if not self._over.lacks(stands) and (link is None or not is_short(link.stands)):
+        none = stands is not None and stands[0] < 0
+        if not none and not self._over.lacks(stands) and (link is None or not is_short(link.stands)):
             return None
-        return (stands[0], is_short(stands)) if stands is not None else _ON_ITS_WAY
+        return (stands[0], stands[0] < stands[1]) if stands is not None else _ON_ITS_WAY
 
     def _notice(self, now: float) -> None:
         """Tell the others at once of what has changed."""
