@@ -215,8 +215,9 @@ class Neighbours:
 
     def _stop_giving(self) -> None:
         """What was being given comes no more; who takes it may be no neighbour any more, and would wait for it."""
-        for peer in set(self._catchup.stop_giving()).difference(self._around()):
-            if self._links.is_up(peer):
+        around = self._around()
+        for peer in self._catchup.stop_giving():
+            if peer not in around and self._links.is_up(peer):
                 self.send_sync(peer)
 
     def on_word(self, peer: PeerId, frame: Sync) -> None:
