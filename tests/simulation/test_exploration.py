@@ -128,6 +128,14 @@ def test_the_others_go_on_without_whoever_is_gone_and_take_it_in_again(fault: st
     assert recover(fleet, state) is None
 
 
+def test_whoever_answers_through_the_broker_alone_is_let_in() -> None:
+    fleet = Fleet(TRIO)
+    state = usually(fleet, fleet.after(fleet.formed(), ("kill", 2)), works_without(fleet, "p2"))
+    for action in (("cut", 0, 2), ("cut", 1, 2), ("restart", 2)):
+        state = fleet.after(state, action)
+    usually(fleet, state, lambda s: all((f := fleet.facts(s, p)) and f.view and f.view.size == 3 for p in range(3)))
+
+
 def test_a_quiet_fleet_has_nothing_to_do_until_something_happens() -> None:
     fleet = Fleet(TRIO)
     state = fleet.formed()._replace(rounds=1)

@@ -184,6 +184,10 @@ class Frames:
 
 
 def _timeless(frame: Frame) -> Frame:
+    if isinstance(frame, Call):
+        # Any letter is of now, however long it is under way. By the time when a beat sends it, its answer would come
+        # before it was asked for, and count for nothing.
+        return msgspec.structs.replace(frame, stamp=NOW)
     if isinstance(frame, Ping):
         return msgspec.structs.replace(frame, stamp=0.0, echo=0.0, held=0.0)
     return msgspec.structs.replace(frame, stamp=0.0, lost=0.0) if isinstance(frame, Knock) else frame
