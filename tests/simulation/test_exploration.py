@@ -250,7 +250,7 @@ def test_a_quorum_of_anybody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(View, "may_go_on", anybody)
     find, _ = found(TRIO, Bounds(depth=1, states=3000))
     assert find is not None
-    assert find.complaint == "two views of epoch 3: p0/1; p1/1, p2/1"
+    assert find.complaint == "two views of epoch 2: p0/1; p1/1, p2/1"
 
 
 def guards_ignored(self: View, peers: Container[PeerId], *, settled: bool) -> bool:
@@ -288,7 +288,7 @@ def test_a_candidate_that_ignores_what_others_have_accepted_is_found(monkeypatch
         state = fleet.after(state, action)
     after = facts(fleet, state, 2).view
     assert after is not None
-    assert after.epoch > 2  # what p2's word binds both to is decided, though one of them is not in it
+    assert after.epoch > 1  # what p2's word binds both to is decided, though one of them is not in it
     real = Succession.on_vote
 
     def on_vote(self: Succession, vote: Vote, accepted: View | None, document: bytes | None) -> None:
@@ -299,7 +299,7 @@ def test_a_candidate_that_ignores_what_others_have_accepted_is_found(monkeypatch
     monkeypatch.setattr(Succession, "on_vote", on_vote)
     fleet = Fleet(DUEL)
     state = accepted_and_cut_off(fleet)
-    with pytest.raises(Violation, match=r"^view 2 has two successors: ") as violation:
+    with pytest.raises(Violation, match=r"^view 1 has two successors: ") as violation:
         usually(fleet, state, lambda state: False)
     assert {*str(violation.value).partition(": ")[2].split("; ")} == {"p1/1, p2/1", "p0/1, p1/1, p2/1"}
 
@@ -337,7 +337,7 @@ def test_a_promise_that_is_not_kept_is_found(monkeypatch: pytest.MonkeyPatch, fo
             self.promised = 0
 
     monkeypatch.setattr(Succession, forgotten, forget)
-    with pytest.raises(Violation, match=r"^view 2 has two successors: "):
+    with pytest.raises(Violation, match=r"^view 1 has two successors: "):
         lower_first(Fleet(DUEL))
 
 
@@ -396,7 +396,7 @@ def test_a_machine_that_forgets_what_it_holds_is_found(monkeypatch: pytest.Monke
     monkeypatch.setattr(Round, "again", again)
     find, _ = found(TRIO, ONE_SURPRISE)
     assert find is not None
-    assert find.complaint == "nobody in view 3 (p1/1, p2/1) holds the end of round 2, which counts"
+    assert find.complaint == "nobody in view 2 (p1/1, p2/1) holds the end of round 2, which counts"
     assert replay(TRIO, find) == find.complaint
     told = list(lines(TRIO, find))
     assert sum(line.startswith(" ! ") for line in told) == 1
@@ -414,14 +414,14 @@ def test_a_fleet_that_does_not_find_together_again_is_found(monkeypatch: pytest.
     monkeypatch.setattr(Membership, "_joiners", lambda self, view, now: [])
     complaint = recover(fleet, state)
     assert complaint is not None
-    assert complaint.startswith("the fleet does not find together again: p0 is in view 3 of p0, p1, ")
+    assert complaint.startswith("the fleet does not find together again: p0 is in view 2 of p0, p1, ")
 
 
 def test_what_is_found_while_a_fleet_recovers_is_found_again_by_its_actions(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Membership._joiners
 
     def nobody_later(self: Membership, view: View, now: float) -> list[Any]:
-        return real(self, view, now) if view.epoch <= 2 else []
+        return real(self, view, now) if view.epoch <= 1 else []
 
     monkeypatch.setattr(Membership, "_joiners", nobody_later)
     find, _ = found(TRIO, Bounds(depth=1, probe_every=10))
