@@ -169,8 +169,9 @@ class Attendance:
                     )
                 self.heed(source, theirs, frame.known)
             case fr.Here():
-                answers = self._is_of_now(frame.echo)
-                word = Word(self._place.now, frame.incarnation, frame.generation, frame.epoch, frame.aside, answers)
+                now, answers = self._place.now, self._is_of_now(frame.echo)
+                took_s = max(now - frame.echo, 0.0)
+                word = Word(now, frame.incarnation, frame.generation, frame.epoch, frame.aside, answers, took_s)
                 self.heed(source, word, frame.known)
             case fr.ViewFrame(epoch):
                 said = self._rolls.word(source, self._place.now)

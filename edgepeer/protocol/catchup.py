@@ -88,6 +88,11 @@ class Catchup:
         """Of whom the state was asked, and may still come."""
         return tuple(sorted(self._asked))
 
+    @property
+    def others(self) -> tuple[PeerId, ...]:
+        """Who was asked for a state, or takes one."""
+        return *self._asked, *self._given
+
     def is_coming(self, now: float) -> bool:
         """Whether somebody delivers."""
         return self._buffer is not None and now - self._came_at < _UNDER_WAY_S

@@ -94,12 +94,22 @@ class Neighbours:
 
     def on_lost(self, peer: PeerId) -> None:
         """A link is gone."""
-        self._providing.pop(peer, None)
-        self._askers.pop(peer, None)
+        self._forget(peer)
         if self._course.on_lost(peer):
             self.sync_all()  # another one may have the same result, and think that we have taken it
-        self._catchup.on_lost(peer)
         self.hope()
+
+    def _forget(self, peer: PeerId) -> None:
+        """Whatever of a state was on its way to or from a peer comes no more."""
+        self._providing.pop(peer, None)
+        self._askers.pop(peer, None)
+        self._catchup.on_lost(peer)
+
+    def _forget_who_is_gone(self) -> None:
+        """Ways around lead to neighbours. Who is none in a new view may have been asked, or be giving or taking."""
+        for peer in {*self._providing, *self._askers, *self._catchup.others}:
+            if not self._links.is_up(peer):
+                self._forget(peer)
 
     # -- Sync ----------------------------------------------------------------------------------------------
 
@@ -246,6 +256,7 @@ class Neighbours:
 
     def ask_for_state(self, now: float, *, patient: bool) -> None:
         """Ask a neighbour that is ahead for the state, if its kept results can't or don't bring us there."""
+        self._forget_who_is_gone()
         self._give_up_state()
         self._answer_askers(now)
         mine = self._place.committed

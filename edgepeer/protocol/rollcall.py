@@ -9,6 +9,9 @@ the broker), and counts on nobody who has not answered (Here), or called, or com
     says Here, or calls, or comes over a | is there, in that life, in that view or in none, for 3 s; after one it is
     link                                 | called again
     has called, but not answered         | is called, and let in by nobody: the broker may have had its letter for long
+    answers late                         | is called no sooner for it: the way there is slow, and no faster for more that
+                                         | goes over it. Nor is anybody called twice within the time that its last answer
+                                         | has taken
     is silent for the third call         | does not count as somebody to wait for
     is announced, but silent for long    | its presence is cleared, by a coordinator to whom the broker brings answers:
                                          | its own to itself, if nobody else has reason to say anything
@@ -58,6 +61,8 @@ class Word:
     aside: bool = False
     answers: bool = False
     """Whether it has lived just now, for sure: it says so over a link, or has answered a Call that is not long ago."""
+    took_s: float = 0.0
+    """How long after the Call an answer to it has come, be it too late to be one; 0: it is none, or of a link."""
 
     @property
     def outside(self) -> bool:
@@ -129,14 +134,18 @@ class RollCall:
         self.learn(known)
         self.learn(word.generation)
         self._answered_at = word.at
-        if entry.word is not None and entry.word.life > word.life:
+        before = entry.word
+        if before is not None and before.life > word.life:
             return
-        entry.word = word
-        entry.calls, entry.pause_s = 0, _PAUSE_S
+        is_news = before is None or before.life != word.life or word.at - before.at > FRESH_S
+        entry.word, entry.calls = word, 0
         if word.answers:
             entry.answer, entry.call_at = word, word.at + _AGAIN_S
-        elif not entry.has_answered(word.at):
-            entry.call_at = min(entry.call_at, word.at + _PAUSE_S)
+            entry.pause_s = min(max(_PAUSE_S, word.took_s), _PAUSE_LIMIT_S)
+        elif not (word.took_s or entry.has_answered(word.at)):
+            if is_news:
+                entry.pause_s = _PAUSE_S
+            entry.call_at = min(entry.call_at, word.at + (_PAUSE_S if is_news else _AGAIN_S))
 
     def admitted(self, view: View) -> None:
         """These are in now: what they said before, that they wanted to be, does not count once they are out again."""
