@@ -115,10 +115,10 @@ class Allreduce:
         course.begin()
         self.go_on()
 
-    def on_sync(self, peer: PeerId, committed: int, have: Sequence[int] = ()) -> None:
+    def on_sync(self, peer: PeerId, committed: int, have: Sequence[int] = (), *, again: bool = False) -> None:
         """A neighbour stands in this view and run, after round `committed`: see `Course.on_sync`."""
         if self._place.here is not None:
-            self._course.on_sync(peer, committed, have)
+            self._course.on_sync(peer, committed, have, again=again)
             self._closing.resend(peer)
             self.go_on()
 
@@ -195,6 +195,8 @@ class Allreduce:
 
     def on_progress(self, peer: PeerId, frame: Progress) -> None:
         """A child says how far it and those below it are."""
+        if self._place.at(frame) is None:
+            self._course.throw_away(peer, frame)
         due = peer in self._course.round.lane.streams and not self._place.is_without(peer)
         if due and (wrong := self._closing.on_progress(peer, frame)):
             self._around.fail_link(peer, wrong)
@@ -202,6 +204,8 @@ class Allreduce:
 
     def on_release(self, peer: PeerId, frame: Release) -> None:
         """The root has closed the round."""
+        if self._place.at(frame) is None:
+            self._course.throw_away(peer, frame)
         if wrong := self._closing.on_release(peer, frame):
             self._around.fail_link(peer, wrong)
         self._after_news()
@@ -299,13 +303,14 @@ class Allreduce:
             due = f"Reduce for {contributors:#x}, due from its subtree is {stream.expected:#x}"
             self._around.fail_link(peer, due)
         elif stored:
+            self._course.is_said_again(peer)
             rd.learn_shape(wide)
             if wrong := lane.stored(peer, frame, contributors, payload_bytes, seconds):
                 self._around.fail_link(peer, f"Reduce at {frame.offset} {wrong}")
                 return
             self._rates.told(peer, frame.rate_bytes_per_s)
             self.go_on(lane if rd is self._course.round else None)
-        elif frame.offset > max(stream.received, 0):
+        elif frame.offset > max(stream.received, 0) and not self._course.is_asked_again(peer):
             self._around.fail_link(peer, f"Reduce at {frame.offset}, only {stream.received} elements came before")
 
     def on_result(self, peer: PeerId, frame: Result, payload_bytes: int, stored: bool, seconds: float) -> None:
@@ -419,13 +424,17 @@ class Allreduce:
     def on_decide(self, peer: PeerId, frame: Decide) -> None:
         """A neighbour has committed the round."""
         here = self._place.of(peer, frame)
-        if here is not None and (peer == here.parent or (len(here.trees) > 1 and peer in here.at)):
+        if here is None:
+            self._course.throw_away(peer, frame)
+        elif peer == here.parent or (len(here.trees) > 1 and peer in here.at):
             self._course.round.final()
             self._try_commit(here)
 
     def on_abort(self, peer: PeerId, frame: Abort) -> None:
         """From below: somebody can't complete the round. From above, or handed over: it is over."""
         here = self._place.of(peer, frame)
+        if frame.over and here is None:
+            self._course.throw_away(peer, frame)
         if frame.over and here is not None and peer in here.at:
             self._course.round.drop()
             self._course.end(Dropped(frame.round, frame.cause, frame.reason), peer)

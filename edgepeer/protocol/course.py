@@ -28,6 +28,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+import msgspec
+
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import Generation, Lineage, PeerId
 from edgepeer.protocol import effects as fx
@@ -39,7 +41,7 @@ from edgepeer.protocol.place import UNKNOWN, Place
 from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.round import Round
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Abort, Have, Reduce, Result
+from edgepeer.wire.frames import Abort, Decide, Have, Progress, Reduce, Release, Result
 
 __all__ = ["Course"]
 
@@ -61,7 +63,9 @@ class Course:
         self._early: Round | None = None
         """What has come of the round after this one, from those where this one is over."""
         self._thrown: dict[PeerId, int] = {}
-        """Neighbours of whom something of a later round was thrown away, and of which."""
+        """Neighbours of whom something of a later round was thrown away, and of which ..."""
+        self._asked_again: set[PeerId] = set()
+        """... and who were asked to say it again, as that is in progress now."""
         self.origin: frozenset[PeerId] = frozenset()
         """Who was in when the round in progress began."""
         self._own_state: tuple[str, int, Lineage | None] = "", 0, None
@@ -261,6 +265,7 @@ class Course:
         self.round.drop()
         self.round, self._early = Round((NOWHERE,), self.rates, coded=False), None
         self._thrown.clear()
+        self._asked_again.clear()
         self.closing.enter()  # what was promised was so beside another state, perhaps
         self.past.clear()
         self.place.loading, self.place.over = False, UNKNOWN
@@ -270,6 +275,7 @@ class Course:
         self.round = self.round.again(self.place.here, self.rates, may_be_decided=may_be_decided, now=now)
         self._early = None
         self._thrown.clear()
+        self._asked_again.clear()
 
     def learn(self, peer: PeerId, view: View) -> None:
         """A neighbour tells of an older view: what it hands over next was decided there."""
@@ -278,17 +284,17 @@ class Course:
 
     # -- neighbours, and the state of the run --------------------------------------------------------------------
 
-    def on_sync(self, peer: PeerId, committed: int, have: Sequence[int] = ()) -> None:
+    def on_sync(self, peer: PeerId, committed: int, have: Sequence[int] = (), *, again: bool = False) -> None:
         """A neighbour stands in this view and run, after round `committed`; all that it lacks is sent again.
 
         `have`: what it has of what this peer sends in the round that comes next there, of each lane; of one view that
-        is the same bits.
+        is the same bits. `again`: it has thrown away what it was sent of that round before it was in it.
         """
         place, here = self.place, self.place.here
         if here is None:
             return
         # With several trees, what it has thrown away may be of a round that it was not in yet.
-        if here.at.get(peer) != committed or len(here.trees) > 1:
+        if here.at.get(peer) != committed or again or len(here.trees) > 1:
             self.round.resume(peer, have if committed == place.committed else ())
             if peer == here.above:
                 self.round.forget_have()
@@ -404,14 +410,15 @@ class Course:
 
         With several trees, Decide may come to a child in one of them before it comes here. It has contributed to the
         next round then; nobody has to this one who has not seen the end of the one before. But a round may be dropped
-        before all have contributed: then a neighbour may be further ahead, and has to say again what it has said.
+        before all have contributed: then a neighbour may be further ahead, and has to say again what it has said. So it
+        has with one tree, where that is rare: the end of a round of before this view comes from two sides.
         """
         if self.place.at(frame) is not None:
             return self.round if not self.place.is_without(peer) else None
         here, committed = self.place.here, self.place.committed
-        if here is None or len(here.trees) == 1 or peer not in here.at or committed < 0:
+        if here is None or peer not in here.at or committed < 0:
             return None
-        if (frame.epoch, frame.round) != (here.epoch, committed + 2):
+        if len(here.trees) == 1 or (frame.epoch, frame.round) != (here.epoch, committed + 2):
             self.throw_away(peer, frame)
             return None
         if self._thrown.get(peer) == frame.round:
@@ -426,10 +433,10 @@ class Course:
         view = self.place.view
         return view is not None and number <= view.first_round
 
-    def throw_away(self, peer: PeerId, frame: Reduce | Abort | Result | Have) -> None:
+    def throw_away(self, peer: PeerId, frame: Reduce | Abort | Result | Have | Decide | Progress | Release) -> None:
         """A neighbour has said something of a round that comes later here: it is asked for again when that begins."""
         here, due = self.place.here, self.place.committed + 1
-        if here is None or len(here.trees) == 1 or peer not in here.at or due <= 0:
+        if here is None or peer not in here.at or due <= 0:
             return
         if frame.epoch == here.epoch and frame.round > due:
             self._thrown[peer] = frame.round
@@ -437,9 +444,20 @@ class Course:
     def _ask_again(self) -> None:
         """For what was thrown away of the round that begins."""
         number = self.place.committed + 1
+        self._asked_again.clear()
         for peer in [each for each, round_ in self._thrown.items() if round_ <= number]:
             if self._thrown.pop(peer) == number:
-                self._emit(fx.Send(peer, self.past.sync(self.place.committed, self.have_of(peer))))
+                sync = self.past.sync(self.place.committed, self.have_of(peer))
+                self._emit(fx.Send(peer, msgspec.structs.replace(sync, again=True)))
+                self._asked_again.add(peer)
+
+    def is_asked_again(self, peer: PeerId) -> bool:
+        """Whether what still comes from a neighbour may be the rest of what was thrown away."""
+        return peer in self._asked_again
+
+    def is_said_again(self, peer: PeerId) -> None:
+        """What a neighbour was asked for again has begun to come."""
+        self._asked_again.discard(peer)
 
     def answer_owed(self) -> bool:
         """Whether what the owner brings now belongs to a round that was dropped: then it is answered."""

@@ -138,7 +138,7 @@ class Neighbours:
         before = self._place.committed
         self._catchup.stands(peer, frame.committed)
         given_up = self._compare_restored(peer, frame.committed)
-        self._allreduce.on_sync(peer, UNKNOWN if given_up else frame.committed, frame.have)
+        self._allreduce.on_sync(peer, UNKNOWN if given_up else frame.committed, frame.have, again=frame.again)
         if before != self._place.committed:
             self.sync_all()
         elif self._links[peer].told != self._place.standing:

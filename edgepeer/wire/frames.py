@@ -108,6 +108,9 @@ class Sync(_Header, frozen=True):
     have come already: of its partial aggregate to a parent, of the result to a child. The rest will do."""
     life: _Count = 0
     """Of a sender in no view: in which life it wants to be let in. That of its Hello may be over."""
+    again: bool = False
+    """Whether what the addressee has sent of the round after `committed` was thrown away, or a part of it: it came while
+    the round before was not over here. So it is to be sent again."""
 
     @property
     def since(self) -> int:
