@@ -7,7 +7,6 @@ again, and from a neighbour for whoever joins later or has less, so that all pee
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from abc import ABC, abstractmethod
 from concurrent.futures import Executor
@@ -32,14 +31,16 @@ from edgepeer.training.models import first_line
 if TYPE_CHECKING:
     from edgepeer.settings import PeerSettings
 
-__all__ = ["REGATHER_S", "RETIRE_S", "Device", "Restored", "Run"]
+__all__ = ["OUTSIDE", "REGATHER_S", "RETIRE_S", "Device", "Restored", "Run"]
 
 _log = logging.getLogger(__name__)
 
 RETIRE_S: Final = 600.0
 """How long after its end a job stays announced if nobody withdraws it: who wants the model may have a slow link."""
 REGATHER_S: Final = 10.0
-"""How long a fleet that starts again waits for all of its peers, before a majority is enough."""
+"""How long a fleet that starts again waits for all of its peers, before a majority is enough ..."""
+OUTSIDE: Final = 12
+"""... and so many times as long who can reach no view, as the others may be at work in one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,18 +235,25 @@ class Run(ABC):
 
     async def _wait_beside_it(self) -> bool:
         """Wait until this device has been in views without the run for so long that who has not come is not waited for
-        any more. Who is in no view may be cut off from a fleet at work, which has been all there. Returns whether the
-        run has begun meanwhile: then it is over, and the checkpoint is not what it goes on from."""
+        any more; or in no view, for far longer: it may be cut off from a fleet at work, which has been all there.
+        Returns whether the run has begun meanwhile: then the checkpoint is not what it goes on from."""
         begun = False
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._regather_s):
-                    while (view := self._peer.view) is not None and view.run != self._job.id:
+            runs = self._runs
+            begun |= runs is True
+            patience = {True: None, False: self._regather_s, None: OUTSIDE * self._regather_s}[runs]
+            try:
+                async with asyncio.timeout(patience):
+                    while self._runs is runs:
                         await self._peer.bell.wait(self._peer.bell.count)
-            if (view := self._peer.view) is not None and view.run != self._job.id:
+            except TimeoutError:
                 return begun
-            begun |= view is not None
-            await self._peer.bell.wait(self._peer.bell.count)
+
+    @property
+    def _runs(self) -> bool | None:
+        """Whether this device's view works on the job; None: it is in none."""
+        view = self._peer.view
+        return view.run == self._job.id if view is not None else None
 
     @property
     def _leads(self) -> bool:

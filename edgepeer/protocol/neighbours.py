@@ -106,9 +106,11 @@ class Neighbours:
         self._catchup.on_lost(peer)
 
     def _forget_who_is_gone(self) -> None:
-        """Ways around lead to neighbours. Who is none in a new view may have been asked, or be giving or taking."""
+        """Who has no way here any more, as ways around lead to neighbours, or is in the view no more, may have been
+        asked, or be giving or taking; with it, that is over."""
+        view = self._place.view
         for peer in {*self._providing, *self._askers, *self._catchup.others}:
-            if not self._links.is_up(peer):
+            if not self._links.is_up(peer) or (view is not None and peer not in view):
                 self._forget(peer)
 
     # -- Sync ----------------------------------------------------------------------------------------------
@@ -231,9 +233,11 @@ class Neighbours:
                 self.send_sync(peer)
 
     def on_word(self, peer: PeerId, frame: Sync) -> None:
-        """Who is no neighbour any more has said where it stands: it may have been giving its state here."""
+        """Who is no neighbour any more, or is in another view, has said where it stands: it may have been giving its
+        state here. Whoever has none sends no more of it, whatever view it says that of."""
         here = self._place.here
-        if here is not None and (frame.epoch, frame.run) == (here.epoch, self._place.run):
+        same = here is not None and frame.epoch == here.epoch
+        if frame.run == self._place.run and (same or frame.committed < 0):
             self._catchup.stands(peer, frame.committed)
 
     def is_level(self, peer: PeerId) -> bool:

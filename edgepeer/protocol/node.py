@@ -350,13 +350,13 @@ class Node:
         link.on_sync(frame)
         life = max(link.life, frame.life)
         self.attendance.heed(peer, Word(parts.now, life, frame.generation, frame.epoch, answers=link.answers), None)
+        if parts.neighbours.is_level(peer):
+            parts.neighbours.on_sync(peer, frame, parts.now)
+            return
+        parts.neighbours.on_word(peer, frame)
         if view is not None and earlier(frame, view):
             self.views.send_view(peer, view)
             parts.neighbours.send_sync(peer)
-        elif parts.neighbours.is_level(peer):
-            parts.neighbours.on_sync(peer, frame, parts.now)
-        else:
-            parts.neighbours.on_word(peer, frame)
 
     def _on_contribute(self, event: ev.Contribute) -> None:
         parts = self.parts

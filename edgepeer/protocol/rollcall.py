@@ -9,9 +9,8 @@ the broker), and counts on nobody who has not answered (Here), or called, or com
     says Here, or calls, or comes over a | is there, in that life, in that view or in none, for 3 s; after one it is
     link                                 | called again
     has called, but not answered         | is called, and let in by nobody: the broker may have had its letter for long
-    answers late                         | is called no sooner for it: the way there is slow, and no faster for more that
-                                         | goes over it. Nor is anybody called twice within the time that its last answer
-                                         | has taken
+    answers late                         | is called no sooner for it: the way there is slow, and more on it makes it
+                                         | slower. Nor is anybody called twice within the time that its last answer took
     is silent for the third call         | does not count as somebody to wait for
     is announced, but silent for long    | its presence is cleared, by a coordinator to whom the broker brings answers:
                                          | its own to itself, if nobody else has reason to say anything

@@ -41,7 +41,7 @@ the decision. Its answers say how far it has come.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -475,16 +475,24 @@ class Succession:
         following = campaign.proposal
         return following if self._suffice(view, following, campaign.accepts, settled=settled) else None
 
-    def can_be_chosen(self, following: View, mine: Standing, *, settled: bool, keep: bool) -> bool:
+    def can_be_chosen(self, following: View, mine: Standing, *, settled: bool, keep: Collection[PeerId]) -> bool:
         """Whether a view would be chosen if all accepted it who have answered, as they stood then; and no state would
-        be gone with those who leave, if that is to be kept."""
+        be gone with those of `keep` who are not in it."""
         view = self._view
         if view is None:
             return False
         self.standings[self._me] = mine
+        if keep and not self._keeps_state(view, following, keep):
+            return False
         return self.keeps_quorum(following, settled=settled) or self._suffice(
-            view, following, set(self.standings), settled=settled, keep=keep
+            view, following, set(self.standings), settled=settled, keep=bool(keep)
         )
+
+    def _keeps_state(self, view: View, following: View, leavers: Collection[PeerId]) -> bool:
+        """Whether somebody who stays has a state, or is about to, of as late a round as any of those who go."""
+        have = {p: s for p, s in self.standings.items() if not s.is_without}
+        stay = max((s.upto for p, s in have.items() if _same_life(view, following, p)), default=-1)
+        return all(p in following or p not in have or have[p].committed <= stay for p in leavers)
 
     def _suffice(self, view: View, following: View, accepts: set[PeerId], *, settled: bool, keep: bool = False) -> bool:
         """Whether it is enough that these accept that view. `keep`: what those know who have the state no more does not

@@ -94,6 +94,8 @@ class Views:
         if rounds.committed == UNKNOWN and over != UNKNOWN:
             # It can't tell how that has ended; nor may others who have not seen the end go on as if there were none.
             return Standing(over - 1, holding=True)
+        if self._place.missing and rounds.committed != UNKNOWN and not rounds.holding:
+            return Standing(rounds.committed - 1, holding=True)
         return Standing(max(rounds.committed, UNKNOWN), rounds.holding, rounds.held)
 
     def _first_round(self) -> int:
@@ -102,7 +104,7 @@ class Views:
         if view is None or view.run != rounds.run:
             return view.first_round if view is not None else 1
         all_said = (self._standing(), *self._succession.standings.values())
-        return max(view.first_round, *(each.committed + 1 for each in all_said))
+        return max(view.first_round, *(each.seen + 1 for each in all_said))
 
     def coordinate(self, *, boundary: bool) -> None:
         """The head: propose another view if there is reason to, and see that it is decided."""
@@ -156,10 +158,11 @@ class Views:
         waits = self._membership.takes_part(view.run) and not self._course.has_state
         now, settled = self._place.now, self._membership.settled
         can = partial(self._succession.can_be_chosen, wanted, self._standing(), settled=settled)
-        if can(keep=not over):
+        leavers = self._membership.leavers(now)
+        if can(keep=leavers if not over else ()):
             self._kept_since = float("inf")
             return True
-        if not self._vitals.is_known or not can(keep=False):
+        if not self._vitals.is_known or not can(keep=()):
             self._kept_since = float("inf")
             return False
         self._kept_since = min(self._kept_since, now)

@@ -9,10 +9,12 @@ from typing import Final
 from edgepeer.ids import Lineage
 from edgepeer.topology.view import View
 
-__all__ = ["REGATHER_S", "Checkpoint", "Disk"]
+__all__ = ["OUTSIDE", "REGATHER_S", "Checkpoint", "Disk"]
 
 REGATHER_S: Final = 10.0
-"""How long a fleet that starts again waits for all of its peers, before a majority is enough (peer/run.py)."""
+"""How long a fleet that starts again waits for all of its peers, before a majority is enough ..."""
+OUTSIDE: Final = 12
+"""... and so many times as long who can reach no view (peer/run.py)."""
 _KEPT: Final = 3
 
 

@@ -22,7 +22,7 @@ from edgepeer.protocol.machine import Machine
 from edgepeer.simulation.broker import Broker, Client
 from edgepeer.simulation.clock import Clock
 from edgepeer.simulation.coded_app import CodedApp
-from edgepeer.simulation.disk import REGATHER_S, Checkpoint, Disk
+from edgepeer.simulation.disk import OUTSIDE, REGATHER_S, Checkpoint, Disk
 from edgepeer.simulation.ledger import END_BYTES, NO_SUM, Ledger, end_of
 from edgepeer.simulation.lines import Lines
 from edgepeer.simulation.network import Network
@@ -365,6 +365,8 @@ class SimulatedPeer:
         """Be in again, or stay: its owner has changed its mind."""
         if self.alive and self.aside and not self.leaving:
             self.aside = self._out = False
+            self._beside += 1
+            self._wait_outside()
             self.receive(ev.JoinWanted())
             self._call_again()
 
@@ -470,7 +472,7 @@ class SimulatedPeer:
             self._beside += 1
             self._begun_since |= self._in_run
             if not self._in_run:
-                self._wait_beside_it()
+                self._wait_beside_it(REGATHER_S)
         self.later(0.0, self._next_round)
 
     def _go_on_from_disk(self) -> None:
@@ -499,10 +501,10 @@ class SimulatedPeer:
             self._begun_since = self._in_run
             self._ask_for_run(found, found.peers)
             if not self._in_run:
-                self._wait_beside_it()
+                self._wait_beside_it(REGATHER_S)
 
-    def _wait_beside_it(self) -> None:
-        """In a view without the run: go on with fewer after a while."""
+    def _wait_beside_it(self, seconds: float) -> None:
+        """In a view without the run, or in none: go on with fewer after a while."""
         found, beside = self._gathers, self._beside
 
         def go_on() -> None:
@@ -514,7 +516,7 @@ class SimulatedPeer:
             else:
                 self._ask_for_run(found, found.majority)
 
-        self.later(REGATHER_S, go_on)
+        self.later(seconds, go_on)
 
     def _ask_for_run(self, found: Checkpoint, peers: int) -> None:
         if self.alive and self._task.run is not None:
@@ -540,6 +542,11 @@ class SimulatedPeer:
         else:
             self._out = True
             self._forget()
+        self._wait_outside()
+
+    def _wait_outside(self) -> None:
+        if self._gathers is not None and not self._out:
+            self._wait_beside_it(OUTSIDE * REGATHER_S)
 
     def _go(self) -> None:
         """It is let go, and ends."""

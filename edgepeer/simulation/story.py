@@ -374,13 +374,13 @@ class Story:
     def _look(self) -> None:
         """Once a second: has anybody waited for too long?"""
         self.world.clock.budget = float(self.world.clock.events + STORM * self.schedule.peers)
-        shadow = self._in_shadow(self.world.clock.now)
+        shadow = self._in_shadow(self.world.clock.now) or not self._possible()
         for peer in self.world.alive:
             over, calm = self._progress.get(peer, (-1, 0.0))
             idle = peer.finished or peer.leaving or shadow or peer.done != over or self._run_is_over
             calm = 0.0 if peer.done != over else calm + (0.0 if idle else _LOOK_EVERY_S)
             self._progress[peer] = peer.done, calm
-            if calm > self.calm_s and self._possible():
+            if calm > self.calm_s:
                 raise ProtocolBug(
                     f"round {peer.done + 1} did not end at {peer.id} within {self.calm_s:.1f} s: {self._where()}"
                 )

@@ -109,7 +109,7 @@ class Sync(_Header, frozen=True):
     life: _Count = 0
     """Of a sender in no view: in which life it wants to be let in. That of its Hello may be over."""
     again: bool = False
-    """Whether what the addressee has sent of the round after `committed` was thrown away, or a part of it: it came while
+    """Whether what the addressee has sent of the round after `committed`, or some of it, was thrown away: it came while
     the round before was not over here. So it is to be sent again."""
 
     @property

@@ -647,7 +647,7 @@ def test_a_head_that_has_given_its_state_up_does_not_say_that_the_rounds_since_a
     a.until(1.0)
     a.agree("b", committed=2)
     assert a.node.view is not None
-    assert (a.node.view.epoch, a.node.view.first_round) == (2, 3)
+    assert (a.node.view.epoch, a.node.view.first_round) == (2, 4)
 
 
 def test_nor_when_it_has_begun_again_with_a_checkpoint_and_has_given_that_up_for_a_neighbours_state() -> None:
