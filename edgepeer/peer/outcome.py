@@ -134,7 +134,8 @@ class Outcome:
     contributors: tuple[PeerId, ...]
     """Whose vectors are in the sum, each exactly once, in tree order."""
     exact: bool
-    """Whether nobody who was in when the round began is missing. The sum is of what was encoded: see `precision`."""
+    """Whether nobody who was in when the round began at the coordinator is missing.
+    The sum is of what was encoded: see `precision`."""
     weight: float
     """Sum of the contributors' weights."""
     seconds: float

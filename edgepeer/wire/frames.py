@@ -193,7 +193,7 @@ class Commit(_Header, frozen=True):
     weight: Annotated[float, msgspec.Meta(ge=0)]
     """Sum of the contributors' weights."""
     exact: bool
-    """Whether nobody who was in the view when the round began is missing."""
+    """Whether nobody who was in the view when the round began at its root is missing."""
     digest: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     """xxh3_128 of the whole result's bytes, as they travel."""
     final: bool = True
