@@ -244,7 +244,9 @@ class Allreduce:
             lane = self._lane_up(peer, frame)
             if lane is not None:
                 prefix, of = lane.streams[peer], lane.shape_of(shape)
-        elif (here := self._place.of(peer, frame)) is not None:
+        elif (here := self._place.of(peer, frame)) is None:
+            self._course.throw_away(peer, frame)  # also if the round before is over when all of it is here
+        else:
             rd, dropped = self._course.round, frame.commit is not None and frame.commit.dropped is not None
             if self._misfit(rd, frame):
                 return None

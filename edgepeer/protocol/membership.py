@@ -211,6 +211,11 @@ class Membership:
             self._leavers[peer] = incarnation, until, now + LOST_S
             self.note_change(now)
 
+    def on_stayer(self, peer: PeerId, incarnation: int) -> None:
+        """Coordinator: it has changed its mind."""
+        if self._leavers.get(peer, (0, 0, 0.0))[0] <= incarnation:
+            self._leavers.pop(peer, None)
+
     @property
     def ended(self) -> set[PeerId]:
         """Members that were heard of in a later life."""

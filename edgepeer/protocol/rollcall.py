@@ -10,7 +10,7 @@ the broker), and counts on nobody who has not answered (Here), or called, or com
     link                                 | called again
     has called, but not answered         | is called, and let in by nobody: the broker may have had its letter for long
     answers late                         | is called no sooner for it: the way there is slow, and more on it makes it
-                                         | slower. Nor is anybody called twice within twice the time of its last answer
+                                         | slower. Nor is who has answered slowly called again as soon as others
     is silent for the third call         | does not count as somebody to wait for
     is announced, but silent for long    | its presence is cleared, by a coordinator to whom the broker brings answers:
                                          | its own to itself, if nobody else has reason to say anything
@@ -139,9 +139,8 @@ class RollCall:
         is_news = before is None or before.life != word.life or word.at - before.at > FRESH_S
         entry.word, entry.calls = word, 0
         if word.answers:
-            entry.answer, again_at, patience_s = word, word.at + _AGAIN_S, 2 * word.took_s
-            entry.call_at = min(max(entry.call_at, again_at), again_at + patience_s)  # others may be under way
-            entry.pause_s = min(max(_PAUSE_S, patience_s), _PAUSE_LIMIT_S)
+            entry.answer, entry.call_at = word, word.at + _AGAIN_S
+            entry.pause_s = min(max(_PAUSE_S, word.took_s), _AGAIN_S)
         elif not (word.took_s or entry.has_answered(word.at)):
             if is_news:
                 entry.pause_s = _PAUSE_S

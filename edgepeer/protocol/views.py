@@ -78,8 +78,9 @@ class Views:
         """Since when so many of the view's lives have ended that it is over for good ..."""
         self.over_before = 0
         """... and the number of the last Poll before."""
-        self._kept_since = float("inf")
-        """The head: since when somebody is not let go only as nobody who stays has the state that would go with it."""
+        self._kept_s, self._kept_at = 0.0, float("inf")
+        """The head: for how long in all somebody has not been let go only as nobody who stays has the state that would
+        go with it, and nothing of that was on its way; and when it was last so."""
         self._in_touch_since = float("inf")
         """The head: since when it has heard of enough to go on with, whenever it has asked."""
         self.asked_before = 0
@@ -121,6 +122,7 @@ class Views:
         leavers = self._membership.leavers(self._place.now)
         if not leavers:
             self.asked_before = succession.number
+            self._keep_no_more()
         if lost or leavers or doubts:
             self._ask(lead=False)
         over = self._vitals.over
@@ -160,13 +162,19 @@ class Views:
         can = partial(self._succession.can_be_chosen, wanted, self._standing(), settled=settled)
         leavers = self._membership.leavers(now)
         if can(keep=leavers if not over else ()):
-            self._kept_since = float("inf")
+            self._keep_no_more()
             return True
         if not self._vitals.is_known or not can(keep=()):
-            self._kept_since = float("inf")
+            self._kept_at = float("inf")  # links that come and go don't begin it anew
             return False
-        self._kept_since = min(self._kept_since, now)
-        return now >= self._kept_since + (_GIVES_S if waits else self._limits.anew_s)
+        if self._kept_at <= now:
+            self._kept_s += min(now - self._kept_at, self._limits.heartbeat_s)
+        self._kept_at = now
+        return self._kept_s >= (_GIVES_S if waits else self._limits.anew_s)
+
+    def _keep_no_more(self) -> None:
+        """Nobody is kept for the state that would go with it."""
+        self._kept_s, self._kept_at = 0.0, float("inf")
 
     def _is_never_settled(self, view: View) -> bool:
         """Whether not even all of the view together may decide what follows it: who was needed for that is in it no
@@ -488,7 +496,8 @@ class Views:
         self._outside.forget_hint()
         self._suspect_again.clear()
         self.gone_before.clear()
-        self._over_since = self._deserted_since = self._kept_since = float("inf")
+        self._over_since = self._deserted_since = float("inf")
+        self._keep_no_more()
         self._paths.enter(view, self._membership.me.incarnation)
         self._wiring.wrap()  # the end of the last round, to who is no neighbour any more
         self._vitals.enter(view, self._place.now)
@@ -601,7 +610,9 @@ class Views:
             self._tell_coordinator(frame)
 
     def on_leave(self, frame: fr.Leave) -> None:
-        if self._membership.coordinator:
+        if self._membership.coordinator and frame.stays:
+            self._membership.on_stayer(PeerId(frame.peer), frame.incarnation)
+        elif self._membership.coordinator:
             self._membership.on_leaver(PeerId(frame.peer), frame.incarnation, frame.until, self._place.now)
         else:
             self._tell_coordinator(frame)
@@ -620,7 +631,11 @@ class Views:
             self._tell_coordinator(fr.Leave(peer=self._me, incarnation=incarnation, until=until))
 
     def on_join_wanted(self) -> None:
-        """The owner, which had left, wants to be in again."""
+        """The owner, which had left, wants to be in again, or to stay: then the head is not to go by what was said
+        before."""
+        if self._membership.leaving and self._membership.view is not None:
+            incarnation = self._membership.me.incarnation
+            self._tell_coordinator(fr.Leave(peer=self._me, incarnation=incarnation, until=-1, stays=True))
         self._membership.come_back()
         self._rolls.call_by(self._place.now)  # who leaves calls nobody
         if self.left:

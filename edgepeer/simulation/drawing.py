@@ -136,6 +136,8 @@ def draw_schedule(
         schedule = replace(schedule, hidden=count // (3 - schedule.seed % 5))
     if schedule.seed % 3 == 0:
         schedule = replace(schedule, twice=0.2)
+    if schedule.seed % 3 == 2 and schedule.rate_bytes_per_s >= 1e6:
+        schedule = replace(schedule, uneven=30 if schedule.rate_bytes_per_s > 1e6 else 10)
     if schedule.seed % 7 == 0:
         most = count // 2 + 1
         schedule = replace(schedule, quorum=most + schedule.seed // 7 % (count + 1 - most))

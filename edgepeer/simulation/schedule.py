@@ -137,6 +137,9 @@ class Schedule:
     latency_s: float = 1e-3
     jitter_s: float = 0.0
     rate_bytes_per_s: float = 1e6
+    uneven: float = 1.0
+    """How many times slower than that the line of a device is, at most: if more than 1, each has one of its own, which
+    all of its connections share."""
     loss: float = 0.0
     """Probability that a message must be sent again."""
     hidden: int = 0
@@ -217,6 +220,7 @@ class Schedule:
             "peers": (1, MAX_PEERS), "fanout": (1, 64), "lanes": (1, MAX_LANES), "quorum": (0, MAX_PEERS),
             "rounds": (0, 1_000_000), "size": (0, 10_000_000),
             "compute_s": (0, 3600), "latency_s": (0, 60), "jitter_s": (0, 60), "rate_bytes_per_s": (1, 1e12),
+            "uneven": (1, 1e6),
             "loss": (0, 0.9), "clocks_s": (0, 1e9), "hidden": (0, MAX_PEERS), "twice": (0, 1),
             "infinite": (0, 1), "seed": (0, 1 << 63), "after": (0, MAX_PEERS),
             "checkpoint": (0, 1_000_000), "window": (0, 1 << 30),

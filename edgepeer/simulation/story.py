@@ -71,6 +71,16 @@ def _succession_s(schedule: Schedule, limits: Limits) -> float:
     return 2 * limits.silence_s + limits.takeover_s * fleet + DIAL_TIMEOUT_S + limits.redial_max_s
 
 
+def _lines(schedule: Schedule) -> dict[PeerId, float]:
+    """Whose line is how fast, where these differ: as often a third of the fastest as a third of that."""
+    if schedule.uneven == 1:
+        return {}
+    come = [each.who[0] for each in schedule.faults if each.kind == "join"]
+    devices = [*names(schedule.peers), *come, *(f"z{number}" for number in range(schedule.after))]
+    rng = random.Random(schedule.seed)
+    return {PeerId(device): schedule.rate_bytes_per_s / schedule.uneven ** rng.random() for device in devices}
+
+
 def there(world: World, view: View) -> set[PeerId]:
     """Members of a view, in the lives that it means, that attend to what happens and all reach each other, directly or
     through the broker: the most that are found from any of them in the order of the view. There may be more."""
@@ -144,6 +154,7 @@ class Story:
                 latency_s=schedule.latency_s,
                 jitter_s=schedule.jitter_s,
                 rate_bytes_per_s=schedule.rate_bytes_per_s,
+                lines=_lines(schedule),
                 loss=schedule.loss,
                 hidden=frozenset(map(PeerId, names(schedule.peers)[: -schedule.hidden - 1 : -1])),
             ),
@@ -204,7 +215,7 @@ class Story:
         size = schedule.size * (4 if schedule.dtype == "<f4" else 8)
         if self._split is not None:
             size = 8 * self._split.numbers
-        transfer = schedule.fanout * (size + 2000) / schedule.rate_bytes_per_s
+        transfer = schedule.fanout * (size + 2000) * schedule.uneven / schedule.rate_bytes_per_s
         hop = schedule.latency_s + schedule.jitter_s + transfer + (10.0 if schedule.loss else 0.0)
         height = tree.height(schedule.fanout, schedule.peers + sum(f.kind == "join" for f in schedule.faults))
         # A run's first state goes down the tree; every application on its way takes its time to take and to give it.

@@ -266,6 +266,8 @@ class Leave(_Header, frozen=True):
     until: Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
     """The last round that needs it, for what it has contributed to it or holds of it: it is kept in until that is over,
     and no longer."""
+    stays: bool = False
+    """Whether it wants to leave no more."""
 
 
 class OfLink(msgspec.Struct, frozen=True, array_like=True):

@@ -116,6 +116,23 @@ def test_a_gap_that_nobody_has_asked_to_fill_costs_the_link() -> None:
     assert [each.peer for each in b.effects if isinstance(each, fx.CloseLink)] == [PeerId("e")]
 
 
+def test_a_result_that_has_begun_to_come_too_soon_is_asked_for_again_though_it_is_not_all_here_before() -> None:
+    before = view(1, "pde")
+    c = Machine("c").join(view(2, "pcd", fanout=1, after=before), up="dp")
+    for peer in "dp":
+        c.sync(peer, 1)
+        c.view_frame(peer, before)
+    assert c.node.view is not None
+    epoch, following = c.node.view.stamp, vector(5, 6)
+    handed_over(c, "d", 0, 1, before)
+    later = fr.Result(epoch=epoch, round=2, offset=0, total=2, dtype=following.dtype.str)
+    assert c.node.sink(PeerId("p"), later, following.nbytes) is None
+    handed_over(c, "d", 1, 2, before)
+    assert c.node.allreduce.committed == 1
+    assert asked(c) == [(PeerId("p"), 1)]
+    assert c.hear(ev.FrameReceived(PeerId("p"), later, None, following.nbytes, False)) == []
+
+
 def test_who_is_asked_sends_all_of_it_again_and_only_then() -> None:
     e = Machine("e", limits=SMALL).join(view(2, "abcde"), up="b", committed=0)
     first = e.contribute(1, 2, 3, 4)
