@@ -66,6 +66,7 @@ class Link:
         "every", "failures", "heard", "knocked", "level", "life", "life_at", "member", "needed", "orphan", "overtaken",
         "pinged", "promised", "reaches", "redial_at", "redial_s", "refused", "role", "sent", "since", "stands", "sync",
         "timing", "told", "told_of", "tunnel", "tunnel_timing", "unanswered", "waiting",
+        "withholds",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -131,7 +132,9 @@ class Link:
         """The round after which the peer and all below it stand; -1 if they don't stand level."""
         self.stands: tuple[int, int] | None = None
         """The last round of the view's run whose state the peer has, or somebody below it (-1: nobody; -2: nor does
-        anybody take part), and the last that any of them has seen the end of; None: that is not known."""
+        anybody take part), and the last that any of them has seen the end of; None: that is not known ..."""
+        self.withholds = False
+        """... as the peer says: something of it is on its way there, or further below."""
         self.waiting = False
         """The peer's round waits for its children."""
         self.sync: Sync | None = None
@@ -232,7 +235,7 @@ class Link:
 
     def forget_standing(self) -> None:
         """What the peer's Pings have said of where it stands is of another view ..."""
-        self.level, self.orphan, self.stands = -1, False, None
+        self.level, self.orphan, self.stands, self.withholds = -1, False, None, False
 
     def translate_reach(self, positions: Sequence[int | None]) -> None:
         """... and so are the positions. The members at each of them stand at these now; None: nowhere."""
@@ -243,7 +246,7 @@ class Link:
 
     def begin(self, now: float) -> None:
         """A new path: nothing that was said on an older one counts."""
-        self.sync, self.told, self.waiting, self.level, self.stands = None, None, False, -1, None
+        self.sync, self.told, self.waiting, self.level, self.stands, self.withholds = None, None, False, -1, None, False
         self.heard = self.alive_at = self.sent = self.pinged = self.since = self.echo_at = now
         self.every = self.promised = self.echo = 0.0
         self.refused = self.cleared = False
@@ -396,6 +399,7 @@ class Links:
         link.echo, link.echo_at, link.every = ping.stamp, now, ping.every
         link.waiting, link.orphan, link.level = ping.waiting, ping.orphan, ping.level
         link.stands = unpack_stands(ping.stands)
+        link.withholds = link.stands is None
 
     def excuse(self, seconds: float, now: float) -> None:
         """This peer itself was not listening for so long."""

@@ -475,24 +475,28 @@ class Succession:
         following = campaign.proposal
         return following if self._suffice(view, following, campaign.accepts, settled=settled) else None
 
-    def can_be_chosen(self, following: View, mine: Standing, *, settled: bool, keep: Collection[PeerId]) -> bool:
+    def can_be_chosen(
+        self, following: View, mine: Standing, *, settled: bool, keep: Collection[PeerId], since: int
+    ) -> bool:
         """Whether a view would be chosen if all accepted it who have answered, as they stood then; and no state would
-        be gone with those of `keep` who are not in it."""
+        be gone with those of `keep` who are not in it. Of that counts what was said after that question."""
         view = self._view
         if view is None:
             return False
         self.standings[self._me] = mine
-        if keep and not self._keeps_state(view, following, keep):
+        if keep and not self._keeps_state(view, following, keep, self.answered_since(since)):
             return False
         return self.keeps_quorum(following, settled=settled) or self._suffice(
             view, following, set(self.standings), settled=settled, keep=bool(keep)
         )
 
-    def _keeps_state(self, view: View, following: View, leavers: Collection[PeerId]) -> bool:
-        """Whether somebody who stays has a state, or is about to, of as late a round as any of those who go."""
-        have = {p: s for p, s in self.standings.items() if not s.is_without}
+    def _keeps_state(self, view: View, following: View, leavers: Collection[PeerId], said: set[PeerId]) -> bool:
+        """Whether somebody who stays has a state, or is about to, of as late a round as any of those who go. Who has
+        not `said` so lately counts for nothing if it stays, and may have any state if it goes."""
+        have = {p: self.standings[p] for p in said if p in self.standings and not self.standings[p].is_without}
         stay = max((s.upto for p, s in have.items() if _same_life(view, following, p)), default=-1)
-        return all(p in following or p not in have or have[p].committed <= stay for p in leavers)
+        gone = {p for p in leavers if p not in following}
+        return gone <= said and all(have[p].committed <= stay for p in gone if p in have)
 
     def _suffice(self, view: View, following: View, accepts: set[PeerId], *, settled: bool, keep: bool = False) -> bool:
         """Whether it is enough that these accept that view. `keep`: what those know who have the state no more does not

@@ -159,13 +159,18 @@ class Views:
         waits for it; or that who leaves has none to give, as far as this peer can tell that waits itself."""
         waits = self._membership.takes_part(view.run) and not self._course.has_state
         now, settled = self._place.now, self._membership.settled
-        can = partial(self._succession.can_be_chosen, wanted, self._standing(), settled=settled)
+        can = partial(
+            self._succession.can_be_chosen, wanted, self._standing(), settled=settled, since=self.asked_before
+        )
         leavers = self._membership.leavers(now)
-        if can(keep=leavers if not over else ()):
-            self._keep_no_more()
+        if can(keep=leavers if view.run and not over else ()):
+            if not all(peer in wanted for peer in leavers):
+                self._keep_no_more()
             return True
         if not self._vitals.is_known or not can(keep=()):
-            self._kept_at = float("inf")  # links that come and go don't begin it anew
+            self._kept_at = float("inf")  # links and views that come and go don't begin it anew
+            if self._vitals.is_on_its_way:
+                self._keep_no_more()
             return False
         if self._kept_at <= now:
             self._kept_s += min(now - self._kept_at, self._limits.heartbeat_s)
@@ -496,8 +501,7 @@ class Views:
         self._outside.forget_hint()
         self._suspect_again.clear()
         self.gone_before.clear()
-        self._over_since = self._deserted_since = float("inf")
-        self._keep_no_more()
+        self._over_since = self._deserted_since = self._kept_at = float("inf")
         self._paths.enter(view, self._membership.me.incarnation)
         self._wiring.wrap()  # the end of the last round, to who is no neighbour any more
         self._vitals.enter(view, self._place.now)

@@ -300,6 +300,14 @@ class Vitals:
         """Whether there is a run, and it is known of all below how it stands: nothing of it is on its way."""
         return self._stands() is not None
 
+    @property
+    def is_on_its_way(self) -> bool:
+        """Whether a state, or the end of a round, is on its way to or from this peer; or somebody below it, as far as
+        they say so."""
+        view = self._membership.view
+        links = [self._links.get(child) for child in view.children(self._me)] if view is not None else []
+        return self._is_under_way() or any(link is not None and link.up and link.withholds for link in links)
+
     def _is_over(self, stands: Stands | None) -> bool:
         view = self._membership.view
         alone = view is not None and not view.children(self._me)
