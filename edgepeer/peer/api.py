@@ -234,7 +234,7 @@ class Peer:
             transport, hello, self._driver, tasks, max_links=self._limits.max_links, known=self._knows
         )
         self._driver.switchboard = switchboard
-        self._stack.callback(switchboard.close, "leaving")
+        self._stack.callback(self._hang_up, switchboard)
         self._stack.callback(self._driver.stop)
         self._stack.callback(self._calls.end)
         listener = await switchboard.listen(self._listen)
@@ -290,6 +290,11 @@ class Peer:
         """Let a bug in the machine end everything, loudly."""
         with contextlib.suppress(asyncio.CancelledError):
             await self._driver.failure
+
+    def _hang_up(self, switchboard: Switchboard) -> None:
+        """Close all connections. Where the machine has broken down in mid-round, what is queued may lie in an array
+        that is the caller's again."""
+        switchboard.close("leaving", abrupt=self._driver.node.allreduce.contributed and self._driver.broken)
 
     async def _leave(self) -> None:
         self._closed = self._calls.closed = True

@@ -234,6 +234,8 @@ class Calls:
     def end(self) -> None:
         """The peer has left: nobody is told of anything any more."""
         self._stop_timer()  # it would hold all of the peer for as long as the call had
+        if self._driver.node.allreduce.contributed:
+            self._driver.dispatch(ev.Abandoned())  # what is queued would go out of an array that is the caller's again
         self.fail(LeftFabric("this peer has left the fabric"))
 
     def fail(self, error: Exception, waiting: asyncio.Future[fx.RoundCommitted] | None = None) -> None:

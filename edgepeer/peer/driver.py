@@ -126,6 +126,12 @@ class Driver:
         if not self.failure.done():
             self.failure.cancel()
 
+    @property
+    def broken(self) -> bool:
+        """Whether the machine has failed: it handles nothing any more."""
+        failure = self.failure
+        return failure.done() and not failure.cancelled() and failure.exception() is not None
+
     def dispatch(self, event: ev.Event) -> None:
         """Let the machine handle an event and do what it wants; when all that it wants already is done, if this comes
         of that."""

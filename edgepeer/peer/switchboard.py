@@ -93,13 +93,16 @@ class Switchboard:
         self._leaving.add(session)
         session.channel.close(reason)
 
-    def close(self, reason: str) -> None:
-        """Close everything."""
+    def close(self, reason: str, *, abrupt: bool = False) -> None:
+        """Close everything. `abrupt`: without sending what is queued, also over what is being closed already."""
         self._closed = True
         for call in self._calls:
             call.cancel()
-        for session in [*self._sessions.values(), *self._strangers]:
-            session.channel.close(reason)
+        for session in [*self._sessions.values(), *self._strangers, *(self._leaving if abrupt else ())]:
+            if abrupt:
+                session.channel.abort(reason)
+            else:
+                session.channel.close(reason)
         self._sessions.clear()
 
     # -- making connections ----------------------------------------------------------------------------------

@@ -45,6 +45,8 @@ class Catchup:
         self._progress_at = self._came_at = self._gave_at = 0.0
         """When something was asked for or came; when a piece of what is needed did; when the last transfer from here
         began."""
+        self._took_s = 0.0
+        """How long the last piece of what is needed was on its way."""
         self._source: PeerId | None = None
         """Who delivers ..."""
         self._stalled = False
@@ -113,7 +115,8 @@ class Catchup:
 
     def ask(self, ahead: Sequence[PeerId], run: str, now: float) -> None:
         """Ask one of the neighbours that are ahead, unless somebody who was asked delivers."""
-        if self._loading or (self._asked and now - self._progress_at < PATIENCE_S):
+        patience_s = max(PATIENCE_S, 2 * self._took_s) if self._buffer is not None else PATIENCE_S
+        if self._loading or (self._asked and now - self._progress_at < patience_s):
             return
         self._run = run
         for peer in ahead:
@@ -193,7 +196,7 @@ class Catchup:
         if not stored or peer != self._source or frame.run != self._run or self._buffer is None:
             return None
         self._received = frame.offset + payload_bytes
-        self._progress_at = self._came_at = now
+        self._took_s, self._progress_at, self._came_at = now - self._came_at, now, now
         self._stalled = False
         if self._received < frame.total:
             self._emit(fx.Send(peer, StateRequest(run=frame.run, round=frame.round, received=self._received)))

@@ -392,9 +392,13 @@ class Vitals:
     # -- what the others say -----------------------------------------------------------------------------------
 
     def heard(self, peer: PeerId, at: float) -> None:
-        """Something is under way, of which a part came at that time."""
+        """Something is under way, of which a part came at that time. It may be of a peer to which a way leads through
+        this one: that can say nothing before all of it is here."""
         if (link := self._links.get(peer)) is not None and link.direct:
             link.hear(at)
+        for _, each in self._links.connected():
+            if each.tunnel is not None and not each.direct and each.tunnel.goes_through(peer):
+                each.hear(at)
 
     def on_ping(self, peer: PeerId, ping: Ping, now: float) -> None:
         link, view = self._links[peer], self._membership.view

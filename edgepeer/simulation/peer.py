@@ -639,8 +639,9 @@ class SimulatedPeer:
         return run == self.run_id and fits and not self._without
 
     def _works_on(self, run: str) -> bool:
-        """Whether its application takes part in a run, and has a state of it that it has not gone back to."""
-        wants = run == self.run_id != self._gave_up and self.over != self._brought_before
+        """Whether its application takes part in a run, and has a state of it that it has not gone back to. Not where
+        all are about to give that up for another one."""
+        wants = run == self._task.run_id == self.run_id != self._gave_up and self.over != self._brought_before
         return wants and self.split is None and not self._without and self.restored is None and self.over > 0
 
     @property

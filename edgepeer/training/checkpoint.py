@@ -174,7 +174,7 @@ def _read_header(path: Path, file: BinaryIO) -> tuple[bytes, bytes, _CheckpointH
     encoded = file.read(header_length)
     try:
         return prefix, encoded, msgspec.msgpack.decode(encoded, type=_CheckpointHeader)
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise WireError(f"{path}: damaged or cut short: {error}") from error
 
 

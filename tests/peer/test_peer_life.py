@@ -24,6 +24,25 @@ from edgepeer.protocol.machine import ProtocolName
 from edgepeer.settings import PeerSettings
 
 
+async def test_who_leaves_in_mid_round_lends_its_array_no_more(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is still queued would go out of an array that is the program's again."""
+    monkeypatch.setattr(api, "_LEAVE_S", 0.05)
+    async with fleet(broker, "a", "b") as (a, _):
+        array = np.ones(4)
+        call = asyncio.create_task(a.allreduce(array))
+        rounds = a._driver.node.allreduce
+        async with asyncio.timeout(DEADLINE_S):
+            while not rounds.contributed:
+                await asyncio.sleep(0)
+            await a.__aexit__(None, None, None)
+            with pytest.raises(LeftFabric):
+                await call
+        vector = rounds.round.brings.vector
+        assert vector is None or not np.shares_memory(vector, array)
+
+
 async def test_views_tells_every_change_and_ends_with_the_peer(broker: EmbeddedBroker) -> None:
     views: list[View] = []
 

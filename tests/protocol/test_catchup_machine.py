@@ -142,6 +142,25 @@ def test_who_still_delivers_is_not_asked_again(source: str) -> None:
     assert asked == ([] if source == "a" else ["d <- state of r?"])
 
 
+def test_who_delivers_slowly_is_left_to_it_once_it_is_known_how_long_a_piece_takes() -> None:
+    """Others that could give one were asked in every piece, took over, and began with the first: none ever came to the
+    end of it."""
+    b = Machine("b", limits=Limits(silence_s=600.0)).join(RUN)
+    b.level("a", committed=7)
+    b.level("d", committed=7)
+    said: list[str] = []
+    for number in range(20):
+        piece = fr.State(run="r", round=7, offset=2 * number, total=99)
+        sink = b.node.sink(A, piece, 2)
+        assert sink is not None
+        sink[:] = b"ab"
+        said += b.until(8.0 * (number + 1))
+        b.hear(ev.FrameReceived(A, piece, None, 2, True, 8.0))
+    assert [line.split(": ")[1] for line in said if "state of r?" in line] == ["d <- state of r?"]
+    said = b.until(b.now + 40.0)  # nothing comes any more
+    assert [line.split(": ")[1] for line in said if "state of r?" in line][:1] == ["d <- state of r?"]
+
+
 def test_a_lost_neighbour_is_replaced_at_once() -> None:
     b = Machine("b").join(RUN)
     b.level("a", committed=7)

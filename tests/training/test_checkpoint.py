@@ -115,6 +115,13 @@ def test_garbage_is_refused(tmp_path_factory: pytest.TempPathFactory, garbage: b
             read_checkpoint(path)
 
 
+def test_a_header_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    path, header = tmp_path / "00000001.checkpoint", b"\x81\xa1x" + b"\x91" * 60_000
+    path.write_bytes(struct.pack("<7sBI", b"EPCHKPT", 1, len(header)) + header)
+    with pytest.raises(WireError, match="damaged"):
+        read_checkpoint(path)
+
+
 def forged(header: Any, state: bytes = b"", *, version: int = 1, length: int | None = None) -> bytes:
     packed = msgspec.msgpack.encode(header)
     body = struct.pack("<7sBI", b"EPCHKPT", version, len(packed) if length is None else length) + packed + state

@@ -30,6 +30,7 @@ import msgspec
 import numpy as np
 
 from edgepeer.errors import ProtocolBug
+from edgepeer.protocol.catchup import Catchup
 from edgepeer.protocol.lane import Lane
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link
@@ -108,6 +109,7 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Pace, "_ended_at"): _always(None),
     (Link, "closed_at"): _always(-inf),
     (Vitals, "_say_at"): _always(inf),
+    (Catchup, "_took_s"): _always(0.0),
     (Contribution, "since"): _always(0.0),
     (Round, "reduced_at"): _always(0.0),
     (Round, "held_at"): _always(0.0),
