@@ -292,8 +292,10 @@ class Paths:
             if mine:
                 self._down(source)
             return None
-        if tunnel is not None and tunnel.goes_through(hop):
-            link.hear(now)  # also of what was sent through a tunnel before, and is on its way over a slow line
+        if tunnel is not None and hop is not None and tunnel.goes_through(hop):
+            # Also of what was sent through a tunnel before, and is on its way over a slow line. The broker may have had
+            # that for long.
+            link.hear(now)
         if tunnel is None or not mine:
             self._answer(source, hop, via.tunnel, NoWay(target=self._me, tunnel=via.tunnel))
             return None
