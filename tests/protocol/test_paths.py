@@ -548,6 +548,39 @@ def test_a_silent_tunnel_is_given_up() -> None:
     assert any("knock" in line for line in said) or path(d, "b") == ""
 
 
+@pytest.mark.parametrize("sign", ["a part of what the hop sends", "what went through an earlier way"])
+def test_a_way_around_is_not_silent_while_anything_comes_by_the_hop(sign: str) -> None:
+    """Over a slow line what it carries takes longer than a way may be silent."""
+    d = around("d")
+    tunnel = tunnelled(d, "b", "e")
+    d.node.parts.links[B].alive_at = 60.0
+    carried(d, "e", "b", fr.Ping(waiting=False, stamp=1.0, every=0.1, epoch=1), tunnel=tunnel, serial=1)
+    ping, said = fr.Ping(waiting=False, stamp=1.0, every=0.1, epoch=1), []
+    for tick in range(1, 40):
+        says(d, "c", "abdefg")
+        says(d, "e", "bcd")
+        if sign.startswith("a part"):
+            d.hear(ev.Heard(PeerId("e"), d.now))
+        else:
+            carried(d, "e", "b", ping, tunnel=tunnel - 1, serial=tick)
+        said += d.until(tick * 0.1)
+    assert path(d, "b") == "via e"
+    assert not any("knock" in line for line in said)
+
+
+def test_what_the_broker_may_have_had_for_long_is_no_sign_of_life() -> None:
+    d = around("d")
+    tunnel = tunnelled(d, "b", "")
+    link = d.node.parts.links[B]
+    d.until(0.2)
+    heard = link.heard
+    ping = fr.Ping(waiting=False, stamp=1.0, every=0.1, epoch=1)
+    carried(d, "", "b", ping, tunnel=tunnel - 1, serial=5)
+    assert link.heard == heard
+    carried(d, "", "b", ping, tunnel=tunnel, serial=1)
+    assert link.heard > heard
+
+
 def test_no_way_makes_it_knock_again() -> None:
     d = around("d")
     tunnel = tunnelled(d, "b", "e")
