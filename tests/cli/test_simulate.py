@@ -283,7 +283,7 @@ def test_an_exploration_prints_how_it_comes_to_what_breaks(
     monkeypatch.setattr(View, "may_go_on", lambda self, peers, *, settled: True)
     code, out, error = edgepeer_simulate("explore", "--peers", "2", "--faults", "1", "--depth", "1")
     assert (code, error) == (1, "")
-    assert "\nbroken: two views of epoch 3: p0/1; p1/1\n" in out
+    assert "\nbroken: two views of epoch 2: p0/1; p1/1\n" in out
     lines = out.partition("broken: ")[2].splitlines()[2:]
     assert lines[0] == "   2 peers work in one view, round 1 is over"
     assert [line for line in lines if line.startswith(" ! ")] == [" ! isolate p0"]
