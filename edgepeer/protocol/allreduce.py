@@ -195,8 +195,7 @@ class Allreduce:
 
     def on_progress(self, peer: PeerId, frame: Progress) -> None:
         """A child says how far it and those below it are."""
-        if self._place.at(frame) is None:
-            self._course.throw_away(peer, frame)
+        self._course.throw_away(peer, frame)
         due = peer in self._course.round.lane.streams and not self._place.is_without(peer)
         if due and (wrong := self._closing.on_progress(peer, frame)):
             self._around.fail_link(peer, wrong)
@@ -204,8 +203,7 @@ class Allreduce:
 
     def on_release(self, peer: PeerId, frame: Release) -> None:
         """The root has closed the round."""
-        if self._place.at(frame) is None:
-            self._course.throw_away(peer, frame)
+        self._course.throw_away(peer, frame)
         if wrong := self._closing.on_release(peer, frame):
             self._around.fail_link(peer, wrong)
         self._after_news()
@@ -244,9 +242,7 @@ class Allreduce:
             lane = self._lane_up(peer, frame)
             if lane is not None:
                 prefix, of = lane.streams[peer], lane.shape_of(shape)
-        elif (here := self._place.of(peer, frame)) is None:
-            self._course.throw_away(peer, frame)  # also if the round before is over when all of it is here
-        else:
+        elif (here := self._at(peer, frame)) is not None:
             rd, dropped = self._course.round, frame.commit is not None and frame.commit.dropped is not None
             if self._misfit(rd, frame):
                 return None
@@ -259,6 +255,12 @@ class Allreduce:
                 own = peer == lane.edges.parent and not lane.verified
                 prefix, of = lane.source(peer, anew=False) if own else None, lane.shape_of(shape)
         return prefix.room(of, frame.offset, shape.elements(payload_bytes)) if prefix is not None else None
+
+    def _at(self, peer: PeerId, frame: Result | Abort | Have | Decide) -> InView | None:
+        """The view, if a frame is of the round in progress, and counts. What is of a later one is asked for again when
+        that begins: also if the one before is over by the time when all of a frame is here that has begun to come."""
+        self._course.throw_away(peer, frame)
+        return self._place.of(peer, frame)
 
     def _lane_up(self, peer: PeerId, frame: Reduce) -> Lane | None:
         """What a child's segment moves in; None: it is of no round that is in progress, or does not fit into it."""
@@ -305,7 +307,7 @@ class Allreduce:
             due = f"Reduce for {contributors:#x}, due from its subtree is {stream.expected:#x}"
             self._around.fail_link(peer, due)
         elif stored:
-            self._course.is_said_again(peer)
+            self._course.note_said_again(peer)
             rd.learn_shape(wide)
             if wrong := lane.stored(peer, frame, contributors, payload_bytes, seconds):
                 self._around.fail_link(peer, f"Reduce at {frame.offset} {wrong}")
@@ -319,8 +321,7 @@ class Allreduce:
         """A segment of a result lies in its buffer (`stored`) or was of no use."""
         rd = self._course.round
         told = self._past.told(peer) if frame.commit is not None else None
-        if (here := self._place.of(peer, frame)) is None:
-            self._course.throw_away(peer, frame)
+        if (here := self._at(peer, frame)) is None:
             return
         if frame.up:
             self._on_held(peer, frame, payload_bytes, stored, told)
@@ -417,27 +418,22 @@ class Allreduce:
 
     def on_have(self, peer: PeerId, frame: Have) -> None:
         """A peer behind this one, on the shortest ways from the root, holds the result."""
-        if (here := self._place.of(peer, frame)) is None:
-            self._course.throw_away(peer, frame)
-        elif peer in here.behind:
+        here = self._at(peer, frame)
+        if here is not None and peer in here.behind:
             self._course.round.on_have(peer, unpack_set(frame.holding))
             self._try_commit(here)
 
     def on_decide(self, peer: PeerId, frame: Decide) -> None:
         """A neighbour has committed the round."""
-        here = self._place.of(peer, frame)
-        if here is None:
-            self._course.throw_away(peer, frame)
-        elif peer == here.parent or (len(here.trees) > 1 and peer in here.at):
+        here = self._at(peer, frame)
+        if here is not None and (peer == here.parent or (len(here.trees) > 1 and peer in here.at)):
             self._course.round.final()
             self._try_commit(here)
 
     def on_abort(self, peer: PeerId, frame: Abort) -> None:
         """From below: somebody can't complete the round. From above, or handed over: it is over."""
-        here = self._place.of(peer, frame)
-        if frame.over and here is None:
-            self._course.throw_away(peer, frame)
-        if frame.over and here is not None and peer in here.at:
+        here = self._at(peer, frame) if frame.over else None
+        if here is not None and peer in here.at:
             self._course.round.drop()
             self._course.end(Dropped(frame.round, frame.cause, frame.reason), peer)
             self._look_at_early()

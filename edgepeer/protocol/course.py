@@ -434,7 +434,7 @@ class Course:
         return view is not None and number <= view.first_round
 
     def throw_away(self, peer: PeerId, frame: Reduce | Abort | Result | Have | Decide | Progress | Release) -> None:
-        """A neighbour has said something of a round that comes later here: it is asked for again when that begins."""
+        """What a neighbour says of a round that comes later here is asked for again when that begins."""
         here, due = self.place.here, self.place.committed + 1
         if here is None or peer not in here.at or due <= 0:
             return
@@ -455,7 +455,7 @@ class Course:
         """Whether what still comes from a neighbour may be the rest of what was thrown away."""
         return peer in self._asked_again
 
-    def is_said_again(self, peer: PeerId) -> None:
+    def note_said_again(self, peer: PeerId) -> None:
         """What a neighbour was asked for again has begun to come."""
         self._asked_again.discard(peer)
 

@@ -292,15 +292,15 @@ class Paths:
             if mine:
                 self._down(source)
             return None
-        if tunnel is not None and hop is not None and tunnel.goes_through(hop):
-            # Also of what was sent through a tunnel before, and is on its way over a slow line. The broker may have had
-            # that for long.
+        # By a neighbour also what was sent through a tunnel before, and is on its way over a slow line. The broker may
+        # have had that for long.
+        if tunnel is not None and (
+            tunnel.goes_through(hop) if hop is not None else mine and via.serial >= tunnel.received
+        ):
             link.hear(now)
         if tunnel is None or not mine:
             self._answer(source, hop, via.tunnel, NoWay(target=self._me, tunnel=via.tunnel))
             return None
-        if via.serial >= tunnel.received:
-            link.hear(now)
         if not tunnel.put(hop, via.serial, (frame, payload, seconds), now, via.hops):
             if tunnel.overtaken:
                 link.was_overtaken()

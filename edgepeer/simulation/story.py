@@ -72,7 +72,7 @@ def _succession_s(schedule: Schedule, limits: Limits) -> float:
 
 
 def _lines(schedule: Schedule) -> dict[PeerId, float]:
-    """Whose line is how fast, where these differ: as often a third of the fastest as a third of that."""
+    """Whose line is how fast, where these differ: the logarithm of that is drawn evenly."""
     if schedule.uneven == 1:
         return {}
     come = [each.who[0] for each in schedule.faults if each.kind == "join"]

@@ -33,6 +33,7 @@ from edgepeer.errors import (
     first_error,
 )
 from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.transport.tcp import PlainConnection
 
 
 @pytest.mark.parametrize(
@@ -351,6 +352,38 @@ async def test_a_bug_in_the_machine_surfaces(
         async with asyncio.timeout(DEADLINE_S):
             await live()
     assert caught.value is bug
+
+
+async def test_after_a_bug_in_mid_round_nothing_goes_out_of_the_programs_array(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is queued lies in that."""
+    aborted: list[str] = []
+    really = PlainConnection.abort
+
+    def abort(self: PlainConnection, reason: str) -> None:
+        aborted.append(reason)
+        really(self, reason)
+
+    monkeypatch.setattr(PlainConnection, "abort", abort)
+
+    def fail(*_: object) -> list[object]:
+        raise ProtocolBug("made for this test")
+
+    async def live() -> None:
+        async with peer_at(broker, "a") as a, peer_at(broker, "b") as b:
+            await asyncio.gather(a.ready(2), b.ready(2))
+            call = asyncio.create_task(b.allreduce(np.ones(3)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert b._driver.node.allreduce.contributed
+            monkeypatch.setattr(b._driver.node, "tick", fail)
+            await call
+
+    with pytest.raises(ProtocolBug):
+        async with asyncio.timeout(DEADLINE_S):
+            await live()
+    assert "leaving" in aborted
 
 
 async def test_vectors_that_nobody_takes_are_refused_before_anything_is_copied(broker: EmbeddedBroker) -> None:
