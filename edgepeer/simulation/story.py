@@ -6,7 +6,7 @@ What must hold, besides the ledger's word on every round:
   there are rounds to come, not counting the time in the shadow of a fault. A fault's shadow reaches from its
   beginning to `recovery_s` after its end; while shadows last, a round may wait.
 - In shadows, too, but while nothing begins or ends to be wrong, some round ends somewhere within `pause_s`, if so many
-  members of the newest view reach each other that they are a quorum of it (`there`).
+  members of the newest view reach each other that they are a quorum of it (`there`), and of what they know of.
 - Nobody is put out of a view while no fault, of late, may have kept anybody from being heard.
 - `recovery_s` after the last fault all living peers work in one view that holds exactly them.
 - In the end all have the same history.
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -112,6 +112,12 @@ def there(world: World, view: View) -> set[PeerId]:
                 found.add(peer.id)
         most = max(most, found, key=len)
     return most
+
+
+def _newest(peers: Iterable[SimulatedPeer]) -> View | None:
+    """The newest view that any of them works in."""
+    views = [view for peer in peers if (view := peer.node.view) is not None]
+    return max(views, key=lambda each: each.place, default=None)
 
 
 class Story:
@@ -350,10 +356,9 @@ class Story:
         where no run has begun, as many as that asks for.
         """
         alive = {peer.id: peer for peer in self.world.alive if not peer.leaving}
-        views = [view for peer in alive.values() if (view := peer.node.view) is not None]
-        if not views:
+        view = _newest(alive.values())
+        if view is None:
             return len(alive) >= (self.world.task.run or ("", 1))[1]
-        view = max(views, key=lambda each: each.place)
         lives = {p: peer for p, peer in alive.items() if p in view and peer.incarnation == view.member(p).incarnation}
         nodes = [peer.node for peer in lives.values() if isinstance(peer.node, Node)]
         settled = any(node.view == view and node.parts.membership.settled for node in nodes)
@@ -432,17 +437,22 @@ class Story:
         alive = self.world.alive
         if self._run_is_over or self._split is not None or self._in_shadow(self.world.clock.now, _WAITED_FOR):
             return False
-        views = [view for peer in alive if (view := peer.node.view) is not None]
-        view = max(views, key=lambda each: each.place, default=None)
+        view = _newest(alive)
         if view is None or view.run != self.world.task.run_id:
             return False
-        enough = there(self.world, view)
+        enough = self._enough(view)
         if any(self.world.living[peer].finished for peer in enough):
             return False
-        nodes = [peer.node for peer in alive if isinstance(peer.node, Node)]
-        return view.may_go_on(
-            enough, settled=any(node.view == view and node.parts.membership.settled for node in nodes)
-        )
+        known = _newest(self.world.living[peer] for peer in enough)
+        # Where none of them has heard of it, they go on from what they know.
+        return known is not None and (known == view or bool(self._enough(known)))
+
+    def _enough(self, view: View) -> set[PeerId]:
+        """Who is there of a view, if they are a quorum of it."""
+        found = there(self.world, view)
+        nodes = [peer.node for peer in self.world.alive if isinstance(peer.node, Node)]
+        settled = any(node.view == view and node.parts.membership.settled for node in nodes)
+        return found if view.may_go_on(found, settled=settled) else set()
 
     def _result(self) -> str:
         alive = sorted(self.world.alive, key=lambda peer: peer.id)
