@@ -19,8 +19,8 @@ position, and collect promises first.
 
     a candidate has                   | does
     ----------------------------------+-----------------------------------------------------------------------
-    no promises of a quorum           | sends its Poll through all links, again and again; and promises, too, as soon as
-                                      | another has
+    no promises of a quorum           | sends its Poll through all links, again and again, on slow paths more
+                                      | seldom; and promises, too, as soon as another has
     promises of a quorum              | proposes the view that was accepted in the highest ballot among them; only
                                       | if there is none, the view that it wants itself
     heard of a higher ballot          | takes a higher one still: at once if the other stands behind it in the order,
@@ -49,15 +49,19 @@ from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.topology.view import MAX_MEMBERS, View
 from edgepeer.wire.documents import pack
-from edgepeer.wire.frames import Poll, Propose, Vote
+from edgepeer.wire.frames import Poll, Propose, Vote, pack_set, unpack_set
 
 __all__ = ["CURRENT", "Standing", "Succession"]
 
 _REMEMBERED: Final = 256
 CURRENT: Final = 4
 """Who has answered since so many questions were asked is there, whichever it was: on slow paths answers take longer."""
+_SELDOM: Final = 8
+"""Of so many turns to ask one is taken, however slow the paths are."""
 _GIVE_WAY: Final = 8
 """Who has met a higher ballot of somebody before it in the order lets so many of its own turns pass."""
+_PATIENCE: Final = 4
+"""... anew whenever that one takes a higher ballot; and so often in all."""
 _REPEATED: Final = 8
 """Who has proposed the same so often in vain takes a higher ballot: somebody who is in the proposal may have died, and
 somebody may be back who is not. On slow paths more often, as answers to a Poll and to what is proposed take longer."""
@@ -141,7 +145,17 @@ class Succession:
         self.begun = self.number
         """... and the number of the last question before."""
         self._again_at = 0.0
+        self._every = 1
+        """Which of its turns to ask this peer takes: on slow paths not each, as all who ask would fill them with
+        questions that nobody has answered yet, and make them slower still ..."""
+        self._passed = 0
+        """... and how many it has passed since."""
         self._passing = 0
+        """How many turns this peer has given way to who leads the highest ballot ..."""
+        self._waited = 0
+        """... and to who led others before it ..."""
+        self._way_for = 0
+        """... and which that is."""
         self.answers: dict[PeerId, int] = {}
         """The newest question that each of the others has answered ..."""
         self.came: dict[PeerId, int] = {}
@@ -157,7 +171,8 @@ class Succession:
     @property
     def there(self) -> set[PeerId]:
         """Who has answered lately, as long as somebody was asked; this peer included."""
-        return {self._me} | {peer for peer, number in self.came.items() if number > self.number - CURRENT}
+        turns = CURRENT + self._every - 1
+        return {self._me} | {peer for peer, number in self.came.items() if number > self.number - turns}
 
     def answered_since(self, number: int) -> set[PeerId]:
         """Who has answered what was asked after that, this peer included."""
@@ -165,7 +180,7 @@ class Succession:
 
     @property
     def _late(self) -> int:
-        """How many more questions this peer had asked when the slowest answer came, of those who are there."""
+        """How many more turns this peer had had to ask when the slowest answer came, of those who are there."""
         return max((self.came[peer] - self.answers[peer] for peer in self.there - {self._me}), default=0)
 
     @property
@@ -212,7 +227,8 @@ class Succession:
         elif poll.ballot and poll.ballot != self.promised and not self.promised:
             return  # not bound by anything, and content with the head
         self.highest = max(self.highest, poll.ballot)
-        self._answer(peer, poll, mine, document=True)
+        known = bool(unpack_set(poll.known) >> view.position(self._me) & 1)
+        self._answer(peer, poll, mine, document=poll.ballot == self.promised > 0 and not known)
 
     def on_propose(
         self,
@@ -292,15 +308,26 @@ class Succession:
         self._again_at = now + again_s
         self.number += 1
         self.asked += 1
+        before = self._campaign
         if self._campaign is not None and self._campaign.repeated >= _REPEATED + 2 * self._late:
             self._give_up()
             lead = True
-        if lead:
-            self._stand(view)
+        gives_way = lead and not self._stand(view)
         campaign, to = self._campaign, list(links)
         self.standings[self._me] = mine
         if campaign is not None and campaign.proposal is not None:
             campaign.repeated += 1
+        self._every = min(max(self._late // CURRENT, 1), _SELDOM)
+        self._passed += 1
+        often = self._every
+        if gives_way:  # somebody else asks
+            often = max(often, CURRENT)
+        elif campaign is not None:
+            often = max(often, min(campaign.repeated // 2 + 1, CURRENT))  # where it went there is much of it
+        if campaign is before and self._passed < often:
+            return
+        self._passed = 0
+        if campaign is not None and campaign.proposal is not None:
             self._send_proposal(view, campaign, to)
             return
         if campaign is not None and campaign.patience and self.leads(settled=settled):
@@ -310,26 +337,32 @@ class Succession:
             candidate=self._me,
             number=self.number,
             ballot=campaign.ballot if campaign is not None else 0,
+            known=pack_set(sum(1 << view.position(p) for p in campaign.promises)) if campaign is not None else b"",
         )
         for peer in to:
             self._emit(fx.Send(peer, poll))
 
-    def _stand(self, view: View) -> None:
-        """Have a ballot of one's own, and none that somebody else has overtaken."""
+    def _stand(self, view: View) -> bool:
+        """Have a ballot of one's own, and none that somebody else has overtaken; or else give way."""
         campaign = self._campaign
         if campaign is not None and campaign.ballot >= self.highest:
-            return
+            return True
         position = view.position(self._me)
         ahead = self.highest % MAX_MEMBERS < position and self.highest > 0
-        if ahead and self._passing < _GIVE_WAY + 2 * self._late:
+        enough = _GIVE_WAY + 2 * self._late
+        if self._way_for != self.highest:
+            # It is at work. Of many that give way to it, each in its turn would be in its way for ever.
+            self._way_for, self._waited, self._passing = self.highest, self._waited + self._passing, 0
+        if ahead and self._passing < enough and self._waited < _PATIENCE * enough:
             self._passing += 1
-            return
-        self._passing = 0
+            return False
+        self._passing = self._waited = 0
         self._give_up()
         self._led = (max(self.highest, self.promised, self._led) // MAX_MEMBERS + 1) * MAX_MEMBERS + position
         self._campaign = _Campaign(self._led)
         if not position:
             self._promise_myself(self._campaign)
+        return True
 
     def rest(self) -> None:
         """There is no reason to lead any more. What nobody has followed is given up, or it would keep this peer from

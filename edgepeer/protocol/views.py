@@ -72,6 +72,7 @@ class Views:
         self.left = False
         """Whether this peer has left because its owner wanted to."""
         self._suspect_again: dict[PeerId, float] = {}
+        self._correct_again: dict[PeerId, float] = {}
         self.gone_before: dict[PeerId, int] = {}
         """The number of the last Poll before a member was heard of in a later life, or had refused for long."""
         self._over_since = float("inf")
@@ -400,13 +401,13 @@ class Views:
             free = self._vitals.orphan
             self._succession.on_poll(peer, poll, self._vitals.members(), self._standing(), free=free)
         elif view is not None:
-            self.send_view(peer, view)
+            self._correct(peer, view)
 
     def on_propose(self, peer: PeerId, frame: fr.Propose, event: ev.FrameReceived) -> None:
         view = self._membership.view
         if view is None or frame.epoch != view.stamp:
             if view is not None:
-                self.send_view(peer, view)
+                self._correct(peer, view)
             return
         if (proposal := self._received(peer, event)) is None:
             return
@@ -500,6 +501,7 @@ class Views:
         self._rolls.admitted(view)
         self._outside.forget_hint()
         self._suspect_again.clear()
+        self._correct_again.clear()
         self.gone_before.clear()
         self._over_since = self._deserted_since = self._kept_at = float("inf")
         self._paths.enter(view, self._membership.me.incarnation)
@@ -534,6 +536,13 @@ class Views:
                 self.send_view(peer, view)
             if peer in neighbours:
                 self._neighbours.send_sync(peer)
+
+    def _correct(self, peer: PeerId, view: View) -> None:
+        """Tell somebody that asks what follows another view. Not each time: on slow paths much that was asked is on the
+        way, and the view after it."""
+        if self._place.now >= self._correct_again.get(peer, self._place.now):
+            self._correct_again[peer] = self._place.now + self._limits.silence_s
+            self.send_view(peer, view)
 
     def send_view(self, peer: PeerId, view: View) -> None:
         self._emit(fx.Send(peer, fr.ViewFrame(epoch=view.stamp), packed(view)))

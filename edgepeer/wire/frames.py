@@ -420,6 +420,9 @@ class Poll(_Header, frozen=True):
     """Counts what a candidate sends from peer to peer."""
     ballot: _Ballot = 0
     """Votes are promises not to take part in a lower one; 0 asks for no promise."""
+    known: _Set = b""
+    """Bit set of the positions of those whose promise the candidate has: they need not say again what they have
+    accepted."""
 
 
 class Propose(_Header, frozen=True):

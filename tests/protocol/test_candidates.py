@@ -14,9 +14,9 @@ from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.succession import Standing, Succession
-from edgepeer.topology.view import MAX_GUARDS, Guard, Life, View
+from edgepeer.topology.view import MAX_GUARDS, MAX_MEMBERS, Guard, Life, View
 from edgepeer.wire import frames as fr
-from edgepeer.wire.documents import unpack
+from edgepeer.wire.documents import pack, unpack
 
 A, B, C = map(PeerId, "abc")
 
@@ -411,3 +411,114 @@ def test_who_answered_before_a_pause_may_be_dead_since() -> None:
     assert a.answered_since(a.begun) == {A}
     hear(C, 2)  # it took long, and has come just now
     assert a.there == {A, C}
+
+
+def asks(candidate: Succession, said: list[fx.Effect], turns: range, *, lead: bool = False) -> list[int]:
+    """In which of its turns it asks."""
+    taken = []
+    for turn in turns:
+        said.clear()
+        candidate.ask([B, C], turn, 0.25, Standing(0), lead=lead)
+        taken += [turn] if said else []
+    return taken
+
+
+def answer(candidate: Succession, number: int, **fields: int) -> None:
+    given = {"promised": 0, "accepted": -1, "committed": 0, **fields}
+    candidate.on_vote(fr.Vote(epoch=1, candidate=A, number=number, voter=B, **given), None, None)
+
+
+def test_where_answers_take_long_it_asks_more_seldom() -> None:
+    """Or the paths fill with what nobody has answered yet, and get slower still."""
+    said: list[fx.Effect] = []
+    a = Succession(A, said.append)
+    a.enter(view(1, "abc"))
+    assert asks(a, said, range(1, 17)) == [*range(1, 17)]
+    answer(a, 4)  # 12 turns late: as many as three questions that count
+    assert asks(a, said, range(17, 26)) == [19, 22, 23, 24, 25]
+    assert a.there == {A}  # nothing has come for long, and it asks as at first
+    answer(a, 25)
+    assert asks(a, said, range(26, 29)) == [26, 27, 28]
+    assert asks(a, said, range(29, 101)) == [*range(29, 101)]
+    answer(a, 29)  # 71 turns late
+    assert asks(a, said, range(101, 125)) == [108, *range(111, 125)]  # and then that counts no more
+
+
+def test_who_answers_seldom_asked_questions_is_there() -> None:
+    said: list[fx.Effect] = []
+    a = Succession(A, said.append)
+    a.enter(view(1, "abc"))
+    asked: list[int] = []
+    for turn in range(1, 200):
+        asked += asks(a, said, range(turn, turn + 1))
+        if turn - 40 in asked:
+            answer(a, turn - 40)
+        assert turn <= 41 or a.there == {A, B}
+    assert asked[-3:] == [177, 185, 193]
+
+
+def test_a_view_that_is_proposed_in_vain_is_sent_more_and_more_seldom() -> None:
+    said: list[fx.Effect] = []
+    a = Succession(A, said.append)
+    world = view(1, "abc")
+    a.enter(world)
+    a.propose(without(world, "c"), [B, C], 1, 0.25, Standing(0))
+    assert asks(a, said, range(2, 10)) == [2, 4, 8]
+
+
+def test_who_gives_way_asks_seldom_and_gives_way_again_to_one_that_goes_on() -> None:
+    said: list[fx.Effect] = []
+    c = Succession(C, said.append)
+    c.enter(view(1, "abc"))
+
+    def turns(first: int, many: int) -> list[int]:
+        for turn in range(first, first + many):
+            c.ask([B], turn, 0.25, Standing(0), lead=True)
+            if c.leading > c.highest:
+                return [turn]
+        return []
+
+    c.hear_of(ballot("1b"))
+    assert turns(1, 8) == []
+    c.hear_of(ballot("2b"))  # it was at work
+    assert turns(9, 8) == []
+    assert turns(17, 8) == [17]
+    assert c.leading == ballot("3c")
+    for overtaken in range(4, 8):  # but not for ever
+        c.hear_of(ballot(f"{overtaken}b"))
+        assert turns(100 * overtaken, 8) == []
+    c.hear_of(ballot("8b"))
+    assert turns(900, 8) == [900]
+    c.hear_of(c.leading + MAX_MEMBERS - 1)
+    assert asks(c, said, range(1000, 1008), lead=True) == [1003, 1007]
+
+
+def test_what_was_accepted_is_said_with_a_promise_only_and_until_the_candidate_knows() -> None:
+    """It is large, and on slow paths there are many questions."""
+    said: list[fx.Effect] = []
+    c = Succession(C, said.append)
+    world = view(1, "abc")
+    c.enter(world)
+    proposal = without(world, "a")
+    frame = fr.Propose(epoch=1, candidate="b", number=1, ballot=ballot("1b"))
+    c.on_propose(B, frame, proposal, pack(proposal), [], Standing(0), fits=True)
+
+    def says(number: int, led: str, known: str = "") -> tuple[int, bool]:
+        said.clear()
+        bits = fr.pack_set(sum(1 << world.position(PeerId(p)) for p in known))
+        poll = fr.Poll(
+            epoch=1, candidate=led[-1], number=number, ballot=ballot(led) if led[0] != "0" else 0, known=bits
+        )
+        c.on_poll(PeerId(led[-1]), poll, [], Standing(0), free=True)
+        (sent,) = said
+        assert isinstance(sent, fx.Send)
+        assert isinstance(sent.frame, fr.Vote)
+        return sent.frame.accepted, sent.payload is not None
+
+    accepted = ballot("1b")
+    assert says(2, "0b") == (accepted, False)
+    assert says(3, "2b") == (accepted, True)
+    assert says(4, "2b", "b") == (accepted, True)
+    assert says(5, "2b", "bc") == (accepted, False)
+    assert says(6, "1b") == (accepted, False)  # it refuses
+    assert says(7, "3a") == (accepted, True)

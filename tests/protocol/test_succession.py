@@ -129,7 +129,19 @@ def test_who_asks_about_an_older_view_is_told_the_newer() -> None:
     d = Machine("d").join(view(3, "abcdefg"), up="bce")
     assert poll(d, "c", "c", epoch=2) == ["c <- view 3"]
     frame = fr.Propose(epoch=2 << 32, candidate="c", number=1, ballot=0)
-    assert d.document("c", frame, pack(view(3, "abc"))) == ["c <- view 3"]
+    assert d.document("b", frame, pack(view(3, "abc"))) == ["b <- view 3"]
+
+
+def test_who_asks_again_about_an_older_view_is_told_again_after_a_while() -> None:
+    """What was asked before it came may be on the way yet, many times, and the view is large."""
+    d = Machine("d").join(view(3, "abcdefg"), up="bce")
+    assert poll(d, "c", "c", epoch=2) == ["c <- view 3"]
+    assert poll(d, "c", "c", number=2, epoch=2) == []
+    assert poll(d, "b", "b", epoch=2) == ["b <- view 3"]
+    d.until(2.9)
+    assert poll(d, "c", "c", number=3, epoch=2) == []
+    d.until(3.1)
+    assert poll(d, "c", "c", number=4, epoch=2) == ["c <- view 3"]
 
 
 def test_questions_about_a_view_that_is_not_here_bind_nobody() -> None:

@@ -137,6 +137,7 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Node, "_tick_at"): _due,
     (RollCall, "next_at"): _due,
     (Views, "_suspect_again"): _to_come,
+    (Views, "_correct_again"): _to_come,
     (Membership, "_lost"): _to_come,
     (Membership, "_answering"): lambda of, value, now, inside: {
         peer: max(since, now - LOST_S) for peer, since in value.items()
@@ -162,10 +163,10 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
         max(value, now - HORIZON_S) if of.came or of.asked else _due(of, value, now, inside)
     ),
     (Succession, "answers"): lambda of, value, now, inside: {
-        peer: number for peer, number in value.items() if number > of.number - CURRENT
+        peer: number for peer, number in value.items() if number > of.number - CURRENT - of._every + 1
     },
     (Succession, "came"): lambda of, value, now, inside: {
-        peer: number for peer, number in value.items() if number > of.number - CURRENT
+        peer: number for peer, number in value.items() if number > of.number - CURRENT - of._every + 1
     },
 }
 """How states are made equal that differ in nothing that matters. Numbers that go from peer to peer, of Polls and of
