@@ -56,6 +56,8 @@ _WAITED_FOR: Final = ("slow", "busy", "quit")
 """All wait for those to whom this happens, and they are there."""
 STORM: Final = 4000
 """No peer does so much in a second."""
+_PIECES: Final = 3
+"""Of what comes over a line of its own much more happens: each piece is put on one, and comes off it, and on the next."""
 
 
 def recovery_s(schedule: Schedule, limits: Limits) -> float:
@@ -131,6 +133,8 @@ class Story:
         peer: PeerFactory = SimulatedPeer,
     ) -> None:
         self.schedule = schedule
+        self._storm = float(STORM * schedule.peers * (_PIECES if schedule.uneven > 1 else 1))
+        """Nothing so often in a second."""
         self._account = account
         if schedule.window:
             piece = max(1, schedule.window // 4)
@@ -254,7 +258,7 @@ class Story:
             ProtocolBug: something that must hold does not.
         """
         world, schedule = self.world, self.schedule
-        world.clock.budget = STORM * schedule.peers * BEGIN_S
+        world.clock.budget = self._storm * BEGIN_S
         self._tell(f"{' '.join(world.peers)} start")
         if not world.run_until(self._together, BEGIN_S):
             raise ProtocolBug(f"the fleet did not come together: {self._where()}")
@@ -389,7 +393,7 @@ class Story:
 
     def _look(self) -> None:
         """Once a second: has anybody waited for too long?"""
-        self.world.clock.budget = float(self.world.clock.events + STORM * self.schedule.peers)
+        self.world.clock.budget = self.world.clock.events + self._storm
         shadow = self._in_shadow(self.world.clock.now) or not self._possible()
         for peer in self.world.alive:
             over, calm = self._progress.get(peer, (-1, 0.0))
