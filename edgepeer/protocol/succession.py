@@ -149,7 +149,9 @@ class Succession:
         """Which of its turns to ask this peer takes: on slow paths not each, as all who ask would fill them with
         questions that nobody has answered yet, and make them slower still ..."""
         self._passed = 0
-        """... and how many it has passed since."""
+        """... how many it has passed since the last question ..."""
+        self._before = 1
+        """... and how many turns that was after the one before."""
         self._passing = 0
         """How many turns this peer has given way to who leads the highest ballot ..."""
         self._waited = 0
@@ -171,8 +173,13 @@ class Succession:
     @property
     def there(self) -> set[PeerId]:
         """Who has answered lately, as long as somebody was asked; this peer included."""
-        turns = CURRENT + self._every - 1
+        turns = self._current
         return {self._me} | {peer for peer, number in self.came.items() if number > self.number - turns}
+
+    @property
+    def _current(self) -> int:
+        """For how many turns to ask an answer counts, on slow paths more; or from the last question but one on."""
+        return max(CURRENT if self._every == 1 else _SELDOM + 1, self._passed + self._before + 1)
 
     def answered_since(self, number: int) -> set[PeerId]:
         """Who has answered what was asked after that, this peer included."""
@@ -305,9 +312,11 @@ class Succession:
         if now >= self._again_at - again_s + silence_s:
             self.asked, self.begun = 0, self.number
             self.came.clear()
+            self._passed = CURRENT
         self._again_at = now + again_s
         self.number += 1
         self.asked += 1
+        self._passed += 1
         before = self._campaign
         if self._campaign is not None and self._campaign.repeated >= _REPEATED + 2 * self._late:
             self._give_up()
@@ -318,15 +327,14 @@ class Succession:
         if campaign is not None and campaign.proposal is not None:
             campaign.repeated += 1
         self._every = min(max(self._late // CURRENT, 1), _SELDOM)
-        self._passed += 1
         often = self._every
-        if gives_way:  # somebody else asks
-            often = max(often, CURRENT)
+        if gives_way and often > 1:  # somebody else asks
+            often = _SELDOM
         elif campaign is not None:
             often = max(often, min(campaign.repeated // 2 + 1, CURRENT))  # where it went there is much of it
         if campaign is before and self._passed < often:
             return
-        self._passed = 0
+        self._passed, self._before = 0, self._passed
         if campaign is not None and campaign.proposal is not None:
             self._send_proposal(view, campaign, to)
             return
@@ -415,6 +423,7 @@ class Succession:
             campaign.accepts.add(self._me)
         self._again_at = now + again_s
         self.number += 1
+        self._passed, self._before = 0, self._passed + 1
         self.standings[self._me] = mine
         self._send_proposal(view, campaign, list(links))
 

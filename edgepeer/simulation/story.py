@@ -57,7 +57,7 @@ _WAITED_FOR: Final = ("slow", "busy", "quit")
 STORM: Final = 4000
 """No peer does so much in a second."""
 _PIECES: Final = 3
-"""Of what comes over a line of its own much more happens: each piece is put on one, and comes off it, and on the next."""
+"""Of what comes over lines of their own more happens: each piece is put on one, and comes off it, and on the next."""
 
 
 def recovery_s(schedule: Schedule, limits: Limits) -> float:

@@ -43,7 +43,7 @@ from edgepeer.protocol.rollcall import FRESH_S, Entry, RollCall, Word
 from edgepeer.protocol.round import Contribution, Round
 from edgepeer.protocol.segments import RateEstimate
 from edgepeer.protocol.streams import Prefix
-from edgepeer.protocol.succession import CURRENT, Succession
+from edgepeer.protocol.succession import Succession
 from edgepeer.protocol.timing import Pace, RoundTrip
 from edgepeer.protocol.tunnel import Tunnel
 from edgepeer.protocol.views import ASKED_BEFORE_ANEW, Views
@@ -163,10 +163,10 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
         max(value, now - HORIZON_S) if of.came or of.asked else _due(of, value, now, inside)
     ),
     (Succession, "answers"): lambda of, value, now, inside: {
-        peer: number for peer, number in value.items() if number > of.number - CURRENT - of._every + 1
+        peer: number for peer, number in value.items() if number > of.number - of._current
     },
     (Succession, "came"): lambda of, value, now, inside: {
-        peer: number for peer, number in value.items() if number > of.number - CURRENT - of._every + 1
+        peer: number for peer, number in value.items() if number > of.number - of._current
     },
 }
 """How states are made equal that differ in nothing that matters. Numbers that go from peer to peer, of Polls and of
