@@ -1,14 +1,19 @@
 """Who may be half-way in: connections that others have opened and that have not shown yet who they are.
 
 Each of them holds memory, and its handshake takes processor time: so there are never more than a few. Where there
-would be, the one that has been there for longest gives way, for a peer is through within some milliseconds, and whoever
-holds a place on purpose isn't.
+would be, one gives way of the address that most of them are of, so that nobody keeps others out; of these it is the one
+that has been there for longest, for a peer is through within some milliseconds, and whoever holds a place on purpose
+isn't.
+
+A whole fleet may have one address, behind NAT or in one network of IPv6, and come at once. Were there fewer of each,
+those in mid-handshake would give way to those behind them, these to the next, and nobody would get in.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections import Counter
 from typing import Final, Protocol
 
 from edgepeer.sockets import is_loopback
@@ -16,8 +21,6 @@ from edgepeer.sockets import is_loopback
 __all__ = ["WITHIN_S", "Door", "Guest"]
 
 MOST: Final = 64
-MOST_EACH: Final = 4
-"""Of one address; but any number of those of this machine's loopback, which peers on it share."""
 WITHIN_S: Final = 5.0
 
 
@@ -42,12 +45,12 @@ class Door:
 
     def enter(self, guest: Guest) -> None:
         """Somebody has connected."""
-        place = _place(guest.host)
-        alike = [] if is_loopback(guest.host) else [one for one in self._inside if _place(one.host) == place]
-        if len(alike) >= MOST_EACH:
-            self._turn_away(alike[0], f"{MOST_EACH} others from {place} have not shown yet who they are")
-        elif len(self._inside) >= MOST:
-            self._turn_away(next(iter(self._inside)), f"{MOST} others have not shown yet who they are")
+        if len(self._inside) >= MOST:
+            # Those of this machine's loopback, which peers on it share, go last.
+            counts = Counter(_place(one.host) for one in self._inside if not is_loopback(one.host))
+            place = max(counts, key=counts.__getitem__, default=None)
+            oldest = next(one for one in self._inside if place in (None, _place(one.host)))
+            self._turn_away(oldest, f"{MOST} others have not shown yet who they are")
         late = f"has not shown within {WITHIN_S:g} s who it is"
         self._inside[guest] = asyncio.get_running_loop().call_later(WITHIN_S, self._turn_away, guest, late)
 
