@@ -42,6 +42,8 @@ class Shared:
         self.traffic = Traffic()
         self.windows = ReceiveWindows()
         self.complaints = complaints
+        self.unread = memoryview(bytearray(LITTLE_BYTES))
+        """Where what comes over connections that are being closed is written to: nobody reads it."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -173,8 +175,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def _finish(self) -> None:
         """Close the connection once all that is queued is out."""
+        self._end_writing()
+
+    def _end_writing(self) -> None:
+        """What has been written is all. A kernel resets a connection that is closed with something unread, a Ping say,
+        and drops what it has yet to send. So this end goes on reading until the other end has all and closes, too; but
+        not of whom nothing was told but who this peer is."""
         if self._transport is not None:
-            self._transport.close()
+            if self._given > LITTLE_BYTES:
+                self._transport.write_eof()
+            else:
+                self._transport.close()
+
+    def eof_received(self) -> None:
+        """The other end has said all, and takes no more."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def abort(self, reason: str) -> None:
         if self._transport is not None:

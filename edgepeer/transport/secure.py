@@ -46,6 +46,7 @@ class _Fleet(Shared):
 
     def __init__(self, shared: Shared, identity: Identity) -> None:
         self.traffic, self.windows, self.complaints = shared.traffic, shared.windows, shared.complaints
+        self.unread = shared.unread
         self.identity = identity
         self.door = Door()
         self.open: set[SecureConnection] = set()
@@ -363,7 +364,7 @@ class SecureConnection(Connection):
             else:
                 self._fleet.give_buffer(buffer)
         if self._closing and not self._waiting:
-            transport.close()
+            self._end_writing()
 
     def _fill(self, met: Met, buffer: memoryview) -> int:
         """Make records of what waits, as many as the buffer has room for. Returns how many bytes they are."""

@@ -33,12 +33,16 @@ class PlainConnection(Connection):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         assert self._reader is not None
+        if self._closing:  # then nothing of it counts
+            return self._shared.unread
         return self._reader.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         reader = self._reader
         assert reader is not None
         self._traffic.bytes_received += nbytes
+        if self._closing:
+            return
         if self._network is not None and reader.in_payload:
             self._shared.windows.received(self._network, nbytes)
         try:

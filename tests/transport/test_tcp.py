@@ -11,7 +11,7 @@ import socket
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import uvloop
@@ -241,6 +241,33 @@ async def test_a_connection_that_is_not_read_does_not_linger(monkeypatch: pytest
         channel.close("enough")
         await _until(lambda: bool(ears[0].reasons))
         assert ears[0].reasons == ["enough"]
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_who_closes_loses_nothing_where_the_other_end_speaks_meanwhile(run: Callable[[Any], object]) -> None:
+    """A kernel that closes with something unread resets the connection, and drops what it has yet to send."""
+
+    async def story() -> None:
+        loop, transport, ears, size = asyncio.get_running_loop(), tcp.TcpTransport(), list[Ear](), 8 << 20
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            channel = await transport.dial(
+                options.format_address(server.getsockname()), lambda _: ears.append(Ear()) or ears[-1], timeout=5
+            )
+            other, _ = server.accept()
+        with other:
+            other.setblocking(False)
+            channel.send(State(run="r", round=1, offset=0, total=size), bytes(size))
+            channel.close("enough")
+            await loop.sock_sendall(other, encode(Ping(waiting=False)))
+            await asyncio.sleep(0.05)
+            came = 0
+            while data := await asyncio.wait_for(loop.sock_recv(other, 64 << 10), PATIENCE_S):
+                came += len(data)
+            assert came == transport.traffic.bytes_sent > size
+        await _until(lambda: bool(ears[0].reasons))
+        assert ears[0].reasons == ["enough"]
+
+    run(story())
 
 
 async def test_too_large_a_backlog_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
