@@ -36,6 +36,10 @@ PeerId = NewType("PeerId", str)
 
 _JOINS = 1 << 11
 """So many times a millisecond a process may join again and not come to the number of a later start."""
+_LATEST_S = 4_000_000_000
+"""2096: a clock that says later than that does not count. From 2109 on nobody took its number for a life's."""
+_LIVES = 1 << 53
+"""Nobody takes such a number, or a larger one."""
 _PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 """What a disk may say today, and not tomorrow: no setting is wrong, and whoever starts services tries again."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
@@ -130,6 +134,8 @@ def load_identity(state_dir: Path | None, peer_id: str | None = None) -> Identit
                 raise ConfigError(f"state_dir {state_dir}: belongs to peer {kept!r}, not {wanted!r}")
         else:
             kept, starts, last = wanted or PeerId(secrets.token_hex(8)), 0, 0
+        if last >= _LIVES:  # kept by a build that believed any clock; nobody knows of that life
+            last = 0
         # The clock may stand anywhere after a start; and the directory may have been lost, and the count with it.
         incarnation = max(last + _JOINS, starts + 1 << 16, _by_the_clock())
         _write_atomically(path, f"{kept} {starts + 1} {incarnation}\n")
@@ -145,7 +151,8 @@ def load_identity(state_dir: Path | None, peer_id: str | None = None) -> Identit
 
 
 def _by_the_clock() -> int:
-    return int(time.time() * 1000) * _JOINS
+    now = time.time()
+    return int((now if 0 <= now < _LATEST_S else 0) * 1000) * _JOINS
 
 
 def keep_generation(state_dir: Path | None, generation: Generation) -> None:

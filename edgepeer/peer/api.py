@@ -177,6 +177,8 @@ class Peer:
         self.broker_there: bool | None = None
         """Whether a broker has let this peer in, and has not gone since; None before the first has."""
         self._entered = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """That this peer lives in."""
         self._stack = contextlib.AsyncExitStack()
         self._keeper: StateKeeper | None = None
         self._came: fx.StateReceived | None = None
@@ -189,6 +191,7 @@ class Peer:
         if self._entered:
             raise PeerError("a Peer is entered once: make another, of the same arguments, to be in the fabric again")
         self._entered = True
+        self._loop = asyncio.get_running_loop()
         try:
             await self._start()
         except BaseException:
@@ -318,6 +321,18 @@ class Peer:
             why = "" if name.startswith("__") or self._entered else f": {_ENTER}"
             raise AttributeError(f"this Peer has no {name!r}{why}", name=name, obj=self)
 
+    def _check_loop(self) -> None:
+        """That it is called where it lives.
+
+        Raises:
+            PeerError: it isn't: nothing would wake the call up there, and the machine is for one thread.
+        """
+        if self._loop is not None and self._loop is not asyncio.get_running_loop():
+            raise PeerError(
+                "this peer lives in another event loop: call it there (asyncio.run_coroutine_threadsafe), or use "
+                "edgepeer.connect"
+            )
+
     # -- the fleet ---------------------------------------------------------------------------------------
 
     @property
@@ -359,6 +374,7 @@ class Peer:
 
     async def views(self) -> AsyncIterator[View]:
         """The view, and every later one; views that the caller is too slow for are skipped."""
+        self._check_loop()
         told: View | None = None
         while not self._closed:
             count = self.bell.count
@@ -410,6 +426,7 @@ class Peer:
         """
         if precision != "float32" and self.protocol != "ft-tree":
             raise ValueError(f"precision = {precision!r}: only rounds of ft-tree can do it, not of {self.protocol}")
+        self._check_loop()
         return await self._calls.allreduce(value, weight, timeout, precision)
 
     async def allreduce_chunks(
@@ -433,6 +450,7 @@ class Peer:
         Where the call is cancelled, or `gradient` raises, what has been computed counts, and no more comes. If the code
         can't do without the rest, all wait for the first `timeout`, or until this peer has left: see `allreduce`.
         """
+        self._check_loop()
         return await self._calls.allreduce_chunks(gradient, timeout, pace)
 
     def use_scheme(self, scheme: CodingScheme | None) -> None:

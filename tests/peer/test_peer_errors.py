@@ -33,6 +33,7 @@ from edgepeer.errors import (
     first_error,
 )
 from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.ids import load_identity
 from edgepeer.transport.tcp import PlainConnection
 
 
@@ -101,6 +102,23 @@ async def test_a_peer_lives_once(broker: EmbeddedBroker) -> None:
         assert (await peer.ready()).size == 1
     with pytest.raises(PeerError, match="make another"):
         await peer.__aenter__()
+
+
+@pytest.mark.parametrize("wrong_s", [-1.0, 5.8e9, 1e18])
+async def test_a_clock_that_was_far_off_once_keeps_nobody_out(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong_s: float
+) -> None:
+    """The number of a life is kept: one that nobody takes would be there at every later start."""
+    async with fleet(broker, "a") as (a,):
+        for clock in (lambda: wrong_s, time.time):
+            with monkeypatch.context() as patch:
+                patch.setattr("edgepeer.ids.time.time", clock)
+                identity = load_identity(tmp_path, "b")
+                assert 0 <= identity.incarnation < 1 << 53
+        (tmp_path / "identity").write_text(f"b 3 {1 << 53}\n")  # by an older build
+        async with peer_at(broker, "b", state_dir=tmp_path) as b:
+            await b.ready(2)
+            await a.ready(2)
 
 
 @pytest.fixture
@@ -437,3 +455,12 @@ async def test_two_allreduces_of_one_peer_are_the_callers_mistake_not_a_bug(brok
         await b.allreduce(np.ones(2))
         (last,) = set(calls) - done
         assert (await last).weight == 2
+
+
+async def test_a_call_from_another_loop_is_refused(broker: EmbeddedBroker) -> None:
+    """It would hear of nothing before its timeout, and the machine would work in two threads at once."""
+    async with fleet(broker, "a", "b") as (a, b):
+        for call in (lambda: a.allreduce(np.ones(3)), lambda: a.ready(3)):
+            with pytest.raises(PeerError, match="lives in another event loop"):
+                await asyncio.to_thread(lambda: asyncio.run(call()))  # noqa: B023
+        assert all(outcome.exact for outcome in await all_reduce([a, b], [np.ones(3)] * 2))
