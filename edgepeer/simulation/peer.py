@@ -222,6 +222,11 @@ class SimulatedPeer:
         return self.split.program.done if self.split is not None else self.done >= self._task.rounds
 
     @property
+    def up_to_date(self) -> bool:
+        """Whether its application has the state after the last round that it has heard the end of, where it has one."""
+        return not self.run_id or self.split is not None or len(self.digests) >= self.over
+
+    @property
     def incarnation(self) -> int:
         return self.node.me.incarnation
 
