@@ -32,6 +32,7 @@ from edgepeer.peer.driver import Driver
 from edgepeer.peer.hearsay import Hearsay
 from edgepeer.peer.keeper import StateKeeper
 from edgepeer.peer.last_view import LastView
+from edgepeer.peer.leaving import let_go
 from edgepeer.peer.letters import Letters
 from edgepeer.peer.machines import FtTree, MachineFactory
 from edgepeer.peer.outcome import FloatArray, Outcome
@@ -60,7 +61,8 @@ __all__ = ["ROUND_TIMEOUT_S", "Peer"]
 
 _log = logging.getLogger(__name__)
 
-_LEAVE_S: Final = 5.0
+_HANG_UP_S: Final = 1.0
+"""How long what was sent may take to arrive when all else is over."""
 _ENTER: Final = "enter it first, as in `async with Peer(...) as peer`"
 _FT_TREE: Final = FtTree()
 
@@ -237,7 +239,7 @@ class Peer:
             transport, hello, self._driver, tasks, max_links=self._limits.max_links, known=self._knows
         )
         self._driver.switchboard = switchboard
-        self._stack.callback(self._hang_up, switchboard)
+        self._stack.push_async_callback(self._hang_up, switchboard)
         self._stack.callback(self._driver.stop)
         self._stack.callback(self._calls.end)
         listener = await switchboard.listen(self._listen)
@@ -268,7 +270,7 @@ class Peer:
         if (last := self._last_view.load()) is not None:
             self._driver.dispatch(ev.ViewSeen(last))
         tasks.create_task(self._watch(), name="watch")
-        self._stack.push_async_callback(self._leave)
+        self._stack.push_async_callback(self._leave, switchboard)
 
     def _transport(self) -> Transport:
         if self._trust is None:
@@ -294,20 +296,20 @@ class Peer:
         with contextlib.suppress(asyncio.CancelledError):
             await self._driver.failure
 
-    def _hang_up(self, switchboard: Switchboard) -> None:
+    async def _hang_up(self, switchboard: Switchboard) -> None:
         """Close all connections. Where the machine has broken down in mid-round, what is queued may lie in an array
         that is the caller's again."""
         switchboard.close("leaving", abrupt=self._driver.node.allreduce.contributed and self._driver.broken)
+        await switchboard.emptied(_HANG_UP_S)
 
-    async def _leave(self) -> None:
+    async def _leave(self, switchboard: Switchboard) -> None:
+        """Wait until the others have let this peer go."""
         self._closed = self._calls.closed = True
         self.bell.ring()
         self._driver.dispatch(ev.LeaveWanted())
         if self._driver.failure.done():
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LEAVE_S):
-                await self._left.wait()
+        await let_go(self._left, lambda: switchboard.undelivered)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

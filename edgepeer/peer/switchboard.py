@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -54,6 +55,8 @@ class Switchboard:
         self._evicted: set[PeerId] = set()
         self._calls: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._empty = asyncio.Event()
+        """There are no connections any more, and will be none."""
         self._known = known
         self._borrowed = 0
         self.refused = Complaints(_log)
@@ -102,8 +105,25 @@ class Switchboard:
             if abrupt:
                 session.channel.abort(reason)
             else:
-                session.channel.close(reason)
+                self._let_go(session, reason)
         self._sessions.clear()
+        self._check_empty()
+
+    async def emptied(self, within_s: float) -> None:
+        """Wait until what was closed has gone, for so long at most: where a process ends before, so does what is on its
+        way to others."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._empty.wait()
+
+    @property
+    def undelivered(self) -> int:
+        """How many bytes others have yet to get."""
+        return sum(session.channel.undelivered for session in self._sessions.values())
+
+    def _check_empty(self) -> None:
+        if self._closed and not self._leaving:
+            self._empty.set()
 
     # -- making connections ----------------------------------------------------------------------------------
 
@@ -235,6 +255,7 @@ class Switchboard:
     def session_closed(self, session: Session, reason: str) -> None:
         self._strangers.discard(session)
         self._leaving.discard(session)
+        self._check_empty()
         if session.peer is not None and self._sessions.get(session.peer) is session:
             del self._sessions[session.peer]
             if not self._closed:

@@ -63,6 +63,10 @@ class Channel(Protocol):
         """From when on the other end's machine has acknowledged nothing of what is under way, by elapsed(), and
         how long that takes on this path at most, in seconds; None if nothing is under way. To be asked often."""
 
+    @property
+    def undelivered(self) -> int:
+        """How many of the bytes that were sent have not arrived at the other end's machine, as far as is known."""
+
     def close(self, reason: str) -> None:
         """Send what is queued and a Bye, then close. Nothing more is received."""
 

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from edgepeer.complaints import Complaints
 from edgepeer.sockets import borrowed
-from edgepeer.transport.acknowledged import Acknowledgements
+from edgepeer.transport.acknowledged import Acknowledgements, unacknowledged
 from edgepeer.transport.base import Accept, Receiver, Traffic
 from edgepeer.transport.losses import LossWatch
 from edgepeer.transport.options import format_address, tune
@@ -159,6 +159,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._sock is None or self._transport is None or self._closing or self._transport.is_closing():
             return None
         return self._acknowledgements.missing(self._sock, now, queued=self._queued > 0)
+
+    @property
+    def undelivered(self) -> int:
+        return self._queued + (unacknowledged(self._sock) if self._sock is not None else 0)
 
     def send(self, frame: Frame, payload: memoryview | bytes | None = None) -> None:
         raise NotImplementedError

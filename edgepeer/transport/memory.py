@@ -48,6 +48,10 @@ class _MemoryChannel:
     def missing(self, now: float) -> tuple[float, float] | None:
         return None  # nothing gets lost
 
+    @property
+    def undelivered(self) -> int:
+        return 0
+
     def close(self, reason: str) -> None:
         if self._closing:
             return

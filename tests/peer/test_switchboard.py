@@ -86,3 +86,21 @@ async def test_what_is_dropped_is_dropped_on_a_connection_that_was_given_up_befo
         for end in ends:
             end.sock.close()
         assert b"\x02" * 8 not in came
+
+
+async def test_it_says_how_much_is_on_its_way_and_waits_for_that() -> None:
+    """Until the other end has all, and closes."""
+    async with desk() as (switchboard, lines, address):
+        end = End(address)
+        await lines.up.get()
+        assert switchboard.undelivered < 1 << 10
+        switchboard.send(B, State(run="r", round=1, offset=0, total=LARGE), bytes(LARGE))
+        assert switchboard.undelivered > LARGE - (64 << 10)
+        switchboard.close("enough")
+        await switchboard.emptied(1e-3)  # the other end reads nothing yet
+        assert not switchboard._empty.is_set()
+        came = await end.read()
+        end.sock.close()
+        assert len(came) > LARGE
+        await switchboard.emptied(DEADLINE_S)
+        assert switchboard._empty.is_set()
