@@ -2,6 +2,7 @@
 
 session.py      one connection: who is at the other end
 switchboard.py  all connections of a peer, one per other peer
+leaving.py      how long one that leaves waits for the others
 driver.py       events in, effects out, one timer
 bell.py         waiting for a change
 control.py      what the machine wants said over MQTT, and what MQTT says to it

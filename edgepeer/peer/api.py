@@ -457,7 +457,13 @@ class Peer:
 
     def use_scheme(self, scheme: CodingScheme | None) -> None:
         """Rounds are coded so from the next view on, or, if they are coded already, from the next round on; None: no
-        more. The same at all peers, and not in an `allreduce_chunks`."""
+        more. The same at all peers, and not in an `allreduce_chunks`.
+
+        Raises:
+            PeerError: this peer is not entered yet; give `Peer` `code` and `wait`.
+        """
+        if not self._entered:
+            raise PeerError(f"use_scheme: {_ENTER}, or give Peer `code` and `wait`")
         self._calls.use(scheme)
 
     # -- state of a run --------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ class Checkpoints:
         if trouble != self._trouble:  # told once, not every so many rounds
             self._trouble = trouble
             cure = "free some space there, see that it can be written, or choose another --state-dir"
-            text = "%s %s: %s; training goes on, but %s: %s"
+            text = "%s %s: %s; %s: %s"
             _log.warning(text, what, self.directory, trouble, so, cure)
 
     # -- reading ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Final
 
 __all__ = ["let_go"]
 
-_LEAVE_S: Final = 5.0
+LEAVE_S: Final = 5.0
 _MOST_S: Final = 60.0
 _LITTLE_BYTES: Final = 64 << 10
 """Less than that is no vector, but what is always on its way."""
@@ -36,7 +36,7 @@ async def let_go(left: asyncio.Event, undelivered: Callable[[], int]) -> None:
         async with asyncio.timeout(_MOST_S):
             while True:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LEAVE_S):
+                    async with asyncio.timeout(LEAVE_S):
                         await left.wait()
                         return
                 still = undelivered()

@@ -26,6 +26,8 @@ default is left as it is."""
 def parse_address(text: str) -> tuple[str, int]:
     """`host:port`, `[v6]:port` or `:port` (all interfaces) as host and port. Raises ConfigError."""
     host, colon, port = text.rpartition(":")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ConfigError(f"address {text!r}: an address of IPv6 stands in brackets, like [::1]:7700")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
         raise ConfigError(f"address {text!r}: must be host:port with a port from 0 to 65535, like 127.0.0.1:0")
@@ -63,6 +65,11 @@ def advertised(bound: str) -> tuple[str, ...]:
     """Under which addresses others may reach a listener that is bound to `bound`, most promising first."""
     host, port = parse_address(bound)
     here = ipaddress.ip_address(host)
+    if _of_a_link(here):
+        raise ConfigError(
+            f"address {bound!r}: link-local, so others can't reach it by that alone: listen on [::]:{port}, or say "
+            "what to advertise"
+        )
     if not here.is_unspecified:
         return (bound,)
     # All of IPv4, or all of IPv6: loops let nobody in by the other one.

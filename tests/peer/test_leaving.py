@@ -14,7 +14,7 @@ LARGE = 1 << 20
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaving, "_LEAVE_S", 1e-3)
+    monkeypatch.setattr(leaving, "LEAVE_S", 1e-3)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,11 @@ def test_arguments_of_another_kind_are_refused_by_name(arguments: dict[str, Any]
         assert "secret" not in str(caught.value)
 
 
+async def test_a_scheme_is_for_a_peer_that_is_there() -> None:
+    with pytest.raises(PeerError, match="enter it first"):
+        Peer("mqtt://127.0.0.1:1", "lab").use_scheme(None)
+
+
 async def test_a_peer_lives_once(broker: EmbeddedBroker) -> None:
     """Half of what it is stays as it was at its end; two lives at once would share it."""
     async with peer_at(broker, "a") as peer:

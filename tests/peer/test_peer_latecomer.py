@@ -191,6 +191,6 @@ async def test_a_peer_that_never_comes_back_leaves_at_once(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long others may take."""
-    monkeypatch.setattr("edgepeer.peer.api._LEAVE_S", 1000.0)
+    monkeypatch.setattr("edgepeer.peer.leaving.LEAVE_S", 1000.0)
     async with asyncio.timeout(DEADLINE_S), peer_at(broker, "a", aside=True):
         pass

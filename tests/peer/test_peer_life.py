@@ -18,7 +18,7 @@ from edgepeer import Limits, Peer, View
 from edgepeer.cancelling import unless
 from edgepeer.errors import ConfigError, LeftFabric
 from edgepeer.fabric.broker import EmbeddedBroker
-from edgepeer.peer import api
+from edgepeer.peer import api, leaving
 from edgepeer.peer.agent import run_agent
 from edgepeer.protocol.machine import ProtocolName
 from edgepeer.settings import PeerSettings
@@ -28,7 +28,7 @@ async def test_who_leaves_in_mid_round_lends_its_array_no_more(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is still queued would go out of an array that is the program's again."""
-    monkeypatch.setattr(api, "_LEAVE_S", 0.05)
+    monkeypatch.setattr(leaving, "LEAVE_S", 0.05)
     async with fleet(broker, "a", "b") as (a, _):
         array = np.ones(4)
         call = asyncio.create_task(a.allreduce(array))

@@ -205,7 +205,7 @@ async def test_an_evicted_peer_is_off_and_stays_off(
     broker: EmbeddedBroker, members: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list comes to one peer, and goes on from there."""
-    monkeypatch.setattr("edgepeer.peer.api._LEAVE_S", 0.1)  # nobody lets it go in peace
+    monkeypatch.setattr("edgepeer.peer.leaving.LEAVE_S", 0.1)  # nobody lets it go in peace
     seen = False
     with contextlib.suppress(TrustError):  # what the evicted peer ends with, if it has heard of it
         async with fleet(broker, "a", "b", "c", "d") as peers:
@@ -230,7 +230,7 @@ async def test_those_who_are_left_go_on_when_most_were_evicted(
     broker: EmbeddedBroker, members: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who is evicted has gone for good: it is not waited for, whether or not it answers."""
-    monkeypatch.setattr("edgepeer.peer.api._LEAVE_S", 0.1)  # nobody lets it go in peace
+    monkeypatch.setattr("edgepeer.peer.leaving.LEAVE_S", 0.1)  # nobody lets it go in peace
     quick = dataclasses.replace(QUICK, anew_s=0.2)
     left = False
     with contextlib.suppress(TrustError):

@@ -438,6 +438,12 @@ def test_addresses_that_are_none(text: str) -> None:
         options.parse_address(text)
 
 
+@pytest.mark.parametrize("text", ["::1:7700", "fe80::1:80", "[::1:80", "::1]:80"])
+def test_addresses_of_ipv6_without_brackets(text: str) -> None:
+    with pytest.raises(ConfigError, match="stands in brackets"):
+        options.parse_address(text)
+
+
 NOBODY: Final = ["a..b:80", f"{64 * 'x'}.local:80", ".:80", "\ud800:80", "a\0b:80", f"{60 * 'ü'}:80"]
 """Loops raise a ValueError where they should look such a host up."""
 
@@ -495,6 +501,11 @@ async def test_peers_on_one_loopback_are_told_apart_by_their_addresses() -> None
 def test_nothing_listens_beyond_loopback_without_being_told() -> None:
     default = api.Peer.__init__.__kwdefaults__["listen"]
     assert is_loopback(options.parse_address(default)[0])
+
+
+def test_a_link_local_listener_has_nothing_to_advertise() -> None:
+    with pytest.raises(ConfigError, match=r"link-local.*listen on \[::\]:7000, or say what to advertise"):
+        options.advertised("[fe80::1]:7000")
 
 
 def test_a_listener_on_one_address_advertises_just_that() -> None:
