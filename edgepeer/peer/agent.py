@@ -48,6 +48,8 @@ _log = logging.getLogger(__name__)
 _FT_TREE: Final = FtTree()
 _RESTORE_S: Final = 1.0
 """In a fleet, its job is put back in its place at most so often."""
+STUCK_S: Final = 5.0
+"""What the code of a job that is over still does is done within that time, or may never be."""
 
 
 async def run_agent(
@@ -301,12 +303,24 @@ class _Agent:
                 if not self._jobs.knows_over(job.id):
                     continue  # it may count again
                 _log.info("job %s is over", job.id, extra={"fields": {"job": job.id}})
-                mark = functools.partial(self._checkpoints.mark_over, job.id, "withdrawn")
-                marked = asyncio.get_running_loop().run_in_executor(device.worker, mark)
-                stopping = asyncio.create_task(stop.wait())  # the job's code may be stuck in the worker
-                either: list[asyncio.Future[Any]] = [marked, stopping]
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                stopping.cancel()
+                await self._mark_over(device, job, stop)
+
+    async def _mark_over(self, device: Device, job: Job, stop: asyncio.Event) -> None:
+        """Note that a job is over, once what its code does in the worker has come to an end. Until then this device can
+        do no other: the others don't count on it."""
+        mark = functools.partial(self._checkpoints.mark_over, job.id, "withdrawn")
+        marked = asyncio.get_running_loop().run_in_executor(device.worker, mark)
+        stopping = asyncio.create_task(stop.wait())
+        either: list[asyncio.Future[Any]] = [marked, stopping]
+        _, waiting = await asyncio.wait(either, timeout=STUCK_S, return_when=asyncio.FIRST_COMPLETED)
+        if len(waiting) == len(either):
+            text = "job %s is over, but what it computes does not come to an end: aside until it does, or restart me"
+            _log.warning(text, job.id, extra={"fields": {"job": job.id}})
+            self._peer.stand_aside()
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not stop.is_set():
+                self._peer.come_back()
+        stopping.cancel()
 
     async def _take_part(self, device: Device, job: Job) -> None:
         pacing = Pacing(self._speed, self._peer.id, self._settings.state_dir)
