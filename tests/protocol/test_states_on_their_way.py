@@ -56,7 +56,7 @@ def test_a_newcomer_gets_it_though_who_gives_it_has_none_any_more(begun_s: float
     assert {company[name].node.view.beginning for name in "ab"} == {before}
 
 
-@pytest.mark.parametrize("packs_s", [9.0, 29.0])
+@pytest.mark.parametrize("packs_s", [9.0, 19.0])
 def test_so_it_does_where_the_owner_has_yet_to_pack_it(packs_s: float) -> None:
     company = joined()
     before, begun = company["a"].node.view.beginning, company.now
@@ -300,7 +300,7 @@ def test_what_an_owner_packs_that_hangs_is_not_on_its_way_for_long(askers: str) 
                 asks[name] += 35.0
         known += stands(b, 0.5, (5, 7))
     assert known[0] is None
-    assert set(known[62:]) == {(5, 7)}
+    assert set(known[42:]) == {(5, 7)}
 
 
 def test_a_checkpoint_of_a_generation_that_goes_on_with_the_run_is_of_what_stands_there() -> None:
