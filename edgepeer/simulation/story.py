@@ -333,10 +333,9 @@ class Story:
 
     def _over_and_done(self) -> bool:
         """Whether all who live have come to the last round, with the state after it, in one view; or all have left."""
-        return not self.world.living or (self._all_have_it() and self._all_over() and self.world.settled())
-
-    def _all_have_it(self) -> bool:
-        return all(peer.up_to_date for peer in self.world.alive)
+        if not self.world.living:
+            return True
+        return self._all_over() and self.world.settled() and all(peer.up_to_date for peer in self.world.alive)
 
     def _all_over(self) -> bool:
         return bool(self.world.living) and self._all_done(lambda peer: peer.finished)

@@ -178,13 +178,9 @@ class Connection(asyncio.BufferedProtocol):
             self._finish()
 
     def _finish(self) -> None:
-        """Close the connection once all that is queued is out."""
-        self._end_writing()
-
-    def _end_writing(self) -> None:
-        """What has been written is all. A kernel resets a connection that is closed with something unread, a Ping say,
-        and drops what it has yet to send. So this end goes on reading until the other end has all and closes, too; but
-        not of whom nothing was told but who this peer is."""
+        """Close the connection once all that is queued is out. A kernel resets a connection that is closed with
+        something unread, a Ping say, and drops what it has yet to send. So this end goes on reading until the other end
+        has all and closes, too; but not of whom nothing was told but who this peer is."""
         if self._transport is not None:
             if self._given > LITTLE_BYTES:
                 self._transport.write_eof()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections import Counter
+from functools import lru_cache
 from typing import Final, Protocol
 
 from edgepeer.sockets import is_loopback
@@ -69,6 +70,7 @@ class Door:
         guest.turn_away(reason)
 
 
+@lru_cache(maxsize=4 * MOST)
 def _place(host: str) -> str:
     """What one somebody has: an address, or of IPv6 a network of 2^64."""
     try:

@@ -113,17 +113,17 @@ class SecureConnection(Connection):
         self._answer(self._handshake)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._closing:  # then no more is read, and there has to be room for it all the same
-            self._at = self._filled = 0
+        if self._closing:  # then nothing of it counts
+            return self._fleet.unread
         return self._arriving[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._traffic.bytes_received += nbytes
-        self._filled += nbytes
-        if self._filled < self._enough and not self._closing:
-            self._wait_for_more(nbytes)
-            return
         if self._closing:
+            return
+        self._filled += nbytes
+        if self._filled < self._enough:
+            self._wait_for_more(nbytes)
             return
         try:
             if self._met is None:
@@ -364,7 +364,7 @@ class SecureConnection(Connection):
             else:
                 self._fleet.give_buffer(buffer)
         if self._closing and not self._waiting:
-            self._end_writing()
+            super()._finish()
 
     def _fill(self, met: Met, buffer: memoryview) -> int:
         """Make records of what waits, as many as the buffer has room for. Returns how many bytes they are."""
