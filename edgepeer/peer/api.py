@@ -270,7 +270,7 @@ class Peer:
         if (last := self._last_view.load()) is not None:
             self._driver.dispatch(ev.ViewSeen(last))
         tasks.create_task(self._watch(), name="watch")
-        self._stack.push_async_callback(self._leave, switchboard)
+        self._stack.push_async_callback(self._leave)
 
     def _transport(self) -> Transport:
         if self._trust is None:
@@ -302,14 +302,15 @@ class Peer:
         switchboard.close("leaving", abrupt=self._driver.node.allreduce.contributed and self._driver.broken)
         await switchboard.emptied(_HANG_UP_S)
 
-    async def _leave(self, switchboard: Switchboard) -> None:
+    async def _leave(self) -> None:
         """Wait until the others have let this peer go."""
         self._closed = self._calls.closed = True
         self.bell.ring()
         self._driver.dispatch(ev.LeaveWanted())
         if self._driver.failure.done():
             return
-        await let_go(self._left, lambda: switchboard.undelivered)
+        lines = self._driver.switchboard
+        await let_go(self._left, lambda: lines.undelivered if lines is not None else 0)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -462,8 +463,6 @@ class Peer:
         Raises:
             PeerError: this peer is not entered yet; give `Peer` `code` and `wait`.
         """
-        if not self._entered:
-            raise PeerError(f"use_scheme: {_ENTER}, or give Peer `code` and `wait`")
         self._calls.use(scheme)
 
     # -- state of a run --------------------------------------------------------------------------------------

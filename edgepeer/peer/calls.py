@@ -70,6 +70,8 @@ class Calls:
 
     def use(self, scheme: CodingScheme | None) -> None:
         """Rounds are coded from the next view on, or no more."""
+        if not hasattr(self, "_driver"):
+            raise PeerError("use_scheme: this peer is in no fabric yet: enter it first, or give Peer `code` and `wait`")
         if scheme is None and self.scheme is None:
             return
         self.scheme = scheme
