@@ -81,6 +81,7 @@ def run(settings: TrainSettings) -> int:
 async def _withdraw(settings: TrainSettings) -> int:
     from edgepeer.errors import FabricError
     from edgepeer.fabric.address import BrokerAddress
+    from edgepeer.fabric.documents import JobOver
     from edgepeer.fabric.topics import Group
     from edgepeer.following.observe import observe
     from edgepeer.following.picture import Picture
@@ -93,7 +94,9 @@ async def _withdraw(settings: TrainSettings) -> int:
             print(f"fabric {settings.fabric!r} has no job")
             return 0
         job = "(unreadable)" if picture.job is None else picture.job.id
-        client.publish_retained(client.topics.job, None)
+        # Who is away hears of it when it is back, and puts it in its place no more.
+        over = None if picture.job is None or client.in_fleet else JobOver(over=picture.job.id)
+        client.publish_retained(client.topics.job, over)
         if not await client.flush(settings.timeout):
             raise FabricError(f"broker {broker}: did not confirm within {settings.timeout:g} s")
     print(f"job {job} is withdrawn")

@@ -259,6 +259,10 @@ class FabricClient:
         if self._fleet is not None:
             self._fleet.forget(topic)
 
+    def is_said(self, topic: str) -> None:
+        """Stop saying it after reconnects; in a fleet it is still signed anew when our certificate is renewed."""
+        self._outbox.forget(topic)
+
     def publish_event(self, topic: str, document: msgspec.Struct) -> None:
         """Deliver this once, in order, at least to the broker; waits through outages, up to 1000 of them.
 

@@ -2,6 +2,7 @@
 
 jobs.py        from settings to a job; what nobody can do is refused
 follow.py      publishes a job and follows it to its end
+announcing.py  says what the job is, until a broker has it
 observe.py     a client that looks at a fabric without being a peer
 picture.py     what a fabric says of itself at one moment
 progress.py    what is known of a running job

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from edgepeer.errors import JobError, WireError
 from edgepeer.fabric.address import BrokerAddress
-from edgepeer.fabric.documents import JobOver
 from edgepeer.fabric.events import (
     Connected,
     Disconnected,
@@ -21,6 +20,7 @@ from edgepeer.fabric.events import (
     TelemetrySeen,
     ViewSeen,
 )
+from edgepeer.following.announcing import Announcer
 from edgepeer.following.observe import observe, question
 from edgepeer.following.picture import Picture
 from edgepeer.following.progress import JobProgress
@@ -29,7 +29,6 @@ from edgepeer.training.job import Job
 from edgepeer.wire.documents import unpack
 
 if TYPE_CHECKING:
-    from edgepeer.fabric.client import FabricClient
     from edgepeer.trust.identity import Identity
 
 __all__ = ["Follower", "run_job"]
@@ -67,10 +66,13 @@ async def run_job(
     """
     picture, news = Picture(), asyncio.Event()
     follower = Follower(progress, on_update)
+    announcer: Announcer | None = None
 
     def take(event: FabricEvent) -> None:
         picture.take(event)
         follower.take(event)
+        if announcer is not None:
+            announcer.take(event)
         news.set()
 
     async with observe(broker, fabric, take, identity=identity) as client:
@@ -81,27 +83,25 @@ async def run_job(
         for job, peer in picture.reports:
             client.publish_retained(client.topics.report(job, peer), None)  # nobody will ask for them any more
         client.clear_outdated()
-        client.publish_retained(client.topics.job, progress.job)
+        announcer = Announcer(client, progress.job)
         try:
             result = await follower.finish(timeout=timeout)
             if at_end is not None:
                 await at_end(result)
         except asyncio.CancelledError:
             if not detach:
-                _take_back(client, progress)
+                _take_back(announcer, progress)
             raise
         except JobError:
-            _take_back(client, progress)
+            _take_back(announcer, progress)
             raise
-        _take_back(client, progress)
+        _take_back(announcer, progress)
         return result
 
 
-def _take_back(client: FabricClient, progress: JobProgress) -> None:
-    """The job is over. Whoever has said so already may have put another one there; or does so now, unheard yet: only of
-    this one anything is said, but in a fleet, where what is signed last is all that counts."""
+def _take_back(announcer: Announcer, progress: JobProgress) -> None:
     if not progress.withdrawn:
-        client.publish_retained(client.topics.job, None if client.in_fleet else JobOver(over=progress.job.id))
+        announcer.take_back()
 
 
 class Follower:

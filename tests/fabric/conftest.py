@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from fabric_guests import DEADLINE_S, Broker, Gate, Guest, Invite, OpenGate, StartBroker, presence
+from fabric_guests import DEADLINE_S, Broker, Guest, Invite, OpenGate, StartBroker, presence
 from fleet_guests import LaxMosquitto
 from fleets import Fleet
 from ports import free_port
+from way_to_broker import Gate
 
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker

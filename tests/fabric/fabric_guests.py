@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-from ports import free_port
+from way_to_broker import Gate
 
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
@@ -15,12 +15,10 @@ from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.documents import Presence
 from edgepeer.fabric.events import FabricEvent
 from edgepeer.fabric.mosquitto import Mosquitto
-from edgepeer.sockets import stop_listening
 
 __all__ = [
     "DEADLINE_S",
     "Broker",
-    "Gate",
     "Guest",
     "Invite",
     "OpenGate",
@@ -35,7 +33,7 @@ DEADLINE_S = 60.0
 Broker = EmbeddedBroker | Mosquitto
 StartBroker = Callable[..., Awaitable[Broker]]
 Invite = Callable[..., Awaitable["Guest"]]
-OpenGate = Callable[[BrokerAddress], Awaitable["Gate"]]
+OpenGate = Callable[[BrokerAddress], Awaitable[Gate]]
 
 
 class Guest:
@@ -83,59 +81,6 @@ async def why_not(client: FabricClient) -> str:
                     return str(error)
             else:
                 raise AssertionError("it was let in")
-
-
-class Gate:
-    """A way to a broker that can be shut, which cuts whoever is on it, and opened again at the same address."""
-
-    def __init__(self, behind: BrokerAddress) -> None:
-        self._behind = behind
-        self._port = free_port()  # nobody takes it while the gate is shut
-        self._server: asyncio.Server | None = None
-        self._traffic: set[asyncio.Task[None]] = set()
-
-    @property
-    def address(self) -> BrokerAddress:
-        return BrokerAddress(host="127.0.0.1", port=self._port)
-
-    async def open(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
-
-    async def shut(self) -> None:
-        server, self._server = self._server, None
-        if server is None:
-            return
-        await stop_listening(server)
-        for task in self._traffic:
-            task.cancel()
-        await asyncio.gather(*self._traffic)
-        await server.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._traffic.add(task)
-        try:
-            broker_reader, broker_writer = await asyncio.open_connection(self._behind.host, self._behind.port)
-            try:
-                async with asyncio.TaskGroup() as ways:
-                    ways.create_task(_copy(reader, broker_writer))
-                    ways.create_task(_copy(broker_reader, writer))
-            finally:
-                broker_writer.transport.abort()
-        except (asyncio.CancelledError, ConnectionError):
-            return
-        finally:
-            writer.transport.abort()
-            self._traffic.discard(task)
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
-    with contextlib.suppress(OSError):  # that end has gone, too, and the event loop has not seen it yet
-        writer.write_eof()
 
 
 def presence(name: str, incarnation: int = 1) -> Presence:

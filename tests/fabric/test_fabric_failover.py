@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fabric_guests import DEADLINE_S, Gate, Guest, Invite, OpenGate, StartBroker, presence, why_not
+from fabric_guests import DEADLINE_S, Guest, Invite, OpenGate, StartBroker, presence, why_not
+from way_to_broker import Gate
 
 from edgepeer.errors import ConfigError, FabricError
 from edgepeer.fabric.address import MAX_BROKERS, BrokerAddress

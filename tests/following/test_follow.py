@@ -10,10 +10,12 @@ import msgpack
 import msgspec
 import pytest
 from told import Told
+from way_to_broker import Gate
 
 from edgepeer.errors import FabricError, JobError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.fabric.documents import JobOver
 from edgepeer.fabric.events import (
     Connected,
     Disconnected,
@@ -187,6 +189,59 @@ async def test_a_follower_that_is_cancelled(broker: BrokerAddress, told: Told, d
         picture = Picture()
         async with observe(broker, "test", picture.take):
             assert (picture.job is not None) == detach
+
+
+@asynccontextmanager
+async def cut_off(broker: BrokerAddress, progress: JobProgress) -> AsyncIterator[tuple[Gate, asyncio.Task[JobResult]]]:
+    """Somebody follows a job, and can't reach its broker any more."""
+    gate, seen = Gate(broker), asyncio.Event()
+    await gate.open()
+
+    def look(now: JobProgress) -> None:
+        if now.published:
+            seen.set()
+
+    following = asyncio.create_task(
+        run_job(progress, look, broker=gate.address, fabric="test", timeout=DEADLINE_S, detach=True)
+    )
+    try:
+        await seen.wait()
+        await gate.shut()
+        yield gate, following
+    finally:
+        following.cancel()
+        await asyncio.wait([following])
+        await gate.shut()
+
+
+@pytest.mark.parametrize("gone_on", [True, False])
+async def test_who_was_away_puts_back_no_job_that_is_over(broker: BrokerAddress, told: Told, gone_on: bool) -> None:
+    """Others have taken it back meanwhile, and may be at the next."""
+    progress = JobProgress(told.job, broker="")
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        Mouth(broker, told, lambda _, job: None).open() as mouth,
+        cut_off(broker, progress) as (gate, following),
+    ):
+        mouth.keep(mouth.client.topics.job, Job(id="j2") if gone_on else JobOver(over="j1"))
+        assert await mouth.client.flush(DEADLINE_S)
+        await gate.open()
+        with pytest.raises(JobError, match="job j1 was replaced by job j2" if gone_on else "job j1 was withdrawn"):
+            await following
+        assert mouth.jobs == ["j1", "j2" if gone_on else None]
+        picture = Picture()
+        async with observe(broker, "test", picture.take):
+            assert picture.job == (Job(id="j2") if gone_on else None)
+
+
+async def test_a_broker_that_has_lost_its_memory_is_told_of_the_job_again(broker: BrokerAddress, told: Told) -> None:
+    progress = JobProgress(told.job, broker="")
+    async with asyncio.timeout(DEADLINE_S), cut_off(broker, progress) as (gate, _), EmbeddedBroker() as another:
+        gate.behind = another.address
+        async with Mouth(another.address, told, lambda mouth, _: mouth.cleared.set()).open() as mouth:
+            await gate.open()
+            await mouth.cleared.wait()
+            assert mouth.jobs == ["j1"]
 
 
 async def test_a_busy_fabric_is_left_alone(broker: BrokerAddress, told: Told) -> None:
