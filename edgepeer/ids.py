@@ -40,6 +40,7 @@ _LATEST_S = 4_000_000_000
 """2096: a clock that says later than that does not count. From 2109 on nobody took its number for a life's."""
 _LIVES = 1 << 53
 """Nobody takes such a number, or a larger one."""
+_STARTS = 1 << 36
 _PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 """What a disk may say today, and not tomorrow: no setting is wrong, and whoever starts services tries again."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
@@ -129,13 +130,19 @@ def load_identity(state_dir: Path | None, peer_id: str | None = None) -> Identit
         if fields:
             if not _NAME.match(fields[0]):
                 raise ValueError(f"{path} does not begin with a peer id")
-            kept, starts, last = PeerId(fields[0]), int(fields[1]), int(fields[2]) if len(fields) > 2 else 0
+            kept = PeerId(fields[0])
+            try:
+                starts, last = int(fields[1]), int(fields[2]) if len(fields) > 2 else 0
+            except (IndexError, ValueError):
+                raise ValueError(f"{path} is damaged: write {fields[0]} 0 into it, and no more") from None
             if wanted is not None and kept != wanted:
                 raise ConfigError(f"state_dir {state_dir}: belongs to peer {kept!r}, not {wanted!r}")
         else:
             kept, starts, last = wanted or PeerId(secrets.token_hex(8)), 0, 0
         if last >= _LIVES:  # kept by a build that believed any clock; nobody knows of that life
             last = 0
+        if not 0 <= starts < _STARTS:  # nobody has started it as often
+            starts = 0
         # The clock may stand anywhere after a start; and the directory may have been lost, and the count with it.
         incarnation = max(last + _JOINS, starts + 1 << 16, _by_the_clock())
         _write_atomically(path, f"{kept} {starts + 1} {incarnation}\n")
@@ -145,7 +152,7 @@ def load_identity(state_dir: Path | None, peer_id: str | None = None) -> Identit
         if error.errno in _PASSING:
             raise PeerError(f"{line}; not started, for each start must be counted") from error
         raise ConfigError(line) from error
-    except (IndexError, ValueError) as error:
+    except ValueError as error:
         raise ConfigError(f"state_dir {state_dir}: can't keep the identity there: {error}") from error
     return Identity(peer_id=kept, incarnation=incarnation, known=known)
 
@@ -169,8 +176,11 @@ def keep_generation(state_dir: Path | None, generation: Generation) -> None:
 def _kept_generation(path: Path) -> Generation | None:
     if not path.exists():
         return None
-    counter, founders, nonce = map(int, path.read_text().split())
-    return msgspec.convert((counter, founders, nonce), Generation)
+    try:
+        counter, founders, nonce = map(int, path.read_text().split())
+        return msgspec.convert((counter, founders, nonce), Generation)
+    except ValueError as error:  # msgspec's are, too
+        raise ValueError(f"{path} is damaged ({error}): delete it") from None
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -47,7 +47,7 @@ class _Json(logging.Formatter):
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": record.getMessage().encode(errors="backslashreplace").decode(),  # of a path that is no text
         }
         if record.exc_info is not None:
             fields["exception"] = self.formatException(record.exc_info)

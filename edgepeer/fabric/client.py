@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import aiomqtt
 import msgspec
 
+from edgepeer.cancelling import unless
 from edgepeer.errors import ConfigError, ProtocolBug, TrustError
 from edgepeer.fabric import inbox
 from edgepeer.fabric.address import BrokerAddress
@@ -344,7 +345,9 @@ class FabricClient:
         if self._connections.count:  # else there is nothing to take back, and nobody to tell
             if self._will_topic is not None:
                 self.publish_retained(self._will_topic, None)
-            polite = await self.flush(timeout)
+            flushing = asyncio.ensure_future(self.flush(timeout))
+            if await unless(self._ended, flushing):  # else nobody is left who would deliver anything
+                polite = flushing.result()
         self._connections.end(polite=polite)
         await self._ended.wait()
 

@@ -70,6 +70,10 @@ _FT_TREE: Final = FtTree()
 class Peer:
     """A member of a fabric. Use it as an async context manager; leaving it leaves the fabric.
 
+    It speaks with others on the event loop that it is entered on. Who computes there for longer than half a second or
+    so keeps it from that, and after three seconds it is taken for gone: compute in a thread (`asyncio.to_thread`), or
+    use `edgepeer.connect`, which has a loop of its own.
+
     Args:
         broker: mqtt://[user:password@]host[:port]
         fabric: name of the fleet; peers of one fabric find each other.
@@ -425,7 +429,8 @@ class Peer:
 
         Cancelling ends the call, not the round: the value counts, and until the others have brought theirs, or the
         call's `timeout` is over, this peer can't call again. To limit how long all wait, use `timeout`. Who does not
-        want to go on, or can't wait for that, leaves; to come again, as another Peer, takes less than a second.
+        want to go on, or can't wait for that, leaves, for which it is given 5 s where its round does not end; to come
+        again, as another Peer, takes less than a second.
         """
         if precision != "float32" and self.protocol != "ft-tree":
             raise ValueError(f"precision = {precision!r}: only rounds of ft-tree can do it, not of {self.protocol}")

@@ -87,4 +87,6 @@ def _converted(field: msgspec.structs.FieldInfo, value: object) -> Any:
 
 def _of_kind(kind: type, value: object) -> object:
     """For msgspec, which looks itself whether that is of a kind that it does not know."""
-    return Path(value) if kind is Path and isinstance(value, str) else value
+    if kind is not Path or not isinstance(value, (str, Path)):
+        return value
+    return Path(value).expanduser()  # as in settings

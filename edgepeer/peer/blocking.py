@@ -147,6 +147,8 @@ class BlockingPeer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if os.getpid() != self._pid:
+            return  # a fork has no thread that would ever end: the peer is its parent's
         self.close()
         bug = self._life.exception()
         if bug is not None and bug is not error:

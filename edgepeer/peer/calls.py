@@ -9,15 +9,22 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import numpy as np
-
 from edgepeer.coding.scheme import CodingScheme
 from edgepeer.errors import BegunAnew, FellBehind, LeftFabric, NotReady, PeerError, RoundTimeout
 from edgepeer.ids import Generation, PeerId
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.coded_call import CodedCall, Gradient, Pace
 from edgepeer.peer.driver import Driver
-from edgepeer.peer.outcome import ABORTED, FloatArray, Outcome, Shapes, check_precision, flatten, of_another_size
+from edgepeer.peer.outcome import (
+    ABORTED,
+    FloatArray,
+    Outcome,
+    Shapes,
+    check_precision,
+    check_weight,
+    flatten,
+    of_another_size,
+)
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.topology.view import View
@@ -27,7 +34,6 @@ __all__ = ["ROUND_TIMEOUT_S", "Calls"]
 
 ROUND_TIMEOUT_S: Final = 600.0
 _MOST_MISSED: Final = 8
-_HEAVIEST: Final = {np.dtype(kind): float(np.finfo(kind).max) for kind in ("<f4", "<f8")}
 _VERDICT_S: Final = 5.0  # after a timeout: how long the root may take to say whether the round still counts
 
 
@@ -85,8 +91,7 @@ class Calls:
         """See `Peer.allreduce`."""
         vector, shapes = flatten(value)
         check_precision(precision, vector)
-        if not 0 <= weight <= _HEAVIEST[vector.dtype]:
-            raise ValueError(f"weight = {weight}: must be finite and not negative, as a {vector.dtype}")
+        check_weight(weight, vector.dtype)
         began = time.monotonic()
         with await self._call(timeout) as waiting:
             if (missed := self._next_missed()) is not None:
@@ -155,7 +160,11 @@ class Calls:
             raise
 
     def _begin(self, timeout: float) -> _Call:
-        if not 0 < timeout < math.inf:
+        try:
+            seconds = float(timeout)
+        except OverflowError:
+            seconds = math.inf
+        if not 0 < seconds < math.inf:
             raise ValueError(f"timeout = {timeout}: must be a positive number of seconds")
         if self._waiting is not None or (self.view is not None and self._driver.node.allreduce.contributed):
             raise PeerError(
@@ -170,7 +179,7 @@ class Calls:
         self._stop_timer()  # of a call that was cancelled, whose round is over
         loop = asyncio.get_running_loop()
         waiting = self._waiting = loop.create_future()
-        self._timer = loop.call_later(timeout, self._time_out, timeout, waiting)
+        self._timer = loop.call_later(seconds, self._time_out, seconds, waiting)
         return _Call(waiting, self._called)
 
     def _called(self) -> None:

@@ -20,7 +20,7 @@ from edgepeer.coding.encode import padded
 from edgepeer.coding.scheme import CodingScheme
 from edgepeer.errors import ConfigError, ContributionMismatch
 from edgepeer.ids import PeerId
-from edgepeer.peer.outcome import Arrays, Outcome, Shapes, flatten, of_another_size
+from edgepeer.peer.outcome import Arrays, Outcome, Shapes, check_weight, flatten, of_another_size
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.events import FloatVector
@@ -109,9 +109,8 @@ class CodedCall:
 
     @np.errstate(all="ignore")  # as in a plain round
     def _pack(self, value: Arrays, weight: float, blocks: int) -> FloatVector:
-        if not 0 <= weight < float("inf"):
-            raise ValueError(f"weight = {weight}: must be finite and not negative")
         flat, shapes = flatten(value)
+        check_weight(weight, flat.dtype)
         if self._shapes is not None and (self._shapes, self._dtype) != (shapes, flat.dtype):
             raise ContributionMismatch("the gradients of two chunks differ in shape or type")
         self._shapes, self._size, self._dtype = shapes, flat.size, flat.dtype

@@ -64,6 +64,9 @@ LOOK_SELDOM_S: Final = 0.015
 """... where acknowledgements take longer than this, how often ..."""
 LOOK_SOON_S: Final = 0.005
 """... and where these are overdue."""
+LATE_S: Final = 1.0
+"""Others hear nothing meanwhile; after three times as long, or less, they take this peer for gone."""
+_SAY_LATE_S: Final = 10.0
 
 
 class Driver:
@@ -81,6 +84,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self._say_late_at = float("-inf")
         self._ticking = False
         self._now = float("-inf")
         """What the machine has last been told of the time."""
@@ -147,6 +151,14 @@ class Driver:
 
     def _pass_time(self, now: float) -> float:
         """What to tell the machine of the time, which for it never goes back: the last tick may have come early."""
+        if now - self._timer_at > LATE_S and now >= self._say_late_at:
+            self._say_late_at = now + _SAY_LATE_S
+            _log.warning(
+                "for %.1f s this process did nothing for its peer, which others take for gone: it was stopped, or its "
+                "program kept the event loop to itself; compute in a thread (asyncio.to_thread), or with "
+                "edgepeer.connect",
+                now - self._timer_at,
+            )
         self._now = max(self._now, now)
         return self._now
 

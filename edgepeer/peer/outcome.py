@@ -25,7 +25,17 @@ from edgepeer.protocol.events import FloatVector
 from edgepeer.wire.codec import MAX_PAYLOAD_BYTES
 from edgepeer.wire.precision import PRECISIONS, Precision
 
-__all__ = ["ABORTED", "Arrays", "FloatArray", "Outcome", "Shapes", "check_precision", "flatten", "of_another_size"]
+__all__ = [
+    "ABORTED",
+    "Arrays",
+    "FloatArray",
+    "Outcome",
+    "Shapes",
+    "check_precision",
+    "check_weight",
+    "flatten",
+    "of_another_size",
+]
 
 _AS_IS: Final = (np.dtype("<f4"), np.dtype("<f8"))
 ABORTED: Final[dict[str, type[PeerError]]] = {
@@ -37,6 +47,9 @@ ABORTED: Final[dict[str, type[PeerError]]] = {
     "run": FellBehind,
 }
 """What a round that has no result raises, by cause."""
+_LIGHTEST: Final = {np.dtype(kind): float(np.finfo(kind).smallest_subnormal) for kind in ("<f4", "<f8")}
+_HEAVIEST: Final = {np.dtype(kind): float(np.finfo(kind).max) for kind in ("<f4", "<f8")}
+
 FloatArray: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = FloatArray | list[FloatArray]
 
@@ -109,6 +122,14 @@ def _plain(array: FloatArray) -> FloatArray:
     return np.asarray(array)
 
 
+def check_weight(weight: float, dtype: np.dtype[Any]) -> None:
+    """Raises:
+    ValueError: it is no weight, or none that vectors of that type can have.
+    """
+    if weight != 0 and not _LIGHTEST[dtype] <= weight <= _HEAVIEST[dtype]:
+        raise ValueError(f"weight = {weight}: must be finite and not negative, as a {dtype}")
+
+
 def check_precision(precision: str, vector: FloatVector) -> None:
     """Refuse a precision that there is none of, or not for such a vector.
 
@@ -166,8 +187,10 @@ class Outcome:
     @property
     def mean(self) -> Arrays:
         """Weighted mean over the contributors, in the shape that was given; zeros if all weights were 0."""
-        scale = self.vector.dtype.type(self.weight) if self.weight else self.vector.dtype.type(1)
-        return self.shapes.restore(self.vector / scale)
+        weight, dtype = self.weight or 1.0, self.vector.dtype
+        if weight <= _HEAVIEST[dtype]:
+            return self.shapes.restore(self.vector / dtype.type(weight))
+        return self.shapes.restore((self.vector / np.float64(weight)).astype(dtype))  # each alone was not as heavy
 
 
 def of_another_size(effect: RoundCommitted, found: int, mine: int) -> ContributionMismatch:

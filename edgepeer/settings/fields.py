@@ -69,7 +69,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         """The value as it may stand in a line: without what is secret in it."""
         if self.secret:
             return "(hidden)"
-        shown = str(value) if isinstance(value, (str, int, float)) else repr(value)
+        try:
+            shown = str(value) if isinstance(value, (str, int, float)) else repr(value)
+        except ValueError:  # Python writes no integer of more than 4,300 digits
+            shown = f"<{type(value).__name__}>"
         if self.url:
             shown = re.sub(r"^(\w+://)?.*@", r"\1***@", shown, flags=re.DOTALL)
         return printable(shown)

@@ -61,7 +61,7 @@ def load_settings(
 def find_config(environ: Mapping[str, str]) -> Path | None:
     """EDGEPEER_CONFIG, else ./edgepeer.toml, else the user's own edgepeer.toml; None where there is none."""
     if named := environ.get("EDGEPEER_CONFIG"):
-        return Path(named)
+        return Path(named).expanduser()
     home = environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     candidates = (Path(CONFIG_NAME), Path(home) / CONFIG_NAME)
     return next((path for path in candidates if _is_file(path)), None)
@@ -88,7 +88,7 @@ def _from_file(kind: type[VerbSettings], settings: Mapping[str, Setting], path: 
         tables = tomllib.loads(read_given(path))
     except OSError as error:
         raise ConfigError(f"config = {path}: can't read it: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # no TOML, no text, or a number without end
         raise ConfigError(f"config = {path}: is not TOML: {error}") from None
     except RecursionError:
         raise ConfigError(f"config = {path}: is not of settings: it has lists in lists without end") from None

@@ -141,6 +141,8 @@ def test_refusals_of_the_environment() -> None:
         ("[common]\npeers = 1\n", "[common] peers is unknown; allowed are broker, fabric, fleet, log_level, log_json"),
         ("peer = 1\n", "peer must be a table, as in [peer]"),
         ("[peer\n", "is not TOML: "),
+        (f"[peer]\nfanout = {'9' * 5000}\n", "is not TOML: Exceeds the limit"),
+        (f"[peer]\nfanout = 0x{'f' * 5000}\n", "[peer]): must be auto, or an integer from 1 to 64"),
         (f"x = {'[' * 5000}", "is not of settings: it has lists in lists without end"),
         ("[peer]\nfanout = '2'\n", ""),
         ("[peer]\nfanout = true\n", "[peer]): must be auto, or an integer from 1 to 64"),
@@ -203,6 +205,7 @@ def test_which_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (here / "edgepeer.toml").touch()
     assert find_config(environ) == Path("edgepeer.toml")
     assert find_config(environ | {"EDGEPEER_CONFIG": "x.toml"}) == Path("x.toml")
+    assert find_config(environ | {"EDGEPEER_CONFIG": "~/x.toml"}) == Path.home() / "x.toml"
 
 
 @pytest.mark.parametrize(

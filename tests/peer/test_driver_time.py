@@ -51,6 +51,24 @@ class Owner:
         return lambda *_: None
 
 
+async def test_a_program_that_keeps_its_loop_to_itself_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clocks, owner = Clocks(monkeypatch), Owner()
+    node = Node(Member(id=A, incarnation=1), now=clocks.awake)
+    driver = Driver(node, owner)  # type: ignore[arg-type]
+    driver.switchboard = owner  # type: ignore[assignment]
+    driver.start()
+    for busy_s, told in ((0.5, ""), (4.0, "for 4.0 s this process did nothing"), (4.0, "")):
+        caplog.clear()
+        clocks.awake = driver._timer_at + busy_s
+        driver.dispatch(ev.ControlSynced())  # a socket is looked at before timers are
+        driver._tick()
+        assert told in caplog.text
+        assert len(caplog.records) == bool(told)
+    driver.stop()
+
+
 async def test_who_wakes_from_a_sleep_decides_nothing_before_it_has_heard_what_happened_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -74,6 +74,22 @@ def test_closed_is_closed(broker_elsewhere: EmbeddedBroker) -> None:
         peer.allreduce(np.ones(1))
 
 
+def test_a_fork_leaves_the_peer_to_its_parent(broker_elsewhere: EmbeddedBroker) -> None:
+    """As a pool of processes does: it has no thread that could leave."""
+    script = (
+        "import os, sys, edgepeer\n"
+        "with edgepeer.connect(sys.argv[1], 'lab', peer_id='a') as peer:\n"
+        "    peer.ready()\n"
+        "    child = os.fork()\n"
+        "    if child:\n"
+        "        print('child', os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), peer.view.ids, flush=True)\n"
+        "os._exit(0 if child else 7)\n"
+    )
+    command = [sys.executable, "-c", script, broker_elsewhere.address.url()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stdout) == (0, "child 7 ('a',)\n"), done.stderr
+
+
 def test_a_call_that_waits_when_the_peer_is_closed(broker_elsewhere: EmbeddedBroker) -> None:
     url = broker_elsewhere.address.url()
     with edgepeer.connect(url, "lab", peer_id="a") as a, ThreadPoolExecutor(1) as thread:

@@ -18,6 +18,7 @@ from edgepeer import Limits, Peer, View
 from edgepeer.cancelling import unless
 from edgepeer.errors import ConfigError, LeftFabric
 from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.ids import load_identity
 from edgepeer.peer import api, leaving
 from edgepeer.peer.agent import run_agent
 from edgepeer.protocol.machine import ProtocolName
@@ -178,6 +179,18 @@ async def test_the_identity_is_kept(broker: EmbeddedBroker, tmp_path: Path) -> N
         name = peer.id
     async with peer_at(broker, state_dir=tmp_path) as peer:
         assert peer.id == name
+    for name, text, said in (
+        ("identity", "a one", "is damaged: write a 0 into it, and no more"),
+        ("generation", "1 2", r"is damaged \(.*\): delete it"),
+    ):
+        path = tmp_path / name
+        before = path.read_text() if path.exists() else None
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=f"{path} {said}"):
+            load_identity(tmp_path)
+        path.unlink()
+        if before is not None:
+            path.write_text(before)
     with pytest.raises(ConfigError, match="belongs to peer"):
         async with peer_at(broker, "other", state_dir=tmp_path):
             pass

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pytest
-from peer_fleet import DEADLINE_S, Stranger, fleet, peer_at, view_of
+from peer_fleet import DEADLINE_S, Stranger, all_reduce, fleet, peer_at, view_of
 
 from edgepeer.errors import PeerError
 from edgepeer.fabric.broker import EmbeddedBroker
@@ -33,11 +34,14 @@ async def test_after_a_cancelled_call_the_array_is_the_callers_again(broker: Emb
         assert set(outcome.contributors) == {"a", "b"}
 
 
-@pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan"), float("inf"), 10**400])
 async def test_bad_timeouts_leave_the_peer_as_it_was(broker: EmbeddedBroker, timeout: float) -> None:
     async with fleet(broker, "a") as (peer,):
         with pytest.raises(ValueError, match="must be a positive number of seconds"):
             await peer.allreduce(np.ones(2), timeout=timeout)
+        with pytest.raises(TypeError):
+            await peer.allreduce(np.ones(2), timeout=None)  # type: ignore[arg-type]
+        assert (await peer.allreduce(np.ones(2), timeout=Decimal(60))).contributors == ("a",)  # type: ignore[arg-type]
         assert (await peer.allreduce(np.ones(2))).contributors == ("a",)
 
 
@@ -45,7 +49,17 @@ async def test_weights_that_overflow_the_dtype_are_refused(broker: EmbeddedBroke
     async with fleet(broker, "a") as (peer,):
         with pytest.raises(ValueError, match="as a float32"):
             await peer.allreduce(np.ones(2, np.float32), weight=1e300)
+        with pytest.raises(ValueError, match="as a float32"):
+            await peer.allreduce(np.ones(2, np.float32), weight=1e-46)
         assert (await peer.allreduce(np.float64(3), weight=1e300)).mean == 3
+
+
+async def test_a_mean_by_weights_that_only_together_overflow_the_dtype(broker: EmbeddedBroker) -> None:
+    async with fleet(broker, "a", "b") as peers:
+        for outcome in await all_reduce(peers, [np.full(2, 1e-3, np.float32)] * 2, weight=3e38):
+            assert outcome.weight == 6e38
+            np.testing.assert_allclose(outcome.mean, [1e-3, 1e-3], rtol=1e-6)
+            assert outcome.mean.dtype == np.float32
 
 
 async def test_a_peer_whose_incarnation_counts_anew_is_let_in_again(broker: EmbeddedBroker, tmp_path: Path) -> None:
