@@ -6,6 +6,7 @@ The job belongs to the fabric, not to this process: Ctrl-C ends the following, a
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,7 @@ from edgepeer.following.jobs import make_job, nodes_of
 from edgepeer.settings import TrainSettings
 
 if TYPE_CHECKING:
+    from edgepeer.fabric.events import FabricEvent
     from edgepeer.following.progress import JobProgress
     from edgepeer.following.result import JobResult
 
@@ -44,10 +46,10 @@ def run(settings: TrainSettings) -> int:
         prepare_report(settings.report)
     saver = ModelSaver(settings)
 
-    async def save(result: JobResult) -> None:
+    async def save(result: JobResult, withdrawn: asyncio.Event) -> None:
         where = settings.broker, settings.fabric
         fetch = partial(state_from_fleet, *where, timeout=settings.timeout, identity=identity)
-        await saver.save(result, fetch)
+        await saver.save(result, fetch, withdrawn)
 
     async def follow(show: Callable[[JobProgress], None]) -> JobResult:
         async with kept(identity):
@@ -60,6 +62,7 @@ def run(settings: TrainSettings) -> int:
                 identity=identity,
                 detach=True,
                 at_end=save,
+                beside_others=True,
             )
 
     wait_for = settings.peers or nodes_of(settings) or 1
@@ -83,14 +86,20 @@ async def _withdraw(settings: TrainSettings) -> int:
     from edgepeer.fabric.address import BrokerAddress
     from edgepeer.fabric.documents import JobOver
     from edgepeer.fabric.topics import Group
-    from edgepeer.following.observe import observe
+    from edgepeer.following.observe import hear_out, observe
     from edgepeer.following.picture import Picture
     from edgepeer.trust.loading import load_trust
 
-    picture, identity = Picture(), load_trust(settings.fleet)
+    picture, news, identity = Picture(), asyncio.Event(), load_trust(settings.fleet)
     broker = BrokerAddress.parse(settings.broker)
-    async with observe(broker, settings.fabric, picture.take, interests=Group.JOB, identity=identity) as client:
-        if picture.job is None and not picture.unreadable:
+
+    def take(event: FabricEvent) -> None:
+        picture.take(event)
+        news.set()
+
+    async with observe(broker, settings.fabric, take, interests=Group.JOB | Group.VIEW, identity=identity) as client:
+        await hear_out(picture, news)
+        if not picture.has_job:
             print(f"fabric {settings.fabric!r} has no job")
             return 0
         job = "(unreadable)" if picture.job is None else picture.job.id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -86,9 +87,9 @@ async def emulate(settings: EmulateSettings, on_update: Callable[[JobProgress], 
             with RoundFeed(fleet.home(name) / "rounds.jsonl" for name in names) as feed:
                 injector = FaultInjector(faults, scene, progress, refresh=lambda: progress.see_logged(feed.read()))
 
-                async def save(result: JobResult) -> None:
+                async def save(result: JobResult, withdrawn: asyncio.Event) -> None:
                     homes = [fleet.home(name) / "state" for name in result.done]
-                    await saver.save(result, partial(state_from_files, homes))
+                    await saver.save(result, partial(state_from_files, homes), withdrawn)
 
                 job_run = run_job(
                     progress,

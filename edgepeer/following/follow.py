@@ -21,7 +21,7 @@ from edgepeer.fabric.events import (
     ViewSeen,
 )
 from edgepeer.following.announcing import Announcer
-from edgepeer.following.observe import observe, question
+from edgepeer.following.observe import hear_out, observe, question
 from edgepeer.following.picture import Picture
 from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
@@ -49,7 +49,8 @@ async def run_job(
     timeout: float,
     identity: Identity | None = None,
     detach: bool = False,
-    at_end: Callable[[JobResult], Awaitable[None]] | None = None,
+    at_end: Callable[[JobResult, asyncio.Event], Awaitable[None]] | None = None,
+    beside_others: bool = False,
 ) -> JobResult:
     """Publish `progress.job` in the fabric, follow it to its end, and clear it.
 
@@ -57,7 +58,9 @@ async def run_job(
         on_update: called several times a second, on the event loop.
         identity: in a fleet, an operator's: only its jobs count there.
         timeout: seconds without any progress (a peer joining, a round finished) after which to give up.
-        at_end: awaited when the job is done, before it is cleared: its peers still have its state.
+        at_end: awaited when the job is done, before it is cleared: its peers still have its state, until the event that
+            it is given is set, as somebody else has cleared it.
+        beside_others: others may begin and fetch jobs in this fabric: they are given time to say so.
         detach: leave the job to its fabric when we are cancelled; otherwise it ends with us.
 
     Raises:
@@ -76,6 +79,8 @@ async def run_job(
         news.set()
 
     async with observe(broker, fabric, take, identity=identity) as client:
+        if beside_others:
+            await hear_out(picture, news)
         if picture.busy:
             await question(client, picture, news)  # whoever works on it may be dead
         if picture.busy:
@@ -87,7 +92,7 @@ async def run_job(
         try:
             result = await follower.finish(timeout=timeout)
             if at_end is not None:
-                await at_end(result)
+                await at_end(result, follower.withdrawn)
         except asyncio.CancelledError:
             if not detach:
                 _take_back(announcer, progress)
@@ -112,11 +117,17 @@ class Follower:
         self._on_update = on_update
         self._changed = asyncio.Event()
         self._moved = False
+        self.withdrawn = asyncio.Event()
+        """As long as somebody else has taken the job back, or put another in its place."""
 
     def take(self, event: FabricEvent) -> None:
         """Hear of one event; for a FabricClient's `on_event`."""
         if self._tell(event):
             self._moved = True
+        if self._progress.withdrawn:
+            self.withdrawn.set()
+        else:
+            self.withdrawn.clear()
         self._changed.set()
 
     async def finish(self, *, timeout: float, settle: float = _SETTLE_S) -> JobResult:

@@ -19,10 +19,16 @@ from edgepeer.following.picture import Picture
 if TYPE_CHECKING:
     from edgepeer.trust.identity import Identity
 
-__all__ = ["observe", "question"]
+__all__ = ["hear_out", "observe", "question"]
 
 _ANSWER_WITHIN_S: Final = 2.0
 """A peer that lives answers within this time."""
+_BACK_WITHIN_S: Final = 7.0
+"""A peer that has lost its broker tries again every five seconds at least ..."""
+_ITS_JOB_S: Final = 1.0
+"""... and the head of a fleet, once it is back, says at once what the job is."""
+_FETCHED_WITHIN_S: Final = 4.0
+"""Who has followed a job to its end, and wants the model, comes for it within this time."""
 
 
 @asynccontextmanager
@@ -78,6 +84,29 @@ async def _within(timeout: float, synced: asyncio.Event, broker: BrokerAddress) 
         raise FabricError(f"broker {broker}: let us in, but did not answer within {timeout:g} s") from None
 
 
+async def hear_out(picture: Picture, news: asyncio.Event) -> None:
+    """Give others the time to say what they are at. A broker that tells of neither view nor job may have lost its
+    memory a moment ago; and who has followed the job that is done may be about to fetch its model.
+
+    Args:
+        news: set whenever the picture has taken an event.
+    """
+    if picture.view is None and not picture.has_job:
+        await _until(lambda: picture.has_job or picture.view is not None, news, _BACK_WITHIN_S)
+        await _until(lambda: picture.has_job, news, _ITS_JOB_S if picture.view is not None else 0.0)
+    if picture.is_done and not picture.busy:
+        done = picture.job
+        await _until(lambda: picture.job != done or bool(picture.busy), news, _FETCHED_WITHIN_S)
+
+
+async def _until(so: Callable[[], bool], news: asyncio.Event, within_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            while not so():
+                news.clear()
+                await news.wait()
+
+
 async def question(client: FabricClient, picture: Picture, news: asyncio.Event) -> None:
     """Ask all peers in the picture whether they live, and doubt those that don't answer.
 
@@ -85,9 +114,5 @@ async def question(client: FabricClient, picture: Picture, news: asyncio.Event) 
         news: set whenever the picture has taken an event.
     """
     client.ask()
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_ANSWER_WITHIN_S):
-            while picture.unheard:
-                news.clear()
-                await news.wait()
+    await _until(lambda: not picture.unheard, news, _ANSWER_WITHIN_S)
     picture.doubt()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from edgepeer.errors import JobError, WireError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.topics import Group
 from edgepeer.following.observe import observe
-from edgepeer.following.picture import Picture
+from edgepeer.following.picture import Picture, saver_id
 from edgepeer.following.result import JobResult
 from edgepeer.processes import os_reason
 from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
@@ -85,7 +84,7 @@ async def _asked(
     picture = Picture()
     async with observe(BrokerAddress.parse(broker), fabric, picture.take, interests=Group.PEERS, identity=identity):
         pass
-    me = f"saver-{secrets.token_hex(6)}" if identity is None else identity.holder.common_name
+    me = saver_id() if identity is None else identity.holder.common_name
     hello = Hello(fabric=fabric, peer=me, incarnation=1)
     few = asyncio.Semaphore(_AT_ONCE)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections.abc import Mapping
+from typing import Final
 
 from edgepeer.errors import WireError
 from edgepeer.fabric.documents import LinkReport, PeerReport, Presence
@@ -20,7 +23,14 @@ from edgepeer.topology.view import View
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import unpack
 
-__all__ = ["Picture"]
+__all__ = ["Picture", "saver_id"]
+
+_SAVER: Final = re.compile(r"saver-[0-9a-f]{12}\Z")
+
+
+def saver_id() -> str:
+    """A name for who joins a fleet to take its model: by that the others know it."""
+    return f"saver-{secrets.token_hex(6)}"
 
 
 class Picture:
@@ -85,15 +95,29 @@ class Picture:
         return {peer: report for (of, peer), report in sorted(self.reports.items()) if of == job}
 
     @property
+    def has_job(self) -> bool:
+        """Whether there is one, be it one that can't be read."""
+        return self.job is not None or bool(self.unreadable)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether a peer has done the job that the fabric has."""
+        return self.job is not None and any(report.state == "done" for report in self.reports_of(self.job.id).values())
+
+    @property
     def busy(self) -> str:
         """Why another job must not start now, in words; empty if it may."""
         if self.unreadable:
             return f"the fabric has a job that this build can't read ({self.unreadable})"
         if self.job is None:
             return ""
+        if any(map(_SAVER.match, self.peers)):
+            return f"the model of job {self.job.id} is being fetched"
         reports = self.reports_of(self.job.id)
         working = [peer for peer in reports if reports[peer].state in ("starting", "running") and peer in self.peers]
-        if reports and not working:
+        failed = {peer for peer in reports if reports[peer].state == "failed"}
+        still = len(failed) < self.job.wait_for and not self.peers.keys() <= failed
+        if not working and (self.is_done or (reports and not (still and failed == reports.keys()))):
             return ""  # whoever took part is through, or gone
         doing = f"{len(working)} peers work on it" if working else f"it waits for {self.job.wait_for} peers"
         return f"job {self.job.id} is not done yet ({doing})"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from edgepeer.cancelling import unless
 from edgepeer.coding.scheme import parse_scheme
 from edgepeer.errors import EdgepeerError, JobError, WireError
 from edgepeer.following.parts import parts_from_files, parts_from_fleet, state_from_peer
+from edgepeer.following.picture import saver_id
 from edgepeer.following.result import JobResult
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
@@ -58,8 +59,12 @@ class ModelSaver:
             described = settings.model_config is not None
             check_target("save", self._path, model=settings.model, described=described)
 
-    async def save(self, result: JobResult, fetch: Fetch) -> None:
-        """Fetch the state of a job that is done, and write the model. What goes wrong stands in `error`."""
+    async def save(self, result: JobResult, fetch: Fetch, withdrawn: asyncio.Event) -> None:
+        """Fetch the state of a job that is done, and write the model. What goes wrong stands in `error`.
+
+        Args:
+            withdrawn: set when the job is not there any more: nobody has its state then.
+        """
         path = self._path
         if path is None:
             return
@@ -69,7 +74,12 @@ class ModelSaver:
         digest = next(iter(result.digests.values()))
         state: bytes | memoryview
         try:
-            found = await fetch(result)
+            fetching = asyncio.ensure_future(fetch(result))
+            if not await unless(withdrawn, fetching):
+                raise JobError(
+                    f"job {result.job.id} was withdrawn, or another one begun, before a peer had handed over its model"
+                )
+            found = fetching.result()
             if isinstance(found, list):
                 state, digest = await asyncio.to_thread(whole_model, result.job, found)
             else:
@@ -101,7 +111,7 @@ async def state_from_fleet(
     if identity is not None:
         return await state_from_peer(broker, fabric, result, timeout=timeout, identity=identity)
     wanted = _Wanted(job.id, result.rounds)
-    async with Peer(broker, fabric, peer_id=f"saver-{secrets.token_hex(6)}", aside=True) as peer:
+    async with Peer(broker, fabric, peer_id=saver_id(), aside=True) as peer:
         peer.attach(wanted)
         peer.use_scheme(parse_scheme(job.code, job.wait))
         async with _wanting(peer, job):

@@ -195,7 +195,7 @@ async def test_a_fleet_trains_for_its_operators_alone(lax_broker: Broker, invite
     last_year = announcement(operator, time.time() - 365 * 86400, new_job(id="old", trainer="numpy", rounds=10_000))
     saved: list[object] = []
 
-    async def save(result: JobResult) -> None:
+    async def save(result: JobResult, _: asyncio.Event) -> None:
         url = lax_broker.address.url()
         saved.append(await state_from_fleet(url, "lab", result, timeout=10, identity=operator))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgpack
 import msgspec
@@ -15,7 +16,7 @@ from way_to_broker import Gate
 from edgepeer.errors import FabricError, JobError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
-from edgepeer.fabric.documents import JobOver
+from edgepeer.fabric.documents import JobOver, Presence
 from edgepeer.fabric.events import (
     Connected,
     Disconnected,
@@ -28,10 +29,12 @@ from edgepeer.fabric.events import (
     ViewSeen,
 )
 from edgepeer.following.follow import Follower, run_job
-from edgepeer.following.observe import observe
-from edgepeer.following.picture import Picture
+from edgepeer.following.observe import hear_out, observe
+from edgepeer.following.picture import Picture, saver_id
 from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
+from edgepeer.following.saving import ModelSaver
+from edgepeer.settings import TrainSettings
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import pack, unpack
 
@@ -125,10 +128,9 @@ async def test_who_is_through_takes_back_no_job_but_its_own(broker: BrokerAddres
 
     async with asyncio.timeout(DEADLINE_S), Mouth(broker, told, say).open() as mouth:
 
-        async def announce_another(result: JobResult) -> None:
+        async def announce_another(result: JobResult, withdrawn: asyncio.Event) -> None:
             mouth.keep(mouth.client.topics.job, Job(id="j2"))
-            while mouth.jobs[-1] != "j2":  # noqa: ASYNC110
-                await asyncio.sleep(0)
+            await withdrawn.wait()
 
         for at_end in (None, announce_another):
             await run_job(
@@ -276,6 +278,78 @@ def test_busy(told: Told) -> None:
     assert picture.busy == "job j1 is not done yet (1 peers work on it)"
     picture.take(PresenceGone("cedar"))  # type: ignore[arg-type]
     assert picture.busy == ""
+    picture.take(PresenceSeen(Presence(id="saver-0123456789ab", incarnation=1, addresses=())))
+    assert picture.busy == "the model of job j1 is being fetched"
+
+
+def test_who_can_not_do_a_job_does_not_end_it_for_those_who_wait(told: Told) -> None:
+    picture = Picture()
+    picture.take(JobSeen(pack(told.job)))
+    picture.take(PresenceSeen(told.presence("ash")))
+    picture.take(ReportSeen(told.report("ash", "failed")))
+    assert picture.busy == "", "there is nobody else"
+    picture.take(PresenceSeen(told.presence("birch")))
+    assert picture.busy == "job j1 is not done yet (it waits for 3 peers)"
+    for peer in ("birch", "cedar"):
+        picture.take(PresenceSeen(told.presence(peer)))
+        picture.take(ReportSeen(told.report(peer, "failed")))
+    assert picture.busy == ""
+
+
+async def test_a_broker_that_has_just_lost_its_memory_is_not_taken_for_idle(broker: BrokerAddress, told: Told) -> None:
+    """The peers are back within seconds, and say what they are at."""
+    progress = JobProgress(Job(id="j2"), broker="")
+    following = run_job(progress, lambda _: None, broker=broker, fabric="test", timeout=DEADLINE_S, beside_others=True)
+    began = asyncio.create_task(following)
+    async with asyncio.timeout(DEADLINE_S), observe(broker, "test", lambda _: None) as client:
+        client.publish_retained(client.topics.view, told.view())
+        client.publish_retained(client.topics.job, told.job)
+        with pytest.raises(JobError, match="job j1 is not done yet"):
+            await began
+
+
+async def test_the_model_of_a_job_is_fetched_before_another_begins(broker: BrokerAddress, told: Told) -> None:
+    async with asyncio.timeout(DEADLINE_S), Mouth(broker, told, lambda _, job: None).open() as mouth:
+        mouth.join()
+        mouth.keep(mouth.client.topics.job, told.job)
+        for peer in told.peers:
+            mouth.keep(mouth.client.topics.report("j1", peer), told.report(peer))
+        assert await mouth.client.flush(DEADLINE_S)
+        saver = saver_id()
+        for fetched in (True, False):
+            picture, news = Picture(), asyncio.Event()
+
+            def take(event: FabricEvent, picture: Picture = picture, news: asyncio.Event = news) -> None:
+                picture.take(event)
+                news.set()
+
+            async with observe(broker, "test", take):
+                waiting = asyncio.create_task(hear_out(picture, news))
+                if fetched:
+                    mouth.keep(mouth.client.topics.presence(saver), Presence(id=saver, incarnation=1, addresses=()))
+                else:
+                    mouth.keep(mouth.client.topics.job, JobOver(over="j1"))
+                await waiting
+                assert picture.busy == ("the model of job j1 is being fetched" if fetched else "")
+                assert (picture.job is not None) == fetched
+            mouth.keep(mouth.client.topics.presence(saver), None)
+            assert await mouth.client.flush(DEADLINE_S)
+
+
+async def test_a_model_is_not_waited_for_when_its_job_is_replaced(
+    told: Told, running: JobProgress, finish: Callable[..., JobProgress], tmp_path: Path
+) -> None:
+    saver, withdrawn = ModelSaver(TrainSettings(save=tmp_path / "a.npz")), asyncio.Event()
+
+    async def fetch(_: JobResult) -> memoryview:
+        withdrawn.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with asyncio.timeout(DEADLINE_S):
+        await saver.save(finish(running).result(), fetch, withdrawn)
+    assert saver.saved is None
+    assert saver.error.endswith("job j1 was withdrawn, or another one begun, before a peer had handed over its model")
 
 
 async def test_a_standstill_ends_with_what_is_known(running: JobProgress) -> None:

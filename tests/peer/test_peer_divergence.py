@@ -51,7 +51,7 @@ async def test_who_comes_after_the_end_ends_like_the_others(split: str, broker: 
         await stack.enter_async_context(observe(broker.address, "lab", take))
         await stack.enter_async_context(agents(broker, 2))
 
-        async def somebody_comes(result: JobResult) -> None:
+        async def somebody_comes(result: JobResult, _: asyncio.Event) -> None:
             await stack.enter_async_context(agents(broker, 1, peer_id="late"))
             async with asyncio.timeout(DEADLINE_S):
                 while "late" not in reports or reports["late"].state != "done":
@@ -95,7 +95,7 @@ async def test_the_model_of_a_fleet(broker: EmbeddedBroker, tmp_path: Path) -> N
         job = new_job(trainer="numpy", model="linear", rounds=20, wait_for=3, learning_rate=0.1, code=code)
         states: list[memoryview] = []
 
-        async def fetch(result: JobResult, states: list[memoryview] = states) -> None:
+        async def fetch(result: JobResult, _: asyncio.Event, states: list[memoryview] = states) -> None:
             states.append(await state_from_fleet(broker.address.url(), "lab", result, timeout=DEADLINE_S))
 
         async with agents(broker, 3):
