@@ -10,7 +10,8 @@ Here, or any word of a peer           | it is there, in that life, in that view 
 a word of a later view than ours      | the peer is asked for it: a letter may have been on its way for long
 the same outside, of another          | likewise, though what is known is later: there may be nobody left of that
 generation than what is known         |
-a retained view that follows ours     | its members are called: they may be dead, or have gone on without this peer
+a retained view that follows ours     | its members are called, if they don't bring it themselves within a second:
+                                      | they may be dead, or have gone on without this peer
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ __all__ = ["Attendance"]
 CALL_BATCH_S: Final = 0.01
 """Presences come in swarms: those of so long a time are called together."""
 CALLED_OF_HINT: Final = 8
+BROUGHT_S: Final = 1.0
+"""How long a view may take over the links: all who were told of it by the broker would call at once, each be answered
+with the view, and a slow broker bring nothing else for seconds."""
 HINT_S: Final = 3.0
 """How long somebody may take to confirm a view that is only retained."""
 
@@ -87,7 +91,7 @@ class Attendance:
 
     def call_round(self) -> None:
         """Call whoever matters and has not spoken for a while."""
-        view, hint = self._membership.view, self._outside.hint
+        view, hint, again_at = self._membership.view, self._outside.hint, float("inf")
         callees = self._outside.callees(self._place.now) if view is None else []
         if view is not None and (self._membership.coordinator or self._succession.asked):
             callees = self._membership.callees()
@@ -96,7 +100,9 @@ class Attendance:
         if view is not None and hint is not None:
             if self._doubt(hint, view):
                 return
-            callees = [*hint.ids[:CALLED_OF_HINT], *callees]
+            again_at = self._outside.hint_since + BROUGHT_S
+            if self._place.now >= again_at:
+                callees = [*hint.ids[:CALLED_OF_HINT], *callees]
         callees = [peer for peer in callees if peer != self._me]
         if view is None and self._membership.waits:
             callees.append(self._me)  # that nobody answers says nothing where not even that comes back
@@ -107,7 +113,9 @@ class Attendance:
             else:
                 callees.append(self._me)
         self._rolls.call(self._me, callees, self.call(), self._place.now)
-        self._rolls.call_next(self._place.now + CALL_ROUND_S if callees or view is None else float("inf"))
+        if callees or view is None:
+            again_at = self._place.now + CALL_ROUND_S
+        self._rolls.call_next(again_at if again_at > self._place.now else float("inf"))
 
     def _clear(self, stale: list[Member]) -> None:
         """Nobody answers for these."""
@@ -221,7 +229,7 @@ class Attendance:
         mine = self._membership.view
         if mine is None or mine.precedes(view):
             self._outside.on_hint(view, self._place.now)
-            self._rolls.call_by(self._place.now)
+            self._rolls.call_by(self._place.now if mine is None else self._outside.hint_since + BROUGHT_S)
         elif self._membership.coordinator and view.precedes(mine):
             self._emit(fx.PublishView(mine))  # ours is the newer one: MQTT should hold it
 

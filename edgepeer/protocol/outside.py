@@ -54,7 +54,9 @@ class Outside:
         self.hint: View | None = None
         """The newest view that was heard of, and that this peer is not in. It may be of the dead."""
         self.hint_at = 0.0
-        """When it was last heard of."""
+        """When it was last heard of ..."""
+        self.hint_since = 0.0
+        """... and when the first that is newer than this peer's own was."""
         self._synced_at: float | None = None
         self._since = 0.0
         """When it came to be outside, or could begin to ask who else is."""
@@ -84,6 +86,8 @@ class Outside:
     def on_hint(self, view: View, now: float) -> None:
         """There is, or was, such a view."""
         self.hint_at = now
+        if self.hint is None:
+            self.hint_since = now
         if self.hint is None or self.hint.precedes(view):
             self.hint = view
             self._refused.clear()

@@ -724,3 +724,19 @@ def test_who_can_not_go_on_takes_a_retained_successor_for_what_a_newcomer_would(
     said = b.until(12.0)
     assert 9.0 <= when(said, "removed") < 9.5
     assert b.node.parts.membership.me.incarnation == 2
+
+
+# -- what is retained, and on its way ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("brought", [True, False])
+def test_a_later_view_that_the_broker_tells_of_first_is_given_time_to_come(brought: bool) -> None:
+    """All would call at once, and each be answered with the view: a slow broker would bring nothing else then."""
+    d = Machine("d", hidden=(fr.Ping, fr.Knock, fr.Here)).join(view(1, "abcd"), up="b")
+    d.until(5.0)
+    d.hear(ev.ViewSeen(view(2, "abcde")), 5.0)
+    assert [line for line in d.until(5.9) if "call" in line] == []
+    if brought:
+        d.learn(view(2, "abcde"))
+    called = [line.split(": ", 1)[1] for line in d.until(6.05) if "call" in line]
+    assert called == ([] if brought else [f"relay {peer} <- d>{peer} 0.0: call" for peer in "abce"])

@@ -150,6 +150,7 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Outside, "_synced_at"): _ago(_FRESH_S),
     (Outside, "_since"): _if_outside(_ago(_FRESH_S)),
     (Outside, "hint_at"): lambda of, value, now, inside: max(value, now - _FRESH_S) if of.hint and inside else 0.0,
+    (Outside, "hint_since"): lambda of, value, now, inside: max(value, now - _FRESH_S) if of.hint and inside else 0.0,
     (Outside, "_refused"): lambda of, value, now, inside: set() if inside else value,
     (RollCall, "appeared_at"): _if_outside(_ago(_FRESH_S)),
     (RollCall, "_answered_at"): _ago(_FRESH_S),
