@@ -7,7 +7,9 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from edgepeer.coding.scheme import CodingScheme
 from edgepeer.errors import BegunAnew, FellBehind, LeftFabric, NotReady, PeerError, RoundTimeout
@@ -23,7 +25,7 @@ from edgepeer.peer.outcome import (
     check_precision,
     check_weight,
     flatten,
-    of_another_size,
+    of_another_kind,
 )
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
@@ -95,12 +97,12 @@ class Calls:
         began = time.monotonic()
         with await self._call(timeout) as waiting:
             if (missed := self._next_missed()) is not None:
-                return _outcome(missed, began, shapes)
+                return _outcome(missed, began, shapes, vector.dtype)
             self._driver.dispatch(ev.Contribute(vector, float(weight), precision))
             if waiting.done():
                 # Nobody else is in. So that others can come, who calls on and on gives them turns.
                 await asyncio.sleep(0)
-            return _outcome(await waiting, began, shapes)
+            return _outcome(await waiting, began, shapes, vector.dtype)
 
     async def allreduce_chunks(self, gradient: Gradient, timeout: float, pace: Pace | None) -> Outcome:
         """See `Peer.allreduce_chunks`."""
@@ -364,9 +366,12 @@ class _Call:
         self._called()
 
 
-def _outcome(effect: fx.RoundCommitted, began: float, shapes: Shapes) -> Outcome:
-    if effect.sum.size != shapes.size:
-        raise of_another_size(effect, effect.sum.size, shapes.size)
+def _outcome(effect: fx.RoundCommitted, began: float, shapes: Shapes, dtype: np.dtype[Any]) -> Outcome:
+    found = effect.sum
+    if found.size != shapes.size:
+        raise of_another_kind(effect, str(found.size), str(shapes.size))
+    if found.dtype != dtype:
+        raise of_another_kind(effect, f"{found.size} {found.dtype}", f"{shapes.size} {dtype}")
     return Outcome(
         round=effect.round,
         generation=str(effect.generation),

@@ -20,7 +20,7 @@ from edgepeer.coding.encode import padded
 from edgepeer.coding.scheme import CodingScheme
 from edgepeer.errors import ConfigError, ContributionMismatch
 from edgepeer.ids import PeerId
-from edgepeer.peer.outcome import Arrays, Outcome, Shapes, check_weight, flatten, of_another_size
+from edgepeer.peer.outcome import Arrays, Outcome, Shapes, check_weight, flatten, of_another_kind
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.events import FloatVector
@@ -147,7 +147,7 @@ class CodedCall:
             flat, self._shapes = flatten(value)
             self._size = flat.size
         if padded(self._size, blocks) + blocks != effect.sum.size:
-            raise of_another_size(effect, effect.sum.size - blocks, self._size)
+            raise of_another_kind(effect, str(effect.sum.size - blocks), str(self._size))
 
     def outcome(self, effect: fx.RoundCommitted, seconds: float) -> Outcome:
         """The round's result in the caller's shapes."""

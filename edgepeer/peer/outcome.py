@@ -34,7 +34,7 @@ __all__ = [
     "check_precision",
     "check_weight",
     "flatten",
-    "of_another_size",
+    "of_another_kind",
 ]
 
 _AS_IS: Final = (np.dtype("<f4"), np.dtype("<f8"))
@@ -193,7 +193,7 @@ class Outcome:
         return self.shapes.restore((self.vector / np.float64(weight)).astype(dtype))  # each alone was not as heavy
 
 
-def of_another_size(effect: RoundCommitted, found: int, mine: int) -> ContributionMismatch:
+def of_another_kind(effect: RoundCommitted, found: str, mine: str) -> ContributionMismatch:
     """A sum of `found` elements that was decided without this peer: with its `mine`, there would be none."""
     decided = f"{', '.join(effect.contributors)} decided it with {found} elements"
     return ContributionMismatch(f"round {effect.round}: {decided}; this peer brings {mine}")

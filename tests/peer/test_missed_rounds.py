@@ -139,14 +139,16 @@ async def test_rounds_that_were_dropped_between_are_answered_in_their_order() ->
     assert await machine.call() == 5
 
 
-@pytest.mark.parametrize("value", [np.zeros(3, np.float32), [np.zeros(0, np.float32)] * 2])
+@pytest.mark.parametrize("value", [np.zeros(3, np.float32), [np.zeros(0, np.float32)] * 2, np.zeros(1, np.float64)])
 @pytest.mark.parametrize("missed", [True, False])
-async def test_a_sum_of_another_length_that_others_have_decided_is_a_mismatch(missed: bool, value: Any) -> None:
+async def test_a_sum_of_another_length_or_type_that_others_have_decided_is_a_mismatch(missed: bool, value: Any) -> None:
     """A list of fewer elements would be given the first of them, and no word said."""
     machine = Machine()
     if missed:
         machine.decide(mine=False)
-    with pytest.raises(ContributionMismatch, match=rf"round 1: {'' if missed else 'a, '}b decided it with 1 elements"):
+    with pytest.raises(
+        ContributionMismatch, match=rf"round 1: {'' if missed else 'a, '}b decided it with 1 (float32 )?elements"
+    ):
         await machine.calls.allreduce(value, 1.0, DEADLINE_S, "float32")
     assert await machine.call() == 2
 
