@@ -1,36 +1,50 @@
 """Says in a fabric what its job is, until a broker has it. Who says it again after each time that it was away puts an
 old one in the place of what others have said meanwhile.
 
-a broker that we have come back to tells of | so
---------------------------------------------+-------------------------------------------------------------------
-our job, or that it is over, or of another  | nothing: it knows
-no job at all                               | it may have lost its memory: the job is said again
+a broker tells, once we have come back to it  | so
+----------------------------------------------+---------------------------------------------------------------------
+of our job, or that it, or any, is over       | nothing: it knows
+of another, before it has told of ours        | ours is not said: the other came first
+of another, after that                        | nothing: ours has been replaced
+what it told before ours was announced, or    | it has lost its memory: the job is said again; in a fleet, what was
+of no job at all                              | signed last, be it of another
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from edgepeer.errors import JobError, WireError
 from edgepeer.fabric.documents import JobOver
-from edgepeer.fabric.events import Connected, FabricEvent, JobSeen, JobSpoiled, Synced
+from edgepeer.fabric.events import Connected, FabricEvent, JobSeen, Synced
 from edgepeer.training.job import Job
+from edgepeer.wire.documents import unpack
 
 if TYPE_CHECKING:
     from edgepeer.fabric.client import FabricClient
+    from edgepeer.following.picture import Picture
 
 __all__ = ["Announcer"]
 
 
 class Announcer:
-    """Says it at once, to the broker that the client is at."""
+    """Says it at once, to the broker that the client is at.
 
-    def __init__(self, client: FabricClient, job: Job) -> None:
+    Args:
+        before: what the fabric was at.
+    """
+
+    def __init__(self, client: FabricClient, job: Job, before: Picture) -> None:
         self._client = client
         self._job = job
+        self._before = "" if before.job is None else before.job.id, before.over
         self._told = True
-        """Whether this connection has told of a job."""
+        """Whether this connection has told of a job, or that one is over, of which nothing was told before."""
+        self._heard = False
+        """Whether any has told of ours."""
         self._over = False
-        self._say()
+        client.publish_retained(client.topics.job, job)
 
     def take_back(self) -> None:
         """The job is over. Whoever has said so already may have put another one there; or does so now, unheard yet:
@@ -39,19 +53,30 @@ class Announcer:
         client.publish_retained(client.topics.job, None if client.in_fleet else JobOver(over=self._job.id))
 
     def take(self, event: FabricEvent) -> None:
-        """Hear of one event."""
+        """Hear of one event.
+
+        Raises:
+            JobError: there is another job, which came first.
+        """
         match event:
             case Connected():
                 self._told = False
-            case JobSeen(None, over) if over not in ("", self._job.id):
-                self._told = True  # what is said of one before may come before ours is there
-            case JobSeen():
-                self._told = True
-                self._client.is_said(self._client.topics.job)
-            case JobSpoiled():
-                self._told = True  # its peers say it again
+            case JobSeen(payload, over):
+                job = ""
+                if payload is not None:
+                    with suppress(WireError):
+                        job = unpack(payload, Job).id
+                if (job, over) != self._before or not (job or over):
+                    self._take(job, over)
             case Synced() if not (self._told or self._over):
-                self._say()
+                if not self._client.announce_again():
+                    self._client.publish_retained(self._client.topics.job, self._job)
 
-    def _say(self) -> None:
-        self._client.publish_retained(self._client.topics.job, self._job)
+    def _take(self, job: str, over: str) -> None:
+        self._told = True
+        if job == self._job.id:
+            self._heard = True
+        elif job and not (self._heard or self._over):
+            raise JobError(f"job {job} came first; wait, or end it with edgepeer train --withdraw")
+        if self._heard or over == self._job.id:
+            self._client.is_said(self._client.topics.job)

@@ -88,7 +88,7 @@ async def run_job(
         for job, peer in picture.reports:
             client.publish_retained(client.topics.report(job, peer), None)  # nobody will ask for them any more
         client.clear_outdated()
-        announcer = Announcer(client, progress.job)
+        announcer = Announcer(client, progress.job, picture)
         try:
             result = await follower.finish(timeout=timeout)
             if at_end is not None:

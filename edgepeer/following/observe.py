@@ -85,13 +85,13 @@ async def _within(timeout: float, synced: asyncio.Event, broker: BrokerAddress) 
 
 
 async def hear_out(picture: Picture, news: asyncio.Event) -> None:
-    """Give others the time to say what they are at. A broker that tells of neither view nor job may have lost its
-    memory a moment ago; and who has followed the job that is done may be about to fetch its model.
+    """Give others the time to say what they are at. A broker that tells of neither view nor job, nor that one is over,
+    may have lost its memory a moment ago; and who has followed the job that is done may be about to fetch its model.
 
     Args:
         news: set whenever the picture has taken an event.
     """
-    if picture.view is None and not picture.has_job:
+    if picture.view is None and not (picture.has_job or picture.over):
         await _until(lambda: picture.has_job or picture.view is not None, news, _BACK_WITHIN_S)
         await _until(lambda: picture.has_job, news, _ITS_JOB_S if picture.view is not None else 0.0)
     if picture.is_done and not picture.busy:

@@ -43,6 +43,8 @@ class Picture:
         self._answered: set[str] = set()
         self.view: View | None = None
         self.job: Job | None = None
+        self.over = ""
+        """Which job is said to be over, where there is none."""
         self.unreadable = ""
         """Why the fabric's job can't be read; empty if there is none, or it can."""
         self.reports: dict[tuple[str, str], PeerReport] = {}
@@ -67,8 +69,8 @@ class Picture:
                 self.reports[said.job, said.peer] = said
             case LinksSeen(report):
                 self.links[report.peer] = report
-            case JobSeen(payload):
-                self.job, self.unreadable = None, ""
+            case JobSeen(payload, over):
+                self.job, self.over, self.unreadable = None, over, ""
                 if payload is not None:
                     try:
                         self.job = unpack(payload, Job)

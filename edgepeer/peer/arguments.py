@@ -89,4 +89,7 @@ def _of_kind(kind: type, value: object) -> object:
     """For msgspec, which looks itself whether that is of a kind that it does not know."""
     if kind is not Path or not isinstance(value, (str, Path)):
         return value
-    return Path(value).expanduser()  # as in settings
+    try:
+        return Path(value).expanduser()  # as in settings
+    except RuntimeError as error:
+        raise ValueError(str(error)) from None

@@ -163,10 +163,10 @@ class Calls:
 
     def _begin(self, timeout: float) -> _Call:
         try:
-            seconds = float(timeout)
+            seconds = float(timeout) if 0 < timeout < math.inf else 0.0
         except OverflowError:
-            seconds = math.inf
-        if not 0 < seconds < math.inf:
+            seconds = 0.0
+        if not seconds:
             raise ValueError(f"timeout = {timeout}: must be a positive number of seconds")
         if self._waiting is not None or (self.view is not None and self._driver.node.allreduce.contributed):
             raise PeerError(

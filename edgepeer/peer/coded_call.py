@@ -128,9 +128,11 @@ class CodedCall:
         self._dispatch(ev.Encoded(asked.epoch, asked.round, self._chunks.encode(asked.done, asked.narrow)))
 
     @property
-    def shape_guess(self) -> tuple[Shapes, int] | None:
+    def shape_guess(self) -> tuple[Shapes, int, np.dtype[Any]] | None:
         """What the gradients of the next round may look like."""
-        return (self._shapes, self._size) if self._shapes is not None else self._guess
+        if self._shapes is None or self._dtype is None:
+            return self._guess
+        return self._shapes, self._size, self._dtype
 
     async def learn(self, effect: fx.RoundCommitted) -> None:
         """Know what the gradients look like. Where the first round did without this peer, or this one has another size
@@ -141,13 +143,15 @@ class CodedCall:
         """
         blocks, guess = self._scheme.blocks, self._guess
         if self._shapes is None and guess is not None and padded(guess[1], blocks) + blocks == effect.sum.size:
-            self._shapes, self._size = guess
+            self._shapes, self._size, self._dtype = guess
         if self._shapes is None:
             value, _ = await self._gradient(0, self._code.chunks if self._code is not None else 1)
             flat, self._shapes = flatten(value)
-            self._size = flat.size
+            self._size, self._dtype = flat.size, flat.dtype
         if padded(self._size, blocks) + blocks != effect.sum.size:
             raise of_another_kind(effect, str(effect.sum.size - blocks), str(self._size))
+        if effect.sum.dtype != self._dtype:
+            raise of_another_kind(effect, f"{self._size} {effect.sum.dtype}", f"{self._size} {self._dtype}")
 
     def outcome(self, effect: fx.RoundCommitted, seconds: float) -> Outcome:
         """The round's result in the caller's shapes."""

@@ -84,6 +84,8 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self._armed_at = float("inf")
+        """When the timer was set: what is due may have been so before."""
         self._say_late_at = float("-inf")
         self._ticking = False
         self._now = float("-inf")
@@ -151,13 +153,14 @@ class Driver:
 
     def _pass_time(self, now: float) -> float:
         """What to tell the machine of the time, which for it never goes back: the last tick may have come early."""
-        if now - self._timer_at > LATE_S and now >= self._say_late_at:
+        late = now - max(self._timer_at, self._armed_at)
+        if late > LATE_S and now >= self._say_late_at:
             self._say_late_at = now + _SAY_LATE_S
             _log.warning(
-                "for %.1f s this process did nothing for its peer, which others take for gone: it was stopped, or its "
-                "program kept the event loop to itself; compute in a thread (asyncio.to_thread), or with "
-                "edgepeer.connect",
-                now - self._timer_at,
+                "for %.1f s this process did nothing for its peer, which others take for gone after three: it was "
+                "stopped, or its program kept the event loop to itself; compute in a thread (asyncio.to_thread), or "
+                "with edgepeer.connect",
+                late,
             )
         self._now = max(self._now, now)
         return self._now
@@ -188,8 +191,8 @@ class Driver:
     def _arm(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_at = due
-        self._timer = self._loop.call_later(max(0.0, self._timer_at - elapsed()), self._tick)
+        self._timer_at, self._armed_at = due, elapsed()
+        self._timer = self._loop.call_later(max(0.0, self._timer_at - self._armed_at), self._tick)
 
     def _tick(self) -> None:
         if self._stopped:

@@ -126,8 +126,10 @@ def check_weight(weight: float, dtype: np.dtype[Any]) -> None:
     """Raises:
     ValueError: it is no weight, or none that vectors of that type can have.
     """
-    if weight != 0 and not _LIGHTEST[dtype] <= weight <= _HEAVIEST[dtype]:
+    if not 0 <= weight <= _HEAVIEST[dtype]:
         raise ValueError(f"weight = {weight}: must be finite and not negative, as a {dtype}")
+    if 0 < weight < _LIGHTEST[dtype]:
+        raise ValueError(f"weight = {weight}: is 0 as a {dtype}")
 
 
 def check_precision(precision: str, vector: FloatVector) -> None:

@@ -61,7 +61,10 @@ def load_settings(
 def find_config(environ: Mapping[str, str]) -> Path | None:
     """EDGEPEER_CONFIG, else ./edgepeer.toml, else the user's own edgepeer.toml; None where there is none."""
     if named := environ.get("EDGEPEER_CONFIG"):
-        return Path(named).expanduser()
+        try:
+            return Path(named).expanduser()
+        except RuntimeError:
+            raise ConfigError(f"EDGEPEER_CONFIG = {named}: there is no such user's home") from None
     home = environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     candidates = (Path(CONFIG_NAME), Path(home) / CONFIG_NAME)
     return next((path for path in candidates if _is_file(path)), None)

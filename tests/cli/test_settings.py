@@ -206,6 +206,8 @@ def test_which_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert find_config(environ) == Path("edgepeer.toml")
     assert find_config(environ | {"EDGEPEER_CONFIG": "x.toml"}) == Path("x.toml")
     assert find_config(environ | {"EDGEPEER_CONFIG": "~/x.toml"}) == Path.home() / "x.toml"
+    with pytest.raises(ConfigError, match="EDGEPEER_CONFIG = ~no-such-user/x: there is no such user's home"):
+        find_config(environ | {"EDGEPEER_CONFIG": "~no-such-user/x"})
 
 
 @pytest.mark.parametrize(

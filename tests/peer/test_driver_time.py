@@ -58,10 +58,13 @@ async def test_a_program_that_keeps_its_loop_to_itself_is_told(
     node = Node(Member(id=A, incarnation=1), now=clocks.awake)
     driver = Driver(node, owner)  # type: ignore[arg-type]
     driver.switchboard = owner  # type: ignore[assignment]
+    clocks.awake += 5.0  # it took so long to connect
     driver.start()
+    driver.dispatch(ev.ControlSynced())
+    assert caplog.text == ""
     for busy_s, told in ((0.5, ""), (4.0, "for 4.0 s this process did nothing"), (4.0, "")):
         caplog.clear()
-        clocks.awake = driver._timer_at + busy_s
+        clocks.awake = max(driver._timer_at, driver._armed_at) + busy_s
         driver.dispatch(ev.ControlSynced())  # a socket is looked at before timers are
         driver._tick()
         assert told in caplog.text
