@@ -227,6 +227,8 @@ class Story:
             size = 8 * self._split.numbers
         transfer = schedule.fanout * (size + 2000) * schedule.uneven / schedule.rate_bytes_per_s
         hop = schedule.latency_s + schedule.jitter_s + transfer + (10.0 if schedule.loss else 0.0)
+        if schedule.hidden > 1:
+            hop *= 2  # to the broker, and on
         height = tree.height(schedule.fanout, schedule.peers + sum(f.kind == "join" for f in schedule.faults))
         # A run's first state goes down the tree; every application on its way takes its time to take and to give it.
         handed = 2 * (height + 1) * schedule.compute_s if self.world.task.run_id else 0.0
