@@ -313,13 +313,13 @@ class FabricClient:
 
     async def flush(self, timeout: float) -> bool:
         """Whether the broker had acknowledged everything published so far within `timeout` seconds; not if it takes
-        none of what is kept on a topic."""
+        none of what is kept on a topic, or this client has ended and delivers nothing any more."""
         try:
             async with asyncio.timeout(timeout):
-                await self._idle.wait()
+                delivered = await unless(self._ended, self._idle.wait())
         except TimeoutError:
             return False
-        return not self._outbox.given_up
+        return delivered and not self._outbox.given_up
 
     @property
     def listed_there(self) -> bytes:
@@ -345,9 +345,7 @@ class FabricClient:
         if self._connections.count:  # else there is nothing to take back, and nobody to tell
             if self._will_topic is not None:
                 self.publish_retained(self._will_topic, None)
-            flushing = asyncio.ensure_future(self.flush(timeout))
-            if await unless(self._ended, flushing):  # else nobody is left who would deliver anything
-                polite = flushing.result()
+            polite = await self.flush(timeout)
         self._connections.end(polite=polite)
         await self._ended.wait()
 

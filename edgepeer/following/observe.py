@@ -91,20 +91,21 @@ async def hear_out(picture: Picture, news: asyncio.Event) -> None:
     Args:
         news: set whenever the picture has taken an event.
     """
-    if picture.view is None and not (picture.has_job or picture.over):
-        await _until(lambda: picture.has_job or picture.view is not None, news, _BACK_WITHIN_S)
-        await _until(lambda: picture.has_job, news, _ITS_JOB_S if picture.view is not None else 0.0)
+    knows_nothing = picture.view is None and not (picture.has_job or picture.over)
+    if knows_nothing and await _until(lambda: picture.has_job or picture.view is not None, news, _BACK_WITHIN_S):
+        await _until(lambda: picture.has_job, news, _ITS_JOB_S)
     if picture.is_done and not picture.busy:
         done = picture.job
         await _until(lambda: picture.job != done or bool(picture.busy), news, _FETCHED_WITHIN_S)
 
 
-async def _until(so: Callable[[], bool], news: asyncio.Event, within_s: float) -> None:
+async def _until(so: Callable[[], bool], news: asyncio.Event, within_s: float) -> bool:
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             while not so():
                 news.clear()
                 await news.wait()
+    return so()
 
 
 async def question(client: FabricClient, picture: Picture, news: asyncio.Event) -> None:

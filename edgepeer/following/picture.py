@@ -117,9 +117,9 @@ class Picture:
             return f"the model of job {self.job.id} is being fetched"
         reports = self.reports_of(self.job.id)
         working = [peer for peer in reports if reports[peer].state in ("starting", "running") and peer in self.peers]
-        failed = {peer for peer in reports if reports[peer].state == "failed"}
-        still = len(failed) < self.job.wait_for and not self.peers.keys() <= failed
-        if not working and (self.is_done or (reports and not (still and failed == reports.keys()))):
-            return ""  # whoever took part is through, or gone
+        if reports and not working:
+            unfit = {peer for peer in reports if reports[peer].state == "failed"}
+            if reports.keys() != unfit or len(unfit) >= self.job.wait_for or self.peers.keys() <= unfit:
+                return ""  # whoever took part is through, or gone
         doing = f"{len(working)} peers work on it" if working else f"it waits for {self.job.wait_for} peers"
         return f"job {self.job.id} is not done yet ({doing})"

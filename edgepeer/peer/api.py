@@ -70,9 +70,9 @@ _FT_TREE: Final = FtTree()
 class Peer:
     """A member of a fabric. Use it as an async context manager; leaving it leaves the fabric.
 
-    It speaks with others on the event loop that it is entered on. Who computes there for longer than half a second or
-    so keeps it from that, and after three seconds it is taken for gone: compute in a thread (`asyncio.to_thread`), or
-    use `edgepeer.connect`, which has a loop of its own.
+    It speaks with others on the event loop that it is entered on. A program that computes there keeps it from that, and
+    is taken for gone after three seconds: compute in a thread (`asyncio.to_thread`), or use `edgepeer.connect`, which
+    has a loop of its own.
 
     Args:
         broker: mqtt://[user:password@]host[:port]

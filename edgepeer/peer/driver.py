@@ -153,17 +153,21 @@ class Driver:
 
     def _pass_time(self, now: float) -> float:
         """What to tell the machine of the time, which for it never goes back: the last tick may have come early."""
-        late = now - max(self._timer_at, self._armed_at)
-        if late > LATE_S and now >= self._say_late_at:
-            self._say_late_at = now + _SAY_LATE_S
-            _log.warning(
-                "for %.1f s this process did nothing for its peer, which others take for gone after three: it was "
-                "stopped, or its program kept the event loop to itself; compute in a thread (asyncio.to_thread), or "
-                "with edgepeer.connect",
-                late,
-            )
+        if (late := now - max(self._timer_at, self._armed_at)) > LATE_S:
+            self._say_late(late, now)
         self._now = max(self._now, now)
         return self._now
+
+    def _say_late(self, late: float, now: float) -> None:
+        if now < self._say_late_at:
+            return
+        self._say_late_at = now + _SAY_LATE_S
+        _log.warning(
+            "for %.1f s this process did nothing for its peer, which others take for gone after three: it was "
+            "stopped, or its program kept the event loop to itself; compute in a thread (asyncio.to_thread), or "
+            "with edgepeer.connect",
+            late,
+        )
 
     def _fail(self, error: Exception) -> None:
         self._stopped = True

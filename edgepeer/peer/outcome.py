@@ -123,8 +123,10 @@ def _plain(array: FloatArray) -> FloatArray:
 
 
 def check_weight(weight: float, dtype: np.dtype[Any]) -> None:
-    """Raises:
-    ValueError: it is no weight, or none that vectors of that type can have.
+    """Refuse what is no weight, or none that vectors of that type can have.
+
+    Raises:
+        ValueError: which, and why.
     """
     if not 0 <= weight <= _HEAVIEST[dtype]:
         raise ValueError(f"weight = {weight}: must be finite and not negative, as a {dtype}")

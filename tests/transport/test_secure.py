@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
@@ -691,6 +692,22 @@ async def test_a_list_goes_from_peer_to_peer_and_whoever_is_on_it_is_off(
             await peers["x"].dial(listener.address, Ear, timeout=5)
         await listener.close()
     assert "peer x of greenhouse was evicted" in caplog.text
+
+
+async def test_who_is_expired_keeps_its_links_until_the_other_end_looks_again(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = Fleet(tmp_path_factory.mktemp("fleet"))
+    fleet.directory("late", lifetime_s=7200.0)
+    fleet.directory("somebody")
+    async with linked(fleet, ("a", "late"), ("a", "b")) as peers:
+        then = time.time() + 2 * 7200.0
+        monkeypatch.setattr("edgepeer.trust.certificates.believable", lambda: then)
+        assert [len(peers[name]._fleet.open) for name in ("a", "b", "late")] == [2, 1, 1]
+        assert peers["a"]._fleet.identity.evictions.accept(fleet.evict("somebody"))
+        await until(lambda: not peers["late"]._fleet.open)
+        assert [len(peers[name]._fleet.open) for name in "ab"] == [1, 1]
+    assert "has expired on" in caplog.text
 
 
 async def test_who_comes_with_an_older_list_is_told_of_the_newer_one_whoever_has_dialled(
