@@ -48,12 +48,18 @@ def run(settings: ExportSettings) -> int:
     check_target("out", settings.out, model=job.model, described=bool(job.model_config))
     if job.split:
         checkpoint, state, digest = _newest_whole(job, kept)
-    save_model(settings.out, job, state, digest=digest, models=settings.models)
+    finite = save_model(settings.out, job, state, digest=digest, models=settings.models, broken=True)
     print(f"wrote {settings.out}: {job.model} of job {job.id} after round {checkpoint.round} of {job.rounds}")
     if checkpoint.diverged:  # written all the same: it may be all that there is
         print(
             f"edgepeer: job {job.id}: diverged: the loss was not finite in round {checkpoint.diverged}: look at what "
             "the model says before it is used, or export a checkpoint from before that",
+            file=sys.stderr,
+        )
+    if not finite:
+        print(
+            f"edgepeer: {settings.out}: not all of its parameters are finite: it is of no use; export an older "
+            "checkpoint",
             file=sys.stderr,
         )
     return 0

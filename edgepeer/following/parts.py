@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 8
 _DIAL_S: Final = 5.0
+_HELLO_S: Final = 5.0
+"""A peer says who it is at once. For one whose process stands still the kernel takes connections all the same."""
 _PING_S: Final = 0.2
 _LIMIT_BYTES: Final = 4 << 30
 
@@ -45,7 +47,8 @@ async def parts_from_fleet(
     """Ask each peer that has finished a split job for its blocks. Who does not answer is left out.
 
     Args:
-        timeout: seconds in which nothing comes from a peer, after which it is given up.
+        timeout: seconds in which nothing comes from a peer, after which it is given up; sooner where it does not even
+            say who it is.
         identity: who asks, in a fleet.
 
     Raises:
@@ -125,6 +128,7 @@ class _Asking:
         self._buffer = bytearray()
         self._received = 0
         self._moved = time.monotonic()
+        self._heard = False
         self._found: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def ask(self, address: str, *, timeout: float) -> bytes:
@@ -140,10 +144,12 @@ class _Asking:
             return self
 
         channel = await self._transport.dial(address, accept, timeout=_DIAL_S)
+        self._moved = time.monotonic()
         try:
             while not self._found.done():
-                if time.monotonic() - self._moved > timeout:
-                    raise TimeoutError(f"nothing has come for {timeout:g} s")
+                patience = timeout if self._heard else min(timeout, _HELLO_S)
+                if time.monotonic() - self._moved > patience:
+                    raise TimeoutError(f"nothing has come for {patience:g} s")
                 await asyncio.wait([self._found], timeout=_PING_S)
                 channel.send(Ping(waiting=False))  # who is silent is hung up on
             return self._found.result()
@@ -167,6 +173,7 @@ class _Asking:
     def received(
         self, frame: Frame, payload: memoryview | None, payload_bytes: int, stored: bool, seconds: float
     ) -> None:
+        self._heard = True
         if stored and isinstance(frame, State):
             self._received, self._moved = frame.offset + payload_bytes, time.monotonic()
             if self._received == frame.total and not self._found.done():

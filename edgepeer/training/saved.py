@@ -33,6 +33,7 @@ from edgepeer.training.split.dense import dense_network
 from edgepeer.training.split.export import WHOLE, read_whole
 from edgepeer.training.state import parameter_digest, read_about
 from edgepeer.training.trainer import Float32Vector, Trainer
+from edgepeer.wire.encoding import first_not_finite
 
 __all__ = ["SUFFIXES", "DenseModel", "check_target", "load_npz", "save_model"]
 
@@ -68,16 +69,29 @@ def check_target(what: str, path: Path, *, model: str, described: bool) -> None:
         raise ConfigError(f"{what} = {path}: can't write there: {os_reason(error)}") from None
 
 
-def save_model(path: Path, job: Job, state: bytes | memoryview, *, digest: str, models: Collection[str] = ()) -> None:
+def save_model(
+    path: Path,
+    job: Job,
+    state: bytes | memoryview,
+    *,
+    digest: str,
+    models: Collection[str] = (),
+    broken: bool = False,
+) -> bool:
     """Write the model of a job with the parameters of a trainer's state.
 
     Args:
         state: a trainer's; of a split job what `split.export.pack_whole` makes.
         digest: what `parameter_digest` must say of them.
         models: the packages that the job may name a function of.
+        broken: write it also if it is: the step after a round whose loss was finite may have been too large.
+
+    Returns:
+        Whether all parameters are finite.
 
     Raises:
-        EdgepeerError: the state is not of this job, or damaged; or the model can't be built or written here.
+        EdgepeerError: the model is broken; the state is not of this job, or damaged; or the model can't be built or
+            written here.
     """
     kind, form = read_about(state)
     trainer = None
@@ -90,6 +104,9 @@ def save_model(path: Path, job: Job, state: bytes | memoryview, *, digest: str, 
         vector = trainer.parameters()
     if parameter_digest(vector) != digest:
         raise JobError("the state's parameters are not those that the peers have trained")
+    at = first_not_finite(vector)
+    if at >= 0 and not broken:
+        raise ModelError(f"{path}: the model is broken: its parameter {at} is not finite: train with smaller steps")
     dense = None
     if job.model in DENSE_NETWORKS and not job.model_config:
         dense = _layers(vector, (form.features, *DENSE_NETWORKS[job.model].hidden, form.outputs))
@@ -98,7 +115,7 @@ def save_model(path: Path, job: Job, state: bytes | memoryview, *, digest: str, 
             if dense is None:
                 raise ModelError(f"{path}: only {', '.join(DENSE_NETWORKS)} fit into .npz; use .keras")
             _write_npz(path, dense, form)
-            return
+            return at < 0
         fresh = path.with_name(f".{path.stem}.unfinished.keras")  # Keras goes by the suffix
         try:
             _keras_of(job, trainer, form, vector).save(fresh)
@@ -107,6 +124,7 @@ def save_model(path: Path, job: Job, state: bytes | memoryview, *, digest: str, 
             fresh.unlink(missing_ok=True)
     except OSError as error:
         raise ModelError(f"{path}: can't be written: {error.strerror or error}") from error
+    return at < 0
 
 
 def _keras_of(job: Job, trainer: Trainer | None, form: Form, vector: Float32Vector) -> Any:

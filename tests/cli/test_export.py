@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from edgepeer.cli.export import run
-from edgepeer.errors import JobError
+from edgepeer.errors import JobError, ModelError
 from edgepeer.settings import ExportSettings
 from edgepeer.training.build import build_trainer
 from edgepeer.training.checkpoint import Checkpoint, write_checkpoint
 from edgepeer.training.form import Form
 from edgepeer.training.job import new_job
-from edgepeer.training.saved import load_npz
+from edgepeer.training.saved import load_npz, save_model
 from edgepeer.training.split.cell import Cell
 from edgepeer.training.split.part import Part, pack_part
 from edgepeer.training.split_choice import choose_split
@@ -43,6 +43,25 @@ def test_a_model_that_has_diverged_is_exported_with_a_word(
     assert said.out == f"wrote {out}: linear of job j1 after round 9 of 9\n"
     assert ("the loss was not finite in round 4" in said.err) == bool(diverged)
     assert said.err.count("\n") == bool(diverged)
+
+
+def test_a_model_whose_last_step_was_too_large_is_exported_with_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The loss of its last round was that of before the step."""
+    job = new_job(id="j1", model="linear", trainer="numpy", rounds=9)
+    trainer = build_trainer(job, Form(input_shape=(3,), outputs=2, loss="crossentropy"))
+    trainer.apply(np.full(trainer.size, np.inf, np.float32))
+    digest = parameter_digest(trainer.parameters())
+    out = tmp_path / "model.npz"
+    kept = Checkpoint(
+        job=job, round=9, generation=None, epoch=1, members=("a",), digest=digest, state=trainer.state(), diverged=0
+    )
+    assert run(ExportSettings(checkpoint=write_checkpoint(tmp_path / "checkpoints", kept), out=out)) == 0
+    assert not np.isfinite(load_npz(out).layers[0][0]).any()
+    assert "not all of its parameters are finite: it is of no use" in capsys.readouterr().err
+    with pytest.raises(ModelError, match="the model is broken: its parameter 0 is not finite"):
+        save_model(out, job, trainer.state(), digest=digest)
 
 
 def test_of_a_split_job_it_is_the_newest_that_can_be_put_together(

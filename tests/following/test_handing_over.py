@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from edgepeer.following import parts
+from edgepeer.transport.tcp import TcpTransport
+from edgepeer.wire.frames import Hello
+
+
+async def test_who_does_not_even_say_who_it_is_is_given_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that stands still, for which its kernel takes connections, and a peer that only takes its time."""
+    monkeypatch.setattr(parts, "_HELLO_S", 0.3)
+    hello = Hello(fabric="lab", peer="saver-1", incarnation=1)
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        address = f"127.0.0.1:{frozen.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(TimeoutError, match=r"nothing has come for 0\.3 s"):
+            await parts._Asking(TcpTransport(), hello, "p0", "job/part").ask(address, timeout=600)
+        assert time.monotonic() - began < 60
