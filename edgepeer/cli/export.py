@@ -31,16 +31,19 @@ def run(settings: ExportSettings) -> int:
     given: Path = settings.checkpoint
     try:
         directories = _directories(given) if given.is_dir() else []
-        newest = [path for directory in directories for path in list_checkpoints(directory)[:1]] or [given]
         if given.is_dir() and not directories:
             raise ConfigError(f"checkpoint = {given}: there is no checkpoint in this directory")
-        checkpoint = _first_good(newest)
+        # Of one device's the newest that is whole; of several devices', one of any says whose job they are of.
+        kept_here = [list_checkpoints(directory) for directory in directories] or [[given]]
+        checkpoint = _first_good(kept_here[0] if len(kept_here) == 1 else [paths[0] for paths in kept_here])
         if checkpoint.job.split and not directories:
             raise ConfigError(
                 f"checkpoint = {given}: has one device's part of a split job; name a directory with those of several"
             )
-        if len(newest) > 1 and not checkpoint.job.split:
-            raise ConfigError(f"checkpoint = {given}: has those of {len(newest)} devices; name one directory of them")
+        if len(kept_here) > 1 and not checkpoint.job.split:
+            raise ConfigError(
+                f"checkpoint = {given}: has those of {len(kept_here)} devices; name one directory of them"
+            )
         kept = _kept(checkpoint.job, directories) if checkpoint.job.split else {}
     except OSError as error:
         raise ConfigError(f"checkpoint = {given}: can't be read: {error.strerror or error}") from None

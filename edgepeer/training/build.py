@@ -94,7 +94,7 @@ def _keras_trainer(
     foreign = ":" in job.model and not job.model_config
     if job.model_config or job.model not in DENSE_NETWORKS:
         with _seeded(job.seed):
-            room(f"model {name}", _count(make, foreign=foreign))
+            room(f"model {name}", _count(make, form.input_shape, foreign=foreign))
     with _seeded(job.seed):
         model = make()
         if foreign and has_unmade(model):
@@ -103,6 +103,7 @@ def _keras_trainer(
         trainer = KerasTrainer(
             model, optimizer, input_shape=form.input_shape, loss=form.loss, schedule=schedule, name=name
         )
+        room(f"model {name}", trainer.size)  # of some it is known only now
     fits = trainer.outputs >= form.outputs if form.at_least else trainer.outputs == form.outputs
     if not fits:
         what = "classes" if form.loss == "crossentropy" else "numbers to learn"
@@ -110,11 +111,11 @@ def _keras_trainer(
     return trainer
 
 
-def _count(make: Callable[[], Any], *, foreign: bool) -> int:
+def _count(make: Callable[[], Any], input_shape: tuple[int, ...], *, foreign: bool) -> int:
     """Parameters of a model that isn't made yet. Where a function does more than put layers together, as loading
     weights, that can't be told: 0, until it is there."""
     try:
-        return count_parameters(make)
+        return count_parameters(make, input_shape)
     except ModelError:
         if not foreign:
             raise
@@ -125,14 +126,23 @@ def _count(make: Callable[[], Any], *, foreign: bool) -> int:
 def _seeded(seed: int) -> Iterator[None]:
     """Keras, TensorFlow and whatever a model's function uses draw from `seed` meanwhile.
 
-    Python's and NumPy's own global generators go on afterwards where they were.
+    Python's and NumPy's own global generators go on afterwards where they were; and Keras has the settings that it had,
+    whatever a function has changed: the next job's model is none of its.
     """
     from edgepeer.training.keras_setup import load_keras
 
+    keras = load_keras()
     before, numpy_before = random.getstate(), np.random.get_state()
+    config = keras.config
+    policy, floats, epsilon = config.dtype_policy(), config.floatx(), config.epsilon()
+    images = config.image_data_format()
     try:
-        load_keras().utils.set_random_seed(seed)
+        keras.utils.set_random_seed(seed)
         yield
     finally:
         random.setstate(before)
         np.random.set_state(numpy_before)
+        config.set_floatx(floats)
+        config.set_dtype_policy(policy)
+        config.set_epsilon(epsilon)
+        config.set_image_data_format(images)

@@ -62,8 +62,8 @@ def _parse(path: Path, file: BinaryIO, dimensions: int, limit: int) -> NDArray[n
         raise DataError(f"{path}: cut short within its header")
     shape = struct.unpack_from(f">{dimensions}I", header, 4)
     count = math.prod(shape)
-    if count > limit:
-        raise DataError(f"{path}: {count} bytes unpacked is over the limit of {limit}")
+    if (room := math.prod(size or 1 for size in shape)) > limit:  # NumPy counts so, too, where there is nothing
+        raise DataError(f"{path}: {room} bytes unpacked is over the limit of {limit}")
     # In chunks: memory grows with what the file really holds, not with what its header claims.
     content = bytearray()
     while len(content) <= count and (chunk := file.read(min(_CHUNK, count + 1 - len(content)))):

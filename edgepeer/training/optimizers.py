@@ -21,8 +21,10 @@ from edgepeer.training.trainer import Float32Vector
 __all__ = ["KERAS_NAMES", "NUMPY_NAMES", "Optimizer", "make_optimizer", "parse_optimizer", "slots_of", "unbiased"]
 
 _BELOW_ONE: Final = Range(0, 1, below=True)
-_EPSILON: Final = Range(0, 1, above=True)
-_ALL: Final[dict[str, Range | None]] = {"weight_decay": Range(0, 1), "clipvalue": Range(0, 1e6, above=True)}
+_LEAST: Final = 1e-37
+"""A number that must not be 0: the least that float32 has in full."""
+_EPSILON: Final = Range(_LEAST, 1)
+_ALL: Final[dict[str, Range | None]] = {"weight_decay": Range(0, 1), "clipvalue": Range(_LEAST, 1e6)}
 _MOMENTS: Final[dict[str, Range | None]] = {"beta_1": _BELOW_ONE, "beta_2": _BELOW_ONE}
 _START: Final = Range(0, 1e6)
 

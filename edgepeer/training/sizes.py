@@ -46,8 +46,11 @@ def dense_size(form: Form, hidden: Sequence[int]) -> int:
     return sum((rows + 1) * columns for rows, columns in pairwise((form.features, *hidden, form.outputs)))
 
 
-def count_parameters(build: Callable[[], Any]) -> int:
+def count_parameters(build: Callable[[], Any], input_shape: tuple[int, ...]) -> int:
     """Parameters of the Keras model that `build` makes, without making any of them.
+
+    Args:
+        input_shape: of one sample, for a model that is built when it is called.
 
     Raises:
         ModelError: as `build` does, or the model can't be made.
@@ -61,6 +64,8 @@ def count_parameters(build: Callable[[], Any]) -> int:
         try:
             with keras.StatelessScope(initialize_variables=False):
                 model = build()
+                if not model.built:
+                    model(keras.KerasTensor((1, *input_shape)))
                 found.append(parameters_of(model))
         except BaseException as error:
             found.append(error)

@@ -49,6 +49,7 @@ def test_reads_an_empty_array(tmp_path: Path) -> None:
         (gzip.compress(GOOD, mtime=0)[:20] + b"garbage" * 9, "broken gzip"),
         (b"\x1f\x8b", "broken gzip"),
         (bytes((0, 0, 8, 3)) + b"\xff" * 12, "over the limit"),
+        (bytes((0, 0, 8, 3)) + b"\0" * 4 + b"\xff" * 8, "over the limit"),
         (bytes((0, 0, 8, 3)) + struct.pack(">3I", 1000, 1000, 1000) + b"x", "cut short: 1 of 1000000000"),
     ],
 )

@@ -70,6 +70,33 @@ several = functools.partial(small, classes=10)
 def fixed():
     return small((8, 8), 10)
 
+def unbuilt(units=10):
+    return keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(units)])
+
+def unbuilt_and_huge():
+    return keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(30_000_000_000)])
+
+class Own(keras.Model):
+    def __init__(self, units=10):
+        super().__init__()
+        self.flat, self.dense = keras.layers.Flatten(), keras.layers.Dense(units)
+
+    def call(self, x):
+        return self.dense(self.flat(x))
+
+def own():
+    return Own()
+
+def own_and_huge():
+    return Own(30_000_000_000)
+
+def half():
+    keras.config.set_dtype_policy("mixed_float16")
+    keras.config.set_floatx("float16")
+    keras.config.set_epsilon(1e-3)
+    keras.config.set_image_data_format("channels_first")
+    return small((8, 8), 10)
+
 def ends_in(*, classes=10):
     return small((8, 8), classes + 1)
 
@@ -130,7 +157,22 @@ def test_building_leaves_the_global_generators_where_they_were(keras: Any) -> No
     assert all(np.array_equal(a, b) for a, b in zip(np.random.get_state(), numpy_before, strict=True))
 
 
-@pytest.mark.parametrize("function", ["small", "anything", "fixed", "several"])
+def test_a_models_function_changes_keras_for_its_own_model_alone(keras: Any, package: str) -> None:
+    def settings() -> tuple[object, ...]:
+        config = keras.config
+        return config.floatx(), config.epsilon(), config.image_data_format(), config.dtype_policy().name
+
+    before, unlike = settings(), make_trainer(new_job(model=f"{package}:half"), data(), models=[package])
+    assert settings() == before
+    images, labels = np.ones((2, 8, 8), np.float32), np.zeros(2, np.int64)
+    grads = [np.empty(650, np.float32) for _ in range(2)]
+    unlike.gradient(images, labels, grads[0], seed=1)
+    make_trainer(new_job(model=f"{package}:small"), data(), models=[package]).gradient(images, labels, grads[1], seed=1)
+    half, single = ((grad == grad.astype(np.float16)).mean() for grad in grads)
+    assert half > 0.9 > single  # the one is computed in float16, as it wants, and the other isn't
+
+
+@pytest.mark.parametrize("function", ["small", "anything", "fixed", "several", "unbuilt", "own"])
 def test_functions_of_a_package(keras: Any, package: str, function: str) -> None:
     assert make_trainer(new_job(model=f"{package}:{function}"), data(), models=[package]).size == 650
 
@@ -150,6 +192,8 @@ def test_functions_that_do_not_work_out(keras: Any, package: str) -> None:
         "my_models:exit": "exit is not of my_models, but of sys",
         "my_models:Shelf.small": "must name a function of the module itself, as in package.module:function",
         "my_models:kept": "the function must make a new model, all of it, whenever it is called",
+        "my_models:unbuilt_and_huge": "has 1,950,000,000,000 parameters; 268,435,455, which make a vector of 1024 MiB",
+        "my_models:own_and_huge": "has 1,950,000,000,000 parameters; 268,435,455, which make a vector of 1024 MiB",
         "my_models:huge": "has 30,000,000,010 parameters; 268,435,455, which make a vector of 1024 MiB, are the most",
         "my_models:leaves": "the function raised SystemExit: 0",
         "my_models:stops": "the function raised KeyboardInterrupt",

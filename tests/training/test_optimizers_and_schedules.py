@@ -71,7 +71,9 @@ def test_bad_optimizers_are_named() -> None:
         "sgd:momentum": "momentum must be a number from 0 to below 1, not ''",
         "sgd:nesterov=1": "nesterov must be true or false, not '1'",
         "sgd:momentum=0.1,momentum=0.2": "'momentum' is given twice",
-        "adam:epsilon=0": "epsilon must be a number above 0 to 1, not '0'",
+        "adam:epsilon=0": "epsilon must be a number from 1e-37 to 1, not '0'",
+        "adam:epsilon=1e-46": "epsilon must be a number from 1e-37 to 1, not '1e-46'",  # of float32 it is 0
+        "sgd:clipvalue=1e-46": "clipvalue must be a number from 1e-37 to 1e+06, not '1e-46'",
         "lion:beta_1=0": "beta_1 must be a number above 0 to below 1, not '0'",
     }.items():
         with pytest.raises(ConfigError) as raised:

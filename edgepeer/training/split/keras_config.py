@@ -120,6 +120,8 @@ class _Stack:
             raise layer.refuse(f"takes samples of shape {tuple(shape[1:])}, and the data's are {self._shape}")
 
     def flatten(self, layer: _Layer) -> None:
+        if layer.config.get("data_format") not in (None, "channels_last"):
+            raise layer.refuse("puts channels in front, which can't be split; take data_format channels_last")
         self._flat = True
 
     def dense(self, layer: _Layer) -> None:
@@ -197,6 +199,8 @@ def _activation_of_layer(layer: _Layer) -> str:
         case "ELU":
             return _checked(layer, f"elu:alpha={layer.number('alpha', 1.0)!r}")
         case "Softmax":
+            if layer.config.get("axis", -1) not in (-1, 1):
+                raise layer.refuse("must be of the last axis, -1")
             return "softmax"
     raise layer.refuse("is no activation that can be split")
 

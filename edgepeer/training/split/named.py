@@ -40,7 +40,9 @@ _MORE: Final = 8
 _MOST_NODES: Final = 4096
 """Of a split: as many as a view has members."""
 _MOST_OF_POLYDOT: Final = 64
-"""To see whether the digits do is the work of minutes beyond that, on every device."""
+"""To see whether the digits do is the work of minutes beyond that, on every device ..."""
+_MOST_LINES: Final = 80
+"""... and so it is for a codenet's lines of nodes in one direction, with as many blocks and twice t."""
 
 
 def parse_split(text: str, dtype: np.dtype[Any], guarantee: Guarantee = "adversarial") -> Split:
@@ -72,6 +74,11 @@ def parse_split(text: str, dtype: np.dtype[Any], guarantee: Guarantee = "adversa
     if (nodes := _nodes(kind, numbers, guarantee)) > most:
         raise ConfigError(
             f"split = {text!r}: takes {nodes} nodes, and {most} are the most; take fewer blocks{_or(kind)}"
+        )
+    if kind == "codenet" and (lines := max(m, n) + 2 * numbers["t"]) > _MOST_LINES:
+        raise ConfigError(
+            f"split = {text!r}: has {lines} lines of nodes, and {_MOST_LINES} are the most; take fewer blocks in a "
+            "line, or a smaller t"
         )
     match kind:
         case "codenet":

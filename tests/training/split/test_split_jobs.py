@@ -239,6 +239,8 @@ def test_keras_models_that_cannot_be_split(keras: Any) -> None:
             "layer seeing (Conv2D): can't",
         ),
         (keras.Sequential([layers.Flatten(), layers.BatchNormalization(name="norm"), layers.Dense(5)]), "layer norm"),
+        (keras.Sequential([layers.Flatten(data_format="channels_first", name="f"), layers.Dense(5)]), "layer f"),
+        (keras.Sequential([layers.Flatten(), layers.Dense(5), layers.Softmax(axis=0, name="over")]), "layer over"),
         (keras.Model(image, two), "layer sum (Add): can't be split"),
         (keras.Model(image, [head, layers.Dense(5)(flat)]), "has 2 outputs"),
         (keras.Model([image, other], head), "has 2 inputs"),

@@ -33,6 +33,7 @@ WISHES: list[tuple[Callable[[], Any], str]] = [
     (lambda: Network(sizes=(4, 0)), "1 or more"),
     (lambda: parse_split("codenet:m=2,n=2,t=1,t=2", SINGLE), "t is given twice"),
     (lambda: parse_split("codenet:m=100,n=100", SINGLE), "takes 10400 nodes, and 4096 are the most; take fewer blocks"),
+    (lambda: parse_split("codenet:m=1,n=1,t=500", SINGLE), "has 1001 lines of nodes, and 80 are the most"),
     (lambda: parse_split("polydot:m=1000,n=1000,d=1000", SINGLE), "64 are the most"),
     (lambda: parse_split("polydot:m=1,n=1,errors=60", SINGLE), "takes 121 nodes"),
     (lambda: parse_split("polydot:m=2,n=2,nodes=1000", SINGLE), "takes 1000 nodes"),
