@@ -369,9 +369,10 @@ class SimulatedPeer:
     def come_back(self) -> None:
         """Be in again, or stay: its owner has changed its mind."""
         if self.alive and self.aside and not self.leaving:
-            self.aside = self._out = False
-            self._beside += 1
-            self._wait_outside()
+            was_out, self.aside, self._out = self._out, False, False
+            if was_out:  # else it is in the same view still, and as long as before
+                self._beside += 1
+                self._wait_outside()
             self.receive(ev.JoinWanted())
             self._call_again()
 
