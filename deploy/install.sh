@@ -8,7 +8,8 @@ usage() {
 usage: install.sh [--trainer numpy|tensorflow] [--with-digits] [--with-broker] [--with-fleet]
                   [--from DIR|WHEEL|PACKAGE] [--wheels DIR] [--if-changed] [--dry-run]
 
-  --trainer numpy       NumPy alone (default): the built-in dense networks, about 55 MB of memory
+  --trainer numpy       NumPy alone (default): the built-in dense networks, about 55 MB of memory; where TensorFlow
+                        is installed, it is taken off
   --trainer tensorflow  Keras and TensorFlow too: any Keras model, 64-bit systems only
   --with-digits         scikit-learn, for its data set of handwritten digits
   --with-broker         the embedded MQTT broker and its service
@@ -20,6 +21,7 @@ usage: install.sh [--trainer numpy|tensorflow] [--with-digits] [--with-broker] [
   --if-changed          do nothing if the same was installed last time
   --dry-run             say what would be done, do nothing
 
+What was installed before stays in an upgrade: TensorFlow, scikit-learn and the broker need not be asked for again.
 Puts a virtual environment into /opt/edgepeer/versions, the command into /usr/local/bin, settings into /etc/edgepeer
 (once), units into /etc/systemd/system. DESTDIR=DIR puts all of it below DIR and leaves systemd alone, to try it.
 USAGE
@@ -36,10 +38,10 @@ run() {
     [ "$dry" = yes ] || "$@"
 }
 
-trainer=numpy digits=no broker=no fleet=no source="" wheels="" changed=no dry=no
+trainer="" digits=no broker=no fleet=no source="" wheels="" changed=no dry=no
 while [ $# -gt 0 ]; do
     case $1 in
-        --trainer) trainer=${2-}; shift ;;
+        --trainer) trainer=${2:-none}; shift ;;
         --from) source=${2-}; shift ;;
         --wheels) wheels=${2-}; shift ;;
         --with-digits) digits=yes ;;
@@ -53,7 +55,7 @@ while [ $# -gt 0 ]; do
     [ $# -gt 0 ] && shift
 done
 case $trainer in
-    numpy | tensorflow) ;;
+    "" | numpy | tensorflow) ;;
     *) fail "--trainer '$trainer': must be numpy or tensorflow" ;;
 esac
 [ -z "$wheels" ] || [ -d "$wheels" ] || fail "--wheels '$wheels': no such directory"
@@ -65,6 +67,12 @@ settings=$root/etc/edgepeer
 units=$root/etc/systemd/system
 commands=$root/usr/local/bin
 python=${PYTHON:-python3}
+# What is installed already, as its last word says.
+extras=$(sed 's/.* //' "$home/current/what" 2>/dev/null || true)
+had() { case ,$extras, in *,$1,*) true ;; *) false ;; esac }
+[ -n "$trainer" ] || if had tensorflow; then trainer=tensorflow; else trainer=numpy; fi
+! had digits || digits=yes
+! had broker || broker=yes
 if [ -z "$source" ]; then
     if [ -f "$here/../pyproject.toml" ]; then source=$(dirname "$here"); else source=edgepeer; fi
 fi
@@ -165,7 +173,9 @@ fi
 
 # Settings are the user's: never written over. They may hold a password, so only root reads them.
 # A service is for others on the network: without a fleet it refuses to listen there, and says what to do.
+fresh=no
 if [ ! -e "$settings/edgepeer.toml" ]; then
+    fresh=yes
     run install -m 600 "$here/edgepeer.toml" "$settings/edgepeer.toml.new"
     run sed -i '/^\[peer\]$/a listen = "0.0.0.0:7700"' "$settings/edgepeer.toml.new"
     [ "$fleet" = no ] ||
@@ -204,6 +214,11 @@ for each in "$home/versions/"*; do
 done
 
 say "done; what is left to you:"
+if [ "$fleet" = yes ] && [ "$fresh" = no ] && ! grep -q '/var/lib/edgepeer-fleet/broker' "$settings/edgepeer.toml"; then
+    say "  0. $settings/edgepeer.toml was there before, and is yours: under [broker], put"
+    say "         listen = \"0.0.0.0:8883\""
+    say "         fleet = \"/var/lib/edgepeer-fleet/broker\""
+fi
 if [ "$fleet" = yes ]; then
     say "  1. edgepeer fleet init NAME --broker $(hostname).local"
     say "  2. systemctl enable --now edgepeer-fleet$([ "$broker" = no ] || printf ' edgepeer-broker')"

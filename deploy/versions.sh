@@ -95,8 +95,10 @@ try() {
         return 0
     fi
     restore
-    restart "$up" || fail "version $new was not ready in time, and ${previous#versions/} isn't either: journalctl -u edgepeer-peer"
-    fail "version $new was not ready in time, ${previous#versions/} runs again; journalctl -u edgepeer-peer says why"
+    # shellcheck disable=SC2086  # one word for each
+    logs="journalctl$(printf ' -u %s' $up)"
+    restart "$up" || fail "version $new was not ready in time, and ${previous#versions/} isn't either: $logs"
+    fail "version $new was not ready in time, ${previous#versions/} runs again; $logs says why"
 }
 
 case ${1-} in

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from edgepeer.emulation.home import fleet_home
 from edgepeer.emulation.jobs import emulated_job
 from edgepeer.emulation.members import found
 from edgepeer.emulation.network import open_network, parse_links, parse_peers
+from edgepeer.errors import ConfigError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.mosquitto import Mosquitto
@@ -56,6 +58,10 @@ async def emulate(settings: EmulateSettings, on_update: Callable[[JobProgress], 
     """
     job = emulated_job(settings)
     faults = plan_of(settings)
+    try:
+        tempfile.gettempdir()
+    except OSError:
+        raise ConfigError("no directory for temporary files can be written to: name one, TMPDIR=DIRECTORY") from None
     names = peer_names(job.wait_for)
     links = parse_links(settings.link, names)
     shut = [name for text in settings.nat for name in parse_peers(text, names, "nat")]

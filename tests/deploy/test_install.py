@@ -74,6 +74,40 @@ def test_a_dry_run_names_the_steps_and_does_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "asked", "then"),
+    [
+        ("secure,tensorflow,broker", (), "secure,tensorflow,broker"),
+        ("secure,digits", ("--with-broker",), "secure,digits,broker"),
+        ("secure,tensorflow", ("--trainer", "numpy"), "secure"),
+        ("secure", ("--trainer", "tensorflow"), "secure,tensorflow"),
+    ],
+)
+def test_an_upgrade_keeps_what_was_asked_for_before(
+    before: str, asked: tuple[str, ...], then: str, tmp_path: Path
+) -> None:
+    device = Device(tmp_path)
+    (device.home / "versions/1").mkdir(parents=True)
+    (device.home / "current").symlink_to("versions/1")
+    (device.home / "current/what").write_text(f"0a1b {before}\n")
+    done = device.install("--dry-run", *asked)
+    assert done.returncode == 0, done.stderr
+    assert f"[{then}]" in done.stdout
+
+
+def test_of_settings_that_were_there_it_says_what_a_fleet_needs(tmp_path: Path) -> None:
+    device, needs = Device(tmp_path), 'fleet = "/var/lib/edgepeer-fleet/broker"'
+    asked = ("--dry-run", "--with-broker", "--with-fleet")
+    assert "was there before" not in device.install(*asked).stdout
+    settings = device.root / "etc/edgepeer/edgepeer.toml"
+    settings.write_text("[peer]\n[broker]\n")
+    said = device.install(*asked).stdout
+    assert "edgepeer.toml was there before" in said
+    assert f"\n         {needs}\n" in said
+    settings.write_text(f"[peer]\n[broker]\n{needs}\n")
+    assert "was there before" not in device.install(*asked).stdout
+
+
+@pytest.mark.parametrize(
     ("wrong", "said"),
     [
         (("--trainer", "abacus"), "must be numpy or tensorflow"),

@@ -27,7 +27,26 @@ REFUSED: list[tuple[Given, str]] = [
     ({"slow": ["4x2"], "pause": ["4@18..24"]}, "pause = 4@18..24: slow 4x2@1.. is not over then"),
     ({"broker_down": ["5..20", "10..30"]}, "broker_down = 10..30: broker_down 5..20 is not over then"),
     ({"partition": ["0,1,2|3,4,5@10..20"]}, "peer 6 is on no side: name all 7, or let one side be rest"),
+    ({"partition": ["root,pos1|leaf@10..20"]}, "4 of 7 peers are on no side: name all 7, or let one side be rest"),
     ({"partition": ["0,1,2|3,4,5,6|rest@10..20"]}, "nobody is left for the rest"),
+    (
+        {"partition": ["0,1,2|3,4|rest@10..20"]},
+        "partition = 0,1,2|3,4|rest@10..20: rounds end at 10: no side of 0,1,2|3,4|rest@10..20 has half of the 7 "
+        "peers; give all times in seconds",
+    ),
+    (
+        {"pause": [f"{number}@{start}..50" for number, start in enumerate((10, 10, 10, 10))]},
+        "pause = 0@10..50: rounds end at 10: 4 of 7 peers are frozen, cut off or killed then",
+    ),
+    (
+        {"kill": ["4@10", "5@10", "6@10"], "isolate": ["3@20..", "2@30.."], "pause": ["root@40..44"]},
+        "pause = root@40..44: rounds end at 40: 1 of 2 peers are frozen, cut off or killed then",
+    ),
+    (
+        {"broker_down": ["10..50"], "kill": ["root@20"], "cut": ["root-leaf@30..40"]},
+        "cut = root-leaf@30..40: after kill root@20 nobody can tell who that is while the broker is down: give a "
+        "number",
+    ),
     (
         {"kill": ["0@10", "1@20", "2@20", "3@20", "4@20"], "restart": ["2@25"]},
         "restart = 2@25: rounds end at 20: 4 of 6 peers are killed then, and the others are too few to go on; give all "
@@ -67,6 +86,9 @@ def test_a_broker_of_somebody_else_is_not_stopped() -> None:
         {"pause": ["4@18..24", "4@25..30"], "kill": ["4@31"]},
         {"cut": ["3-1@5..10", "3-1@7..12", "3>1@5s.."], "isolate": ["3@6.."]},
         {"broker_down": ["5s..6s", "6s..7s"]},
+        {"broker_down": ["10..50"], "kill": ["root@20"], "cut": ["1-2@30..40", "root-leaf@51..60"]},
+        {"kill": ["4@10", "5@10", "6@10"], "isolate": ["3@20..", "2@30..35"], "pause": ["root@40..44"]},
+        {"partition": ["0,1,2|3,4|rest@10..", "0,1,2|3,4|rest@10s..20s"]},
         {"kill": ["0@10", "1@20", "2@20", "3@20"], "restart": ["2@25"]},
         {"kill": ["0@20s", "1@20s", "2@20s", "3@20s"], "restart": ["2@25s"]},
         {"kill": ["0@20", "1@20", "2@20", "3@20"]},

@@ -94,6 +94,8 @@ def test_a_file_and_flags_together(tmp_path: Path) -> None:
         ("about = 3", "scenario bad: about must be one line of text"),
         ("peers = 0", "scenario bad: peers = 0: must be an integer from 1"),
         ("rounds = 0.5", "scenario bad: rounds = 0.5: must be an integer from 1"),
+        ("peers = 65", "scenario bad: peers = 65: must be an integer from 1 to 64"),
+        (f"cut = {'[' * 3000}", "scenario bad: has lists in lists without end"),
         ("peers = true", "scenario bad: peers = True: must be an integer from 1"),
         ("Cut = []", f"scenario bad: Cut is unknown; allowed are about, peers, rounds, settings, {', '.join(SHAPES)}"),
         ("settings = 3", "scenario bad: settings must be a table, [settings]"),

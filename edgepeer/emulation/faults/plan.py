@@ -13,6 +13,7 @@ from edgepeer.emulation.faults.kinds import (
     Isolate,
     Kill,
     Partition,
+    Pause,
     PlannedFault,
     Restart,
     Span,
@@ -27,6 +28,8 @@ from edgepeer.following.jobs import nodes_of
 from edgepeer.settings import EmulateSettings
 
 __all__ = ["make_plan", "plan_of", "possible"]
+
+_CHANGE_THE_TREE = (Isolate, Kill, Partition, Pause, Restart)
 
 
 def plan_of(settings: EmulateSettings) -> tuple[PlannedFault, ...]:
@@ -115,33 +118,83 @@ def _check(faults: Sequence[PlannedFault], *, peers: int, rounds: int, own_broke
     for subject in subjects:
         _check_life([fault for fault in faults if fault.subject == subject], subject)
     _check_reached([fault for fault in faults if fault.span.unit == "round"], peers)
+    _check_places(faults)
+
+
+def _check_places(faults: Sequence[PlannedFault]) -> None:
+    """Who is where in the tree is told by the broker."""
+    for down in faults:
+        for changed in faults if isinstance(down, BrokerDown) else ():
+            for fault in faults:
+                units = {down.span.unit, changed.span.unit, fault.span.unit}
+                by_place = any(who.by in ("position", "last") for who in fault.concerns)
+                meanwhile = down.span.start <= changed.span.start < fault.span.start and not _over(
+                    down.span, fault.span.start
+                )
+                if len(units) == 1 and by_place and meanwhile and isinstance(changed, _CHANGE_THE_TREE):
+                    raise _refusal(
+                        fault,
+                        f"after {changed.kind} {write(changed)} nobody can tell who that is while the broker is down: "
+                        "give a number",
+                    )
 
 
 def _check_sides(fault: Partition, peers: int) -> None:
     named = [who for who in fault.concerns if who != BROKER]
     rest = () in fault.sides
-    by_number = all(who.by == "number" for who in named)
-    if by_number and not rest and len(named) < peers:
-        missing = min(set(range(peers)).difference(who.index for who in named))
-        raise _refusal(fault, f"peer {missing} is on no side: name all {peers}, or let one side be rest")
+    if not rest and len(named) < peers:
+        by_number = all(who.by == "number" for who in named)
+        unnamed = min(set(range(peers)).difference(who.index for who in named))
+        some = f"peer {unnamed} is" if by_number else f"{peers - len(named)} of {peers} peers are"
+        raise _refusal(fault, f"{some} on no side: name all {peers}, or let one side be rest")
     if rest and len(named) >= peers:
         raise _refusal(fault, "nobody is left for the rest")
 
 
 def _check_reached(faults: Sequence[PlannedFault], peers: int) -> None:
-    """Rounds stand when most of those who are there are killed at once: none that comes later is ever reached."""
+    """Where rounds stand, none that comes later is ever reached, nor the end of what they stand for."""
     alive = peers
+    away: list[float | None] = []
+    """The last rounds of those who are frozen, or reach nobody."""
     for start in sorted({fault.span.start for fault in faults}):
         now = [fault for fault in faults if fault.span.start == start]
+        away = [end for end in away if end is None or end >= start]
+        there = alive - len(away)  # rounds go on without the others by now
         killed = [fault for fault in now if isinstance(fault, Kill)]
+        out = [fault for fault in now if isinstance(fault, Pause | Isolate)]
         later = next((fault for fault in faults if fault.span.start > start), None)
-        if 2 * len(killed) > alive and later is not None:
-            raise _refusal(
-                later,
-                f"rounds end at {start:g}: {len(killed)} of {alive} peers are killed then, and the others are "
-                "too few to go on; give all times in seconds, such as 20s",
+        for fault in now:
+            if isinstance(fault, Partition) and 2 * _largest(fault, peers) < there and _is_to_end(fault, later):
+                raise _stands(later or fault, start, f"no side of {write(fault)} has half of the {there} peers")
+        lost = len(killed) + len(out)
+        head = any(_is_head(fault) for fault in [*killed, *(f for f in out if isinstance(f, Pause) or there > 2)])
+        ends = next((fault for fault in out if fault.span.end is not None), None)
+        if (2 * lost > there or (2 * lost == there and head)) and (ends or later):
+            how = "are killed" if not out else "are frozen, cut off or killed"
+            raise _stands(
+                ends or later, start, f"{lost} of {there} peers {how} then, and the others are too few to go on"
             )
+        away += [fault.span.end for fault in out]
         alive += sum(isinstance(fault, Restart) for fault in now) - len(killed)
+
+
+def _largest(fault: Partition, peers: int) -> int:
+    """How many are on the largest side."""
+    named = [sum(who != BROKER for who in side) for side in fault.sides]
+    return max(*named, peers - sum(named) if () in fault.sides else 0)
+
+
+def _is_to_end(fault: PlannedFault, later: PlannedFault | None) -> bool:
+    return fault.span.end is not None or later is not None
+
+
+def _is_head(fault: PlannedFault) -> bool:
+    return any(who == Who("position", 0) for who in fault.concerns)
+
+
+def _stands(fault: PlannedFault | None, start: float, why: str) -> ConfigError:
+    assert fault is not None
+    return _refusal(fault, f"rounds end at {start:g}: {why}; give all times in seconds, such as 20s")
 
 
 def _check_life(faults: Sequence[PlannedFault], subject: Who) -> None:

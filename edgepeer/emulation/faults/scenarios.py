@@ -26,11 +26,13 @@ from edgepeer.errors import ConfigError
 from edgepeer.given import read_given
 from edgepeer.printable import printable
 from edgepeer.settings import EmulateSettings, JobSettings, settings_of
+from edgepeer.settings.model import MAX_PEERS
 
 __all__ = ["Scenario", "find_scenario", "library", "with_scenario"]
 
 _SUFFIX: Final = ".toml"
 _MAX_FAULTS: Final = 1000
+_MOST: Final = {"peers": MAX_PEERS, "rounds": 10_000_000}
 _SETTINGS: Final = (
     *(name for name in get_annotations(JobSettings) if name not in ("log_level", "timeout", "save", "report")),
     *("topology", "fanout", "protocol", "device_speed", "link", "soft_errors"),
@@ -88,6 +90,8 @@ def find_scenario(name: str) -> Scenario:
             raise ConfigError(f"scenario = {printable(name)}: must be a file, or one of {known}")
     try:
         return _parse(Path(name).name.removesuffix(_SUFFIX), read_given(Path(name).expanduser()))
+    except RuntimeError:
+        raise ConfigError(f"scenario = {printable(name)}: there is no such user's home") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not text"
         raise ConfigError(f"scenario = {printable(name)}: can't read it: {reason}") from None
@@ -106,13 +110,15 @@ def _parse(name: str, text: str) -> Scenario:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"scenario {name}: is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"scenario {name}: has lists in lists without end") from None
     about, asked = table.pop("about", ""), _settings(name, table.pop("settings", {}))
     fewest = {field: table.pop(field, 1) for field in ("peers", "rounds")}
     if not isinstance(about, str) or "\n" in about:
         raise ConfigError(f"scenario {name}: about must be one line of text")
     for field, number in fewest.items():
-        if type(number) is not int or number < 1:
-            raise ConfigError(f"scenario {name}: {field} = {number!r}: must be an integer from 1")
+        if type(number) is not int or not 1 <= number <= _MOST[field]:
+            raise ConfigError(f"scenario {name}: {field} = {number!r}: must be an integer from 1 to {_MOST[field]}")
     for kind, given in table.items():
         if kind not in SHAPES:
             raise ConfigError(
