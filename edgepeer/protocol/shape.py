@@ -12,11 +12,13 @@ The cost of a round, for a vector of V bytes in l lanes over machines i that sen
     broken    | what two members exchange that can't connect goes twice over the line of a third, or of several by
               | turns where they do so in several trees (tunnel.py), and takes another round trip
 
-    seconds   = the busiest of all lines and processors + the longest way + agreement
+    seconds   = the busiest of all lines and processors + the longest way + agreement, of which in l lanes a part of
+                ALONE + (1 - ALONE)/l: while the first segments of one lane are on their way, lines carry others
 
 Segments are as large as `segment_bytes` makes them. Of 407,050 float32 at 100 Mbit/s and 10 ms this says what was
-measured within 10 % (tests/protocol/test_shape.py), at 7 and 15 peers, with 1 to 15 lanes of fan-out 2; of fan-out 3
-and 4 it says up to 12 % too little.
+measured within 13 % (tests/protocol/test_shape.py), at 7 and 15 peers, with 1 to 15 lanes of fan-out 2. Of those, of as
+many in bf16 and int8, and of 31 peers and other lines, it says what simulated fleets take within 16 %, whose processors
+cost nothing; of fan-out 4 and 6 up to a quarter too little, for which a price stands.
 
 `search` looks for the cheapest shape: it tries fan-outs, lanes and whom to make a leaf of all trees, each with orders
 that keep sites together, and improves the best of them by exchanging members, as long as its work does not exceed a
@@ -44,6 +46,7 @@ BYTE_S: Final = 2e-10
 CORES: Final = 2
 QUEUE: Final = 1.5
 """Measured: at an inner peer a segment often finds one of another neighbour before it."""
+ALONE: Final = 0.7
 RELAY_BYTES_PER_S: Final = 1e6
 RELAY_TRIP_S: Final = 0.1
 """What a way around costs where neither end can be dialled: more than it takes, as others need the broker, too."""
@@ -52,8 +55,9 @@ _FANOUTS: Final = (2, 3, 4, 6, 8, 12, 16)
 """Not 1: in a chain nobody has a brother, and so nobody a way around its parent."""
 _LANES: Final = (1, 2, 3, 4, 6, 8, 12, 16)
 """And as many as there are members, if that is not more: then each has exactly as much to carry as every other."""
-_LANE_PRICE: Final = 0.005
-"""By how much each lane more has to be better: it takes more links, and more frames at once ..."""
+_LANE_PRICE: Final = 0.01
+"""By how much each lane more has to be better: it takes more links, and more frames at once. Fifteen peers, each the root
+of a tree, take a third more of the processor than one tree does, four trees next to nothing more ..."""
 _CHILD_PRICE: Final = 0.05
 """... and so does each child: what several send at once comes late of each. Seven peers, each the root of a tree of
 fan-out 2, and 3: 287 and 314 ms."""
@@ -251,7 +255,7 @@ class _Cost:
         for line, times in crossed.items():
             if line in self.of.lines:
                 busiest = max(busiest, times * part / self.of.lines[line])
-        return busiest + longest + agreement, near / count
+        return busiest + (longest + agreement) * (ALONE + (1 - ALONE) / count), near / count
 
     @property
     def is_enough(self) -> bool:
