@@ -56,8 +56,8 @@ _FANOUTS: Final = (2, 3, 4, 6, 8, 12, 16)
 _LANES: Final = (1, 2, 3, 4, 6, 8, 12, 16)
 """And as many as there are members, if that is not more: then each has exactly as much to carry as every other."""
 _LANE_PRICE: Final = 0.01
-"""By how much each lane more has to be better: it takes more links, and more frames at once. Fifteen peers, each the root
-of a tree, take a third more of the processor than one tree does, four trees next to nothing more ..."""
+"""By how much each lane more has to be better: it takes more links, and more frames at once. Fifteen peers, each the
+root of a tree, take a third more of the processor than one tree does, four trees next to nothing more ..."""
 _CHILD_PRICE: Final = 0.05
 """... and so does each child: what several send at once comes late of each. Seven peers, each the root of a tree of
 fan-out 2, and 3: 287 and 314 ms."""

@@ -181,8 +181,8 @@ class SplitWork:
                 if not off <= bound:  # NaN is not
                     raise ProtocolBug(f"store {store} of node {node} is off by {off:.1e} from undivided training's")
         missed = [(app, each) for app in self._apps for each in app.injector.record if each.undetected]
-        # Most nodes may happen to name the same one wrongly: they are believed, and it is looked at for nothing. Or not to
-        # name the one that was wrong: its line was corrected, and it was not told.
+        # Most nodes may happen to name the same one wrongly: they are believed, and it is looked at for nothing. Or not
+        # to name the one that was wrong: its line was corrected, and it was not told.
         verdicts = Counter((w.iteration, w.step) for _, each in missed if (w := each.where).place == "verdict")
         for app, each in missed:
             named = each.where.place == "verdict" or each.where.effected == "product"
